@@ -10,6 +10,8 @@ import pytest
 from places import ROOT
 
 MADE_FROM = ("setup.py", "constraints.txt", "pyproject.toml")
+PYTHON = ".venv/bin/python"
+PACKAGES = ".venv/lib/python3.11/site-packages"
 STAMP = 'cd "$1" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
 
 
@@ -34,22 +36,15 @@ def clone(tmp_path):
     folder = tmp_path / "a clone"
     for inner in ("scripts", "data_tools", ".venv/bin", ".ci"):
         (folder / inner).mkdir(parents=True)
-    for name in (
-        "scripts/environment.sh",
-        "scripts/lint.sh",
-        "scripts/check.sh",
-        "scripts/test.sh",
-        "scripts/test_peer.sh",
-        ".ci/run",
-        ".ci/run_paddle3",
-    ):
+    scripts = [f"scripts/{name}.sh" for name in ("environment", "lint", "check", "test", "test_peer")]
+    for name in (*scripts, ".ci/run", ".ci/run_paddle3"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "scripts" / "runs.sh").write_text(
         'set -eu\n. "$(dirname "$0")/environment.sh"\nexec "$PY" runs\n'
     )
     for name in (*MADE_FROM, "data_tools/helpers.cpp", "scripts/install_chromium.sh"):
         (folder / name).write_text("")
-    write_program(folder / ".venv" / "bin" / "python", SAYS)
+    write_program(folder / PYTHON, SAYS)
     return folder
 
 
@@ -66,19 +61,14 @@ def stamp(folder, device):
 
 
 def finish(folder, device, tools=True):
-    """Write the stamps that mark .venv as complete."""
     for name in ("stamp", "stamp.tools") if tools else ("stamp",):
         (folder / ".venv" / name).write_text(stamp(folder, device))
 
 
-def run(folder, *words, device="cpu", **environment):
-    return subprocess.run(
-        list(words) or ["sh", "scripts/test.sh", "-q"],
-        cwd=folder,
-        env={**os.environ, "DEVICE": device, **environment},
-        capture_output=True,
-        text=True,
-    )
+def run(folder, *words, device="cpu", stderr=subprocess.PIPE, **environment):
+    words, environment = words or ("sh", "scripts/test.sh", "-q"), {"DEVICE": device, **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": stderr, "text": True}
+    return subprocess.run(words, cwd=folder, env={**os.environ, **environment}, **pipes)
 
 
 LINKED = "asked: -m ernie_pair doctor --link_cuda"  # printed to stderr
@@ -139,8 +129,7 @@ def test_an_edit_updates_the_environment_in_place(clone, name):
 
 def test_pip_shows_its_progress_on_a_terminal(clone):
     terminal, its_end = os.openpty()
-    words = {"cwd": clone, "env": {**os.environ, "DEVICE": "cpu"}, "stdout": subprocess.PIPE, "text": True}
-    done = subprocess.run(["sh", "scripts/runs.sh"], stderr=its_end, **words)
+    done = run(clone, "sh", "scripts/runs.sh", stderr=its_end)
     os.close(its_end)
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
@@ -155,8 +144,7 @@ def test_no_script_sets_ld_library_path():
 
 def test_the_gpu_build_replaces_the_cpu_build(clone):
     finish(clone, "cpu")
-    packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
-    (packages / "paddlepaddle-2.6.2.dist-info").mkdir(parents=True)
+    (clone / PACKAGES / "paddlepaddle-2.6.2.dist-info").mkdir(parents=True)
     done = run(clone, device="gpu")
     said = asked(done)
     assert LINKED in done.stderr.splitlines()
@@ -165,8 +153,7 @@ def test_the_gpu_build_replaces_the_cpu_build(clone):
 
 
 def test_an_outdated_gpu_environment_keeps_the_gpu_build_on_cpu(clone):
-    packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
-    (packages / "paddlepaddle_gpu-2.6.2.post117.dist-info").mkdir(parents=True)
+    (clone / PACKAGES / "paddlepaddle_gpu-2.6.2.post117.dist-info").mkdir(parents=True)
     done = run(clone)
     assert asked(done) == [*installs(clone, "gpu,dev"), TEST] and LINKED in done.stderr.splitlines()
     for device in ("cpu", "gpu", "cpu"):  # neither build replaces the other, and CUDA is linked only once
@@ -176,7 +163,7 @@ def test_an_outdated_gpu_environment_keeps_the_gpu_build_on_cpu(clone):
 
 def test_an_incomplete_environment_is_completed(clone, tmp_path):
     """With a dangling link in place of its Python, and after a failed installation."""
-    python = clone / ".venv" / "bin" / "python"
+    python = clone / PYTHON
     (clone / ".venv" / "mine").write_text("kept")
     python.unlink()
     python.symlink_to("/no/such/python3")
@@ -190,7 +177,7 @@ def test_an_incomplete_environment_is_completed(clone, tmp_path):
 
 
 def test_an_environment_without_pip_gets_it(clone):
-    python = clone / ".venv" / "bin" / "python"
+    python = clone / PYTHON
     write_program(python, SAYS + '[ "$2 $3" != "pip --version" ]\n')
     done = run(clone)
     assert done.returncode == 0, done.stderr
@@ -202,7 +189,7 @@ def test_an_environment_without_pip_gets_it(clone):
 
 
 def test_an_environment_of_another_python_is_left_alone(clone):
-    write_program(clone / ".venv" / "bin" / "python", '#!/bin/sh\n[ "$1" != -c ]\n')
+    write_program(clone / PYTHON, '#!/bin/sh\n[ "$1" != -c ]\n')
     done = run(clone)
     assert done.returncode == 2
     assert "is not CPython 3.9 to 3.12; move" in done.stderr and done.stderr.count("\n") == 1
@@ -277,19 +264,18 @@ def test_paddle_3_gets_its_own_environment(clone, tmp_path):
 
 
 def test_unsupported_paddle_settings_are_a_one_line_error(clone):
-    for device, paddle, said in (
+    for device, paddle, reason in (
         ("cpu", "4", "PADDLE=4 is not 3"),
         ("gpu", "3", "an environment for the CPU"),
     ):
         done = run(clone, device=device, PADDLE=paddle)
         assert done.returncode == 2 and done.stdout == ""
-        assert said in done.stderr and done.stderr.count("\n") == 1
+        assert reason in done.stderr and done.stderr.count("\n") == 1
 
 
 def fault_of_this_environment(root, device):
-    program = re.search(
-        r"FAULT_OF_ENVIRONMENT='(.*?)'\n", (ROOT / "scripts/environment.sh").read_text(), re.S
-    )[1]
+    text = (ROOT / "scripts/environment.sh").read_text()
+    program = re.search(r"FAULT_OF_ENVIRONMENT='(.*?)'\n", text, re.S)[1]
     words = [sys.executable, "-c", program, str(root), device]
     return subprocess.run(words, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
 
@@ -309,44 +295,35 @@ SPREAD = "-n 3 --dist loadgroup --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(
-    "words, tests",
+    "line, tests",
     [
-        (["sh", "scripts/lint.sh"], []),
-        (["sh", "scripts/check.sh", "-x"], ["-m pytest -m not ranks and not recipes and not slow -x"]),
-        (["sh", "scripts/test_peer.sh", "-x"], ["-m pytest tests/peer -x"]),
-        (
-            ["bash", ".ci/run"],
-            [f"-m pytest tests/peer {SPREAD.replace('3', '2')}", f"-m pytest {SPREAD}"],
-        ),
+        ("sh scripts/lint.sh", []),
+        ("sh scripts/check.sh -x", ["-m pytest -m not ranks and not recipes and not slow -x"]),
+        ("sh scripts/test_peer.sh -x", ["-m pytest tests/peer -x"]),
+        ("bash .ci/run", [f"-m pytest tests/peer {SPREAD.replace('3', '2')}", f"-m pytest {SPREAD}"]),
     ],
-    ids=("lint", "check", "peer", "ci"),
 )
-def test_the_linter_and_the_type_check_come_before_the_tests(clone, words, tests):
+def test_the_linter_and_the_type_check_come_before_the_tests(clone, line, tests):
     finish(clone, "cpu")
-    environment = {**os.environ, "DEVICE": "cpu"}
-    done = subprocess.run(words, cwd=clone, env=environment, capture_output=True, text=True)
+    done = run(clone, *line.split())
     installs = ("-m pip", "-m venv", "fetch_minilm")  # of the other libraries
-    asked = [line for line in done.stdout.splitlines() if not any(words in line for words in installs)]
-    linted = [] if "scripts/test_peer.sh" in words else LINTED
-    assert asked == [f"asked: {one}" for one in linted + tests], done.stderr
+    calls = [call for call in done.stdout.splitlines() if not any(words in call for words in installs)]
+    linted = [] if "test_peer" in line else LINTED
+    assert calls == [f"asked: {one}" for one in linted + tests], done.stderr
     assert done.returncode == 0
 
 
 def test_a_wheel_is_built_only_into_an_empty_folder(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    words = ["sh", str(ROOT / "scripts" / "build_wheel.sh")]
-    environment = {**os.environ, "OUT": str(tmp_path), "PYTHON": "/no/python"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    done = run(ROOT, "sh", "scripts/build_wheel.sh", OUT=str(tmp_path), PYTHON="/no/python")
     assert done.returncode == 2 and f"OUT={tmp_path} is not empty; choose another folder" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     finish(clone, "cpu")
-    python = clone / ".venv" / "bin" / "python"
-    python.write_text('#!/bin/sh\necho asked: $*\n[ "$2" != pip ]\n')
-    environment = {**os.environ, "DEVICE": "cpu"}
-    done = subprocess.run(["bash", ".ci/run"], cwd=clone, env=environment, capture_output=True, text=True)
+    write_program(clone / PYTHON, SAYS + '[ "$2" != pip ]\n')
+    done = run(clone, "bash", ".ci/run")
     assert done.returncode == 0 and "tests/peer is not run" in done.stderr
     assert "-m pytest tests/peer" not in done.stdout
     assert done.stdout.endswith("asked: -m pytest -n 3 --dist loadgroup --no-loadscope-reorder\n")
@@ -354,9 +331,7 @@ def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
 
 def test_type_check_errors_end_the_check_before_the_tests(clone):
     finish(clone, "cpu")
-    python = clone / ".venv" / "bin" / "python"
-    python.write_text('#!/bin/sh\necho asked: $*\n[ "$2" != mypy ]\n')
-    environment = {**os.environ, "DEVICE": "cpu"}
-    for words in (["sh", "scripts/check.sh"], ["bash", ".ci/run"]):
-        done = subprocess.run(words, cwd=clone, env=environment, capture_output=True, text=True)
+    write_program(clone / PYTHON, SAYS + '[ "$2" != mypy ]\n')
+    for words in (("sh", "scripts/check.sh"), ("bash", ".ci/run")):
+        done = run(clone, *words)
         assert done.returncode == 1 and "pytest" not in done.stdout

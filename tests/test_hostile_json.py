@@ -14,6 +14,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 import pytest
 from tiny_pair import write_model, write_pairs
+from tiny_ship import ship, write_trained
 
 from data_tools.corpus.format import Corpus, corpus_paths, open_verified
 from data_tools.corpus.writer import CorpusWriter
@@ -84,10 +85,39 @@ class Reader(NamedTuple):
     path: Path
     read: Callable[[], object]
     code: int
-    whole_lines: bool = True  # are the contents of HOSTILE put in place as they are?
+    whole_lines: bool  # are the contents of HOSTILE put in place as they are?
 
 
-def config_reader(folder):
+READERS = {}
+
+
+def reads(name, code, whole_lines=True):
+    """Add a function of an empty folder to READERS, which returns the file that it writes and its reader."""
+
+    def add(make):
+        READERS[name] = lambda folder: Reader(*make(folder), code, whole_lines)
+        return make
+
+    return add
+
+
+@reads("embedding", 2)
+def _(folder):
+    write_model(folder)
+    settings = EmbeddingSettings("mean", 32, (8, 32), 24, 0.05, "f" * 64, {"model.onnx": "e" * 64})
+    (folder / "embedding.json").write_text(settings.to_json())
+    return folder / "embedding.json", lambda: read_embedding(folder)
+
+
+@reads("vectors", 2)
+def _(folder):
+    about = {"format": 1, "fingerprint": "f" * 64, "count": 3, "dim": 2, "dtype": "float16"}
+    (folder / "vectors.json").write_text(json.dumps({**about, "files": {"vectors.npy": "e" * 64}}))
+    return folder / "vectors.json", lambda: open_vectors(folder)
+
+
+@reads("config", 2)
+def _(folder):
     write_model(folder, model_type="ernie", hidden_dropout_prob=0.1, id2label={"0": "a", "1": "b"})
 
     def read():
@@ -95,160 +125,119 @@ def config_reader(folder):
         assert source.spec.labels
         build_classifier(source, seed=0, dropout=0.1)
 
-    return Reader(folder / "config.json", read, 2)
+    return folder / "config.json", read
 
 
-def tokenizer_reader(folder):
-    write_model(folder)
-    path = folder / "tokenizer_config.json"
+@reads("tokenizer_config", 2)
+def _(folder):
+    path = write_model(folder) / "tokenizer_config.json"
     path.write_text(json.dumps({"do_lower_case": True, "model_max_length": 64, "strip_accents": True}))
-    return Reader(path, lambda: read_spec(folder / "config.json", folder / "vocab.txt"), 2)
+    return path, lambda: read_spec(folder / "config.json", folder / "vocab.txt")
 
 
-def calibration_reader(folder):
-    folder.mkdir()
+@reads("calibration", 2)
+def _(folder):
     write_calibration(folder, Calibration(1.5, "dev.tsv", rows=10))
-    return Reader(folder / "calibration.json", lambda: read_calibration(folder, 2), 2)
+    return folder / "calibration.json", lambda: read_calibration(folder, 2)
 
 
-def export_reader(folder):
-    from tiny_ship import ship, write_trained
-
-    folder.mkdir()
+@reads("export", 3)
+def _(folder):
     exported = ship(write_trained(folder / "best"), folder / "ship")
-    return Reader(exported / "export.json", lambda: PairPredictor(exported, "paddle"), 3)
+    return exported / "export.json", lambda: PairPredictor(exported, "paddle")
 
 
-def corpus_reader(folder, memory=False):
-    folder.mkdir()
+@reads("corpus manifest", 2)
+def write_corpus(folder):
     with CorpusWriter(folder / "text", vocab_size=100, about={"vocab_sha256": "x"}) as writer:
         writer.add([np.array([1, 2, 3]), np.array([4, 5])])
-    if not memory:
-        return Reader(corpus_paths(folder / "text").manifest, lambda: Corpus(folder / "text").max_id, 2)
-    open_verified(folder / "text", folder / "memory")
-    (note,) = (folder / "memory").glob("*.json")
-    return Reader(note, lambda: open_verified(folder / "text", folder / "memory"), 0)
+    return corpus_paths(folder / "text").manifest, lambda: Corpus(folder / "text").max_id
 
 
-def sample_map_reader(folder):
+def note_of(read, folder, pattern="*.json"):
+    """The note that a reader keeps beside what it makes."""
+    read()
+    (note,) = folder.glob(pattern)
+    return note, read
+
+
+@reads("note of a corpus", 0)
+def _(folder):
+    write_corpus(folder)
+    return note_of(lambda: open_verified(folder / "text", folder / "memory"), folder / "memory")
+
+
+@reads("note of a sample map", 0)
+def _(folder):
     rows = np.arange(6).reshape(2, 3)
 
     def read():
-        assert np.array_equal(
-            cached_sample_map(folder, {"a": (1, 2)}, lambda: rows, lambda found: len(found) == 2), rows
-        )
+        made = cached_sample_map(folder, {"a": (1, 2)}, lambda: rows, lambda kept: len(kept) == 2)
+        assert np.array_equal(made, rows)
 
-    read()
-    (note,) = folder.glob("*.json")
-    return Reader(note, read, 0)
+    return note_of(read, folder)
 
 
 def sources_in(folder):
-    labels = Labels.numbered(2)
-    paths = {
-        split: write_pairs(folder / f"{split}.tsv", 12, seed=n) for n, split in enumerate(("train", "dev"))
-    }
+    labels, splits = Labels.numbered(2), ("train", "dev")
+    paths = {split: write_pairs(folder / f"{split}.tsv", 12, seed) for seed, split in enumerate(splits)}
     return {split: PairSource(f"{split}_file", str(path), split, labels) for split, path in paths.items()}
 
 
-def row_reader(folder):
+@reads("note of rows", 0)
+def _(folder):
     tokenizer = WordPiece.from_file(write_model(folder) / "vocab.txt")
-    sources = list(sources_in(folder).values())[:1]
+    sources = [sources_in(folder)["train"]]
 
     def read():
         (rows,) = cached_rows(folder / "cache", sources, tokenizer, 32)
         assert len(rows) == 12
 
-    read()
-    (note,) = (folder / "cache").glob("pairs-*.json")
-    return Reader(note, read, 0)
+    return note_of(read, folder / "cache", "pairs-*.json")
 
 
-def audit_reader(folder):
-    folder.mkdir()
+@reads("note of an audit", 0)
+def _(folder):
     (folder / "cache").mkdir()
     sources = sources_in(folder)
-
-    def read():
-        warn_before_training(folder / "cache", sources)
-
-    read()
-    (note,) = (folder / "cache").glob("audit-*.json")
-    return Reader(note, read, 0)
+    return note_of(lambda: warn_before_training(folder / "cache", sources), folder / "cache", "audit-*.json")
 
 
-def plan_reader(folder):
-    folder.mkdir()
+@reads("plan of a comparison", 2)
+def _(folder):
     config = SimpleNamespace(output_dir=str(folder), overwrite=False)
     series = Series("compare-starts", "comparison", "test_file (sha256)", config, ["compare.json"], {})
     plan = {"seed": 1, "flags": ["a", "b"], "test_file (sha256)": "x"}
     series.keep(plan)
-    return Reader(folder / "plan.json", lambda: series.keep(dict(plan)), 2)
+    return folder / "plan.json", lambda: series.keep(dict(plan))
 
 
-def run_reader(folder):
-    folder.mkdir()
+@reads("run", 3)
+def _(folder):
     run_id_of(folder)
-    return Reader(folder / "run.json", lambda: run_id_of(folder), 3)
+    return folder / "run.json", lambda: run_id_of(folder)
 
 
-def metrics_reader(folder):
-    folder.mkdir()
+@reads("metrics", 0, whole_lines=False)
+def _(folder):
     event = {"split": "train", "step": 1, "loss": 0.5, "consumed_samples": 8}
     (folder / "metrics.jsonl").write_text(json.dumps(event) + "\n")
     state = TrainState(step=5)
-    settings = {"resumed": state, "max_steps": 9}
-    return Reader(
-        folder / "metrics.jsonl", lambda: open_log(folder, World(), **settings).close(), 0, whole_lines=False
-    )
+    return folder / "metrics.jsonl", lambda: open_log(folder, World(), resumed=state, max_steps=9).close()
 
 
-def pairs_reader(folder):
-    folder.mkdir()
+@reads("pairs", 2, whole_lines=False)
+def _(folder):
     path = folder / "pairs.jsonl"
     path.write_text('{"sentence1": "a", "sentence2": "b", "label": 1}')
-    return Reader(path, lambda: read_file(path, Labels.numbered(2)), 2, whole_lines=False)
+    return path, lambda: read_file(path, Labels.numbered(2))
 
 
-def corpus_line_reader(folder):
-    folder.mkdir()
+@reads("corpus line", 2, whole_lines=False)
+def _(folder):
     path = folder / "text.jsonl"
     path.write_text('{"text": "a", "more": 1}')
-    return Reader(path, lambda: json_text(str(path), 1, path.read_bytes(), STRICT), 2, whole_lines=False)
-
-
-def embedding_reader(folder):
-    write_model(folder)
-    settings = EmbeddingSettings("mean", 32, (8, 32), 24, 0.05, "f" * 64, {"model.onnx": "e" * 64})
-    (folder / "embedding.json").write_text(settings.to_json())
-    return Reader(folder / "embedding.json", lambda: read_embedding(folder), 2)
-
-
-def vectors_reader(folder):
-    folder.mkdir()
-    about = {"format": 1, "fingerprint": "f" * 64, "count": 3, "dim": 2, "dtype": "float16"}
-    (folder / "vectors.json").write_text(json.dumps({**about, "files": {"vectors.npy": "e" * 64}}))
-    return Reader(folder / "vectors.json", lambda: open_vectors(folder), 2)
-
-
-READERS = {
-    "embedding": embedding_reader,
-    "vectors": vectors_reader,
-    "config": config_reader,
-    "tokenizer_config": tokenizer_reader,
-    "calibration": calibration_reader,
-    "export": export_reader,
-    "corpus manifest": corpus_reader,
-    "note of a corpus": lambda folder: corpus_reader(folder, memory=True),
-    "note of a sample map": sample_map_reader,
-    "note of rows": row_reader,
-    "note of an audit": audit_reader,
-    "plan of a comparison": plan_reader,
-    "run": run_reader,
-    "metrics": metrics_reader,
-    "pairs": pairs_reader,
-    "corpus line": corpus_line_reader,
-}
+    return path, lambda: json_text(str(path), 1, path.read_bytes(), STRICT)
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +247,7 @@ def readers(tmp_path_factory):
 
     def get(name) -> Reader:
         if name not in made:
-            reader = READERS[name](tmp_path_factory.mktemp("json") / "here")
+            reader = READERS[name](tmp_path_factory.mktemp("json"))
             made[name] = reader, reader.path.read_bytes()
         reader, good = made[name]
         remove(reader.path)
@@ -266,6 +255,9 @@ def readers(tmp_path_factory):
         return reader
 
     return get
+
+
+OF_LINES = ("pairs", "corpus line", "metrics")
 
 
 def remove(path):
@@ -299,9 +291,7 @@ def test_an_invalid_json_file_is_an_error_line_or_regenerated(readers, capfd, na
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
-@pytest.mark.parametrize(
-    "name", [name for name in READERS if name not in ("pairs", "corpus line", "metrics")]
-)
+@pytest.mark.parametrize("name", [name for name in READERS if name not in OF_LINES])
 def test_reading_a_special_file_does_not_block(readers, capfd, name, kind):
     reader = readers(name)
     if kind == "folder" and reader.code == 0:

@@ -16,44 +16,20 @@ BELOW = {
     "data_tools/text": ("data_tools/files",),
     "data_tools/audit": ("data_tools/text",),
     "data_tools/options": ("data_tools/files",),
-    "data_tools/corpus": (
-        "data_tools/options",
-        "data_tools/text",
-    ),
-    "data_tools": (
-        "data_tools/audit",
-        "data_tools/corpus",
-    ),
+    "data_tools/corpus": ("data_tools/options", "data_tools/text"),
+    "data_tools": ("data_tools/audit", "data_tools/corpus"),
     "data_tools/samples": ("data_tools/corpus",),
     "ernie_pair/runtime/paddle_patches": (),
-    "ernie_pair/runtime/gpu": (
-        "data_tools/options",
-        "ernie_pair/runtime/paddle_patches",
-    ),
+    "ernie_pair/runtime/gpu": ("data_tools/options", "ernie_pair/runtime/paddle_patches"),
     "ernie_pair/runtime/processes": ("data_tools/options",),
-    "ernie_pair/runtime": (
-        "ernie_pair/runtime/gpu",
-        "ernie_pair/runtime/processes",
-    ),
+    "ernie_pair/runtime": ("ernie_pair/runtime/gpu", "ernie_pair/runtime/processes"),
     "ernie_pair": ("ernie_pair/runtime",),
     "ernie_pair/weights": ("data_tools/files",),
-    "ernie_pair/checkpoint": (
-        "ernie_pair",
-        "ernie_pair/weights",
-    ),
+    "ernie_pair/checkpoint": ("ernie_pair", "ernie_pair/weights"),
     "ernie_pair/kernels": ("ernie_pair/runtime",),
-    "ernie_pair/models/hugging_face": (
-        "data_tools/text",
-        "ernie_pair/weights",
-    ),
-    "ernie_pair/models": (
-        "ernie_pair/checkpoint",
-        "ernie_pair/models/hugging_face",
-    ),
-    "ernie_pair/inference": (
-        "ernie_pair/kernels",
-        "ernie_pair/models",
-    ),
+    "ernie_pair/models/hugging_face": ("data_tools/text", "ernie_pair/weights"),
+    "ernie_pair/models": ("ernie_pair/checkpoint", "ernie_pair/models/hugging_face"),
+    "ernie_pair/inference": ("ernie_pair/kernels", "ernie_pair/models"),
     "ernie_pair/pair/targets": ("ernie_pair/inference",),
     "ernie_pair/train": ("ernie_pair/models/networks",),
     "ernie_pair/report": ("ernie_pair/train",),
@@ -68,15 +44,8 @@ BELOW = {
     ),
     "ernie_pair/checks/gpu": ("ernie_pair/checks",),
     "ernie_pair/models/networks": ("ernie_pair/inference",),
-    "ernie_pair/embedding": (
-        "ernie_pair/models/networks",
-        "ernie_pair/pair/data",
-    ),
-    "ernie_pair/pair/audit": (
-        "data_tools/audit",
-        "data_tools/corpus",
-        "ernie_pair/pair/data",
-    ),
+    "ernie_pair/embedding": ("ernie_pair/models/networks", "ernie_pair/pair/data"),
+    "ernie_pair/pair/audit": ("data_tools/audit", "data_tools/corpus", "ernie_pair/pair/data"),
     "ernie_pair/pair/robustness": ("ernie_pair/pair/data",),
     "ernie_pair/pair/config": ("ernie_pair/pair/data",),
     "ernie_pair/score/evaluation": (
@@ -88,15 +57,9 @@ BELOW = {
     ),
     "ernie_pair/score/export": ("ernie_pair/score/evaluation",),
     "ernie_pair/pair/train": ("ernie_pair/score/export",),
-    "ernie_pair/score/embeddings": (
-        "ernie_pair/embedding",
-        "ernie_pair/score/export",
-    ),
+    "ernie_pair/score/embeddings": ("ernie_pair/embedding", "ernie_pair/score/export"),
     "ernie_pair/embedding/train": ("ernie_pair/score/embeddings",),
-    "ernie_pair/mining": (
-        "ernie_pair/embedding",
-        "ernie_pair/score/evaluation",
-    ),
+    "ernie_pair/mining": ("ernie_pair/embedding", "ernie_pair/score/evaluation"),
     "ernie_pair/pretrain/config": (
         "data_tools/samples",
         "ernie_pair/kernels",
@@ -121,10 +84,7 @@ BELOW = {
     "ernie_pair/pair": (),
     "ernie_pair/pair/distill": ("ernie_pair/pair/train",),
     "ernie_pair/score": (),
-    "ernie_pair/search": (
-        "ernie_pair/embedding",
-        "ernie_pair/score/evaluation",
-    ),
+    "ernie_pair/search": ("ernie_pair/embedding", "ernie_pair/score/evaluation"),
     "ernie_pair/serve": ("ernie_pair/search",),
 }
 # Their paths are fixed by the recipe; these are the rooms that they belong to.
@@ -136,23 +96,11 @@ ROOM_OF = {
 TOP_FOLDERS = ("data_tools", "ernie_pair")
 # Above all layers, like scripts/; that the second loads none of them is tested elsewhere.
 TOP = {"ernie_pair/__main__.py", "ernie_pair/__init__.py"}
-NO_PADDLE = (
-    "checkpoint",
-    "inference",
-    "launch/notebook",
-    "runtime/processes",
-    "train/dry_run.py",
-    "train/loop.py",
-    "train/hooks.py",
-    "train/run.py",
-    "train/run_log.py",
-    "train/step_work.py",
-    "train/reporters.py",
-    "weights/weight_files.py",
-    "runtime/cpu_env.py",
-    "models/temperature.py",
-    "__init__.py",
-)
+NO_PADDLE = """
+    checkpoint inference launch/notebook runtime/processes train/dry_run.py train/loop.py train/hooks.py
+    train/run.py train/run_log.py train/step_work.py train/reporters.py weights/weight_files.py
+    runtime/cpu_env.py models/temperature.py __init__.py
+""".split()
 PATCHES = "ernie_pair/runtime/paddle_patches"
 PADDLE_INSIDE = (
     *("paddle.base", "paddle.framework", "paddle.distributed.launch", "paddle.amp.grad_scaler"),
@@ -171,7 +119,6 @@ def sources(folder):
 
 
 def sources_within(name):
-    """Return the Python files anywhere in a folder; for a file, the file itself."""
     path = ROOT / name
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 

@@ -29,7 +29,7 @@ OLD = {
     "load_trained": "load_classifier",
     "ShippedModel": "ExportedModel",
     "read_shipped": "read_exported",
-    "run_shipped": "predict_exported",
+    "run_shipped": "predict_pair",
     "lent_array": "view_array",
     "Replicas": "DataParallel",
     "Perturbation": "Fgm",

@@ -18,7 +18,6 @@ STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that runs the script with a number of processes and flags."""
     shutil.copy(SCRIPTS / "run_pretrain_static.sh", tmp_path)
     (tmp_path / "environment.sh").write_text(STUB)
 
@@ -28,6 +27,19 @@ def start(tmp_path):
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
     return run
+
+
+def config_of(done):
+    """The flags that the script passed on."""
+    return parse_config(PretrainConfig, shlex.split(done.stdout.split("run_pretrain_static.py ")[1]))
+
+
+def use_python(folder, text, device="gpu"):
+    """Let the script call a Python of these lines."""
+    (folder / "python").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "python").chmod(0o755)
+    stub = STUB.replace("PY=echo", f"PY='{folder}/python'").replace("DEVICE=cpu", f"DEVICE={device}")
+    (folder / "environment.sh").write_text(stub)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +54,7 @@ def start(tmp_path):
     ],
 )
 def test_readme_layouts_match_the_number_of_processes(start, processes, flags, groups):
-    handed_on = shlex.split(start(processes, flags).stdout.split("run_pretrain_static.py ")[1])
-    config = parse_config(PretrainConfig, handed_on)
+    config = config_of(start(processes, flags))
     assert (config.dp_degree, config.processes, config.max_steps) == (groups, processes, 200_000)
     world = World(0, processes)
     refuse_unready(replace(config, global_batch_size=0), world, world)
@@ -63,15 +74,13 @@ def test_auto_on_gpus_is_refused(start, tmp_path):
 
 
 def test_warmup_steps_replace_the_warmup_rate(start):
-    handed_on = shlex.split(start(1, "--warmup_steps 30").stdout.split("run_pretrain_static.py ")[1])
-    assert parse_config(PretrainConfig, handed_on).num_warmup_steps == 30
+    assert config_of(start(1, "--warmup_steps 30")).num_warmup_steps == 30
 
 
 @pytest.mark.parametrize("rate", ["--max-lr 0.5", "--max_lr=0.5", "--max-lr=0.5"])
 def test_a_flag_replaces_that_of_the_recipe_however_spelled(start, rate):
     done = start(1, f"{rate} --sharding-degree 1")
-    handed_on = shlex.split(done.stdout.split("run_pretrain_static.py ")[1])
-    assert parse_config(PretrainConfig, handed_on).max_lr == 0.5
+    assert config_of(done).max_lr == 0.5
     assert done.stdout.count("max_lr") == done.stdout.count("sharding_degree") == 1
 
 
@@ -82,26 +91,18 @@ def test_a_config_that_the_recipe_would_override_is_refused(start, config):
     assert done.stderr.splitlines()[-1].startswith("error: --config would lose to the recipe's flags; ")
 
 
-@pytest.mark.parametrize("asked, started", [("", "0,2"), ("1", "1")])
-def test_all_visible_gpus_are_taken_unless_some_are_named(start, tmp_path, asked, started):
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\n[ "$2" != ernie_pair.runtime.gpu.visible ] || exec echo 0,2\necho $*\n')
-    python.chmod(0o755)
-    stub = STUB.replace("PY=echo", f"PY='{python}'").replace("DEVICE=cpu", f"DEVICE=gpu GPUS={asked}")
-    (tmp_path / "environment.sh").write_text(stub)
-    words = start(1, "").stdout.split()
-    assert words[words.index("--gpus") + 1] == started
-    config = parse_config(PretrainConfig, words[words.index("./scripts/run_pretrain_static.py") + 1 :])
+@pytest.mark.parametrize("named, started", [("", "0,2"), ("1", "1")])
+def test_all_visible_gpus_are_taken_unless_some_are_named(start, tmp_path, named, started):
+    text = '[ "$2" != ernie_pair.runtime.gpu.visible ] || exec echo 0,2\necho $*'
+    use_python(tmp_path, text, device=f"gpu GPUS={named}")
+    done = start(1, "")
+    assert f" --gpus {started} " in done.stdout
+    config = config_of(done)
     assert config.dp_degree == len(started.split(",")) and config.device == "gpu"
 
 
 def test_without_a_visible_gpu_the_script_ends_with_an_error(start, tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'error: no NVIDIA driver is loaded' >&2\nexit 2\n")
-    python.chmod(0o755)
-    (tmp_path / "environment.sh").write_text(
-        STUB.replace("PY=echo", f"PY='{python}'").replace("=cpu", "=gpu")
-    )
+    use_python(tmp_path, "echo 'error: no NVIDIA driver is loaded' >&2\nexit 2")
     done = start(1, "")
     assert done.returncode == 2 and done.stderr == "error: no NVIDIA driver is loaded\n"
 

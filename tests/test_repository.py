@@ -14,17 +14,8 @@ import ernie_pair
 
 FIXED = {"setup.py", "README.md", "ernie_pair", "data_tools", "scripts", "tests"}
 # Customary names beside them.
-CUSTOMARY = {
-    "docs",
-    "notebooks",
-    "mkdocs.yml",
-    "README_cn.md",
-    "LICENSE",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "pyproject.toml",
-    "constraints.txt",
-}
+CUSTOMARY = {"docs", "notebooks", "mkdocs.yml", "README_cn.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"}
+CUSTOMARY |= {"pyproject.toml", "constraints.txt"}
 LONGEST_TEST_NAME = 59
 HIDDEN = {".ci", ".gitignore", ".editorconfig", ".pre-commit-config.yaml"}
 PLACE = re.compile(r"`((?:data_tools|ernie_pair|scripts|tests|\.ci)/[\w./]+?)(?::(\w+))?`")
@@ -63,11 +54,9 @@ def test_non_python_package_files_go_into_the_wheel(tracked):
 
 def test_the_sdist_contains_exactly_the_tracked_files(tracked, tmp_path):
     """Including the tests and the constraints, but no generated files."""
-    made = [
-        Path("tests/__pycache__/test_x.cpython-311.pyc"),
-        Path("output/made.txt"),
-        Path(".venv/pyvenv.cfg"),
-    ]
+    made = list(
+        map(Path, ("tests/__pycache__/test_x.cpython-311.pyc", "output/made.txt", ".venv/pyvenv.cfg"))
+    )
     for path in [*tracked, *made]:
         (tmp_path / "clone" / path).parent.mkdir(parents=True, exist_ok=True)
     for path in tracked:
@@ -85,9 +74,10 @@ def test_the_sdist_contains_exactly_the_tracked_files(tracked, tmp_path):
     assert held - generated == set(tracked)
 
 
-def test_paths_and_names_in_contributing_exist():
-    places = PLACE.findall(page("CONTRIBUTING.md"))
-    assert len(places) > 30
+@pytest.mark.parametrize("read, least", [("CONTRIBUTING.md", 30), ("docs/en/extending.md", 15)])
+def test_paths_and_names_for_contributors_exist(read, least):
+    places = PLACE.findall(page(read))
+    assert len(places) > least
     for path, name in places:
         assert (ROOT / path).exists(), path
         if name:

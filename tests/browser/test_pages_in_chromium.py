@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
-from browser import LOOKS, PHONE, Browser, Look, start_chromium
+from browser import LOOKS, PHONE, Look
 from fake_predictor import Model
 from fake_runs import write_pair_run
 from made_up_answers import answers_of, config_of
@@ -38,13 +38,6 @@ MODEL = {
     **{"difference": 0.0, "difference_interval": [0.0, 0.0], "agreement": 1.0, "pairs_per_second": 100.0},
     **{"times_as_fast": 1.0, "latency_ms": {"p50": 9.0, "p95": 12.0}, "bytes": 4e8},
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    driver = start_chromium()
-    yield Browser(driver)
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -154,31 +147,26 @@ def test_enter_on_a_header_sorts_rows_within_their_groups(browser, pages):
     assert len(first) > 1 and [int(row[1]) for row in first] == sorted(int(row[1]) for row in first)
 
 
-def test_report_shows_date_flags_versions_and_model_card(browser, pages):
-    browser.open(pages["report"])
+WORDS = {
+    "report": "Date;UTC;paddlepaddle;--batch_size 64;Model card;不同;相同",
+    "runs": "Runs compared;valid accuracy;Flags that differ;learning_rate;0.0002;seed",
+    "starts": "Starts compared;a - b;not above 0;Runs;valid accuracy;Flags that differ",
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_pages_show_what_was_measured_and_how(browser, pages, name):
+    browser.open(pages[name])
     text = browser.text()
-    for words in ("Date", "UTC", "paddlepaddle", "--batch_size 64", "Model card", "不同", "相同"):
-        assert words in text
-    assert "base model: m" not in text  # collapsed until it is clicked
-    browser.run("document.querySelector('summary').click()")
-    assert "base model: m" in browser.text()
-
-
-def test_runs_page_compares_metrics_and_differing_flags(browser, pages):
-    browser.open(pages["runs"])
-    text = browser.text()
-    for words in ("Runs compared", "valid accuracy", "Flags that differ", "learning_rate", "0.0002", "seed"):
-        assert words in text
-    assert "use_amp" not in text  # equal in both
-    swatches = "return [...document.querySelectorAll('.legend .swatch')].map((s) => s.style.borderColor)"
-    assert len(set(browser.run(swatches))) == 2
-
-
-def test_compare_starts_page_shows_differences_and_runs(browser, pages):
-    browser.open(pages["starts"])
-    text = browser.text()
-    for words in ("Starts compared", "a - b", "not above 0", "Runs", "valid accuracy", "Flags that differ"):
-        assert words in text
+    assert [words for words in WORDS[name].split(";") if words not in text] == []
+    if name == "report":
+        assert "base model: m" not in text  # collapsed until it is clicked
+        browser.run("document.querySelector('summary').click()")
+        assert "base model: m" in browser.text()
+    if name == "runs":
+        assert "use_amp" not in text  # equal in both
+        swatches = "return [...document.querySelectorAll('.legend .swatch')].map((s) => s.style.borderColor)"
+        assert len(set(browser.run(swatches))) == 2
 
 
 @contextmanager
@@ -228,19 +216,24 @@ def test_try_it_page_shows_the_predicted_label(browser, service, look):
     assert all(address.startswith(service) for address in browser.asked())
 
 
-ASK_TO_RANK = """
+RANK = """
 document.getElementById("query").value = "今天";
-document.getElementById("candidates").value = "甲\\n\\n乙乙\\n丙丙丙";
+document.getElementById("candidates").value = arguments[0];
 document.getElementById("rank").click();
 """
 
 
-def test_ranking_shows_each_candidate_with_its_number(browser, service):
-    browser.open(f"{service}/")
-    browser.wait("return !document.getElementById('rank_form').hidden && names.length === 2")
-    browser.run(ASK_TO_RANK)
+def rank(browser, address, candidates, num_names):
+    """Rank candidates on the page of a service; returns the text that is shown."""
+    browser.open(f"{address}/")
+    browser.wait(f"return !document.getElementById('rank_form').hidden && names.length === {num_names}")
+    browser.run(RANK, candidates)
     browser.wait("return !document.getElementById('found').hidden")
-    text = browser.text()
+    return browser.text()
+
+
+def test_ranking_shows_each_candidate_with_its_number(browser, service):
+    text = rank(browser, service, "甲\n\n乙乙\n丙丙丙", 2)
     assert "[n]：第 n 句候选 · candidate n" in text
     for words in ("[1] 甲", "[2] 乙乙", "[3] 丙丙丙"):
         assert words in text
@@ -248,11 +241,7 @@ def test_ranking_shows_each_candidate_with_its_number(browser, service):
 
 def test_a_model_without_classes_ranks_by_plain_scores(browser):
     with serving(Scores()) as address:
-        browser.open(f"{address}/")
-        browser.wait("return !document.getElementById('rank_form').hidden && names.length === 1")
-        browser.run(ASK_TO_RANK.replace("丙丙丙", "丙丙丙丙"))
-        browser.wait("return !document.getElementById('found').hidden")
-        text = browser.text()
+        text = rank(browser, address, "甲\n\n乙乙\n丙丙丙丙", 1)
         for words in ("[3] 丙丙丙丙\n6.0000", "[2] 乙乙\n4.0000", "[1] 甲\n3.0000"):
             assert words in text
         assert "%" not in text and browser.errors() == []

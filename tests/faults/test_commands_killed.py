@@ -1,7 +1,9 @@
 """Commands killed by SIGKILL midway: started again, they produce the bytes of an uninterrupted run."""
 
+import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from importlib import import_module
 from typing import Dict, NamedTuple
 
 import pytest
-from places import ROOT
+from launched import one_thread
 from tiny_pair import write_model, write_pairs
 from tiny_search import texts_of, write_lines
 from tiny_ship import write_trained
@@ -17,6 +19,7 @@ from tiny_ship import write_trained
 from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
+from ernie_pair.__main__ import main
 from ernie_pair.series.series import PLAN
 
 SERIES = (
@@ -52,16 +55,14 @@ CASES = {
         3,
         {f"{MINING}.pseudo_label": {"BLOCK": 20}},
     ),
-    "embed": Case("--model_path model --input_file texts.txt --output_dir OUT --dtype int8", "embed-cut"),
+    "embed": Case("--model_path model --input_file texts.txt --output_dir OUT --dtype int8", "OUT"),
     "index": Case(
         "--texts_file texts.txt --model_path model --output_dir OUT",
         r"vectors-\w+\.npy",
         3,
         {f"{SEARCH}.build_index": {"CHUNK": 20}, f"{SEARCH}.vector_chunks": {"CHUNK": 20}},
     ),
-    "ensemble": Case(
-        "model other --format onnx --max_seq_len 40 --output_dir OUT", "ensemble-cut", alone=True
-    ),
+    "ensemble": Case("model other --format onnx --max_seq_len 40 --output_dir OUT", "OUT", alone=True),
     "cross-validate": Case(
         f"{SERIES} --folds 2 --eval_freq 3 --bootstrap 20 --output_dir OUT", r"fold-2/checkpoints/step_0+4"
     ),
@@ -89,24 +90,30 @@ def words_of(command, case, output):
     return [command, *case.words.replace("OUT", output).split()]
 
 
-def start(words, expected):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
-    assert done.returncode == expected, done.stderr
+def start(words, code):
+    done = subprocess.run([sys.executable, *words], env=one_thread(), capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
 
 
-def kill(command, case):
-    asked = json.dumps({"name": case.name, "time": case.time, "small": case.small})
-    script = str(ROOT / "tests" / "faults" / "killed_command.py")
-    start([script, asked, *words_of(command, case, f"{command}-cut")], -signal.SIGKILL)
+def make_small(case, setattr=setattr):
+    for module, values in case.small.items():
+        for name, value in values.items():
+            setattr(import_module(module), name, value)
 
 
-def make(command, case, output):
-    words = words_of(command, case, output)
-    if case.alone:
-        start(["-m", "ernie_pair", *words], 0)
-    else:
-        assert exit_code_of(lambda: run_here(words)) == 0
+def run_killed(command, output):
+    """Run a command that kills itself just before a file or folder gets the final name of its case."""
+    case, count = CASES[command], itertools.count(1)
+    ending = re.compile(f"(?:.*/)?{case.name.replace('OUT', output)}")
+
+    def hook(event, arguments):
+        if event == "os.rename" and ending.fullmatch(os.fspath(arguments[1])) and next(count) == case.time:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    make_small(case)
+    sys.argv = ["ernie-pair", *words_of(command, case, output)]
+    main()
 
 
 def made(folder, name):
@@ -127,17 +134,23 @@ def test_a_killed_command_resumes_to_the_same_result(world, monkeypatch, command
     case = CASES[command]
     monkeypatch.chdir(world)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # the date on pages, to the minute
-    for module, values in case.small.items():
-        for name, value in values.items():
-            monkeypatch.setattr(import_module(module), name, value)
-    kill(command, case)
+    make_small(case, monkeypatch.setattr)
+    start([__file__, command, f"{command}-cut"], -signal.SIGKILL)
     begun = set(made(world, f"{command}-cut"))
     assert begun and not {"OUT.tsv", "OUT/export.json", "OUT/vectors.json", "OUT/report.json"} & begun
     for output in (f"{command}-whole", f"{command}-cut"):
-        make(command, case, output)
+        words = words_of(command, case, output)
+        if case.alone:
+            start(["-m", "ernie_pair", *words], 0)
+        else:
+            assert exit_code_of(lambda words=words: run_here(words)) == 0
     whole, cut = made(world, f"{command}-whole"), made(world, f"{command}-cut")
     assert sorted(whole) == sorted(cut)  # nothing half-written is left
     unlike = {name for name in whole if whole[name] != cut[name]}
     assert not [name for name in unlike if not name.endswith(TIMED)]
     plans = [json.loads(each[f"OUT/{PLAN}"])["settings"] for each in (whole, cut) if f"OUT/{PLAN}" in each]
     assert plans == plans[:1] * len(plans)
+
+
+if __name__ == "__main__":
+    run_killed(*sys.argv[1:])

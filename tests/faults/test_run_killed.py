@@ -1,15 +1,14 @@
-"""Runs killed with SIGKILL at many random moments end exactly as an uninterrupted run; both halves."""
+"""Runs that are killed at random moments, stopped by signals or suspended end as one that was left alone."""
 
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
+from pathlib import Path
 
 import pytest
-from halves import HALVES
-from tiny_pretrain import events
+from halves import HALVES, Run, assert_same_end, running_in, shared_memory
 
 SEED = 2024
 OFTEN = {"checkpoint_steps": 7, "eval_freq": 50, "logging_freq": 3}
@@ -19,48 +18,23 @@ SETTINGS = {
 }
 
 
-def start(half, settings, output):
-    return subprocess.Popen(
-        [sys.executable, str(half.script), *half.words(half.folder / output, **settings)],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def published(output):
     return sorted(int(path.name[5:]) for path in (output / "checkpoints").glob("step_*"))
 
 
-def of_session(session):
-    """The processes of a session that are still running."""
-    wanted = ["pgrep", "-s", str(session), "-r", "R,S,D,T"]
-    return subprocess.run(wanted, capture_output=True, text=True).stdout.split()
-
-
-def shared_memory():
-    return {name for name in os.listdir("/dev/shm") if name.startswith("paddle")}
-
-
-def killed(half, settings, early, seconds):
-    """Start the run and kill all of it ``seconds`` after its start, or after its first line of the log.
-
-    Returns its standard error, and whether it had finished.
-    """
-    process, events_file = start(half, settings, "cut"), half.folder / "cut" / "metrics.jsonl"
-    begun = time.time()
-    while not early and process.poll() is None:
-        if events_file.exists() and events_file.stat().st_mtime > begun:
+def kill(run, early, seconds):
+    """Kill all of a run ``seconds`` after its start, or after its first line of the log."""
+    begun, log = time.time(), run.output / "metrics.jsonl"
+    while not early and run.process.poll() is None:
+        if log.exists() and log.stat().st_mtime > begun:
             break
         time.sleep(0.01)
     time.sleep(seconds)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    _, said = process.communicate()
+    assert run.process.poll() is None, f"seed {SEED}: the run ended before it was killed: {run.printed()}"
+    os.killpg(run.process.pid, signal.SIGKILL)
+    run.end()
     time.sleep(0.2)
-    assert not of_session(process.pid)
-    return said, process.returncode == 0
+    assert not running_in(run.process.pid)
 
 
 @pytest.mark.parametrize(
@@ -73,31 +47,79 @@ def killed(half, settings, early, seconds):
 )
 def test_a_run_resumed_after_many_kills_is_bit_identical(tmp_path, name, kills, max_steps):
     half, settings = HALVES[name](tmp_path), {**SETTINGS[name], "max_steps": max_steps}
-    whole = start(half, settings, "whole")
-    assert whole.communicate()[1] and whole.returncode == 0
+    whole = Run(half, "whole", settings)
+    assert whole.end(600) == 0, whole.printed()
     rng, output, shared = random.Random(SEED), tmp_path / "cut", shared_memory()
-    for kill in range(kills):
+    for _ in range(kills):
         before, early = published(output), rng.random() < 0.2
-        said, done = killed(half, settings, early, rng.uniform(0, 4 if early else 0.8))
-        assert not done, f"seed {SEED}: the run was done before kill {kill}; make it longer"
+        run = Run(half, "cut", settings)
+        kill(run, early, rng.uniform(0, 4 if early else 0.8))
         assert set(before[-2:]) <= set(published(output)) or len(published(output)) >= 3
-        assert "error:" not in said and "Traceback" not in said, said
-        if "resumed" in said:
-            assert f"step_{before[-1]:08d}: " in said
-    last = start(half, settings, "cut")
-    assert last.communicate()[1] and last.returncode == 0
-    assert_same_end(output, tmp_path / "whole")
-    assert not [path for path in (output / "checkpoints").iterdir() if path.name.startswith(".")]
+        printed = run.printed()
+        assert "error:" not in printed and "Traceback" not in printed, printed
+        assert "resumed" not in printed or f"step_{before[-1]:08d}: " in printed
+    last = Run(half, "cut", settings)
+    assert last.end(600) == 0, last.printed()
+    assert_same_end(output, whole.output)
     assert shared_memory() <= shared
 
 
-def assert_same_end(output, whole):
-    assert events(output) == events(whole)
-    for path in sorted((whole / "model_last").iterdir()):
-        if path.name != "MANIFEST.json":
-            assert (output / "model_last" / path.name).read_bytes() == path.read_bytes(), path.name
-    assert exports_of(output) == exports_of(whole)
+STOPPED = {"max_steps": 60, "checkpoint_steps": 20, "eval_freq": 7, "num_workers": 1, "save_steps": 16}
 
 
-def exports_of(folder):
-    return sorted(path.name for path in folder.iterdir() if path.name.startswith(("model_", "best-")))
+def start(half, output):
+    return Run(half, output, STOPPED, COLD="1")  # the test looks at its child processes
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    return HALVES["pretraining"](tmp_path_factory.mktemp("stopped"))
+
+
+@pytest.fixture(scope="module")
+def whole(half):
+    run = start(half, "whole")
+    assert run.end() == 0
+    return run.output
+
+
+def children_of(pid):
+    listing = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    return [int(child) for child in listing.split()]
+
+
+@pytest.mark.parametrize(
+    "number, code, group",
+    [
+        pytest.param(signal.SIGTERM, 143, False, id="SIGTERM"),
+        pytest.param(signal.SIGINT, 130, True, id="Ctrl-C", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 143, True, id="the terminal closes", marks=pytest.mark.slow),
+    ],
+)
+def test_repeated_stop_signals_lose_no_step(half, whole, number, code, group):
+    run = start(half, number.name)
+    run.wait_for_update(5)
+    workers = children_of(run.process.pid)
+    for _ in range(6):
+        (os.killpg if group else os.kill)(run.process.pid, number)
+        time.sleep(0.01)
+    assert run.end() == code, run.printed()
+    step = run.last_step()
+    line = f"stopped by {number.name} after step {step}, saved; run the same command to continue"
+    assert run.printed().splitlines()[-1] == line
+    assert run.saved_step() == step < 60
+    assert workers and not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert not list((run.output / "checkpoints").glob(".tmp-*"))
+    assert start(half, number.name).end() == 0
+    assert_same_end(run.output, whole)
+
+
+@pytest.mark.slow
+def test_a_suspended_run_continues_with_identical_results(half, whole):
+    run = start(half, "asleep")
+    run.wait_for_update(5)
+    os.kill(run.process.pid, signal.SIGSTOP)
+    time.sleep(20)
+    os.kill(run.process.pid, signal.SIGCONT)
+    assert run.end() == 0
+    assert_same_end(run.output, whole)

@@ -7,6 +7,7 @@ from other_libraries.client import MODEL, PYTHON, Peer, minilm_folder, newest_py
 @pytest.fixture(scope="session")
 def newest():
     """The newest transformers and sentence-transformers, in a process of their own."""
+    pytest.importorskip("torch", reason="tests/peer runs by scripts/test_peer.sh")
     python = newest_python()
     if python is None:
         pytest.skip(f"no newest libraries; run scripts/test_peer.sh, or set {PYTHON}")
@@ -25,7 +26,6 @@ def pinned():
 
 @pytest.fixture(scope="session", params=["newest", "pinned"])
 def peer(request):
-    """Each of both."""
     return request.getfixturevalue(request.param)
 
 

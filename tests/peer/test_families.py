@@ -1,11 +1,7 @@
 """Every family that the convert page lists gives what transformers gives: ids, states, vectors and logits."""
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from other_libraries.families import MOST, ROWS, measure  # noqa: E402
+from other_libraries.families import MOST, ROWS, measure
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

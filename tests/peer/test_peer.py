@@ -1,66 +1,65 @@
-"""This package and transformers agree on the same models: logits, hidden states and token ids.
+"""This package and transformers agree on the same models, whatever their config.json states.
 
-Skipped without torch and transformers; sh scripts/test_peer.sh creates an environment with them.
+Logits, hidden states and token ids; epsilon, activation, token types, padding, heads.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 from paddlenlp import transformers as paddlenlp_models
-from tiny_pair import VOCAB, write_model, write_pairs
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from their_models import (  # noqa: E402
+from their_models import (
     FAMILIES,
+    IDS,
+    IS_TEXT,
+    MOST,
     OF_FAMILY,
     SIZES,
+    TYPES,
     ask,
+    load_there,
+    logits_in,
+    logits_of,
+    logits_there,
     padded_as,
     save,
     shapes_of,
     their_model,
+    torch,
+    transformers,
+    write_ours,
+    write_theirs,
 )
+from tiny_pair import VOCAB, train_config, write_model, write_pairs
+from tiny_sentence import change
 
-from data_tools.text.wordpiece import WordPiece  # noqa: E402
-from ernie_pair.models.commands import (  # noqa: E402
-    FromHuggingFaceConfig,
-    ToHuggingFaceConfig,
-    convert_from_hugging_face,
-    convert_to_hugging_face,
-)
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS  # noqa: E402
-from ernie_pair.models.networks.classifier import build_classifier, load_classifier  # noqa: E402
-from ernie_pair.models.source import open_model  # noqa: E402
-from ernie_pair.pair.config.ask_config import EvaluateConfig  # noqa: E402
-from ernie_pair.pretrain.convert.warm_start import read_start  # noqa: E402
-from ernie_pair.pretrain.graph.model import CLASSES, encoder_of  # noqa: E402
-from ernie_pair.runtime.device import quiet_libraries  # noqa: E402
-from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair  # noqa: E402
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import SEPARATOR
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS
+from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
+from ernie_pair.models.networks.encoders import hidden_states
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
+from ernie_pair.models.source import open_model
+from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pair.train.initial_model import open_initial_model
+from ernie_pair.pretrain.convert.warm_start import read_start
+from ernie_pair.pretrain.graph.model import CLASSES, encoder_of
+from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.score.evaluation.scorer import open_scorer
+from ernie_pair.score.export.export_pair import ExportConfig, export_pair
 
-quiet_libraries()
-transformers.logging.set_verbosity_error()
 NAMES = Path(__file__).parents[1] / "ernie_pair" / "models" / "hugging_face_names.json"
-MOST = 1e-5
-IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])
-TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
-IS_TEXT = IDS != 0
 OURS = {"nezha": {"use_relative_position": True}, "ernie_gram": {"embedding_size": 16}}
-PRETRAINED = ("ernie", "ernie_gram", "bert")
-
-
-def logits_here(folder):
-    model, _ = load_classifier(str(folder))
-    with paddle.no_grad():
-        return model(paddle.to_tensor(padded_as(IDS, model.pad_id)), paddle.to_tensor(TYPES)).numpy()
 
 
 def shake(model):
-    """Give biases and norms values that differ clearly from 0 and 1."""
     paddle.seed(1)
     for parameter in model.parameters():
         if parameter.ndim == 1:
@@ -82,13 +81,6 @@ def write_classifier(folder, family):
     return folder
 
 
-def load_there(folder, loader=transformers.AutoModelForSequenceClassification):
-    """A transformers model, loaded without missing or unexpected weights."""
-    model, told = loader.from_pretrained(folder, output_loading_info=True)
-    assert not any(told.values()), told
-    return model.eval()
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_stored_weight_names_match_transformers(family):
     assert json.loads(NAMES.read_text())[family] == shapes_of(their_model(family))
@@ -97,37 +89,32 @@ def test_the_stored_weight_names_match_transformers(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_transformers_classifier_gives_the_same_logits_here(tmp_path, family):
     model = their_model(family)
-    expected = ask(model, IDS, TYPES).logits.numpy()
-    assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
+    expected = logits_there(model)
+    assert np.ptp(expected, axis=0).min() > 1e-3, "the logits of all rows are alike"
     folder = save(model, tmp_path / "theirs")
-    assert np.abs(logits_here(folder) - expected).max() < MOST
+    assert np.abs(logits_in(folder) - expected).max() < MOST
     classifier, _ = load_classifier(str(folder))
     assert classifier.spec.labels.names == ("other", "same", "unsure")
-    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
-    assert np.array_equal(logits_here(tmp_path / "ours"), logits_here(folder))
+    write_ours(folder, tmp_path / "ours")
+    assert np.array_equal(logits_in(tmp_path / "ours"), logits_in(folder))
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
 def test_our_classifier_gives_the_same_logits_in_transformers(tmp_path, family):
+    """And comes back bit-identical."""
     folder = write_classifier(tmp_path / "ours", family)
-    expected = logits_here(folder)
+    expected = logits_in(folder)
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
-    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(tmp_path / "theirs")))
-    model = load_there(tmp_path / "theirs")
-    assert np.abs(ask(model, IDS, TYPES).logits.numpy() - expected).max() < MOST
-    assert np.array_equal(logits_here(tmp_path / "theirs"), expected)
-
-
-@pytest.mark.parametrize("family", COUNTERPARTS)
-def test_a_round_trip_conversion_is_bit_identical(tmp_path, family):
-    ours, theirs, back = (tmp_path / name for name in ("ours", "theirs", "back"))
-    write_classifier(ours, family)
-    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(theirs)))
-    load_there(theirs).save_pretrained(tmp_path / "again")  # as transformers writes it
+    theirs, back = tmp_path / "theirs", tmp_path / "back"
+    write_theirs(folder, theirs)
+    model = load_there(theirs)
+    assert np.abs(logits_there(model) - expected).max() < MOST
+    assert np.array_equal(logits_in(theirs), expected)
+    model.save_pretrained(tmp_path / "again")  # as transformers writes it
     transformers.AutoTokenizer.from_pretrained(theirs).save_pretrained(tmp_path / "again")
     (tmp_path / "again" / "vocab.txt").write_bytes((theirs / "vocab.txt").read_bytes())
-    convert_from_hugging_face(FromHuggingFaceConfig(str(tmp_path / "again"), str(back)))
-    sources = [open_model(str(folder), model_type="", from_scratch=False) for folder in (ours, back)]
+    write_ours(tmp_path / "again", back)
+    sources = [open_model(str(folder), model_type="", from_scratch=False) for folder in (folder, back)]
     before, after = (source.read_weights() for source in sources)
     assert before.keys() == after.keys() and len(before) > 20
     assert all(np.array_equal(before[name], after[name]) for name in before)
@@ -150,26 +137,35 @@ def write_pretrained(folder, family):
 def outputs_here(model):
     """The hidden states of the tokens that are not padding, and the logits of both heads."""
     with paddle.no_grad():
-        asked = {"token_type_ids": paddle.to_tensor(TYPES)}
-        states = encoder_of(model)(paddle.to_tensor(IDS), **asked)[0]
-        words, order = model(paddle.to_tensor(IDS), **asked)[:2]
+        ids, types = paddle.to_tensor(IDS), paddle.to_tensor(TYPES)
+        states = encoder_of(model)(ids, token_type_ids=types)[0]
+        words, order = model(ids, token_type_ids=types)[:2]
     return states.numpy()[IS_TEXT], words.numpy()[IS_TEXT], order.numpy()
 
 
-@pytest.mark.parametrize("family", PRETRAINED)
+def assert_same_outputs(peer, model, has_words=True, has_order=True):
+    """Compare hidden states and the logits of both heads; return those of this package."""
+    theirs = ask(peer, IDS, TYPES, output_hidden_states=True)
+    states, words, order = outputs_here(model)
+    assert np.abs(theirs.hidden_states[-1].numpy()[IS_TEXT] - states).max() < MOST
+    if has_words:
+        logits = theirs.prediction_logits if "prediction_logits" in theirs else theirs.logits
+        assert np.abs(logits.numpy()[IS_TEXT] - words).max() < MOST
+    if has_order:
+        assert np.abs(theirs.seq_relationship_logits.numpy() - order).max() < MOST
+    return states, words, order
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
 def test_our_pretrained_model_outputs_match_in_transformers(tmp_path, family):
     model = write_pretrained(tmp_path / "ours", family)
-    convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "ours"), str(tmp_path / "theirs")))
-    peer = load_there(tmp_path / "theirs", transformers.AutoModelForPreTraining)
-    said = ask(peer, IDS, TYPES, output_hidden_states=True)
-    states, words, order = outputs_here(model)
-    assert np.abs(said.hidden_states[-1].numpy()[IS_TEXT] - states).max() < MOST
-    assert np.abs(said.prediction_logits.numpy()[IS_TEXT] - words).max() < MOST
-    assert np.abs(said.seq_relationship_logits.numpy() - order).max() < MOST
-    convert_from_hugging_face(FromHuggingFaceConfig(str(tmp_path / "theirs"), str(tmp_path / "back")))
+    write_theirs(tmp_path / "ours", tmp_path / "theirs")
+    peer = load_there(tmp_path / "theirs", "AutoModelForPreTraining")
+    outputs = assert_same_outputs(peer, model)
+    write_ours(tmp_path / "theirs", tmp_path / "back")
     again = type(model).from_pretrained(str(tmp_path / "back"))
     again.eval()
-    for before, after in zip((states, words, order), outputs_here(again)):
+    for before, after in zip(outputs, outputs_here(again)):
         assert np.array_equal(before, after)
 
 
@@ -177,15 +173,11 @@ def test_our_pretrained_model_outputs_match_in_transformers(tmp_path, family):
 def test_transformers_pretrained_model_outputs_match_here(tmp_path, family):
     peer = their_model(family, "ForPreTraining", hidden_act="relu")
     folder = save(peer, tmp_path / "theirs")
-    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(tmp_path / "ours")))
+    write_ours(folder, tmp_path / "ours")
     loaded = getattr(paddlenlp_models, f"{COUNTERPARTS[family].own_class_start}ForPretraining")
     model = loaded.from_pretrained(str(tmp_path / "ours"))
     model.eval()
-    said = ask(peer, IDS, TYPES, output_hidden_states=True)
-    states, words, order = outputs_here(model)
-    assert np.abs(said.hidden_states[-1].numpy()[IS_TEXT] - states).max() < MOST
-    assert np.abs(said.prediction_logits.numpy()[IS_TEXT] - words).max() < MOST
-    assert np.abs(said.seq_relationship_logits.numpy() - order).max() < MOST
+    assert_same_outputs(peer, model)
 
 
 @pytest.mark.parametrize("kind", ["ForPreTraining", "ForMaskedLM", "Model"])
@@ -201,12 +193,7 @@ def test_pretraining_starts_from_transformers_weights(tmp_path, kind):
         if parameter.name in start.arrays:
             parameter.set_value(start.arrays[parameter.name])
     model.eval()
-    asked = ask(peer, IDS, TYPES, output_hidden_states=True)
-    states, words, _ = outputs_here(model)
-    assert np.abs(asked.hidden_states[-1].numpy()[IS_TEXT] - states).max() < MOST
-    if start.has_lm_head:
-        logits = asked.logits if kind == "ForMaskedLM" else asked.prediction_logits
-        assert np.abs(logits.numpy()[IS_TEXT] - words).max() < MOST
+    assert_same_outputs(peer, model, has_words=start.has_lm_head, has_order=False)
 
 
 @pytest.mark.parametrize("options", [{"max_shard_size": "8KB"}, {"safe_serialization": False}])
@@ -214,25 +201,24 @@ def test_sharded_and_pickled_torch_weights_are_read(tmp_path, options):
     model = their_model("bert")
     folder = save(model, tmp_path / "theirs", **options)
     assert not (folder / "model.safetensors").exists()
-    assert np.abs(logits_here(folder) - ask(model, IDS, TYPES).logits.numpy()).max() < MOST
+    assert np.abs(logits_in(folder) - logits_there(model)).max() < MOST
 
 
 def test_non_contiguous_tensors_in_a_torch_pickle_are_read(tmp_path):
     model = their_model("bert")
     folder = save(model, tmp_path / "theirs")
-    expected = logits_here(folder)
+    expected = logits_in(folder)
     state = model.state_dict()
     state["classifier.weight"] = state["classifier.weight"].t().contiguous().t()
-    (folder / "model.safetensors").unlink()
-    torch.save(state, folder / "pytorch_model.bin")
-    assert np.array_equal(logits_here(folder), expected)
+    write_pickle(folder, "", state)
+    assert np.array_equal(logits_in(folder), expected)
 
 
 def test_a_bfloat16_transformers_model_is_read(tmp_path):
     model = their_model("bert").to(torch.bfloat16)
     folder = save(model, tmp_path / "theirs")
     expected = ask(model.float(), IDS, TYPES).logits.numpy()
-    assert np.abs(logits_here(folder) - expected).max() < MOST
+    assert np.abs(logits_in(folder) - expected).max() < MOST
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
@@ -240,7 +226,7 @@ def test_the_transformers_tokenizer_gives_our_token_ids(tmp_path, lower_case):
     folder = write_classifier(tmp_path / "ours", "bert")
     settings = {"do_lower_case": lower_case, "model_max_length": 40}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(tmp_path / "theirs")))
+    write_theirs(folder, tmp_path / "theirs")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     ours = WordPiece(VOCAB, lower_case)
     rng = np.random.default_rng(0)
@@ -268,3 +254,297 @@ def test_evaluation_reads_a_transformers_model_folder(tmp_path):
         types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
         right += ask(model, np.array([ids]), np.array([types])).logits.argmax().item() == int(label)
     assert measured["accuracy"] == pytest.approx(right / 40)
+
+
+EPSILON = 1e-3  # the most that Paddle's layer norm takes
+OF_NO_POOLER = ("roberta", "xlm_roberta", "electra", "distilbert")
+WITH_EPSILON = [family for family in FAMILIES if family != "distilbert"]
+NEW_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
+
+
+def states_of(model):
+    """The hidden states of all tokens that are text, and the pooled output or None."""
+    with paddle.no_grad():
+        ids = paddle.to_tensor(padded_as(IDS, model.pad_id))
+        states, pooled = hidden_states(
+            model.family, model.encoder, ids, paddle.to_tensor(TYPES), model.pad_id
+        )
+    return states.numpy()[IS_TEXT], None if pooled is None else pooled.numpy()
+
+
+def difference(folder, model):
+    """The largest difference of hidden states, pooled output and logits from those of transformers."""
+    ours, _ = load_classifier(str(folder))
+    said = ask(model, IDS, TYPES, output_hidden_states=True)
+    states, pooled = states_of(ours)
+    found = [states - said.hidden_states[-1].numpy()[IS_TEXT], logits_of(ours) - said.logits.numpy()]
+    if model.config.model_type not in OF_NO_POOLER and pooled is not None:
+        found.append(pooled - ask(model.base_model, IDS, TYPES).pooler_output.numpy())
+    return max(np.abs(part).max() for part in found)
+
+
+def new_classifier(folder):
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    model = build_classifier(source, seed=0, dropout=0.0)
+    load_initial_weights(model, source)
+    return model, source
+
+
+def encoder_in(folder):
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    encoder = build_text_encoder(source, 0, None)
+    load_text_weights(encoder, source, folder)
+    encoder.eval()
+    return encoder
+
+
+def retrained(folder, into):
+    """The folder that a training run would write which starts from ``folder``, without a step."""
+    model, source = new_classifier(folder)
+    into.mkdir()
+    model.write(into, source.vocab_file)
+    return into
+
+
+@pytest.mark.parametrize("family", WITH_EPSILON)
+def test_any_epsilon_is_computed_kept_and_written(tmp_path, family):
+    model = their_model(family, layer_norm_eps=EPSILON)
+    folder = save(model, tmp_path / "theirs")
+    assert difference(folder, model) < MOST
+    trained = retrained(folder, tmp_path / "trained")
+    expected = logits_in(folder)
+    usual = logits_in(save(their_model(family), tmp_path / "usual"))
+    assert np.abs(usual - expected).max() > 5 * MOST
+    assert np.array_equal(logits_in(trained), expected)
+    write_theirs(trained, tmp_path / "back")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    assert again.config.layer_norm_eps == EPSILON
+    assert np.abs(logits_there(again) - expected).max() < MOST
+
+
+@pytest.mark.parametrize("family", ["ernie", "nezha"])
+def test_paddlenlp_opens_no_trained_folder_of_another_epsilon(tmp_path, family):
+    folder = save(their_model(family, layer_norm_eps=EPSILON), tmp_path / "theirs")
+    trained = retrained(folder, tmp_path / "trained")
+    with pytest.raises(AttributeError, match="Unable to parse 'architectures'"):
+        paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(trained))
+
+
+def test_an_ernie_of_another_epsilon_becomes_a_paddlenlp_bert(tmp_path):
+    model = their_model("ernie", layer_norm_eps=EPSILON)
+    folder = save(model, tmp_path / "theirs")
+    write_ours(folder, tmp_path / "ours")
+    peer = paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "ours"))
+    peer.eval()
+    assert type(peer).__name__ == "BertForSequenceClassification"
+    with paddle.no_grad():
+        logits = peer(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).numpy()
+    assert np.abs(logits - logits_there(model)).max() < MOST
+    assert difference(tmp_path / "ours", model) < MOST
+
+
+@pytest.mark.parametrize("family, changes", [("ernie", {"use_task_id": True}), ("nezha", {})])
+def test_an_epsilon_that_paddlenlp_lacks_is_not_converted(tmp_path, family, changes):
+    folder = save(their_model(family, layer_norm_eps=EPSILON, **changes), tmp_path / "theirs")
+    with pytest.raises(InputError, match="layer_norm_eps is 0.001, and PaddleNLP's class of"):
+        write_ours(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_task_embeddings_are_those_of_transformers(tmp_path):
+    model = their_model("ernie", use_task_id=True, task_type_vocab_size=5, layer_norm_eps=1e-5)
+    folder = save(model, tmp_path / "with")
+    assert difference(folder, model) < MOST
+    change(folder / "config.json", use_task_id=False)
+    without = transformers.ErnieForSequenceClassification.from_pretrained(folder).eval()
+    assert difference(folder, without) < MOST
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, EPSILON])
+@pytest.mark.parametrize("family", ["ernie", "xlm_roberta"])
+def test_the_fused_kernels_compute_the_stated_epsilon(tmp_path, family, epsilon):
+    model = their_model(family, layer_norm_eps=epsilon)
+    ours, _ = load_classifier(str(save(model, tmp_path / "theirs")))
+    assert choose_path(ours, KernelFlags(kernels="fused"), "cpu").is_fused
+    assert np.abs(logits_of(ours) - logits_there(model)).max() < MOST
+
+
+@pytest.mark.parametrize("activation", NEW_GELU)
+@pytest.mark.parametrize("family", ["ernie", "bert", "xlm_roberta", "albert", "nezha", "megatronbert"])
+def test_each_form_of_gelu_is_computed(tmp_path, family, activation):
+    if family == "ernie" and activation == "gelu_fast":
+        pytest.skip("transformers' own names are enough once")
+    model = their_model(family, hidden_act=activation, initializer_range=1.0)
+    assert difference(save(model, tmp_path / "theirs"), model) < MOST
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta"])
+@pytest.mark.parametrize("types", [1, 2])
+@pytest.mark.parametrize("pad_id", [0, 1])
+def test_roberta_of_one_and_two_token_types(tmp_path, family, types, pad_id):
+    model = their_model(family, type_vocab_size=types, pad_token_id=pad_id)
+    folder = save(model, tmp_path / "theirs")
+    assert difference(folder, model) < MOST
+    spec = load_classifier(str(folder))[0].spec
+    assert (spec.max_positions, spec.token_types, spec.pad_id) == (63 - pad_id, types, pad_id)
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta"])
+def test_the_defaults_of_roberta_are_those_of_transformers(tmp_path, family):
+    model = their_model(family, pad_token_id=1)
+    folder = save(model, tmp_path / "theirs")
+    change(folder / "config.json", pad_token_id=None, layer_norm_eps=None, hidden_act=None)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert difference(folder, theirs) < MOST
+
+
+@pytest.mark.parametrize("kind", ["Model", "ForMaskedLM"])
+@pytest.mark.parametrize("family", ["roberta", "xlm_roberta", "bert", "ernie", "electra", "albert"])
+def test_an_encoder_is_read_whatever_head_it_has(tmp_path, family, kind):
+    model = their_model(family, kind)
+    folder = save(model, tmp_path / "theirs")
+    states = ask(model, IDS, TYPES, output_hidden_states=True).hidden_states[-1].numpy()[IS_TEXT]
+    classifier, _ = new_classifier(folder)
+    classifier.eval()
+    for ours in (classifier, encoder_in(folder)):
+        assert np.abs(states_of(ours)[0] - states).max() < MOST
+
+
+def write_pickle(folder, prefix, state):
+    (folder / "model.safetensors").unlink()
+    torch.save({f"{prefix}{name}": value for name, value in state.items()}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "encoder.", "_orig_mod.", "roberta."])
+def test_weights_under_another_prefix_are_read(tmp_path, prefix):
+    model = their_model("xlm_roberta", "Model")
+    folder = save(model, tmp_path / "theirs")
+    write_pickle(folder, prefix, {**model.state_dict(), "embeddings.position_ids": torch.arange(64)[None]})
+    encoder = encoder_in(folder)
+    said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
+    assert np.abs(states_of(encoder)[0] - said).max() < MOST
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm_roberta"])
+def test_a_classifier_saved_by_data_parallel_is_read(tmp_path, family):
+    model = their_model(family)
+    folder = save(model, tmp_path / "theirs")
+    write_pickle(folder, "module.", model.state_dict())
+    assert difference(folder, model) < MOST
+
+
+def test_a_bert_without_pooler_is_read_as_an_encoder(tmp_path):
+    model = transformers.BertModel(their_model("bert", "Model").config, add_pooling_layer=False).eval()
+    folder = save(model, tmp_path / "theirs")
+    encoder = encoder_in(folder)
+    said = ask(model, IDS, TYPES).last_hidden_state.numpy()[IS_TEXT]
+    assert np.abs(states_of(encoder)[0] - said).max() < MOST
+    write_ours(folder, tmp_path / "ours")
+
+
+def test_a_head_of_another_size_is_refused_in_one_line(tmp_path):
+    folder = save(their_model("xlm_roberta"), tmp_path / "theirs")
+    change(folder / "config.json", id2label={"0": "no", "1": "yes"}, label2id=None)
+    with pytest.raises(CheckpointError, match="out_proj.weight .*3.* instead of .*2") as caught:
+        load_classifier(str(folder))
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["Model", "ForSequenceClassification"])
+def test_xlm_roberta_goes_to_paddlenlp_and_back(tmp_path, kind):
+    model = their_model("xlm_roberta", kind)
+    folder = save(model, tmp_path / "theirs")
+    write_ours(folder, tmp_path / "ours")
+    opened = (
+        paddlenlp_models.AutoModelForSequenceClassification if kind != "Model" else paddlenlp_models.AutoModel
+    )
+    peer = opened.from_pretrained(str(tmp_path / "ours"))
+    peer.eval()
+    with paddle.no_grad():
+        ids = paddle.to_tensor(padded_as(IDS, 1))
+        found = peer(ids) if kind != "Model" else peer(ids)[0][paddle.to_tensor(IS_TEXT)]
+    said = ask(model, IDS, TYPES)
+    expected = said.logits.numpy() if kind != "Model" else said.last_hidden_state.numpy()[IS_TEXT]
+    assert np.abs(found.numpy() - expected).max() < MOST
+    write_theirs(tmp_path / "ours", tmp_path / "back")
+    back = type(model).from_pretrained(tmp_path / "back").eval()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, back.state_dict()[name]), name
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+RERANKERS = [("xlm_roberta", {}), ("bert", {"sbert_ce_default_activation_function": IDENTITY})]
+
+
+def reranker(folder, family, changes):
+    """A model of one output and its folder, with ``changes`` in config.json."""
+    model = their_model(family, id2label={0: "LABEL_0"}, label2id={"LABEL_0": 0}, initializer_range=0.2)
+    for name, parameter in model.named_parameters():
+        if "classifier" in name and parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, 0, 3)
+    bias = [parameter for name, parameter in model.named_parameters() if name.endswith("bias")][-1]
+    bias.data -= ask(model, IDS, TYPES).logits.mean()  # where the sigmoid is steep
+    save(model, folder)
+    change(folder / "config.json", **changes)
+    return model, ask(model, IDS, TYPES).logits
+
+
+@pytest.mark.parametrize("family, changes", RERANKERS)
+def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes):
+    model, logits = reranker(tmp_path / "theirs", family, changes)
+    expected = logits.numpy() if changes else torch.sigmoid(logits).numpy()
+    assert np.ptp(expected) > 1e-3
+    ours, _ = load_classifier(str(tmp_path / "theirs"))
+    assert np.abs(logits_of(ours) - expected).max() < MOST
+    for number, backend in enumerate(("onnx", "paddle")):
+        shipped = str(tmp_path / f"shipped{number}")
+        export_pair(ExportConfig(str(tmp_path / "theirs"), shipped, format=backend))
+        predictor = PairPredictor(shipped, backend)
+        found = predictor.logits_of_ids(padded_as(IDS, ours.pad_id), TYPES)
+        assert np.abs(found - expected).max() < MOST
+        scores = predictor.score([("我", "你"), ("他", "我")])
+        scorer = open_scorer(str(tmp_path / "theirs"), "cpu", 0)
+        score, unit = scorer.score, scorer.unit
+        assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
+        assert unit == predictor.exported.score_unit
+    trained = retrained(tmp_path / "theirs", tmp_path / "trained")
+    assert np.array_equal(logits_in(trained), logits_of(ours))
+    write_theirs(trained, tmp_path / "back")
+    stated = json.loads((tmp_path / "back" / "config.json").read_text())["sentence_transformers"]
+    assert stated["activation_fn"].endswith("Identity" if changes else "Sigmoid")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    assert np.abs((ask(again, IDS, TYPES).logits - logits).numpy()).max() < MOST
+    assert np.array_equal(logits_in(tmp_path / "back"), logits_of(ours))
+
+
+def test_cross_encoders_own_file_of_version_6_is_obeyed(tmp_path):
+    _, logits = reranker(tmp_path / "theirs", "bert", {})
+    about = {"model_type": "CrossEncoder", "activation_fn": IDENTITY, "prompts": {}}
+    beside = tmp_path / "theirs" / "config_sentence_transformers.json"
+    beside.write_text(json.dumps({**about, "default_prompt_name": None}))
+    ours, _ = load_classifier(str(tmp_path / "theirs"))
+    assert np.abs(logits_of(ours) - logits.numpy()).max() < MOST
+    beside.write_text(json.dumps({**about, "default_prompt_name": "query"}))
+    with pytest.raises(InputError, match='default_prompt_name is "query"'):
+        load_classifier(str(tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("target, activation", [("regression", "sigmoid"), ("ranking", "")])
+def test_training_begins_from_the_head_of_a_reranker(tmp_path, target, activation):
+    reranker(tmp_path / "theirs", "xlm_roberta", {})
+    config = replace(train_config(tmp_path, target=target), model_type=None, from_scratch=False)
+    start = open_initial_model(config, str(tmp_path / "theirs"))
+    assert "with its classifier" in start.beginning
+    assert start.model.spec.labels.activation == activation
+
+
+def test_two_separators_between_texts_mean_one_token_type(tmp_path):
+    """As RoBERTa's own tokenizer gives them; the separator before the second text is segment 2 here."""
+    model = their_model("roberta", pad_token_id=1)
+    ours, _ = load_classifier(str(save(model, tmp_path / "theirs")))
+    segments = TYPES.copy()
+    segments[:, 4] = SEPARATOR
+    with paddle.no_grad():
+        found = ours(paddle.to_tensor(padded_as(IDS, 1)), paddle.to_tensor(segments)).numpy()
+    assert np.abs(found - ask(model, IDS, TYPES * 0).logits.numpy()).max() < MOST
+    assert np.abs(logits_of(ours) - found).max() > 10 * MOST

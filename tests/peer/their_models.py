@@ -1,14 +1,34 @@
-"""Tiny models of transformers with random weights, one of each family that is exchanged."""
+"""Tiny models of transformers with random weights, one of each family that is exchanged.
+
+What imports this is skipped without torch and transformers, which sh scripts/test_peer.sh installs.
+"""
 
 import json
 from pathlib import Path
 
 import numpy as np
-import torch
-import transformers
+import paddle
+import pytest
 from tiny_pair import VOCAB
 
+from ernie_pair.models.commands import (
+    FromHuggingFaceConfig,
+    ToHuggingFaceConfig,
+    convert_from_hugging_face,
+    convert_to_hugging_face,
+)
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS
+from ernie_pair.models.networks.classifier import load_classifier
+from ernie_pair.runtime.device import quiet_libraries
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+quiet_libraries()
+transformers.logging.set_verbosity_error()
+MOST = 1e-5
+IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])
+TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
+IS_TEXT = IDS != 0
 
 FAMILIES = [family for family in COUNTERPARTS if family != "ernie_gram"]  # which is a BERT there
 SIZES = {
@@ -67,6 +87,34 @@ def ask(model, ids, types, **options):
         asked["token_type_ids"] = torch.tensor(types * 0 if is_one else types)
     with torch.no_grad():
         return model(**asked, **options)
+
+
+def logits_there(model):
+    return ask(model, IDS, TYPES).logits.numpy()
+
+
+def logits_of(model):
+    with paddle.no_grad():
+        return model(paddle.to_tensor(padded_as(IDS, model.pad_id)), paddle.to_tensor(TYPES)).numpy()
+
+
+def logits_in(folder):
+    return logits_of(load_classifier(str(folder))[0])
+
+
+def write_theirs(folder, out):
+    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(out)))
+
+
+def write_ours(folder, out):
+    convert_from_hugging_face(FromHuggingFaceConfig(str(folder), str(out)))
+
+
+def load_there(folder, kind="AutoModelForSequenceClassification"):
+    """A transformers model, loaded without missing or unexpected weights."""
+    model, about = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    assert not any(about.values()), about
+    return model.eval()
 
 
 def shapes_of(model):

@@ -1,45 +1,82 @@
 """In pair training, gradients of half-precision weights are summed over the processes in float32."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
+import paddle
+import paddle.distributed as dist
 import pytest
-from places import ROOT, SUPPORT
+from launched import launch
+from paddle import nn
+from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
+
+from ernie_pair.runtime.paddle_patches.group_sharding import sums_in_float32
+from ernie_pair.runtime.paddle_patches.replaced import replaced
+from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.train.process_group import join_process_group
 
 pytestmark = pytest.mark.ranks
 
-SCRIPT = Path(__file__).with_name("sum_half_gradients.py")
+# {type: the first number above 1, less 1}: the mean of the two lies between them
+DIGIT = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Layer(nn.Layer):
+    """A weight in half precision, and one in float32, as a norm's is."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        one = nn.initializer.Constant(1.0)
+        self.narrow = self.create_parameter([3], dtype=dtype, default_initializer=one)
+        self.wide = self.create_parameter([2], default_initializer=one)
+
+
+def average(group, dtype):
+    """Let data parallelism average gradients that are 1 on one rank and the next number on the other."""
+    summed = []
+
+    def noted(collective, tensor, *given, **named):
+        summed.append(str(tensor.dtype))
+        return collective(tensor, *given, **named)
+
+    layer = Layer(dtype)
+    assert group.share_gradients(layer, True) is layer
+    (layer.narrow.astype("float32") * (1 + DIGIT[dtype] * group.rank) + layer.wide.sum()).sum().backward()
+    with replaced(dist, "all_reduce", partial(noted, dist.all_reduce)):
+        group.average_gradients(layer)
+    gradients = layer.narrow.grad, layer.wide.grad
+    dtypes = [str(gradient.dtype) for gradient in gradients]
+    return {"summed": sorted(set(summed)), "dtypes": dtypes, "means": gradients[0].numpy().tolist()}
+
+
+def reduce(group, dtype):
+    """Let group sharding add up to 3 x 1 at the owner, rank 1, in the tensor in which its parts lie."""
+    whole = paddle.full([4], 1.0 + group.rank, dtype)
+    place = whole.data_ptr()
+    with sums_in_float32():
+        group_sharded_stage2.dist.reduce(tensor=whole, dst=1)
+    return {"sums": whole.astype("float32").numpy().tolist(), "in place": place == whole.data_ptr()}
+
+
+def sum_in_both_ways():
+    group = join_process_group(launched_world())
+    return {dtype: {**average(group, dtype), **reduce(group, dtype)} for dtype in DIGIT}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sums")
-    done = subprocess.run(
-        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
-        + ["--log_dir", str(folder / "log"), str(SCRIPT), str(folder / "out")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{SUPPORT}:{ROOT}"},
-    )
-    logs = [log.read_text()[-1500:] for log in sorted((folder / "log").glob("workerlog.*"))]
-    assert done.returncode == 0, "\n".join(logs) or done.stderr
-    return [json.loads((folder / f"out.{rank}.json").read_text()) for rank in range(2)]
+def sums(tmp_path_factory):
+    return launch(tmp_path_factory.mktemp("sums"), sum_in_both_ways)
 
 
-@pytest.mark.parametrize("dtype, digit", [("float16", 2.0**-10), ("bfloat16", 2.0**-7)])
-def test_data_parallelism_averages_in_float32(told, dtype, digit):
-    for rank in told:
+@pytest.mark.parametrize("dtype", DIGIT)
+def test_data_parallelism_averages_in_float32(sums, dtype):
+    for rank in sums:
         assert rank[dtype]["summed"] == ["paddle.float32"]
         assert rank[dtype]["dtypes"] == ["paddle.float32", "paddle.float32"]
-        assert rank[dtype]["means"] == [1 + digit / 2] * 3  # not representable in half precision
+        assert rank[dtype]["means"] == [1 + DIGIT[dtype] / 2] * 3  # not representable in half precision
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_group_sharding_sums_in_place_on_the_owner_only(told, dtype):
-    first, owner = (rank[dtype] for rank in told)
+@pytest.mark.parametrize("dtype", DIGIT)
+def test_group_sharding_sums_in_place_on_the_owner_only(sums, dtype):
+    first, owner = (rank[dtype] for rank in sums)
     assert owner["sums"] == [3.0] * 4 and owner["in place"]
     assert first["sums"] == [1.0] * 4

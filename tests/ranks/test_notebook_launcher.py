@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from places import ROOT, SUPPORT
+from launched import one_thread, run_script
+from places import SCRIPTS
 from run_files import events, files_of
 from tiny_pair import toy_rows, write_model, write_pairs
 
@@ -35,19 +36,6 @@ def flags(tmp_path_factory):
         "dev_file": str(write_pairs(folder / "dev.tsv", 41, seed=1)),
         **SETTINGS,
     }
-
-
-def run(words, folder):
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    logs = "".join(path.read_text()[-2000:] for path in sorted(Path(folder).glob("**/workerlog.*")))
-    return done.returncode, done.stdout + done.stderr + logs
 
 
 def train(flags, folder, changes=None, compute_metrics=None, callbacks=()):
@@ -105,24 +93,23 @@ def test_ids_and_a_collator_give_the_run_of_the_texts(flags, notebook, tmp_path)
 
 
 def test_the_script_under_paddle_launcher_makes_the_same_run(flags, notebook, tmp_path):
-    words = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
-    words += ["--log_dir", str(tmp_path / "log"), str(ROOT / "scripts" / "train_pair.py")]
-    words += [f"--{name}={value}" for name, value in flags.items()]
-    code, said = run([*words, f"--output_dir={tmp_path / 'out'}"], tmp_path)
-    assert code == 0, said
+    words = [f"--{name}={value}" for name, value in {**flags, "output_dir": tmp_path / "out"}.items()]
+    run_script(tmp_path, SCRIPTS / "train_pair.py", *words)
     assert_same_run(tmp_path / "out", notebook[0])
 
 
-def test_a_launch_file_makes_the_same_run_and_exit_code(flags, notebook, tmp_path):
+def test_a_launch_file_makes_the_same_run_and_exit_code(flags, notebook, tmp_path, monkeypatch):
     of_file = {"launch": {"processes": 2}, **flags, "output_dir": str(tmp_path / "out")}
     (tmp_path / "pair.yaml").write_text(yaml.safe_dump(of_file))
-    words = [sys.executable, "-m", "ernie_pair", "launch", "pair.yaml"]
-    code, said = run(words, tmp_path)
-    assert code == 0, said
+    monkeypatch.chdir(tmp_path)
+    for name, value in one_thread().items():
+        monkeypatch.setenv(name, value)
+    line = [sys.executable, "-m", "ernie_pair", "launch", "pair.yaml"]
+    subprocess.run(line, check=True, capture_output=True, timeout=300)
     assert_same_run(tmp_path / "out", notebook[0])
     assert sorted(path.name for path in (tmp_path / "out" / "log").glob("workerlog.*"))[1] == "workerlog.1"
-    code, said = run([*words, "--train_file=absent.tsv"], tmp_path)
-    assert code == 2 and "error: absent.tsv: no such file" in said
+    done = subprocess.run([*line, "--train_file=absent.tsv"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "error: absent.tsv: no such file" in done.stdout + done.stderr
 
 
 class Notes(PairCallback):
@@ -204,35 +191,21 @@ def test_bad_input_raises_the_same_error_as_with_one_process(flags, tmp_path):
 ENDLESS = """
 import sys, json, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, sys.argv[1])
 from ernie_pair import notebook_launcher
 from test_notebook_launcher import train
-notebook_launcher(train, (json.loads(sys.argv[2]), sys.argv[3], {"max_steps": 10**6}))
+notebook_launcher(train, (json.loads(sys.argv[1]), sys.argv[2], {"max_steps": 10**6}))
 """
 
 
 def test_interrupting_the_notebook_lets_the_run_save_first(flags, tmp_path):
-    words = [
-        sys.executable,
-        "-c",
-        ENDLESS,
-        str(Path(__file__).parent),
-        json.dumps(flags),
-        str(tmp_path / "out"),
-    ]
-    path = os.pathsep.join([str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")])
-    notebook = subprocess.Popen(
-        words,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["-c", ENDLESS, json.dumps(flags), str(tmp_path / "out")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    notebook = subprocess.Popen([sys.executable, *words], env=one_thread(), **pipes)
     for line in notebook.stdout:
         if re.search(r"train step +6/", line):
             notebook.send_signal(signal.SIGINT)
             break
-    shown, said = notebook.communicate(timeout=120)
-    assert "KeyboardInterrupt" in said
+    shown, errors = notebook.communicate(timeout=120)
+    assert "KeyboardInterrupt" in errors
     newest = max(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
     assert f"stopped by SIGTERM after step {int(newest[5:])}, saved" in shown

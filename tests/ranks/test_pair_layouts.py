@@ -1,23 +1,23 @@
 """Every layout of a global batch makes the updates of one process, and any other can resume from it."""
 
-import json
-import os
-import subprocess
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT, SUPPORT
-from run_pair_layouts import run_job
-from tiny_pair_job import write_files
+from group_sharding_on_cpu import group_sharding_on_cpu
+from launched import launch
+from tiny_pair_job import run, tiny_job, weights, write_files
 
-from ernie_pair.train.process_group import ProcessGroup
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World, launched_world
+from ernie_pair.train.process_group import SingleProcess, join_process_group
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
 
-SCRIPT = Path(__file__).with_name("run_pair_layouts.py")
 UPDATES = 6
 BOUND = 2e-6  # float32 rounding, magnified by AdamW's division in the first updates
 PLAIN = {"dropout": 0.0, "weight_decay": 0.3}
@@ -33,34 +33,55 @@ VARIANTS = {
     "consistent": {"symmetric": "consistency", "symmetric_alpha": 0.5, "class_weights": "1,2.5"},
 }
 INFINITE = {"scaled": [2], "skipping": [2, 5]}
-NO_FGM = [name for name in VARIANTS if name != "adversarial"]
 LAYOUTS = {"8": {"batch_size": 8}, "4x2": {"batch_size": 4, "gradient_accumulation_steps": 2}}
 CURVES = ("loss", "learning_rate", "skipped_updates", "loss_scale", "accuracy")
 
 
-def launch(folder, processes, jobs, out):
-    """{name: [the final arrays of each rank]}, all jobs in one launch."""
-    path = folder / f"{out}.json"
-    path.write_text(json.dumps({"folder": str(folder), "jobs": jobs}))
-    done = subprocess.run(
-        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
-        + ["--log_dir", str(folder / f"{out}_log"), str(SCRIPT), str(path), str(folder / out)],
-        capture_output=True,
-        text=True,
-        timeout=550,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{SUPPORT}:{ROOT}"},
-    )
-    told = [log.read_text()[-1500:] for log in sorted((folder / f"{out}_log").glob("workerlog.*"))]
-    assert done.returncode == 0, "\n".join(told) or done.stderr
-    return {
-        name: [dict(np.load(f"{folder / out}.{name}.{rank}.npz")) for rank in range(processes)]
-        for name in jobs
-    }
+def run_job(folder, group, out, flags, updates=UPDATES, first=1, resume=None, infinite=(), offload=False):
+    """The weights, and the metrics of updates ``first`` to ``updates``, after the checkpoint ``resume``.
+
+    In those that are ``infinite`` a gradient of the last rank is. ``offload`` goes with sharding, whose
+    offload is for float16 alone: here it is of float32. The state at the end is saved in ``out``.
+    """
+    sharded = flags.get("sharding", "none") != "none"
+    with group_sharding_on_cpu(offload) if sharded else nullcontext():
+        flags = {**flags, "device": "gpu"} if sharded else flags
+        tiny = tiny_job(folder, group, consumed=(first - 1) * 16, **flags)
+        if resume:
+            tiny.job.restore(Checkpoint(Path(resume)))
+        forward, metrics = tiny.job.parallel.forward, []
+        for step in range(first, updates + 1):
+            is_poisoned = step in infinite and group.rank == group.size - 1
+            tiny.job.parallel.forward = InfiniteGradient(forward) if is_poisoned else forward
+            metrics += run(tiny, step, first=step)
+        tiny.job.parallel.forward = forward
+        checkpoints = Checkpoints(Path(out), World(group.rank, group.size), group.all_reduce)
+        state = TrainState(updates, updates * 16, skipped_updates=tiny.job.skipped_updates)
+        checkpoints.save(state, {}, tiny.job.state_files(), {})
+        checkpoints.close()
+    curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
+    valid = {f"valid {name}": np.array(value) for name, value in tiny.job.evaluate("valid").items()}
+    return {**curves, **valid, **weights(tiny.job)}
 
 
-def job_of(variant, **more):
-    flags = {**PLAIN, **VARIANTS[variant], **more.pop("flags", {})}
-    return {"flags": flags, "updates": UPDATES, "infinite": INFINITE.get(variant, []), **more}
+class InfiniteGradient:
+    def __init__(self, forward):
+        self.forward, self.no_sync = forward, getattr(forward, "no_sync", None)
+
+    def __call__(self, *inputs):
+        logits = self.forward(*inputs)
+        logits.register_hook(lambda gradient: gradient * float("inf"))
+        return logits
+
+
+def run_jobs(folder, jobs):
+    group = join_process_group(launched_world())
+    return {name: run_job(folder, group, folder / f"two.{name}", **job) for name, job in jobs.items()}
+
+
+def job_of(variant, flags=None, **more):
+    flags = {**PLAIN, **VARIANTS[variant], **(flags or {})}
+    return {"flags": flags, "infinite": INFINITE.get(variant, []), **more}
 
 
 @pytest.fixture(scope="module")
@@ -72,52 +93,48 @@ def folder(tmp_path_factory):
 def one(folder):
     """One process without accumulation: {variant: its final arrays}."""
     return {
-        name: run_job(folder, ProcessGroup(), str(folder / f"one.{name}"), **job_of(name))
-        for name in VARIANTS
+        name: run_job(folder, SingleProcess(), folder / f"one.{name}", **job_of(name)) for name in VARIANTS
     }
 
 
 @pytest.fixture(scope="module")
 def two(folder, one):
-    """Two processes in each layout, and with sharded state, all in one launch."""
-    jobs = {}
-    for name in VARIANTS:
-        for layout, flags in LAYOUTS.items():
-            jobs[f"{name}-{layout}"] = job_of(name, flags=flags)
+    """Two processes in each layout, and with sharded state: {name: [the final arrays of each]}."""
     sharded = {**LAYOUTS["4x2"], "sharding": "stage2"}
-    for name in NO_FGM:
-        jobs[f"{name}-4x2-stage2"] = job_of(name, flags=sharded)
+    jobs = {f"{name}-{layout}": job_of(name, LAYOUTS[layout]) for name in VARIANTS for layout in LAYOUTS}
+    for name in VARIANTS:
+        if name != "adversarial":
+            jobs[f"{name}-4x2-stage2"] = job_of(name, sharded)
     for name in ("clipped", "scaled"):
-        jobs[f"{name}-8-stage2"] = job_of(name, flags={**LAYOUTS["8"], "sharding": "stage2"})
+        jobs[f"{name}-8-stage2"] = job_of(name, {**LAYOUTS["8"], "sharding": "stage2"})
     for name in ("plain", "scaled"):
-        jobs[f"{name}-4x2-offload"] = job_of(name, flags=sharded, offload=True)
-    for name, flags in (("8", LAYOUTS["8"]), ("4x2", LAYOUTS["4x2"]), ("stage2", sharded)):
-        jobs[f"plain-{name}-recompute"] = job_of("plain", flags={**flags, "use_recompute": True})
-    jobs["plain-4x2-read together"] = job_of("plain", flags={**LAYOUTS["4x2"], "sync_freq": 100})
-    dropout = {"dropout": 0.1, "rdrop_alpha": 1.0, **LAYOUTS["4x2"]}
-    jobs["rdrop-4x2"] = {"flags": dropout, "updates": UPDATES}
-    half = str(folder / "half" / "checkpoints" / "step_00000003")
-    run_job(folder, ProcessGroup(), str(folder / "half"), {**PLAIN, **VARIANTS["clipped"]}, updates=3)
-    resumed = {"first": 4, "resume": half}
-    jobs["clipped-4x2-resumed"] = job_of("clipped", flags=LAYOUTS["4x2"], **resumed)
-    jobs["clipped-4x2-stage2-resumed"] = job_of("clipped", flags=sharded, **resumed)
-    jobs["clipped-4x2-offload-resumed"] = job_of("clipped", flags=sharded, offload=True, **resumed)
-    return launch(folder, 2, jobs, "two")
+        jobs[f"{name}-4x2-offload"] = job_of(name, sharded, offload=True)
+    for name, flags in (*LAYOUTS.items(), ("stage2", sharded)):
+        jobs[f"plain-{name}-recompute"] = job_of("plain", {**flags, "use_recompute": True})
+    jobs["plain-4x2-read together"] = job_of("plain", {**LAYOUTS["4x2"], "sync_freq": 100})
+    jobs["rdrop-4x2"] = {"flags": {"dropout": 0.1, "rdrop_alpha": 1.0, **LAYOUTS["4x2"]}}
+    run_job(folder, SingleProcess(), folder / "half", {**PLAIN, **VARIANTS["clipped"]}, updates=3)
+    resumed = {"first": 4, "resume": folder / "half" / "checkpoints" / "step_00000003"}
+    jobs["clipped-4x2-resumed"] = job_of("clipped", LAYOUTS["4x2"], **resumed)
+    jobs["clipped-4x2-stage2-resumed"] = job_of("clipped", sharded, **resumed)
+    jobs["clipped-4x2-offload-resumed"] = job_of("clipped", sharded, offload=True, **resumed)
+    first, second = launch(folder, run_jobs, folder, jobs)
+    return {name: (first[name], second[name]) for name in jobs}
 
 
 def of_one(one, two):
     """(name, final arrays of the ranks, those of one process) of the jobs without dropout."""
-    return [(name, ranks, one[name.split("-")[0]]) for name, ranks in two.items() if name[:5] != "rdrop"]
+    return [(name, ranks, one[name.split("-")[0]]) for name, ranks in two.items() if name != "rdrop-4x2"]
 
 
-def difference(found, wanted):
-    return max(np.abs(found[name] - array).max() for name, array in wanted.items() if "." in name)
+def difference(arrays, wanted):
+    return max(np.abs(arrays[name] - array).max() for name, array in wanted.items() if "." in name)
 
 
 def test_every_layout_gives_the_weights_of_one_process(one, two):
-    found = {name: difference(ranks[0], wanted) for name, ranks, wanted in of_one(one, two)}
-    print("".join(f"\n{name:<36}{found[name]:.1e}" for name in found))
-    assert max(found.values()) < BOUND
+    differences = {name: difference(ranks[0], wanted) for name, ranks, wanted in of_one(one, two)}
+    print("".join(f"\n{name:<36}{differences[name]:.1e}" for name in differences))
+    assert max(differences.values()) < BOUND
     moved = one["plain"]["ernie.embeddings.word_embeddings.weight"]
     others = [one[name]["ernie.embeddings.word_embeddings.weight"] for name in one if name != "plain"]
     assert min(np.abs(moved - other).max() for other in others) > 100 * BOUND
@@ -130,11 +147,11 @@ def test_all_processes_are_bit_identical(two):
 
 
 def test_every_layout_reports_the_metrics_of_one_process(one, two):
-    for name, (found, _), wanted in of_one(one, two):
+    for name, (arrays, _), wanted in of_one(one, two):
         first = 3 if name.endswith("resumed") else 0
         for curve in (*CURVES, "gradient_norm", "adversarial_loss"):
             if curve in wanted:
-                np.testing.assert_allclose(found[curve], wanted[curve][first:], rtol=1e-4, err_msg=name)
+                np.testing.assert_allclose(arrays[curve], wanted[curve][first:], rtol=1e-4, err_msg=name)
 
 
 def test_one_infinite_gradient_makes_all_skip_the_update(two):
@@ -146,35 +163,34 @@ def test_one_infinite_gradient_makes_all_skip_the_update(two):
     assert rates[1] == rates[2] < rates[3]
 
 
-def state_of(folder):
+def optimizer_files(folder):
     (step,) = (folder / "checkpoints").iterdir()
-    files = {path.name: from_safetensors(path.read_bytes(), "") for path in step.glob("*.safetensors")}
-    return files.pop("model.safetensors"), files
+    return [
+        from_safetensors(path.read_bytes(), path.name) for path in sorted(step.glob("optimizer*.safetensors"))
+    ]
 
 
 @pytest.mark.parametrize("name", ["plain-4x2-stage2", "scaled-8-stage2", "scaled-4x2-offload"])
 def test_each_process_writes_its_own_shard_of_optimizer_state(folder, two, name):
-    _, parts = state_of(folder / f"two.{name}")
-    assert sorted(parts) == [f"optimizer-0000{part}-of-00002.safetensors" for part in (0, 1)]
-    first, second = (parts[name] for name in sorted(parts))
+    (step,) = (folder / f"two.{name}" / "checkpoints").iterdir()
+    files = sorted(path.name for path in step.glob("optimizer*"))
+    assert files == [f"optimizer-0000{part}-of-00002.safetensors" for part in (0, 1)]
+    first, second = optimizer_files(folder / f"two.{name}")
     assert not first.keys() & second.keys()
     sizes = [sum(array.size for array in part.values()) for part in (first, second)]
     assert max(sizes) < 1.3 * min(sizes)
-    _, whole = state_of(folder / f"one.{name.split('-')[0]}")
-    (wanted,) = whole.values()
-    found = {**first, **second}
-    assert found.keys() == wanted.keys()
+    (wanted,) = optimizer_files(folder / f"one.{name.split('-')[0]}")
+    both = {**first, **second}
+    assert both.keys() == wanted.keys()
     for key, array in wanted.items():
-        np.testing.assert_allclose(found[key], array, rtol=1e-3, atol=1e-6, err_msg=key)
+        np.testing.assert_allclose(both[key], array, rtol=1e-3, atol=1e-6, err_msg=key)
 
 
 @pytest.mark.parametrize("name", ["clipped-8-stage2", "plain-4x2-offload", "scaled-4x2"])
 def test_one_process_resumes_from_the_state_of_several(folder, one, two, name):
-    variant = name.split("-")[0]
-    job = {**job_of(variant), "updates": UPDATES + 2}
-    whole = run_job(folder, ProcessGroup(), str(folder / f"{name}.whole"), **job)
-    resume = str(folder / f"two.{name}" / "checkpoints" / f"step_{UPDATES:08d}")
-    out = str(folder / f"{name}.rest")
-    rest = run_job(folder, ProcessGroup(), out, **{**job, "first": UPDATES + 1, "resume": resume})
+    job = {**job_of(name.split("-")[0]), "updates": UPDATES + 2}
+    whole = run_job(folder, SingleProcess(), folder / f"{name}.whole", **job)
+    resume = folder / f"two.{name}" / "checkpoints" / f"step_{UPDATES:08d}"
+    rest = run_job(folder, SingleProcess(), folder / f"{name}.rest", **job, first=UPDATES + 1, resume=resume)
     assert difference(rest, whole) < BOUND
     assert rest["learning_rate"].tolist() == whole["learning_rate"][UPDATES:].tolist()

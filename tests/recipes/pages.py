@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Dict, List, NamedTuple
@@ -28,12 +29,10 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For the name of a test."""
         return f"{self.page}-{self.mark or self.text.strip().splitlines()[0][:50]}"
 
     @property
     def commands(self) -> List[str]:
-        """The logical lines of a shell block, without its comments."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line for line in lines if line.strip() and not line.startswith("#")]
 
@@ -90,7 +89,6 @@ def block_with(mark: str) -> Block:
 
 
 def prose_of(page: str) -> str:
-    """Return a page without its fenced blocks, and without what a command puts there."""
     text = text_of(page)
     for mark in MARKS:
         text = between(mark).sub("", text)
@@ -123,3 +121,12 @@ def activated_environment() -> Dict[str, str]:
     place = Path(sys.executable).parents[1]
     path = f"{place}/bin:{ROOT}/.venv/bin:{os.environ['PATH']}"
     return {**os.environ, "VIRTUAL_ENV": str(place), "PATH": path, "DEVICE": "cpu"}
+
+
+def run_shell(command: str, here: Path, environment: Dict[str, str], timeout: int = 900) -> str:
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=here, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+    logs = "" if here == ROOT else "".join(path.read_text()[-2000:] for path in here.glob("**/workerlog.0"))
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{logs}"
+    return done.stdout + done.stderr

@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 
 import pytest
 from package_command import command
+from pages import run_shell
 from places import ROOT
 from quickstart_table import PUBLISHED, render_printed, render_seeds
 from readme_block import PAGES, QUICKSTART, SEEDS, between, pages_with
@@ -38,15 +38,6 @@ def test_pretraining_helps_with_each_of_three_seeds(published):
         assert run["pretrained"]["interval"][0] > run["from scratch"]["interval"][1] + 0.1
 
 
-def run_quickstart(folder):
-    environment = {**os.environ, "DEVICE": "cpu", "OUT": str(folder)}
-    done = subprocess.run(
-        ["sh", "scripts/quickstart.sh"], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return done.stdout + done.stderr
-
-
 @pytest.mark.recipes
 def test_a_rerun_of_a_small_quickstart_does_nothing(tmp_path):
     folder = tmp_path / "a run"
@@ -63,16 +54,16 @@ def test_a_rerun_of_a_small_quickstart_does_nothing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_quickstart_reaches_the_results_of_the_pages(published, tmp_path):
-    run_quickstart(tmp_path)
+    environment = {**os.environ, "DEVICE": "cpu", "OUT": str(tmp_path)}
+    run_shell("sh scripts/quickstart.sh", ROOT, environment, timeout=1800)
     results = json.loads((tmp_path / "quickstart.json").read_text(encoding="utf-8"))
     shown = next(run for run in published if run["seed"] == results["seed"])
     assert results["tokens"] == shown["tokens"]
     assert results["valid_lm_loss"] == pytest.approx(shown["valid_lm_loss"], abs=TOLERANCE["valid_lm_loss"])
     assert results["pretrained"]["accuracy"] >= 0.85
     for name in ("accuracy", "flip_rate"):
-        assert results["pretrained"][name] == pytest.approx(
-            shown["pretrained"][name], abs=TOLERANCE[name]
-        ), name
+        expected = pytest.approx(shown["pretrained"][name], abs=TOLERANCE[name])
+        assert results["pretrained"][name] == expected, name
         # From scratch, rounding alone decides how far it gets in so few steps.
         reached = [run["from scratch"][name] for run in published]
         least, most = min(reached) - 2 * TOLERANCE[name], max(reached) + 2 * TOLERANCE[name]

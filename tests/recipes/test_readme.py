@@ -1,12 +1,12 @@
 """The marked blocks of the pages, run as written but with fewer steps."""
 
 import json
-import os
 import re
+import shutil
 import subprocess
 
 import pytest
-from pages import activated_environment, block_with, blocks_to_run
+from pages import activated_environment, block_with, blocks_to_run, run_shell
 from places import ROOT
 from tiny_pair import write_model, write_pairs
 
@@ -16,11 +16,6 @@ SHORTER = {
     "run_pretrain_static.sh": "--max_steps 6 --decay_steps 6 --eval_iters 2",
     "train_pair.py": "--max_steps 6",
 }
-
-
-def commands(mark="recipe"):
-    """The logical lines of a block of the pages."""
-    return block_with(mark).commands
 
 
 def shortened(command):
@@ -39,31 +34,18 @@ def environment():
     return activated_environment()
 
 
-def sh(command, environment, timeout=900):
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    return done.stdout + done.stderr
-
-
 def test_the_seven_commands(environment, tmp_path):
-    found = commands()
-    assert len(found) == 7
-    for command in found:
-        said = sh(
-            shortened(command).replace("output/quickstart", str(tmp_path)), {**environment, **paths(tmp_path)}
-        )
-        if "static_to_dynamic" in command:
-            assert said.count("largest difference") == 4
+    # In place of the defaults of prepare_data.sh, which are those of the quickstart.
+    paths = {"TEXT": str(tmp_path / "sample" / "corpus.txt"), "OUT": str(tmp_path / "corpus")}
+    lines = block_with("recipe").commands
+    assert len(lines) == 7
+    for command in lines:
+        here = shortened(command).replace("output/quickstart", str(tmp_path))
+        printed = run_shell(here, ROOT, {**environment, **paths})
+        assert "static_to_dynamic" not in command or printed.count("largest difference") == 4
     assert json.loads((tmp_path / "pair" / "test.json").read_text())["rows"] == 40
     predictions = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert predictions[0] == "index\tprediction" and len(predictions) == 41
-
-
-def paths(folder):
-    """Values for prepare_data.sh in place of its defaults, which are those of the quickstart."""
-    return {"TEXT": str(folder / "sample" / "corpus.txt"), "OUT": str(folder / "corpus")}
 
 
 def test_the_recipes_for_pairs(environment, tmp_path):
@@ -76,10 +58,10 @@ def test_the_recipes_for_pairs(environment, tmp_path):
     here.update({"ernie-gram-zh": gram, "ernie-1.0": ernie, "mrpc.yaml": tmp_path / "mrpc.yaml"})
     here.update({f"--train_file {name}": f"--train_file {train}" for name in ("lcqmc", "afqmc")})
     here.update({f"--dev_file {name}": f"--dev_file {dev}" for name in ("lcqmc", "afqmc")})
-    found = commands("pair recipes")
-    assert len(found) == 4
+    lines = block_with("pair recipes").commands
+    assert len(lines) == 4
     answers = "\n".join(map(str, ["cpu", 2, 1, 8, 2, bert, "bert", train, dev, tmp_path / "out"]))
-    for command in found:
+    for command in lines:
         for name, value in here.items():
             command = command.replace(name, str(value))
         if " config " in command:
@@ -88,7 +70,7 @@ def test_the_recipes_for_pairs(environment, tmp_path):
             command = re.sub(r"--epochs \d+", "", command) + " --max_steps 4 --from_scratch true"
         if "train_pair.py" in command:
             command += " --device cpu --max_seq_len 32"
-        sh(command, environment)
+        run_shell(command, ROOT, environment)
     runs = {"lcqmc": "accuracy", "afqmc": "accuracy", "mrpc_launch": "f1"}
     assert all(list((tmp_path / name).glob(f"best-{metric}-*")) for name, metric in runs.items())
 
@@ -103,11 +85,11 @@ def test_the_recipe_in_python(environment, tmp_path):
         assert name in program
         program = program.replace(name, str(value))
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
-    assert "'f1':" in sh(f"python {tmp_path / 'program.py'}", environment)
+    assert "'f1':" in run_shell(f"python {tmp_path / 'program.py'}", ROOT, environment)
 
 
 def test_the_doctor_finds_no_defects_in_this_environment(environment):
-    assert "no defects found" in sh("ernie-pair doctor", environment)
+    assert "no defects found" in run_shell("ernie-pair doctor", ROOT, environment)
 
 
 def test_without_python_the_scripts_name_the_usable_versions(tmp_path):
@@ -122,15 +104,9 @@ def test_without_python_the_scripts_name_the_usable_versions(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
     for tool in ("sh", "dirname", "cat", "cksum"):
-        os.symlink(
-            subprocess.run(["which", tool], capture_output=True, text=True).stdout.strip(), tools / tool
-        )
-    done = subprocess.run(
-        [str(tools / "sh"), str(copy / "scripts" / "test.sh")],
-        env={"PATH": str(tools)},
-        capture_output=True,
-        text=True,
-    )
+        (tools / tool).symlink_to(shutil.which(tool))
+    line, environment = [tools / "sh", copy / "scripts" / "test.sh"], {"PATH": str(tools)}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.strip() == (
         "error: no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; "

@@ -10,8 +10,8 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 import urllib.request
+from contextlib import contextmanager, suppress
 
 import pytest
 import test_quickstart
@@ -20,10 +20,11 @@ import tiny_pair
 import tiny_pretrain
 import tiny_targets
 import yaml
-from pages import ROOT, activated_environment, blocks, blocks_to_run, text_of
+from pages import ROOT, activated_environment, blocks, blocks_to_run, run_shell, text_of
 from ports import free_port
 from tiny_bert import ORDER, POOLER, write_bert
 from tiny_sentence import write_sentence
+from waiting import until
 
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
@@ -45,6 +46,7 @@ PREPARE = "--input_path documents.jsonl --output_prefix ray/text --vocab_file my
 TRAIN = "--train_file train.tsv --dev_file dev.tsv --output_dir output/two"
 POST120 = "install paddlepaddle-gpu==2.6.2.post120 -i https://www.paddlepaddle.org.cn/packages/stable/cu120/"
 OF_3 = "install paddlepaddle-gpu==3.1.1 -i https://www.paddlepaddle.org.cn/packages/stable/cu126/"
+TINY = "--max_steps 2 --max_seq_len 32 --device cpu"
 DRY = "--dry-run --no-deps --no-build-isolation"
 # Changes to a command that contains the first string: replacements (which must match), then additions.
 CHANGES = [
@@ -57,13 +59,13 @@ CHANGES = [
     ("--phases", {"128:9000,512:1000": "16:1,32:1"}, ""),
     ("ernie-pair pretrain", {}, f"{PRETRAIN} --device cpu"),
     ("--gpus 0,1", {"--gpus 0,1": "--nproc_per_node 2"}, "--device cpu"),
-    ("output/first", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
-    ("output/planned", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
-    ("output/own", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
+    ("output/first", {}, TINY),
+    ("output/planned", {}, TINY),
+    ("output/own", {}, TINY),
     ("ernie-gram-zh ...", {"...": TRAIN}, ""),
     ("--device cpu ...", {"...": f"--model_name_or_path ernie-1.0 --model_type ernie {TRAIN}1"}, ""),
     ("lcqmc", {"--train_file lcqmc": "--train_file train.tsv", "--dev_file lcqmc": "--dev_file dev.tsv"}, ""),
-    ("train_pair.py", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
+    ("train_pair.py", {}, TINY),
     ("train-embedding", {}, "--max_steps 2 --batch_size 8 --max_seq_len 32 --device cpu"),
     ("--dims 64,128", {"--dims 64,128": "--dims 8,16"}, ""),  # the tiny model makes vectors of 32 numbers
     ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
@@ -71,15 +73,15 @@ CHANGES = [
     (
         "ernie-pair distill",
         {"--teacher output/pair": "--teacher ernie-1.0", "--layers 4": "--layers 1"},
-        "--max_steps 2 --max_seq_len 32 --device cpu",
+        TINY,
     ),
     ("compare models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
     ("--target re", {}, "--max_steps 2"),
     ("--target ra", {}, "--max_steps 2"),
     ("compare starts", {"--seeds 3": "--seeds 1"}, ""),
     ("pseudo-label", {"--at_precision 0.95": "--at_precision 0.3"}, ""),  # few rows prove little
-    ("cross-validate", {"--folds 5": "--folds 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),
-    ("search-params", {"--trials 20": "--trials 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),
+    ("cross-validate", {"--folds 5": "--folds 2"}, TINY),
+    ("search-params", {"--trials 20": "--trials 2"}, TINY),
     ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is used
     ("paddlepaddle==3.3.1", {" && pip install --no-deps paddlepaddle==3.3.1": ""}, ""),  # 200 MB
     ("paddlepaddle-gpu==3.1.1", {f" && pip {OF_3}": ""}, ""),
@@ -99,7 +101,6 @@ OUTPUTS = re.compile(r"(?:--(?:output|output_file|output_dir|report|output_prefi
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A folder with everything that the commands of the pages name."""
     here = tmp_path_factory.mktemp("template")
     tokens = dict.fromkeys([*tiny_pretrain.VOCAB[:4], *tiny_pair.CHARACTERS, *tiny_pretrain.VOCAB[4:]])
     with pytest.MonkeyPatch.context() as patch:
@@ -130,7 +131,6 @@ def template(tmp_path_factory):
 
 
 def write_texts(here):
-    """Raw text, pairs and flags."""
     (here / "my_texts").mkdir()
     characters = tiny_pretrain.CHARACTERS
     texts = ["".join(characters[(i + j) % 24] for j in range(9)) + "。" for i in range(24)]
@@ -158,14 +158,9 @@ def write_texts(here):
     for number, name in enumerate(("", "_dev")):
         tiny_targets.write_rows(here / f"sts{name}.tsv", tiny_targets.score_rows(33, number))
         tiny_targets.write_rows(here / f"candidates{name}.tsv", tiny_targets.candidate_rows(12, number))
-    flags = {
-        "model_type": "ernie",
-        "train_file": "train.tsv",
-        "dev_file": "dev.tsv",
-        "max_steps": 2,
-        "device": "cpu",
-    }
-    (here / "pair.yaml").write_text(yaml.safe_dump({**flags, "batch_size": 8, "max_seq_len": 32}))
+    flags = {"model_type": "ernie", "train_file": "train.tsv", "dev_file": "dev.tsv", "device": "cpu"}
+    sizes = {"max_steps": 2, "batch_size": 8, "max_seq_len": 32}
+    (here / "pair.yaml").write_text(yaml.safe_dump({**flags, **sizes}))
 
 
 @pytest.fixture
@@ -195,69 +190,51 @@ def changed(command):
 
 
 def sh(command, here, environment, timeout=300):
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=here, env=environment, capture_output=True, text=True, timeout=timeout
-    )
-    logs = "".join(path.read_text()[-2000:] for path in here.glob("**/workerlog.0"))
-    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{logs}"
+    printed = run_shell(command, here, environment, timeout)
     for output in [output for output in OUTPUTS.findall(command) if output != "-"]:
         found = list(here.glob(f"{output}*"))
         assert bool(found) == ("--dry_run" not in command), f"{command}\nleft {found} as {output}"
-    return done.stdout + done.stderr
+    return printed
 
 
-def serve(command, here, environment, ask=()):
-    """Start a service, check its health, run the commands ``ask`` against it, and stop it."""
-    with open(here / "service.log", "w") as log:
-        process = subprocess.Popen(
-            ["sh", "-c", f"exec {command}"], cwd=here, env=environment, stdout=log, stderr=log
-        )
-    (port,) = re.findall(r"--port (\d+)", command)
+@contextmanager
+def serving(command, here, environment, answers, number, code):
+    """Yield the free port of a service once it ``answers`` there, or in its log; end it by a signal."""
+    port, log = free_port(), here / "service.log"
+    words = ["sh", "-c", "exec " + re.sub(r"--port \d+", f"--port {port}", command)]
+    with open(log, "w") as file:
+        process = subprocess.Popen(words, cwd=here, env=environment, stdout=file, stderr=file)
+
+    def is_up():
+        assert process.poll() is None, log.read_text()
+        return answers(port, log.read_text())
+
     try:
-        for _ in range(600):
-            time.sleep(0.1)
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
-                    assert answer.status == 200
-                break
-            except OSError:
-                assert process.poll() is None, (here / "service.log").read_text()
-        else:
-            pytest.fail((here / "service.log").read_text())
-        for question in ask:
+        until(is_up)
+        yield port
+    finally:
+        process.send_signal(number)
+        process.wait(timeout=60)
+    assert process.returncode in (0, code)
+
+
+def is_healthy(port, log):
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+        return answer.status == 200
+
+
+def serve(command, here, environment, questions=()):
+    """Start a service, check its health, run the commands ``questions`` against it, and stop it."""
+    with serving(changed(command), here, environment, is_healthy, signal.SIGTERM, 143) as port:
+        for question in questions:
             assert '"scores"' in sh(question.replace(":8000", f":{port}"), here, environment)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
-    assert process.returncode in (0, 143)
 
 
-def look(command, here, environment):
-    """Start a service that shows a page, and interrupt it as Ctrl-C does once it prints the address."""
-    with open(here / "board.log", "w") as log:
-        words = ["sh", "-c", f"exec {command}"]
-        process = subprocess.Popen(words, cwd=here, env=environment, stdout=log, stderr=log)
-    try:
-        for _ in range(600):
-            time.sleep(0.1)
-            if "http://127.0.0.1" in (here / "board.log").read_text():
-                break
-            assert process.poll() is None, (here / "board.log").read_text()
-        else:
-            pytest.fail((here / "board.log").read_text())
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-    assert process.returncode in (0, 130)
-
-
-def serves(command):
-    """``command``, which starts a service, with a free port."""
-    return changed(command).replace("--port 8000", f"--port {free_port()}")
+def prints_its_address(port, log):
+    return "http://127.0.0.1" in log
 
 
 def elsewhere(text):
-    """Return the tests of the other files that run this block or command."""
     names = [test for beginning, test in ELSEWHERE.items() if text.startswith(beginning)]
     assert all(hasattr(test_readme, name) or hasattr(test_quickstart, name) for name in names)
     return names
@@ -287,15 +264,16 @@ def test_a_shell_block_runs(block, here, environment):
         if shutil.which("curl") is None:
             pytest.skip("there is no curl on this machine")
         sh("ernie-pair export --model_path output/pair/best-accuracy-* --output_dir ship", here, environment)
-        serve(serves("ernie-pair serve --model ship --port 8000"), here, environment, block.commands)
+        serve("ernie-pair serve --model ship --port 8000", here, environment, block.commands)
         return
     for command in block.commands:
         if elsewhere(command):
             continue
         if " board " in command:
-            look(command.replace("--port 8040", f"--port {free_port()}"), here, environment)
+            with serving(command, here, environment, prints_its_address, signal.SIGINT, 130):
+                pass  # interrupted as by Ctrl-C
         elif " serve " in command:
-            serve(serves(command), here, environment)
+            serve(command, here, environment)
         else:
             sh(changed(command), here, environment)
 
@@ -325,7 +303,6 @@ def test_a_python_block_runs(block, here, environment):
 
 @pytest.fixture(scope="module")
 def ran(template, environment, tmp_path_factory):
-    """The folder of a run of each half, and what pretraining printed."""
     here = shutil.copytree(template, tmp_path_factory.mktemp("ran") / "here")
     script = f"OUTPUT=pretrained DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
     said = sh(f"{script} {PRETRAIN} --save_steps 1 --logging_freq 1 --eval_freq 1", here, environment)
@@ -335,14 +312,8 @@ def ran(template, environment, tmp_path_factory):
 
 
 def check_the_line_of_work(text, ran):
-    """Each arrow stands for a script of this repository."""
-    arrows = [
-        "prepare_data.sh",
-        "run_pretrain_static.py",
-        "ernie_static_to_dynamic.py",
-        "train_pair.py",
-        "predict_pair.py",
-    ]
+    arrows = "prepare_data.sh run_pretrain_static.py ernie_static_to_dynamic.py train_pair.py predict_pair.py"
+    arrows = arrows.split()
     assert text.count("->") == len(arrows) and all((ROOT / "scripts" / name).is_file() for name in arrows)
 
 

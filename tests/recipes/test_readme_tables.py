@@ -5,16 +5,14 @@ are one run. Pairs: each flag is a run of its own, and its weights differ from t
 SAME_WEIGHTS says why. What needs a GPU is refused on a CPU with the message listed here.
 """
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 import tiny_pair
 import tiny_pretrain
+from launched import run_script
 from pages import ROOT, rows
 from safetensors.numpy import load_file
 
@@ -37,6 +35,7 @@ SAME_WEIGHTS = {
     "--use_recompute true": "the same numbers, computed twice",
     "--early_stopping_patience 3": "ends a run, and changes no step of it",
 }
+END = "end   step 2/2  100.0%"
 SMALLER = {"--global_batch_size 512": "--global_batch_size 8", "--grad_clip 1.0": "--grad_clip 0.01"}
 
 
@@ -83,23 +82,14 @@ def world(tmp_path_factory):
     return folder
 
 
-def pretrain(world, output, words, processes=1):
-    settings = {"max_steps": 2, "eval_iters": 1, "micro_batch_size": 2, "eval_freq": 2}
-    known = [word[2:] for word in words if word.startswith("--")]
-    flags = tiny_pretrain.flags(world / "model", world / "data", world / output, **settings)
-    given = [
-        word
-        for name, value in zip(flags[::2], flags[1::2])
-        if name[2:] not in known
-        for word in (name, value)
-    ]
-    launch = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
-    launch += ["--log_dir", str(world / f"{output}_log"), str(ROOT / "scripts" / "run_pretrain_static.py")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*launch, *given, *words], env=environment, capture_output=True, text=True, timeout=500
-    )
-    return done.returncode, (world / f"{output}_log" / "workerlog.0").read_text()
+def pretrain(world, output, flags, processes=1, fails=False):
+    """Pretrain to the end, and return what the first process printed."""
+    words = words_of(flags)
+    changes = {name[2:]: value for name, value in zip(words[::2], words[1::2])}
+    settings = {"max_steps": 2, "eval_iters": 1, "micro_batch_size": 2, "eval_freq": 2, **changes}
+    line = tiny_pretrain.flags(world / "model", world / "data", world / output, **settings)
+    script = ROOT / "scripts" / "run_pretrain_static.py"
+    return run_script(world, script, *line, processes=processes, fails=fails)[0]
 
 
 def processes_of(row):
@@ -114,31 +104,25 @@ LAYOUTS = [row for row in ON_A_CPU if processes_of(row) > 1]
 OTHERS = [row for row in ON_A_CPU if row not in LAYOUTS]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, id=row.name, marks=[] if row.flags == ["--sharding_degree 4"] else pytest.mark.slow)
-        for row in LAYOUTS
-    ],
-)
+def param_of(row):
+    return pytest.param(row, id=row.name, marks=[pytest.mark.slow] * (row.flags != ["--sharding_degree 4"]))
+
+
+@pytest.mark.parametrize("row", map(param_of, LAYOUTS))
 def test_a_layout_from_the_tables_trains(world, row):
     processes = processes_of(row)
-    code, said = pretrain(world, f"of_{processes}_{len(row.flags[0])}", words_of(row.flags), processes)
-    assert code == 0, said
-    assert counted(processes, "process", "processes") in said and "end   step 2/2  100.0%" in said
+    log = pretrain(world, f"of_{processes}_{len(row.flags[0])}", row.flags, processes)
+    assert counted(processes, "process", "processes") in log and END in log
 
 
 def test_all_other_rows_train_together(world):
-    flags = [flag for row in OTHERS for flag in row.flags]
-    code, said = pretrain(world, "together", words_of(flags))
-    assert code == 0 and "end   step 2/2  100.0%" in said, said
+    assert END in pretrain(world, "together", [flag for row in OTHERS for flag in row.flags])
 
 
 def test_a_cpu_refuses_half_precision_but_takes_a_loss_scale(world):
-    code, said = pretrain(world, "half", ["--use_amp", "true"])
-    assert code != 0 and NEED_A_GPU["--use_amp true"] in said
-    code, said = pretrain(world, "scaled", ["--use_amp", "true", "--amp_dtype", "float32"])
-    assert code == 0 and "end   step 2/2  100.0%" in said, said
+    half = "--use_amp true"
+    assert NEED_A_GPU[half] in pretrain(world, "half", [half], fails=True)
+    assert END in pretrain(world, "scaled", [half, "--amp_dtype float32"])
 
 
 @pytest.fixture(scope="module")
@@ -167,12 +151,11 @@ def with_flags(config, flags):
 
 @pytest.mark.parametrize("flags", sorted({flag for row in PAIRS for flag in row.flags}))
 def test_each_pair_training_flag_has_the_expected_effect(plain, tmp_path, flags):
-    if flags in NEED_A_GPU:
-        with pytest.raises(InputError, match=without_flags(NEED_A_GPU[flags])):
-            train_pair(with_flags(plain, flags))
-        return
-    if flags == "--precision bf16" and (why := open_kernels().why_no_bf16):
-        with pytest.raises(InputError, match=re.escape(why)):
+    reason = without_flags(NEED_A_GPU.get(flags, ""))
+    if flags == "--precision bf16":
+        reason = re.escape(open_kernels().why_no_bf16 or "")
+    if reason:
+        with pytest.raises(InputError, match=reason):
             train_pair(with_flags(plain, flags))
         return
     config = replace(with_flags(plain, SMALLER.get(flags, flags)), output_dir=str(tmp_path / "out"))

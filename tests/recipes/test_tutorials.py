@@ -3,19 +3,14 @@
 The scripts lie in tutorials/. All ways of one script have the same losses, in one process and in two.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
 from functools import cache
-from importlib import import_module
 
 import afqmc_freeze
 import numpy as np
 import pytest
 import tutorial_pieces
-from places import ROOT, SUPPORT
+from launched import OURS, PADDLES, launch
 from run_files import events
 from tutorial_pieces import CLASSIFIERS, DEV, SETTINGS, TRAIN, plain_losses, run_ways, write_classifier
 
@@ -24,21 +19,11 @@ from ernie_pair.__main__ import _run as run_here
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 
-TUTORIALS = ROOT / "tests" / "recipes" / "tutorials"
-PADDLES = ("paddle.distributed.launch", "--nproc_per_node", "2")
-OURS = ("ernie_pair", "launch", "--processes", "2")
-LAUNCHERS = {
-    "ernie_gram_lcqmc": PADDLES,
-    "mrpc_loop": OURS,
-    "mrpc_trainer": PADDLES,
-    "afqmc_freeze": OURS,
-}
+LAUNCHERS = {"ernie_gram_lcqmc": PADDLES, "mrpc_loop": OURS, "mrpc_trainer": PADDLES, "afqmc_freeze": OURS}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Return the function that makes the folder of a script, with its models and its rows."""
-
     @cache
     def folder_of(name):
         folder = tmp_path_factory.mktemp(name)
@@ -52,38 +37,17 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(place):
-    """Return the function that gives the numbers of each way of a script, run in this process."""
-
-    @cache
-    def numbers_of(name):
-        folder = place(name)
-        run_ways(import_module(name).WAYS, folder, folder / "one.json", 8)
-        return json.loads((folder / "one.json").read_text())
-
-    return numbers_of
+    return cache(lambda name: run_ways(name, place(name), 8))
 
 
 @pytest.fixture(scope="module")
 def two(place):
-    """Return the function that gives those of two processes, launched as the tutorial does."""
-
-    @cache
-    def numbers_of(name):
-        folder = place(name)
-        words = ["--log_dir", folder / "log", TUTORIALS / f"{name}.py", folder, folder / "two.json", 4]
-        done = subprocess.run(
-            [sys.executable, "-m", *LAUNCHERS[name], *map(str, words)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            # Plain Paddle knows its processes by the environment in which it was imported.
-            env={**os.environ, "COLD": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{SUPPORT}:{ROOT}"},
-        )
-        logs = [log.read_text()[-1500:] for log in sorted((folder / "log").glob("workerlog.*"))]
-        assert done.returncode == 0, "\n".join(logs) or done.stderr
-        return json.loads((folder / "two.json").read_text())
-
-    return numbers_of
+    # Plain Paddle knows its processes by the environment in which it was imported: they start cold.
+    return cache(
+        lambda name: launch(place(name), run_ways, name, place(name), 4, launcher=LAUNCHERS[name], COLD="1")[
+            0
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -170,7 +134,6 @@ def test_a_subclass_has_the_losses_of_a_plain_layer(one):
 
 
 def command_losses(folder, out, model, **flags):
-    """The losses of ``ernie-pair train`` on the rows of a folder."""
     flags = {**SETTINGS, "batch_size": 8, "dropout": 0.0, "output_dir": folder / out, **flags}
     flags.update(
         model_name_or_path=folder / model, train_file=folder / "train.json", dev_file=folder / "dev.json"

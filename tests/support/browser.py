@@ -12,58 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from places import SUPPORT
 
 PROGRAMS = [shutil.which(name) for name in ("chromium", "chromedriver")]
-ARGUMENTS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"),
-    *("--disable-background-networking", "--disable-component-update", "--no-first-run", "--lang=en"),
-)
+ARGUMENTS = """
+    headless=new no-sandbox disable-gpu hide-scrollbars disable-dev-shm-usage disable-background-networking
+    disable-component-update no-first-run lang=en
+""".split()
 PICTURES = os.environ.get("PICTURES", "")
+CHECKS = (SUPPORT / "page_checks.js").read_text(encoding="utf-8")
 DESKTOP, PHONE = (1280, 800), (390, 844)
-
-# Texts that are hard to read: less contrast than WCAG 2.1 AA asks for, 4.5, or 3 for large ones.
-PALE = """
-const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
-const light = (c) => { const [r, g, b] = c.slice(0, 3).map((v) => {
-  v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
-  return .2126 * r + .7152 * g + .0722 * b; };
-const back = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
-  if (c.length && (c.length < 4 || c[3] > 0)) return c; }
-  return matchMedia("(prefers-color-scheme: dark)").matches ? [18, 18, 18] : [255, 255, 255]; };
-const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-  const e = node.parentElement, style = getComputedStyle(e);
-  if (!node.data.trim() || !e.checkVisibility() || ["SCRIPT", "STYLE"].includes(e.tagName)) continue;
-  const [a, b] = [light(parse(style.color)), light(back(e))].sort((x, y) => y - x);
-  const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.6 && +style.fontWeight >= 700);
-  const ratio = (a + .05) / (b + .05);
-  if (ratio < (large ? 3 : 4.5)) found.push(`${node.data.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
-}
-return found;
-"""
-# Legends that lie on the axes of their chart, whose pictures are SVG.
-COVERED = """
-const found = [];
-for (const image of document.images) {
-  if (!image.src.startsWith("data:image/svg")) continue;
-  const box = document.createElement("div");
-  box.innerHTML = decodeURIComponent(escape(atob(image.src.split(",")[1])));
-  document.body.append(box);
-  const legend = box.querySelector('[id^="legend_"]');
-  const panels = [...box.querySelectorAll('[id^="axes_"] > [id^="patch_"]:first-of-type')];
-  const over = (a, b) => Math.max(a.left, b.left) < Math.min(a.right, b.right) - 1 &&
-    Math.max(a.top, b.top) < Math.min(a.bottom, b.bottom) - 1;
-  if (legend && panels.some((panel) => over(legend.getBoundingClientRect(), panel.getBoundingClientRect())))
-    found.push(image.alt);
-  box.remove();
-}
-return found;
-"""
 
 
 class Look(NamedTuple):
-    """How a page is looked at."""
-
     size: tuple = DESKTOP
     theme: str = "light"
 
@@ -79,10 +40,9 @@ def start_chromium():
     options = webdriver.ChromeOptions()
     options.binary_location = PROGRAMS[0]
     for argument in ARGUMENTS:
-        options.add_argument(argument)
+        options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(PROGRAMS[1])
-    return webdriver.Chrome(options=options, service=service)
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(PROGRAMS[1]))
 
 
 class Browser:
@@ -93,18 +53,19 @@ class Browser:
 
     def open(self, address, look=Look()):  # noqa: B008 - a value that nobody changes
         """Open an address, or a file, and forget what the one before it said and asked for."""
-        width, height = look.size
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         theme = [{"name": "prefers-color-scheme", "value": look.theme}]
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.resize(*look.size)
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": theme})
         self.driver.get("about:blank")
         for kind in ("browser", "performance"):
             self.driver.get_log(kind)
         self.driver.get(address.as_uri() if isinstance(address, Path) else address)
 
+    def resize(self, width, height):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
     def run(self, script, *arguments):
-        """Return what a script in the page returns."""
         return self.driver.execute_script(script, *arguments)
 
     def wait(self, script, seconds=30):
@@ -116,38 +77,31 @@ class Browser:
         return self.run(script)
 
     def text(self):
-        """Return the text that is shown."""
         return self.run("return document.body.innerText")
 
     def errors(self):
-        """Return what the console tells of as errors."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
     def asked(self):
-        """Return the addresses that the page has asked, files and data aside."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in asked if not url.startswith(("data:", "file:", "about:", "blob:"))]
 
     def overflow(self):
-        """Return by how many pixels the page is wider than the window."""
         return self.run("return document.documentElement.scrollWidth - innerWidth")
 
     def pale_texts(self):
-        """Return the texts with too little contrast."""
-        return self.run(PALE)
+        return self.run(f"{CHECKS} return paleTexts()")
 
     def covering_legends(self):
-        """Return the titles of charts whose legend lies on their curves."""
-        return self.run(COVERED)
+        return self.run(f"{CHECKS} return coveringLegends()")
 
     def picture(self, name, height=None):
         """Write a picture of the README, where PICTURES names a folder."""
         if not PICTURES:
             return
         if height:
-            size = {"width": DESKTOP[0], "height": height, "deviceScaleFactor": 1, "mobile": False}
-            self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            self.resize(DESKTOP[0], height)
             time.sleep(1)
         save_picture(self.driver.get_screenshot_as_png(), Path(PICTURES) / f"{name}.png")
 

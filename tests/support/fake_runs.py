@@ -38,6 +38,5 @@ def counts_of(gain):
 
 
 def write_flags(folder, flags):
-    """Write the flags of a run into its config.yaml."""
     about = {"made_by": MAKER, "command": "train", "run_id": run_id_of(folder)}
     (folder / "config.yaml").write_text(text_of_config(flags, about), encoding="utf-8")

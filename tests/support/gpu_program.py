@@ -69,7 +69,6 @@ def collectives_of(main):
 
 
 def name_of(op):
-    """The type of ``op`` as Paddle 2.6 calls it."""
     from ernie_pair.runtime.paddle_patches.static_programs import is_broadcast, is_sum
 
     return "c_allreduce_sum" if is_sum(op) else "c_broadcast" if is_broadcast(op) else op.type

@@ -3,23 +3,17 @@
 import os
 from pathlib import Path
 
-OF_ANY_RUN = (
-    *(
-        "metrics.tmp",
-        "metrics.jsonl.draft",
-        ".metrics.jsonl-0123456789abcdef01234567.draft",
-        "run.json.draft",
-    ),
-    *(".model_last", ".model_last-0123456789abcdef01234567", "vdl/mine", "vdl/run/vdlrecords.1.log"),
-    *("ranks/mine", "log/mine", "checkpoints/.tmp-mine", "checkpoints/.trash-mine", "checkpoints/mine"),
-    "checkpoints/.tmp-step_00000002-0123456789abcdef",
-    "checkpoints/.tmp-step_00000002-0123456789abcdef01234567",
-)
-OF_PAIRS = (
-    *("best-notes.txt", "best-mine", "best-accuracy-1", ".tmp-best-mine", ".trash-best-mine", "cache/mine"),
-    ".tmp-best-accuracy-0.5000-0123456789abcdef01234567",
-)
-OF_PRETRAINING = ("model_3", "model_mine", ".tmp-model_3", ".trash-model_3", "model_6/mine")
+OF_ANY_RUN = """
+    metrics.tmp metrics.jsonl.draft .metrics.jsonl-0123456789abcdef01234567.draft run.json.draft
+    .model_last .model_last-0123456789abcdef01234567 vdl/mine vdl/run/vdlrecords.1.log
+    ranks/mine log/mine checkpoints/.tmp-mine checkpoints/.trash-mine checkpoints/mine
+    checkpoints/.tmp-step_00000002-0123456789abcdef checkpoints/.tmp-step_00000002-0123456789abcdef01234567
+""".split()
+OF_PAIRS = """
+    best-notes.txt best-mine best-accuracy-1 .tmp-best-mine .trash-best-mine cache/mine
+    .tmp-best-accuracy-0.5000-0123456789abcdef01234567
+""".split()
+OF_PRETRAINING = ["model_3", "model_mine", ".tmp-model_3", ".trash-model_3", "model_6/mine"]
 KINDS = ("file", "folder", "link to a file", "link to a folder")
 
 

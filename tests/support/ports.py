@@ -4,7 +4,6 @@ import socket
 
 
 def free_port() -> int:
-    """A port of this machine that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -18,7 +18,6 @@ TOKENS.append("[UNK]")
 
 
 def write_vocab(folder):
-    """The model folder that ``make`` reads its vocabulary from."""
     (folder / "model").mkdir()
     path = folder / "model" / "vocab.txt"
     path.write_text("".join(token + "\n" for token in TOKENS), encoding="utf-8")

@@ -78,7 +78,6 @@ def embedding_job(folder: Path, process_group=None, consumed: int = 0, **flags):
 
 
 def run_steps(job: EmbeddingJob, updates, last: int, first: int = 1):
-    """The metrics of steps ``first`` to ``last``."""
     return [dict(job.step(next(updates), number, NoStop())) for number in range(first, last + 1)]
 
 

@@ -16,17 +16,9 @@ VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, "[UNK]"]
 def write_model(folder: Path, **changes) -> Path:
     """config.json and vocab.txt of a 2-layer model of 32, without weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "vocab_size": len(VOCAB),
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 128,
-        "type_vocab_size": 2,
-        **changes,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    limits = {"vocab_size": len(VOCAB), "max_position_embeddings": 128, "type_vocab_size": 2}
+    (folder / "config.json").write_text(json.dumps({**limits, **sizes, **changes}))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
     return folder
 
@@ -43,8 +35,7 @@ def toy_rows(count: int, seed: int):
 
 
 def write_pairs(path: Path, count: int, seed: int = 0, labels: bool = True) -> Path:
-    rows = (row if labels else row[:2] for row in toy_rows(count, seed))
-    return write_rows(path, rows)
+    return write_rows(path, (row if labels else row[:2] for row in toy_rows(count, seed)))
 
 
 def write_rows(path: Path, rows) -> Path:

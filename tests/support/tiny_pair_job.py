@@ -36,7 +36,6 @@ class Tiny(NamedTuple):
 
 
 def write_files(folder: Path) -> Path:
-    """What ``tiny_job`` reads."""
     write_model(folder / "model")
     for seed, name in enumerate(("train", "dev")):
         write_pairs(folder / f"{name}.tsv", 96, seed)
@@ -78,7 +77,6 @@ def tiny_job(
 
 
 def run(tiny: Tiny, last: int, first: int = 1):
-    """The metrics of the updates ``first`` to ``last``."""
     steps = range(first, last + 1)
     return [tiny.job.step(batches, step, NoStop()) for step, batches in zip(steps, tiny.updates)]
 

@@ -16,14 +16,14 @@ from ernie_pair.kernels.library import FOLDER, open_kernels
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *(f"##{c}" for c in CHARACTERS), "[UNK]"]
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 40,
-    "type_vocab_size": 2,
-}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SIZES.update(max_position_embeddings=40, type_vocab_size=2)
+
+
+FLAGS = """
+    from_scratch true split 80,10,10 max_seq_len 32 micro_batch_size 4 max_steps 6 max_lr 0.01 warmup_rate 0.1
+    logging_freq 1 eval_freq 3 eval_iters 2 checkpoint_steps 2 save_steps 1000 num_workers 0 device cpu
+""".split()
 
 
 def has_bf16() -> bool:
@@ -43,7 +43,6 @@ needs_kernels = pytest.mark.skipif(
 
 
 def write_model(folder: Path, **changes) -> Path:
-    """config.json and vocab.txt, without weights."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"model_type": "ernie", "vocab_size": len(VOCAB), "pad_token_id": 0, **SIZES, **changes}
     (folder / "config.json").write_text(json.dumps(config))
@@ -69,26 +68,8 @@ def write_corpus(folder: Path, model: Path, documents: int = 60, seed: int = 0, 
 
 def flags(model: Path, data: Path, output: Path, **changes):
     """The words of a command line; --from_scratch unless told otherwise."""
-    values = {
-        "model_name_or_path": model,
-        "input_dir": data,
-        "output_dir": output,
-        "from_scratch": "true",
-        "split": "80,10,10",
-        "max_seq_len": 32,
-        "micro_batch_size": 4,
-        "max_steps": 6,
-        "max_lr": 0.01,
-        "warmup_rate": 0.1,
-        "logging_freq": 1,
-        "eval_freq": 3,
-        "eval_iters": 2,
-        "checkpoint_steps": 2,
-        "save_steps": 1000,
-        "num_workers": 0,
-        "device": "cpu",
-        **changes,
-    }
+    places = {"model_name_or_path": model, "input_dir": data, "output_dir": output}
+    values = {**places, **dict(zip(FLAGS[::2], FLAGS[1::2])), **changes}
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 

@@ -56,7 +56,6 @@ def use_embedder(monkeypatch, embedder) -> None:
 
 
 def texts_of(count: int, seed: int = 0) -> List[str]:
-    """Different short texts."""
     rng = np.random.default_rng(seed)
     found = {"".join(rng.choice(list(CHARACTERS), size)) for size in rng.integers(3, 12, 3 * count)}
     return sorted(found)[:count]

@@ -30,7 +30,6 @@ def write_sentence(folder: Path, pooling: str = "mean", steps=(NORMALIZE,), seed
 
 
 def settings_for(pooling: str = "mean", steps=(NORMALIZE,), **told) -> EmbeddingSettings:
-    """What `write_sentence` writes."""
     dim = width_after(pooling, WIDTH, steps)
     told = {"dims": (dim,), "max_seq_len": 20, "temperature": 0.05, **told}
     return EmbeddingSettings(pooling, dim, steps=tuple(steps), **told)

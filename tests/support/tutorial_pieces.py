@@ -1,11 +1,10 @@
 """What the tutorials' scripts share: toy pairs, a tiny published model, and the numbers of a run.
 
-A script is called as SCRIPT FOLDER OUT.json BATCH_SIZE, in one process or in several, and writes the numbers
-of each of its ways of training; the rows of a step are the same in any number of processes.
+WAYS of a script are its ways of training, functions of a folder and a batch size that return their numbers,
+in one process or in several; the rows of a step are the same in any number of processes.
 """
 
-import json
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import paddle
@@ -15,8 +14,11 @@ from paddlenlp.transformers import (
     BertForSequenceClassification,
     ErnieGramConfig,
     ErnieGramForSequenceClassification,
+    LinearDecayWithWarmup,
 )
 from tiny_pair import VOCAB, toy_rows
+
+from ernie_pair import PairTrainer
 
 MAX_SEQ_LEN, RATE, DECAY, EPOCHS = 32, 2e-3, 0.01, 2
 TRAIN, DEV = (
@@ -39,20 +41,10 @@ def write_classifier(folder: Path, family: str) -> Path:
     config, kind = CLASSIFIERS[family]
     own = {"embedding_size": 32} if family == "ernie_gram" else {}
     paddle.seed(3)
-    made = config(
-        vocab_size=len(VOCAB),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.05,
-        **own,
-    )
-    kind(made).save_pretrained(str(folder))
+    sizes = {"vocab_size": len(VOCAB), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes.update(intermediate_size=64, max_position_embeddings=64, type_vocab_size=2, initializer_range=0.05)
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    kind(config(**sizes, **dropout, **own)).save_pretrained(str(folder))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
     return folder
 
@@ -67,12 +59,10 @@ def is_launched() -> bool:
 
 
 def data_parallel(model):
-    """``model`` as Paddle trains it in this number of processes."""
     return paddle.DataParallel(model) if is_launched() else model
 
 
 def average(value) -> float:
-    """The mean of a number over the processes."""
     tensor = paddle.to_tensor([float(value)])
     if is_launched():
         paddle.distributed.all_reduce(tensor)
@@ -107,19 +97,20 @@ def plain_losses(model, batches, epochs=EPOCHS):
     return losses
 
 
+class LoadingTrainer(PairTrainer):
+    """A trainer on a loader of its own, at the rates of the tutorials, which fall to 0."""
+
+    rate = RATE
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        return LinearDecayWithWarmup(self.rate, num_training_steps, 0)
+
+
 def logged(trainer, name="loss"):
-    """A number of each line of the training log, or of each evaluation."""
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
-def run_ways(ways, folder, out, batch_size, names=()):
-    """Write the numbers of each way of training of a script: {name: {losses, ...}}."""
-    found = {name: ways[name](Path(folder), int(batch_size)) for name in names or ways}
-    if paddle.distributed.get_rank() == 0:
-        Path(out).write_text(json.dumps(found))
-
-
-def main(ways):
-    """Run a script in the processes that it is launched in."""
+def run_ways(script, folder, batch_size):
+    """The numbers of each way of training of a script: {name: {losses, ...}}."""
     paddle.set_device("cpu")
-    run_ways(ways, *sys.argv[1:])
+    return {name: way(folder, batch_size) for name, way in import_module(script).WAYS.items()}

@@ -1,7 +1,4 @@
-"""AFQMC with a frozen encoder: JSON lines, a collate function, a plain layer or a subclass, the best model.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""AFQMC with a frozen encoder: JSON lines, a collate function, a layer or a subclass, the best model."""
 
 import json
 from pathlib import Path
@@ -17,11 +14,11 @@ from tutorial_pieces import (
     MAX_SEQ_LEN,
     SETTINGS,
     TRAIN,
+    LoadingTrainer,
     adamw,
     average,
     data_parallel,
     logged,
-    main,
     plain_losses,
 )
 
@@ -52,8 +49,6 @@ class Lines(paddle.io.IterableDataset):
 
 
 def batches_of(path, tokenizer, batch_size, is_training=False):
-    """A list of batches: the inputs of the encoder, and the labels."""
-
     def collate(rows):
         found = tokenizer([row["sentence1"] for row in rows], [row["sentence2"] for row in rows])
         longest = max(map(len, found["input_ids"]))
@@ -78,7 +73,6 @@ class FirstToken(nn.Layer):
             parameter.stop_gradient = True
 
     def forward(self, input_ids, token_type_ids):
-        """The logits [B, 2]."""
         states = self.encoder(input_ids, token_type_ids, return_dict=True).last_hidden_state
         return self.classifier(self.dropout(states[:, 0]))
 
@@ -87,19 +81,16 @@ class FirstTokenClassifier(PairClassifier):
     """The same model as a subclass, which the commands train too."""
 
     def forward(self, input_ids, token_type_ids):
-        """The logits [B, 2]."""
         states = self.encoder(input_ids, token_type_ids)[0]
         return self.classifier(self.dropout(states[:, 0]))
 
 
 def new_layer(folder):
-    """A layer around the encoder of the folder, with a new head."""
     paddle.seed(5)
     return FirstToken(BertModel.from_pretrained(str(folder / "bert")))
 
 
 def train_loop(loader, model, optimizer, schedule, losses):
-    """One epoch."""
     model.train()
     for inputs, labels in tqdm(loader):
         loss = loss_of(model(**inputs), labels)
@@ -112,7 +103,6 @@ def train_loop(loader, model, optimizer, schedule, losses):
 
 @paddle.no_grad()
 def test_loop(loader, model):
-    """The accuracy on the rows of a loader."""
     model.eval()
     right = [(model(**inputs).argmax(1) == labels).tolist() for inputs, labels in loader]
     return float(np.mean(sum(right, [])))
@@ -135,17 +125,12 @@ def with_paddle(folder, batch_size):
     return {"losses": losses, "accuracy": accuracies, "best": test_loop(dev, model)}
 
 
-class LoadingTrainer(PairTrainer):
-    """It trains on the loader of the loops above, at their rates."""
+class LinesTrainer(LoadingTrainer):
+    rate = HEAD_RATE
 
     def get_train_dataloader(self):
-        """The batches of an epoch."""
         path = Path(str(self.train_dataset))
         return batches_of(path, self.tokenizer, self.config.batch_size, is_training=True)
-
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        """The schedule of the loops."""
-        return LinearDecayWithWarmup(HEAD_RATE, num_training_steps, 0)
 
 
 def new_trainer(folder, out, batch_size):
@@ -154,7 +139,7 @@ def new_trainer(folder, out, batch_size):
         flags["evaluation_strategy"] = "epoch"
     config = PairConfig(str(folder / f"{out}_{batch_size}"), **flags)
     data = folder / "train.json", folder / "dev.json"
-    return LoadingTrainer(new_layer(folder), config, *data, vocab_file=folder / "bert" / "vocab.txt")
+    return LinesTrainer(new_layer(folder), config, *data, vocab_file=folder / "bert" / "vocab.txt")
 
 
 def with_parts(folder, batch_size):
@@ -173,11 +158,7 @@ def with_parts(folder, batch_size):
             if accuracies[-1] > max([0.0, *accuracies[:-1]]):
                 trainer.save_model(best)
     again = PairTrainer(new_layer(folder), trainer.config, weights=best)
-    return {
-        "losses": losses,
-        "accuracy": accuracies,
-        "best": again.evaluate(folder / "dev.json")["accuracy"],
-    }
+    return {"losses": losses, "accuracy": accuracies, "best": again.evaluate(folder / "dev.json")["accuracy"]}
 
 
 def with_trainer(folder, batch_size):
@@ -210,6 +191,3 @@ def with_subclass(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "parts": with_parts, "trainer": with_trainer, "subclass": with_subclass}
-
-if __name__ == "__main__":
-    main(WAYS)

@@ -1,7 +1,4 @@
-"""LCQMC as the tutorial of ErnieGram trains it: a layer of one's own, and a loop that evaluates and predicts.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""LCQMC as ErnieGram's tutorial trains it: a layer of one's own, and a loop that evaluates and predicts."""
 
 import time
 from functools import partial
@@ -20,11 +17,11 @@ from tutorial_pieces import (
     RATE,
     SETTINGS,
     TRAIN,
+    LoadingTrainer,
     adamw,
     average,
     data_parallel,
     logged,
-    main,
 )
 
 from ernie_pair import PairConfig, PairTokenizer, PairTrainer
@@ -42,18 +39,15 @@ class Matcher(nn.Layer):
         self.head = nn.Linear(encoder.config["hidden_size"], 2)
 
     def forward(self, input_ids, token_type_ids=None):
-        """The probabilities [B, 2]."""
         return F.softmax(self.head(self.dropout(self.encoder(input_ids, token_type_ids)[1])))
 
 
 def new_layer(folder):
-    """A layer with the encoder of ``folder`` and a new head."""
     paddle.seed(5)
     return Matcher(ErnieGramModel.from_pretrained(str(folder / "ernie_gram")))
 
 
 def convert(row, tokenizer, has_label=True):
-    """The ids and types of a pair, and its label [1]."""
     found = tokenizer(text=row["sentence1"], text_pair=row["sentence2"], max_seq_len=MAX_SEQ_LEN)
     converted = found["input_ids"], found["token_type_ids"]
     return (*converted, np.array([row["label"]], dtype="int64")) if has_label else converted
@@ -127,26 +121,18 @@ def with_paddle(folder, batch_size):
     return {"losses": losses, "evaluations": evaluations, "answers": answers}
 
 
-class LoadingTrainer(PairTrainer):
-    """It trains on the tutorial's loader, at the tutorial's rates."""
-
+class RowsTrainer(LoadingTrainer):
     def get_train_dataloader(self):
-        """The tutorial's loader."""
         return loader_of(TRAIN, self.tokenizer, self.config.batch_size, is_training=True)
-
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        """The tutorial's schedule."""
-        return LinearDecayWithWarmup(RATE, num_training_steps, 0.0)
 
 
 def new_trainer(folder, out, batch_size):
     config = PairConfig(str(folder / f"{out}_{batch_size}"), batch_size=batch_size, **SETTINGS)
     vocab_file = folder / "ernie_gram" / "vocab.txt"
-    return LoadingTrainer(new_layer(folder), config, TRAIN, DEV, vocab_file=vocab_file)
+    return RowsTrainer(new_layer(folder), config, TRAIN, DEV, vocab_file=vocab_file)
 
 
 def with_parts(folder, batch_size):
-    """The loop over the parts of a PairTrainer."""
     trainer = new_trainer(folder, "parts", batch_size)
     parts, dev = trainer.open_parts(), loader_of(DEV, trainer.tokenizer, 8)
     losses, evaluations = [], []
@@ -166,7 +152,6 @@ def with_parts(folder, batch_size):
 
 
 def with_trainer(folder, batch_size):
-    """The whole run by the PairTrainer."""
     trainer = new_trainer(folder, "trainer", batch_size)
     trainer.train()
     measured = zip(logged(trainer, "eval_loss"), logged(trainer, "eval_accuracy"))
@@ -174,6 +159,3 @@ def with_trainer(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "parts": with_parts, "trainer": with_trainer}
-
-if __name__ == "__main__":
-    main(WAYS)

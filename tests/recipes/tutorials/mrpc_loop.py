@@ -1,7 +1,4 @@
-"""MRPC in a loop of one's own, as people who come from accelerate write it: tokenized columns, accumulation.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""MRPC in a loop of one's own, as users of accelerate write it: tokenized columns, accumulation."""
 
 from contextlib import nullcontext
 
@@ -18,21 +15,19 @@ from tutorial_pieces import (
     RATE,
     SETTINGS,
     TRAIN,
+    LoadingTrainer,
     adamw,
     average,
     data_parallel,
     is_launched,
-    main,
 )
 
-from ernie_pair import PairConfig, PairTrainer, set_seed
+from ernie_pair import PairConfig, set_seed
 
 ACCUMULATED = 2  # micro-batches of a step
 
 
 def tokenized(rows, tokenizer):
-    """A Hugging Face dataset of ids, types and labels."""
-
     def tokenize(batch):
         texts = batch["sentence1"], batch["sentence2"]
         return dict(tokenizer(*texts, max_length=MAX_SEQ_LEN, truncation=True))
@@ -52,7 +47,6 @@ def loader_of(rows, collate, batch_size, is_training=True):
 
 @paddle.no_grad()
 def accuracy_of(model, loader):
-    """The share of rows whose logits are right."""
     right = []
     model.eval()
     for batch in loader:
@@ -90,22 +84,17 @@ def with_paddle(folder, batch_size):
     return {"losses": losses, "accuracy": accuracy_of(model, dev_loader)}
 
 
-class LoadingTrainer(PairTrainer):
+class ColumnsTrainer(LoadingTrainer):
     """It trains on the loader of the loop above, with its own collator, at the rates of that loop."""
 
     def get_train_dataloader(self):
-        """A loader over tokenized columns."""
         return loader_of(tokenized(TRAIN, self.tokenizer), self.collate, self.config.batch_size)
-
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        """The schedule of the loop."""
-        return LinearDecayWithWarmup(RATE, num_training_steps, 0)
 
 
 def new_trainer(folder, out, batch_size, **changes):
     own = {"batch_size": batch_size, "gradient_accumulation_steps": ACCUMULATED, "dropout": 0.0, **changes}
     config = PairConfig(str(folder / f"{out}_{batch_size}"), **SETTINGS, **own)
-    return LoadingTrainer(folder / "bert", config, TRAIN, DEV)
+    return ColumnsTrainer(folder / "bert", config, TRAIN, DEV)
 
 
 def with_outputs(folder, batch_size):
@@ -138,6 +127,3 @@ def with_scale(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "outputs": with_outputs, "scaled": with_scale}
-
-if __name__ == "__main__":
-    main(WAYS)

@@ -1,23 +1,17 @@
-"""MRPC with the trainer, as people who come from transformers write it: a collator, metrics, a subclass.
-
-Called as SCRIPT FOLDER OUT.json BATCH_SIZE; see tutorial_pieces.py.
-"""
+"""MRPC with the trainer, as people who come from transformers write it: a collator, metrics, a subclass."""
 
 import numpy as np
 from mrpc_loop import tokenized
 from paddle.nn.functional import cross_entropy
 from paddlenlp.data import DataCollatorWithPadding
 from paddlenlp.transformers import BertForSequenceClassification, BertTokenizer
-from tutorial_pieces import DEV, SETTINGS, TRAIN, average, logged, main, plain_losses
+from tutorial_pieces import DEV, SETTINGS, TRAIN, average, logged, plain_losses
 
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 
 
 class OwnLossTrainer(PairTrainer):
-    """The loss is computed here."""
-
     def compute_loss(self, model, inputs, return_outputs=False):
-        """The cross entropy of the logits."""
         labels = inputs.pop("labels")
         logits = model(**inputs)
         loss = cross_entropy(logits, labels)
@@ -25,17 +19,13 @@ class OwnLossTrainer(PairTrainer):
 
 
 class Noting(PairCallback):
-    """It notes what it is told."""
-
     def __init__(self):
         self.told = []
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Note a step."""
         self.told.append(f"step {state.global_step}")
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
-        """Note an evaluation."""
         self.told.append("evaluation")
 
 
@@ -66,7 +56,6 @@ def with_paddle(folder, batch_size):
 
 
 def with_parts(folder, batch_size):
-    """The loop over the parts of a trainer."""
     trainer = new_trainer(folder, "parts", batch_size)
     parts, losses = trainer.open_parts(), []
     for _, (batch,) in parts.steps:
@@ -97,6 +86,3 @@ def with_trainer(folder, batch_size):
 
 
 WAYS = {"paddle": with_paddle, "parts": with_parts, "trainer": with_trainer}
-
-if __name__ == "__main__":
-    main(WAYS)
