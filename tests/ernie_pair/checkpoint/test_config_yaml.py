@@ -61,12 +61,7 @@ def test_every_flag_is_written_with_its_value(tmp_path):
 
 @pytest.mark.parametrize(
     "given",
-    [
-        config(),
-        PretrainConfig(**PRETRAINING),
-        AverageConfig(["a", "b: c", "null"], "mean"),
-        DoctorConfig(),
-    ],
+    [config(), PretrainConfig(**PRETRAINING), AverageConfig(["a", "b: c", "null"], "mean"), DoctorConfig()],
     ids=lambda given: type(given).__name__,
 )
 def test_a_written_config_is_read_back_unchanged(tmp_path, given):

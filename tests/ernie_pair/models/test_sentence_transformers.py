@@ -127,34 +127,16 @@ def kind(name):
 NORM = "sentence_transformers.models.LayerNorm"
 POOL, DENSE_JSON = "1_Pooling/config.json", "2_Dense/config.json"
 REFUSED = {
-    "another module": (
-        lambda f: modules_with(f, at3=kind(NORM)),
-        "module .LayerNorm. is not",
-    ),
-    "own code": (
-        lambda f: modules_with(f, at3=kind("custom.Normalize")),
-        "module .custom.Normalize. is not",
-    ),
-    "no pooling": (
-        lambda f: modules_with(f, at1=kind(f"{NORM[:29]}Normalize")),
-        "Transformer, Normalize",
-    ),
+    "another module": (lambda f: modules_with(f, at3=kind(NORM)), "module .LayerNorm. is not"),
+    "own code": (lambda f: modules_with(f, at3=kind("custom.Normalize")), "module .custom.Normalize. is not"),
+    "no pooling": (lambda f: modules_with(f, at1=kind(f"{NORM[:29]}Normalize")), "Transformer, Normalize"),
     "a path outside": (lambda f: modules_with(f, at1={"path": "../x"}), "which is no folder in it"),
     "no list": (lambda f: (f / "modules.json").write_text("{}"), "modules.json: it is no list of modules"),
     "no JSON": (lambda f: (f / "modules.json").write_text("[{"), "modules.json:1: not JSON"),
     "no pooling file": (lambda f: (f / POOL).unlink(), "1_Pooling has no config.json"),
-    "another pooling": (
-        lambda f: change(f / POOL, pooling_mode="median"),
-        "pooling .median. is not",
-    ),
-    "an unknown flag": (
-        lambda f: change(f / POOL, pooling_mode_median=True),
-        "pooling .median. is not",
-    ),
-    "another width": (
-        lambda f: change(f / POOL, word_embedding_dimension=16),
-        "in_features is 64, and",
-    ),
+    "another pooling": (lambda f: change(f / POOL, pooling_mode="median"), "pooling .median. is not"),
+    "an unknown flag": (lambda f: change(f / POOL, pooling_mode_median=True), "pooling .median. is not"),
+    "another width": (lambda f: change(f / POOL, word_embedding_dimension=16), "in_features is 64, and"),
     "an activation": (
         lambda f: change(f / DENSE_JSON, activation_function="torch.nn.modules.activation.Hardtanh"),
         "activation_function .torch.nn.modules.activation.Hardtanh. is not computed",
@@ -163,10 +145,7 @@ REFUSED = {
         lambda f: change(f / DENSE_JSON, module_input_name="token_embeddings"),
         "module_input_name is .token_embeddings., and only sentence_embedding",
     ),
-    "a reranker": (
-        lambda f: change(f / SETTINGS, model_type="CrossEncoder"),
-        "it is a .CrossEncoder.",
-    ),
+    "a reranker": (lambda f: change(f / SETTINGS, model_type="CrossEncoder"), "it is a .CrossEncoder."),
     "a default without prompt": (
         lambda f: change(f / SETTINGS, default_prompt_name="code"),
         "default_prompt_name is .code., and the prompts are none",

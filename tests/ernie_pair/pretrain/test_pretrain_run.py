@@ -223,10 +223,7 @@ def bad_inputs(tmp_path, world):
             {"model_name_or_path": "ernie-1.0", "from_scratch": "false"},
             "cannot be fetched",
         ),
-        "config is not json": (
-            {"model_name_or_path": tmp_path / "broken"},
-            "config.json:2: not JSON, ",
-        ),
+        "config is not json": ({"model_name_or_path": tmp_path / "broken"}, "config.json:2: not JSON, "),
         "no corpus": ({"input_dir": tmp_path / "empty"}, "found none"),
         "no data folder": ({"input_dir": tmp_path / "nowhere"}, "is not a folder with a corpus"),
         "empty split": ({"input_dir": corpus}, "leaves no document for"),

@@ -50,10 +50,7 @@ def test_parameters_with_equal_settings_share_one_op(made, clip):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"attributes": {"learning_rate": 0.5}},
-        {"attributes": {"need_clip": False}},
-    ],
+    [{"attributes": {"learning_rate": 0.5}}, {"attributes": {"need_clip": False}}],
     ids=["rate of its own", "not clipped"],
 )
 def test_parameters_with_own_settings_are_left_to_paddle(made, changes):

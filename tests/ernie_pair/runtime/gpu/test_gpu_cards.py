@@ -184,10 +184,7 @@ def flags(config_class, *more):
 @pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
 @pytest.mark.parametrize(
     "words, cure",
-    [
-        ("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"),
-        ("--tf32 true", "leave it out"),
-    ],
+    [("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"), ("--tf32 true", "leave it out")],
 )
 def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, cure):
     config = flags(config_class, *words.split())
