@@ -52,13 +52,10 @@ def of_names(path):
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_gather_texts_gives_every_rank_all_texts():
+def test_every_rank_gets_the_texts_and_results_of_all():
     texts = ["", "a longer text", "天地"]
     answers = on_ranks(3, lambda world, add: gather_texts(add, world, texts[world.rank]))
     assert answers == [texts] * 3
-
-
-def test_gather_results_gives_every_rank_all_results():
     assert on_ranks(2, lambda world, add: gather_results(add, world, lambda: world.rank)) == [[0, 1]] * 2
 
 
@@ -102,16 +99,12 @@ def test_a_write_error_on_one_rank_aborts_the_save_on_all(tmp_path, failing):
     assert newest_of_all(lambda rank: tmp_path)[1] == (5, b"state of 0")
 
 
-def test_non_finite_values_on_one_rank_abort_the_save_on_all(tmp_path):
+def test_what_one_rank_cannot_save_aborts_the_save_on_all(tmp_path):
     def files(rank):
         return [(f"{rank}.safetensors", {"w": np.array([1, np.nan if rank else 0])})]
 
     answers = save_all(lambda rank: tmp_path, 10, files=files)
     assert {type(answer) for answer in answers} == {NumbersError}
-    assert of_names(tmp_path / "checkpoints") == []
-
-
-def test_two_ranks_saving_the_same_file_name_are_refused(tmp_path):
     answers = save_all(lambda rank: tmp_path, 10, files=lambda rank: [("same", b"")])
     assert {type(answer) for answer in answers} == {MachineError}
     assert of_names(tmp_path / "checkpoints") == []

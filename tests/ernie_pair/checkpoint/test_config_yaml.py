@@ -74,6 +74,11 @@ def test_flags_and_arguments_override_the_file(tmp_path):
     path = written(tmp_path)
     assert parse_config(TrainConfig, ["--config", str(path), "--output_dir", "b"]) == config(output_dir="b")
     assert load_config(TrainConfig, path, output_dir="b", seed=1) == config(output_dir="b", seed=1)
+    path = written(tmp_path, AverageConfig(["a", "b"], "mean"))
+    assert parse_config(AverageConfig, ["c", "d", f"--config={path}"]).checkpoints == ["c", "d"]
+    given = config(fresh_start=True, allow_change="seed")
+    read = load_config(TrainConfig, written(tmp_path, given))
+    assert (read.fresh_start, read.allow_change) == (False, "")
 
 
 @pytest.mark.parametrize("command, program", [("train", "predict"), ("convert --to hf", "convert")])
@@ -84,38 +89,21 @@ def test_the_config_of_another_command_is_refused(tmp_path, command, program):
         parse_config(PredictConfig, [f"--config={path}"], f"ernie-pair {program}")
 
 
-def test_a_key_of_about_that_is_no_word_is_ignored(tmp_path):
+def test_the_config_of_another_command_is_refused_whatever_else(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("about:\n  ? [a, b]\n  : 1\n  command: train\nepochs: 2\n")
     with pytest.raises(InputError, match="is the configuration of `ernie-pair train`, not of"):
         parse_config(PredictConfig, [f"--config={path}"], "ernie-pair predict")
-
-
-def test_launch_refuses_the_config_of_another_command(tmp_path):
     path = written(tmp_path, PretrainConfig(**PRETRAINING), "pretrain")
     theirs = "is the configuration of `ernie-pair pretrain`, not of `ernie-pair launch"
     with pytest.raises(InputError, match=f"{theirs} --command train`; give it to the first, or write"):
         read_launch([str(path)])
     with pytest.raises(InputError, match=f"{theirs} train`; give it to the first, or write"):
         read_launch(["train", f"--config={path}"])
-
-
-def test_an_unknown_flag_in_the_right_config_is_reported(tmp_path):
     path = written(tmp_path)
     path.write_text(f"sed: 1\n{path.read_text()}")
     with pytest.raises(InputError, match=r":1: sed is not a flag; did you mean seed\?"):
         parse_config(TrainConfig, [f"--config={path}"], "ernie-pair train")
-
-
-def test_command_line_arguments_override_a_list_in_the_file(tmp_path):
-    path = written(tmp_path, AverageConfig(["a", "b"], "mean"))
-    assert parse_config(AverageConfig, ["c", "d", f"--config={path}"]).checkpoints == ["c", "d"]
-
-
-def test_flags_for_a_single_start_are_not_saved(tmp_path):
-    given = config(fresh_start=True, allow_change="seed")
-    read = load_config(TrainConfig, written(tmp_path, given))
-    assert (read.fresh_start, read.allow_change) == (False, "")
 
 
 def test_about_records_command_versions_and_machine(tmp_path, monkeypatch):
@@ -144,7 +132,7 @@ def git(folder, *words):
     ).stdout.strip()
 
 
-def test_git_state_reports_commit_and_changes_and_runs_no_hook(tmp_path):
+def test_git_state_reports_commit_and_changes_and_runs_no_hook(tmp_path, monkeypatch):
     assert git_state(tmp_path) == {}
     git(tmp_path, "init", "-q")
     assert git_state(tmp_path) == {}  # nothing was committed yet
@@ -161,10 +149,7 @@ def test_git_state_reports_commit_and_changes_and_runs_no_hook(tmp_path):
     (tmp_path / "a").write_text("changed")
     assert git_state(tmp_path) == {"commit": commit, "dirty": True}
     assert not (tmp_path / "was_run").exists()
-
-
-def test_missing_git_is_not_an_error(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # a missing git is no error
     assert git_state(tmp_path) == {}
 
 
@@ -173,13 +158,9 @@ def keep(folder, given, step=0, run_id="ab12"):
     return folder / CONFIG_YAML
 
 
-def test_restarting_with_the_same_flags_changes_nothing(tmp_path):
+def test_a_changed_flag_is_recorded_once_and_a_same_one_never(tmp_path):
     before = keep(tmp_path, config()).read_bytes()
     assert keep(tmp_path, config(fresh_start=False), step=4).read_bytes() == before
-
-
-def test_a_changed_flag_is_recorded_once(tmp_path):
-    keep(tmp_path, config())
     path = keep(tmp_path, config(seed=3), step=4)
     assert load_config(TrainConfig, path) == config()  # the flags stay those of the first start
     (change,) = read_own_config(path)["about"]["changes"]
@@ -188,12 +169,8 @@ def test_a_changed_flag_is_recorded_once(tmp_path):
     assert keep(tmp_path, config(seed=3), step=6).read_bytes() == before
     keep(tmp_path, config(), step=8)
     assert [one["step"] for one in read_own_config(path)["about"]["changes"]] == [4, 8]
-
-
-def test_a_deleted_required_flag_is_recorded_as_a_change(tmp_path):
-    path = keep(tmp_path, config())
     path.write_text(re.sub("(?m)^output_dir: .*\n", "", path.read_text()))
-    (change,) = read_own_config(keep(tmp_path, config(), step=2))["about"]["changes"]
+    *_, change = read_own_config(keep(tmp_path, config(), step=9))["about"]["changes"]
     assert change["flags"] == {"output_dir": [None, config().output_dir]}
 
 
@@ -216,16 +193,12 @@ def test_a_config_yaml_of_the_user_is_kept(tmp_path, caplog, content):
     assert caplog.text.count("does not belong to this run and stays") == 1
 
 
-def test_the_config_of_another_run_is_kept(tmp_path):
+def test_another_runs_config_and_a_symlink_are_left_alone(tmp_path):
     before = keep(tmp_path, config()).read_bytes()
     keep(tmp_path, config(seed=1), run_id="cd34")
     assert (tmp_path / CONFIG_YAML).read_bytes() == before
     assert load_config(TrainConfig, tmp_path / "config-2.yaml").seed == 1
-
-
-def test_a_symlink_is_not_followed(tmp_path):
-    target = written(tmp_path)
-    target = target.rename(tmp_path / "target.yaml")
+    target = (tmp_path / CONFIG_YAML).rename(tmp_path / "target.yaml")
     before = target.read_bytes()
     (tmp_path / CONFIG_YAML).symlink_to(target)
     keep(tmp_path, config())
@@ -238,31 +211,26 @@ def test_replaced_results_have_the_current_flags(tmp_path):
     assert load_config(TrainConfig, tmp_path / CONFIG_YAML).seed == 2
 
 
-def test_about_is_ignored_only_if_it_is_a_block(tmp_path):
-    path = tmp_path / "flags.yaml"
-    path.write_text("seed: 1\nabout: 3\n")
-    with pytest.raises(InputError, match=r"flags\.yaml:2: about is not a flag"):
-        load_config(TrainConfig, path)
-
-
 @pytest.mark.parametrize(
-    "line, message", [("sed: 1", r":1: sed is not a flag"), ("seed: a", r":1: seed takes a whole number")]
+    "text, message",
+    [
+        ("sed: 1", r":1: sed is not a flag"),
+        ("seed: a", r":1: seed takes a whole number"),
+        ("seed: 1\nabout: 3", r"flags\.yaml:2: about is not a flag"),  # it is ignored as a block alone
+    ],
 )
-def test_the_error_names_the_wrong_line(tmp_path, line, message):
+def test_the_error_names_the_wrong_line(tmp_path, text, message):
     path = tmp_path / "flags.yaml"
-    path.write_text(f"{line}\n")
+    path.write_text(f"{text}\n")
     with pytest.raises(InputError, match=message):
         load_config(TrainConfig, path)
 
 
-def test_launch_accepts_a_config_file(tmp_path):
+def test_launch_accepts_a_config_and_logs_a_dry_run_elsewhere(tmp_path):
     path = written(tmp_path, TrainConfig(**{**ODD, "device": "cpu"}))
     launch, words = read_launch([str(path), "--processes", "2", "--output_dir", "b"])
     assert launch.processes == 2 and launch.log_dir == "b/log"
     assert parse_config(TrainConfig, words) == config(output_dir="b", device="cpu")
-
-
-def test_a_launched_dry_run_logs_to_the_temporary_folder(tmp_path):
     words = [str(written(tmp_path, config(device="cpu"))), "--processes", "2", "--dry_run"]
     assert Path(read_launch(words)[0].log_dir).parent == Path(tempfile.gettempdir())
     assert read_launch([*words, "--log_dir", "mine"])[0].log_dir == "mine"

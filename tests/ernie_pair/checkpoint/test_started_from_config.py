@@ -1,15 +1,13 @@
 """A run started from the config.yaml of another one produces a bit-identical checkpoint."""
 
 import json
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import tiny_pretrain
+from children import output_of
 from package_command import command
-from places import ROOT
 from run_files import files_of
 from tiny_pair import train_config
 from yaml import YAMLError
@@ -73,8 +71,7 @@ def test_pretraining_from_a_config_is_bit_identical(tmp_path):
     for words in (tiny_pretrain.flags(model, data, first, **changes), from_config):
         done = command("pretrain", *words)
         assert done.code == 0, done.told
-    words = [sys.executable, "-c", PYTHON, str(first / CONFIG_YAML), str(third)]
-    subprocess.run(words, check=True, capture_output=True, timeout=300, cwd=ROOT)
+    output_of("-c", PYTHON, first / CONFIG_YAML, third)
     weights = checkpoint_of(first)
     assert {"static_vars.safetensors", "state.json"} < weights.keys()
     assert checkpoint_of(second) == weights == checkpoint_of(third)
@@ -110,25 +107,19 @@ def test_a_resumed_run_records_its_changes_in_its_config(trained):
     assert load_config(TrainConfig, path).seed == 7
 
 
-def test_a_fresh_start_moves_the_config_aside_with_the_run(tmp_path):
-    config = train_config(tmp_path, **{**FLAGS, "max_steps": 2})
-    train_pair(config)
-    before = (tmp_path / "out" / CONFIG_YAML).read_bytes()
-    train_pair(TrainConfig(**{**vars(config), "fresh_start": True, "seed": 1}))
-    (aside,) = (tmp_path / "out").glob("earlier-*")
-    assert (aside / CONFIG_YAML).read_bytes() == before
-    now = load_config(TrainConfig, tmp_path / "out" / CONFIG_YAML)
-    assert (now.seed, now.fresh_start) == (1, False)
-
-
-def test_a_fresh_start_keeps_user_files_named_like_configs(tmp_path):
+def test_a_fresh_start_moves_its_config_aside_and_no_users_file(tmp_path):
     config = train_config(tmp_path, **{**FLAGS, "max_steps": 2})
     train_pair(config)
     out = tmp_path / "out"
     run_id = json.loads((out / "run.json").read_text())["run_id"]
     for name in ("config-notes.yaml", "config-7.yaml"):
         (out / name).write_text(f"the_good_one: {run_id}\n")
+    before = (out / CONFIG_YAML).read_bytes()
     train_pair(TrainConfig(**{**vars(config), "fresh_start": True, "seed": 1}))
+    (aside,) = out.glob("earlier-*")
+    assert (aside / CONFIG_YAML).read_bytes() == before
+    now = load_config(TrainConfig, out / CONFIG_YAML)
+    assert (now.seed, now.fresh_start) == (1, False)
     assert {"config-notes.yaml", "config-7.yaml"} < {path.name for path in out.iterdir()}
 
 
