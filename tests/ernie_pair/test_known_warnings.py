@@ -1,11 +1,7 @@
 """Warnings of other libraries that users can do nothing about are hidden; all others are shown."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from places import ROOT
+from children import python
 
 JIEBA = """
 import warnings
@@ -33,10 +29,7 @@ REMARKS = (
 
 
 def run(program, *flags):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("PYTHONWARNINGS", None)
-    words = [sys.executable, *flags, "-c", program]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    return python(*flags, "-c", program, without=["PYTHONWARNINGS"])
 
 
 @pytest.mark.parametrize("program", [JIEBA, STATIC], ids=["jieba", "a static program"])

@@ -1,10 +1,7 @@
 """Help and flag errors are printed without loading Paddle or other heavy libraries."""
 
-import subprocess
-import sys
-
 import pytest
-from places import ROOT
+from children import python
 
 from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
 
@@ -32,20 +29,15 @@ HEAVY = (
 
 
 def run(*lines):
-    words = [sys.executable, "-c", f"HEAVY = {HEAVY}\n{RUN}", "\n".join(lines)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = python("-c", f"HEAVY = {HEAVY}\n{RUN}", "\n".join(lines))
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return [line.split("|") for line in done.stdout.splitlines()]
 
 
-def asked_for_help():
-    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
-    return ["--help", "--version", "help train", "launch train --help", *helps]
-
-
 def test_help_loads_no_heavy_library():
     """All in one process: a library loaded by one of them would show up in all that follow."""
-    lines = asked_for_help()
+    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
+    lines = ["--help", "--version", "help train", "launch train --help", *helps]
     found = run(*lines)
     assert [one[0] for one in found] == lines
     for line, code, heavy, has_usage in found:
@@ -80,9 +72,7 @@ try:
 except SystemExit as left:
     print("\\n", left.code or 0, [name for name in {HEAVY} if name in sys.modules])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", program, *words)
     assert done.stdout.splitlines()[-1].split() == [str(code), "[]"], done.stderr
     assert done.stderr.count("\n") == (1 if code else 0), done.stderr
 

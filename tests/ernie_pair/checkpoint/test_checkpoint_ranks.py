@@ -76,11 +76,16 @@ def test_an_unexpected_exception_on_one_rank_ends_the_others():
     assert "rank 0: ZeroDivisionError" in str(answers[1])
 
 
-def test_each_rank_writes_its_part(tmp_path):
+def test_each_rank_writes_its_part_and_a_missing_one_is_noticed(tmp_path):
     assert save_all(lambda rank: tmp_path, 5) == [None] * 3
     names = ["optimizer-00000.bin", "optimizer-00001.bin"]
     assert of_names(tmp_path / "checkpoints" / "step_00000005") == sorted([MANIFEST, *names, "state.json"])
     assert newest_of_all(lambda rank: tmp_path) == [(5, b"state of 0")] * 3
+    save_all(lambda rank: tmp_path, 10)
+    (tmp_path / "checkpoints" / "step_00000010" / "optimizer-00001.bin").unlink()
+    assert newest_of_all(lambda rank: tmp_path) == [(5, b"state of 0")] * 3
+    (tmp_path / "checkpoints" / "step_00000005" / MANIFEST).unlink()
+    assert {type(answer) for answer in newest_of_all(lambda rank: tmp_path)} == {CheckpointError}
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -110,26 +115,11 @@ def test_what_one_rank_cannot_save_aborts_the_save_on_all(tmp_path):
     assert of_names(tmp_path / "checkpoints") == []
 
 
-def test_a_missing_part_makes_all_ranks_use_the_previous_one(tmp_path):
-    save_all(lambda rank: tmp_path, 5, 10)
-    (tmp_path / "checkpoints" / "step_00000010" / "optimizer-00001.bin").unlink()
-    assert newest_of_all(lambda rank: tmp_path) == [(5, b"state of 0")] * 3
-
-
-def test_if_all_checkpoints_are_damaged_every_rank_fails(tmp_path):
-    save_all(lambda rank: tmp_path, 5)
-    (tmp_path / "checkpoints" / "step_00000005" / MANIFEST).unlink()
-    assert {type(answer) for answer in newest_of_all(lambda rank: tmp_path)} == {CheckpointError}
-
-
-def test_a_held_lock_is_an_error_on_all_ranks(tmp_path):
+def test_a_held_lock_and_different_flags_stop_all_ranks(tmp_path):
     held = Checkpoints(tmp_path, World(), lambda values: values)
     answers = save_all(lambda rank: tmp_path, 5)
     held.close()
     assert all("rank 0" in str(answer) and "is locked" in str(answer) for answer in answers)
-
-
-def test_ranks_with_different_flags_are_refused(tmp_path):
     answers = newest_of_all(lambda rank: tmp_path, fingerprint=lambda rank: {"seed": rank // 2})
     assert {str(answer) for answer in answers} == {
         "rank 2 was started with seed 1 and rank 0 with 0; start all of them with the same flags"

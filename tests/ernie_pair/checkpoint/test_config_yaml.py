@@ -52,11 +52,18 @@ def written(folder, given=None, command="train"):
     return folder / CONFIG_YAML
 
 
-def test_every_flag_is_written_with_its_value(tmp_path):
+def test_every_flag_and_what_it_is_about_is_written(tmp_path, monkeypatch):
     content = yaml.safe_load(written(tmp_path).read_text(encoding="utf-8"))
     assert list(content) == [*(item.name for item in fields(TrainConfig)), "about"]
     assert content["learning_rate"] == 3.3333333333333335e-05
     assert content["train_file"] == "数据/训练.tsv"
+    monkeypatch.setattr(sys, "argv", ["/somewhere/ernie_pair/__main__.py", "train", "--text_a", "a b"])
+    about = read_own_config(written(tmp_path))["about"]
+    assert about["command"] == "train"
+    assert about["command_line"] == "ernie-pair train --text_a 'a b'"
+    assert {"python", "numpy", "paddlenlp", "ernie-pair"} <= about["versions"].keys()
+    assert about["machine"]["cores"] >= 1 and about["machine"]["processor"]
+    assert {"date", "folder"} <= about.keys()
 
 
 @pytest.mark.parametrize(
@@ -104,16 +111,6 @@ def test_the_config_of_another_command_is_refused_whatever_else(tmp_path):
     path.write_text(f"sed: 1\n{path.read_text()}")
     with pytest.raises(InputError, match=r":1: sed is not a flag; did you mean seed\?"):
         parse_config(TrainConfig, [f"--config={path}"], "ernie-pair train")
-
-
-def test_about_records_command_versions_and_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/ernie_pair/__main__.py", "train", "--text_a", "a b"])
-    about = read_own_config(written(tmp_path))["about"]
-    assert about["command"] == "train"
-    assert about["command_line"] == "ernie-pair train --text_a 'a b'"
-    assert {"python", "numpy", "paddlenlp", "ernie-pair"} <= about["versions"].keys()
-    assert about["machine"]["cores"] >= 1 and about["machine"]["processor"]
-    assert {"date", "folder"} <= about.keys()
 
 
 def test_gpu_names_come_from_the_driver(tmp_path, monkeypatch):

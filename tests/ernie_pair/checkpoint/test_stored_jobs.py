@@ -1,10 +1,10 @@
 """Folders of every kind of run, stored by earlier versions: they resume, load and are known as done.
 
-support/stored_jobs.tar.xz holds a folder per kind, stored by the version before the rooms were put together by
-subject. Most were killed in the middle: words.json is their command, and expected/ what the same version had
-written at the end. The others are finished models, an index and results. support/stored_runs.tar.xz holds, for
-pretraining and for pair training, a model, its data, an output folder whose newest checkpoint is that of step
-4, and the weights expected after step 6.
+support/stored_jobs.tar.xz holds a folder per kind, stored before the rooms were put together by subject. Most
+were killed in the middle: words.json is their command, and expected/ what the same version had written at the
+end. The others are finished models, an index and results. support/stored_runs.tar.xz holds, for pretraining
+and for pair training, a model, its data, an output folder whose newest checkpoint is that of step 4, and the
+weights expected after step 6.
 """
 
 import json

@@ -32,8 +32,9 @@ def points(folder, tag):
 
 
 def test_all_runs_and_splits_share_the_same_charts(runs, tmp_path):
-    records = BoardRecords(tmp_path / "board", open_runs(list(map(str, runs))))
-    records.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    BoardRecords(tmp_path / "board", open_runs(list(map(str, runs)))).close()
+    assert all(path.read_bytes() == content for path, content in before.items())
     for name in ("a", "b"):
         train, valid = (read(tmp_path / "board" / name / split) for split in ("train", "valid"))
         assert train.get_tags()["scalar"][:2] == ["metrics/loss", "metrics/accuracy"]
@@ -69,18 +70,13 @@ def test_each_evaluation_has_one_pr_curve_and_its_histograms(runs, tmp_path):
         assert [each.id for each in bars] == steps and sum(bars[-1].histogram.hist) == 100
 
 
-def test_the_output_folder_is_not_modified(runs, tmp_path):
-    before = {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()}
-    BoardRecords(tmp_path / "board", open_runs([str(runs[0])])).close()
-    assert {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()} == before
-
-
-def test_a_folder_without_a_run_is_a_one_line_error(tmp_path):
+def test_missing_runs_ports_and_visualdl_are_one_line_errors(tmp_path, runs, monkeypatch):
     done = command("board", tmp_path)
     assert done.code == 2 and "holds no run" in done.told and len(done.told.splitlines()) == 1
-
-
-def test_missing_visualdl_error_says_how_to_install_it(runs, monkeypatch):
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        done = command("board", runs[0], "--port", port)
+    assert done.code == 5 and f"--port {port}" in done.told and len(done.told.splitlines()) == 1
     monkeypatch.setitem(sys.modules, "visualdl", None)
     with pytest.raises(InputError, match="visualdl is not installed; pip install"):
         board(BoardConfig([str(runs[0])], port=0))
@@ -97,10 +93,3 @@ def test_the_page_uses_the_requested_language(runs, tmp_path, monkeypatch, lang)
         assert client.get("/app/api/scalar/tags").json["data"]["runs"] == ["a/valid", "a/train"]
         server.server_close()
     assert not [thread for thread in threading.enumerate() if "queue" in thread.name]
-
-
-def test_a_port_in_use_is_a_one_line_error(runs):
-    with listen("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-        done = command("board", runs[0], "--port", port)
-    assert done.code == 5 and f"--port {port}" in done.told and len(done.told.splitlines()) == 1

@@ -4,9 +4,11 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 from fake_runs import write_flags, write_pair_run
 from package_command import command
+from sklearn.metrics import precision_score, recall_score
 from tiny_pair import train_config
 
 from data_tools.files.errors import InputError
@@ -25,6 +27,7 @@ from ernie_pair.dashboard.curves import (
 )
 from ernie_pair.dashboard.plot_runs import PlotConfig, flag_table, plot, results_of
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.report.chart import PARTS, count_probabilities, curve_of, parse_counts
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +41,28 @@ def plotted(runs, output, **flags):
     return output.read_bytes()
 
 
-def test_the_page_compares_results_and_flags(runs, tmp_path):
+def test_the_page_compares_results_and_orders_metrics(runs, tmp_path):
     page = plotted(runs, tmp_path / "runs.html").decode()
     assert "Runs compared" in page and "Flags that differ" in page
     assert re.search(r"<td[^>]*>learning_rate</td><td[^>]*>0.0001</td><td[^>]*>0.0002</td>", page)
+    flags = flag_table(open_runs([str(runs[0])]))  # of a single run: all
+    assert flags.title == "Flags" and ["use_amp", "false"] in flags.rows
     assert "use_amp" not in page and 'src="data:image/svg+xml' in page
+    opened = open_runs([str(runs[0])])
+    assert metrics_of(opened)[:3] == ["loss", "accuracy", "auc"] and metrics_of(opened)[3] == "learning_rate"
+    assert [curve.split for curve in curves_of(opened, "loss")] == ["train", "valid"]
+    assert "learning_rate" not in chosen_metrics(opened, [], 9)
 
 
-def test_the_best_value_is_shown_with_its_step(runs):
+def test_the_best_value_is_shown_with_its_step(runs, tmp_path):
     table = results_of(open_runs(list(map(str, runs))), ["loss", "accuracy"])
     assert table.heads[:5] == ["run", "started", "steps", "valid loss", "valid accuracy"]
     opened = open_runs([str(runs[1])])
     valid = next(curve for curve in curves_of(opened, "accuracy") if curve.split == "valid")
     assert best_of(valid, "accuracy", opened[0].flags) == (max(valid.values), 40)
     assert table.rows[1][4] == f"{max(valid.values):.4f} (40)"
+    run = write_pair_run(tmp_path / "a", best_metric="accuracy", greater_is_better=False)
+    assert results_of(open_runs([str(run)]), ["accuracy"]).rows[0][3] == "0.5000 (0)"
 
 
 @pytest.mark.parametrize(
@@ -69,12 +80,6 @@ def test_losses_and_the_runs_flags_decide_what_is_best(metric, flags, best):
     assert best_of(Curve(0, "valid", [1, 2, 3], [2.0, 1.0, 3.0]), metric, flags)[0] == best
 
 
-def test_the_table_uses_each_runs_greater_is_better(tmp_path):
-    flags = {"best_metric": "accuracy", "greater_is_better": False}
-    run = write_pair_run(tmp_path / "a", **flags)
-    assert results_of(open_runs([str(run)]), ["accuracy"]).rows[0][3] == "0.5000 (0)"
-
-
 @pytest.mark.parametrize("ending, start", [("svg", b"<svg"), ("png", b"\x89PNG")])
 def test_runs_can_be_plotted_as_svg_or_png(runs, tmp_path, ending, start):
     content = plotted(runs, tmp_path / f"runs.{ending}", metrics="loss,accuracy")
@@ -84,26 +89,13 @@ def test_runs_can_be_plotted_as_svg_or_png(runs, tmp_path, ending, start):
         assert plotted(runs, tmp_path / "again.svg", metrics="loss,accuracy") == content
 
 
-def test_metrics_and_splits_are_plotted_in_a_fixed_order(runs):
-    opened = open_runs([str(runs[0])])
-    assert metrics_of(opened)[:3] == ["loss", "accuracy", "auc"] and metrics_of(opened)[3] == "learning_rate"
-    assert [curve.split for curve in curves_of(opened, "loss")] == ["train", "valid"]
-    assert "learning_rate" not in chosen_metrics(opened, [], 9)
-
-
-def test_runs_below_a_folder_are_found_and_get_short_names(runs):
+def test_runs_below_a_folder_are_found_by_short_names(runs, tmp_path):
     assert [run.name for run in open_runs([str(runs[0].parent)])] == ["a", "b"]
     assert [run.name for run in open_runs([str(runs[0]), str(runs[0].parent)])] == ["a", "b"]  # each once
-
-
-def test_only_subfolders_that_runs_create_are_skipped(tmp_path):
     names = ("cache_on", "checkpoints2", "log_odds", "vdl-try")
     for name in (*names, "cache", "checkpoints", "log", "vdl", "earlier-20240501-120000-abcd"):
         write_pair_run(tmp_path / name, steps=5)
     assert [run.name for run in open_runs([str(tmp_path)])] == list(names)
-
-
-def test_short_names_have_enough_path_parts_to_be_unique(tmp_path):
     assert short_names([tmp_path / "x" / "out", tmp_path / "y" / "out"]) == ["x/out", "y/out"]
     assert short_names([tmp_path / "a\n%b"]) == ["a__b"]
 
@@ -125,24 +117,14 @@ def start(folder, **flags):
     keep_config(folder, "train", train_config(folder, **flags), known_by={"run_id": run_id_of(folder)})
 
 
-def test_a_users_config_yaml_is_not_taken_for_the_runs_flags(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 1\n")
+def test_flags_are_those_of_the_runs_last_start(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 1\n")  # the user's
     assert flags_of(tmp_path) == {}
-    start(tmp_path, seed=2)
-    assert (tmp_path / "config-2.yaml").is_file() and flags_of(tmp_path)["seed"] == 2
-
-
-def test_flags_are_those_of_the_last_start(tmp_path):
     for seed in (2, 3, 4):
         start(tmp_path, seed=seed)
-    assert flags_of(tmp_path)["seed"] == 4
+    assert (tmp_path / "config-2.yaml").is_file() and flags_of(tmp_path)["seed"] == 4
     (tmp_path / "run.json").unlink()  # a copy without it still shows its flags
     assert flags_of(tmp_path)["seed"] == 4
-
-
-def test_one_run_shows_all_its_flags(runs):
-    table = flag_table(open_runs([str(runs[0])]))
-    assert table.title == "Flags" and ["use_amp", "false"] in table.rows
 
 
 def test_non_numeric_values_are_left_out(tmp_path):
@@ -171,6 +153,8 @@ def test_invalid_plot_requests_are_refused(runs, tmp_path, monkeypatch, outs, fl
     with pytest.raises(InputError, match=fault):
         plot(PlotConfig([str(out)], **flags))
     assert not list(tmp_path.glob("*.*"))
+    with pytest.raises(InputError, match="^outs is missing: output folders of .*; give it: BoardConfig"):
+        BoardConfig()
 
 
 def test_an_unrelated_file_is_not_overwritten(runs, tmp_path):
@@ -242,8 +226,35 @@ def test_the_plot_command_plots_a_real_run(tmp_path):
     assert "valid accuracy" in page and "max_seq_len" in page
 
 
-def test_board_without_runs_says_what_is_missing():
-    with pytest.raises(
-        InputError, match="^outs is missing: output folders of runs, .*; give it: BoardConfig"
-    ):
-        BoardConfig()
+# --- the probability counts of an evaluation, and the curve derived from them
+
+
+@pytest.fixture
+def answers():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(2, size=500)
+    return np.clip(rng.normal(0.3 + 0.4 * labels, 0.2), 0, 1), labels
+
+
+def test_every_row_is_counted_once_by_its_label(answers):
+    given, labels = answers
+    counts = count_probabilities(given, labels)
+    assert [sum(row) for row in counts] == np.bincount(labels).tolist()
+    assert counts[1][-1] == np.count_nonzero((given >= 0.99) & (labels == 1))
+    assert parse_counts(counts).shape == (2, PARTS)
+
+
+def test_the_curve_matches_scikit_learn(answers):
+    given, labels = answers
+    curve = curve_of(np.array(count_probabilities(given, labels)))
+    for part in (0, 37, 50, 99):
+        predicted = np.floor(given * PARTS).clip(max=PARTS - 1) >= part
+        assert curve["precision"][part] == pytest.approx(precision_score(labels, predicted))
+        assert curve["recall"][part] == pytest.approx(recall_score(labels, predicted))
+
+
+def test_nan_and_missing_classes_still_give_a_curve():
+    counts = count_probabilities(np.array([np.nan, 0.2, 1.0]), np.array([0, 0, 1]))
+    assert [sum(row) for row in counts] == [1, 1] and counts[0][20] == 1 and counts[1][99] == 1
+    curve = curve_of(np.array(count_probabilities(np.array([0.2]), np.array([0]))))
+    assert set(curve["recall"]) == {0.0} and curve["precision"][0] == 0.0 and curve["precision"][99] == 1.0

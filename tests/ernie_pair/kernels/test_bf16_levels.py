@@ -12,13 +12,10 @@ from fused_cases import (
     build,
     fused_layer,
     inputs,
-    loss_and_gradients,
 )
-from tiny_pair_job import same
 
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.library import PRECISIONS, Kernels, WorkspacePool, open_kernels
-from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16
 
 WITH_BF16 = [level for level in LEVELS if has_bf16(level)]
@@ -109,18 +106,3 @@ def test_a_level_below_the_processors_gives_the_reason(monkeypatch):
     )
     monkeypatch.setenv(LEVEL_ASKED, "avx512_bf16")
     assert Kernels(library, "avx512_bf16").why_lower == ""
-
-
-def test_bf16_with_mean_pooling_matches_paddle(level, tmp_path):
-    model = build(tmp_path / "m", pooling="mean", shape="width of 26")
-    assert_equal_to_plain(model, batch_of("width of 26"), "bf16")
-
-
-def test_results_are_bit_identical_for_1_and_2_threads(level, tmp_path):
-    model = build(tmp_path / "m", shape="one block more", dropout=0.2)
-    choose_path(model, BF16, "cpu")
-    found = []
-    for threads in (1, 2):
-        model.fused_state.threads = threads
-        found.append(loss_and_gradients(model, batch_of("one block more")))
-    assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])

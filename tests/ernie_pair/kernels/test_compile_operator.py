@@ -81,14 +81,11 @@ def test_a_damaged_operator_is_compiled_again(compiler, tmp_path, damage):
     assert find_operator(tmp_path).read_text() == "half of an operator" and count(compiler) == 2
 
 
-def test_a_failed_compilation_is_quoted_and_leaves_no_file(compiler, tmp_path, monkeypatch):
+def test_compilations_that_fail_are_quoted_with_a_fix(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("SAYS", "x.cc:3: error: no such thing")
     with pytest.raises(OperatorError, match="failed with code 1: x.cc:3: error: no such thing"):
         find_operator(tmp_path / "cache")
     assert {path.suffix for path in (tmp_path / "cache" / FOLDER).iterdir()} == {".lock"}
-
-
-def test_a_missing_compiler_or_cache_error_suggests_a_fix(compiler, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="not a folder.*set XDG_CACHE_HOME to another"):
         find_operator(tmp_path / "file")
@@ -150,14 +147,11 @@ def test_an_operator_writable_by_other_users_is_rejected(compiler, tmp_path, of,
         find_operator(tmp_path)
 
 
-def test_an_operator_owned_by_another_user_is_rejected(compiler, tmp_path, monkeypatch):
+def test_an_operator_that_others_may_change_is_rejected(compiler, tmp_path, monkeypatch):
     find_operator(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(OperatorError, match="other users may write there"):
         find_operator(tmp_path)
-
-
-def test_a_symlinked_cache_folder_is_rejected(compiler, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     (tmp_path / "cache").mkdir()
@@ -167,7 +161,7 @@ def test_a_symlinked_cache_folder_is_rejected(compiler, tmp_path):
     assert not list(elsewhere.iterdir())
 
 
-def test_cache_files_are_private_whatever_the_umask(compiler, tmp_path):
+def test_the_cache_is_private_and_follows_xdg_cache_home(compiler, tmp_path, monkeypatch):
     before = os.umask(0)
     try:
         path = find_operator(tmp_path / "cache")
@@ -175,9 +169,6 @@ def test_cache_files_are_private_whatever_the_umask(compiler, tmp_path):
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert find_operator(tmp_path / "cache") == path
-
-
-def test_the_user_cache_follows_xdg_cache_home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache() == tmp_path / "ernie-pair"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the XDG specification says to ignore a relative path

@@ -81,23 +81,14 @@ def test_frozen_parameters_get_no_gradient(tmp_path, freezing):
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_recompute_is_bit_identical(tmp_path, precision):
-    model = build(tmp_path / "m", dropout=0.2)
-    choose_path(model, KernelFlags("fused", precision), "cpu")
-    found = []
-    for is_wanted in (False, True):
-        recompute_layers(model, is_wanted)
-        found.append(loss_and_gradients(model, batch_of()))
-    assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
-
-
-@pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_one_and_two_threads_are_bit_identical(tmp_path, precision):
+@pytest.mark.parametrize("change", ["recompute", "threads"])
+def test_recompute_and_threads_do_not_change_a_bit(tmp_path, change, precision):
     model = build(tmp_path / "m", shape="one block more", dropout=0.2)
     choose_path(model, KernelFlags("fused", precision), "cpu")
     found = []
-    for threads in (1, 2):
-        model.fused_state.threads = threads
+    for more in (0, 1):
+        recompute_layers(model, change == "recompute" and bool(more))
+        model.fused_state.threads = 1 + more * (change == "threads")
         found.append(loss_and_gradients(model, batch_of("one block more")))
     assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
 

@@ -163,8 +163,12 @@ def test_an_out_of_range_task_id_is_rejected(tmp_path, task_id):
         states(model)
 
 
-def test_a_task_id_without_a_task_table_is_ignored(tmp_path):
+def test_empty_ids_and_unused_task_ids_are_left_to_paddle(tmp_path):
     build(tmp_path / "m", "ernie", task_id=16, use_task_id=False)
+    model = build(tmp_path / "m", "ernie")
+    choose_path(model, FUSED, "cpu")
+    assert isinstance(model.embeddings()[0].fused, FusedEmbeddings)
+    assert model.embeddings()[0](paddle.zeros([0, 5], dtype="int64")).shape == [0, 5, 32]
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float64"])
@@ -205,19 +209,16 @@ def test_cast_weights_are_not_read_as_float32(tmp_path, dtype):
 def test_weights_of_a_wrong_width_raise_paddles_error():
     layer, fused = fused_layer()
     fused(inputs())
+    layer.linear1, layer.linear2 = nn.Linear(32, 160), nn.Linear(160, 32)
+    np.testing.assert_allclose(fused(inputs()).numpy(), layer(inputs()).numpy(), atol=1e-5)
+    layer, fused = fused_layer()
+    fused(inputs())
     layer.linear1.weight = layer.create_parameter([32, 16])  # its bias stays as long as before
     with pytest.raises(ValueError, match="shape"):
         fused(inputs())
     layer, fused = fused_layer()
     with pytest.raises(ValueError):
         fused(inputs(3, 5, 16))
-
-
-def test_sublayers_of_a_fused_layer_can_be_replaced():
-    layer, fused = fused_layer()
-    fused(inputs())
-    layer.linear1, layer.linear2 = nn.Linear(32, 160), nn.Linear(160, 32)
-    np.testing.assert_allclose(fused(inputs()).numpy(), layer(inputs()).numpy(), atol=1e-5)
 
 
 def test_casting_weights_before_backward_is_an_error():
@@ -234,13 +235,6 @@ def test_an_empty_batch_raises_paddles_error(shape):
     # Messages of Paddle 2.6 and 3; a later Paddle may accept an empty batch.
     with pytest.raises(ValueError, match="must not be equal 0|Broadcast dimension mismatch"):
         fused(paddle.zeros(shape))
-
-
-def test_empty_ids_are_left_to_paddle(tmp_path):
-    model = build(tmp_path / "m", "ernie")
-    choose_path(model, FUSED, "cpu")
-    assert isinstance(model.embeddings()[0].fused, FusedEmbeddings)
-    assert model.embeddings()[0](paddle.zeros([0, 5], dtype="int64")).shape == [0, 5, 32]
 
 
 def test_second_derivatives_are_rejected(tmp_path):

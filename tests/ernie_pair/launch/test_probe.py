@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from children import output_of
 from places import ROOT
 from tiny_pair import write_model, write_pairs
 from waiting import until
@@ -62,32 +63,23 @@ def test_the_fastest_is_chosen_and_a_slower_one_ends_the_search(monkeypatch, cap
     assert "  4 processes x 2 threads: 800 ms\n" in capsys.readouterr().err
 
 
-def test_a_candidate_that_fails_is_reported_and_skipped(monkeypatch, capsys):
+def test_candidates_that_fail_or_exceed_memory_are_skipped(monkeypatch, capsys):
     timed(monkeypatch, of_1="it ended with exit code 2: no such file", of_2=0.5)
     assert measure(candidates(1, 2)).processes == 2
     assert "1 process x 8 threads: it ended with exit code 2: no such file\n" in capsys.readouterr().err
-
-
-def test_it_is_an_error_if_no_candidate_can_be_timed(monkeypatch):
     timed(monkeypatch, of_1="no answer", of_2="no answer")
     with pytest.raises(InputError, match="could not time a step; give a number"):
         measure(candidates(1, 2))
-
-
-def test_candidates_that_exceed_memory_are_not_tried(monkeypatch, capsys):
     tried = timed(monkeypatch, of_1=0.9, of_2=0.5, of_4=0.2)
     monkeypatch.setattr(probe, "free_memory", lambda: 3 * float(1 << 20))
     assert measure(candidates(1, 2, 4)).processes == 2 and tried == [1, 2]
     assert "4 processes x 2 threads: not tried" in capsys.readouterr().err
 
 
-def test_the_error_of_a_failed_process_is_reported():
+def test_failed_and_silent_processes_are_reported(monkeypatch):
     (candidate,) = candidates(1)
     broken = candidate._replace(flags=[*candidate.flags, "--max_seq_len=1"])
     assert "it ended with exit code 2: --max_seq_len 1 is below" in probe._time(broken)
-
-
-def test_a_process_that_does_not_answer_is_stopped(monkeypatch):
     monkeypatch.setattr(probe, "SECONDS", 0.01)
     assert probe._time(*candidates(1)) == "no answer in 0 s"
 
@@ -116,14 +108,7 @@ time_steps.open_pretrain_steps(parse_config(PretrainConfig, sys.argv[1:]), World
 def test_pretraining_steps_are_timed_with_the_runs_allocator(folder):
     flags = [*CORPUS, "--device=cpu", "--model_type=ernie", "--max_seq_len=24", "--micro_batch_size=2"]
     flags.append("--kernels=plain")
-    said = subprocess.run(
-        [sys.executable, "-c", PRETRAINS, *flags],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert said.returncode == 0 and "kept" not in said.stdout, said.stderr
+    assert "kept" not in output_of("-c", PRETRAINS, *flags, cwd=folder)
 
 
 LAUNCHES = """

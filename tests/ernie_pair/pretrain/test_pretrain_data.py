@@ -1,15 +1,22 @@
+import multiprocessing
+import os
+import signal
+
 import numpy as np
 import pytest
 from tiny_pretrain import CHARACTERS, flags, write_corpus, write_model
 from tiny_pretrain_data import SPEC, opened
+from waiting import until
 
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, LostProcessError
 from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.pretrain import data as loader
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
+from ernie_pair.pretrain.data import Loader, count_workers, open_pretrain_data
+from ernie_pair.runtime.cpu import Share
 from ernie_pair.runtime.processes.world import World
 
 
@@ -36,10 +43,12 @@ def test_a_blend_reads_its_corpora_in_exact_proportion(world):
         assert np.array_equal(train[number].input_ids, sample.input_ids)
 
 
-def test_a_blend_resumes_where_it_stopped(world):
+def test_a_blend_resumes_and_begins_like_a_shorter_run(world):
     updates = [batch["input_ids"] for group in blended(world).updates(0) for batch in group]
     resumed = [batch["input_ids"] for group in blended(world).updates(4 * 4) for batch in group]
     assert len(updates) == 6 and all(map(np.array_equal, updates[4:], resumed))
+    short, long = blended(world).datasets["train"], blended(world, max_steps=50).datasets["train"]
+    assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))
 
 
 @pytest.mark.parametrize("parts", ["a", "ab"])
@@ -56,20 +65,10 @@ def test_an_epoch_reads_every_sentence_about_once(world, parts):
     assert data.samples_per_epoch == pytest.approx(exact, rel=0.05)
 
 
-def test_a_longer_run_begins_with_the_shorter_runs_samples(world):
-    short, long = blended(world).datasets["train"], blended(world, max_steps=50).datasets["train"]
-    assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))
-
-
 def test_other_blend_weights_change_the_fingerprint(world):
     other = opened(world, f"2 {world / 'a'} 1 {world / 'b'}")
     assert len({blended(world).fingerprint, other.fingerprint, opened(world).fingerprint}) == 3
     assert opened(world).fingerprint == opened(world).corpora[0].fingerprint
-
-
-def test_the_error_names_a_missing_blend_folder(world):
-    with pytest.raises(InputError, match="data/none is not a folder"):
-        opened(world, f"1 {world / 'a'} 2 data/none")
 
 
 def test_without_the_sop_head_samples_have_one_segment(world):
@@ -79,9 +78,6 @@ def test_without_the_sop_head_samples_have_one_segment(world):
     samples = [data.datasets["train"][number] for number in range(24)]
     assert max(len(sample.input_ids) for sample in samples) == 32
     assert {int((sample.input_ids == 2).sum()) for sample in samples} == {1}
-
-
-def test_binary_head_is_part_of_the_cache_key(world):
     with_head, without = opened(world), opened(world, binary_head="false")
     rows = [data.datasets["train"].sample_map for data in (with_head, without)]
     assert not np.array_equal(*rows)
@@ -108,6 +104,7 @@ def test_a_custom_masking_function_is_used(world):
         ({"favor_longer_ngram": "true", "max_ngrams": 1}, "raise max_ngrams"),
         ({"masking_fn": "nothing"}, "package.module:function"),
         ({"input_dir": "5.0 data/a 7.0"}, "weight 7.0 has no folder"),
+        ({"input_dir": "1 data/none 2 data/a"}, "data/none is not a folder"),
     ],
 )
 def test_invalid_flag_combinations_are_refused(world, changes, message):
@@ -154,21 +151,91 @@ def test_corpus_twin_tokens_need_no_rows_in_the_model(plain, vocab_of):
         assert all(batch["input_ids"].max() < rows > batch["masked_lm_labels"].max() for batch in group)
 
 
-def test_a_vocabulary_larger_than_the_model_is_refused(world):
+def test_a_vocabulary_or_model_that_does_not_fit_is_refused(world):
     with pytest.raises(InputError, match=r"53 tokens and the model 28 rows: '\[UNK\]', line 53, has none"):
         opened(world, spec=SPEC.replace(vocab_size=28))
     with pytest.raises(InputError, match="the model 20 rows"):
         opened(world, spec=SPEC.replace(vocab_size=20))
-
-
-def test_a_model_that_does_not_fit_the_samples_is_refused(world):
     one_type = SPEC.replace(type_vocab_size=1)
     with pytest.raises(InputError, match="use binary_head=False"):
         opened(world, spec=one_type)
-    assert opened(world, spec=one_type, binary_head="false") and opened(
-        world, spec=SPEC.replace(type_vocab_size=0)
-    )
-    with pytest.raises(
-        InputError, match=r"\[PAD\] is token 0 of vocab.txt, but the model masks its pad_token_id 5"
-    ):
+    assert opened(world, spec=one_type, binary_head="false")
+    assert opened(world, spec=SPEC.replace(type_vocab_size=0))
+    with pytest.raises(InputError, match=r"\[PAD\] is token 0 of vocab.txt, .* masks its pad_token_id 5"):
         opened(world, spec=SPEC.replace(pad_token_id=5))
+
+
+# --- batches made ahead of time by workers
+
+
+BATCHES = [range(first, first + 3) for first in range(0, 60, 3)]
+
+
+class Squares:
+    """Unless ``has_all``, item 31 raises IndexError and item 32 kills the process that asks for it."""
+
+    def __init__(self, has_all=True):
+        self.has_all = has_all
+
+    def __getitem__(self, index):
+        if index == 31 and not self.has_all:
+            raise IndexError("item 31")
+        if index == 32 and not self.has_all:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index * index
+
+
+@pytest.mark.parametrize("asked, cores, started", [(0, 1, 0), (2, 1, 1), (2, 8, 2), (9, 4, 4)])
+def test_workers_are_limited_to_the_cores_of_the_process(asked, cores, started, monkeypatch, caplog):
+    monkeypatch.setattr(loader, "cpu_share", lambda: Share(list(range(cores)), cores, is_own=True))
+    with caplog.at_level("INFO"):
+        assert count_workers(asked) == started
+    assert ("as many as this process has cores" in caplog.text) is (started < asked)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_batches_come_in_order_from_any_number_of_workers(num_workers):
+    with Loader(Squares(), list, num_workers) as loader:
+        for _ in range(2):  # the workers are reused
+            assert list(loader.batches(BATCHES)) == [[index * index for index in each] for each in BATCHES]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_is_raised_in_place_of_its_batch(num_workers):
+    with Loader(Squares(has_all=False), list, num_workers) as loader:
+        batches = loader.batches(BATCHES)
+        assert [next(batches) for _ in range(10)][-1] == [27 * 27, 28 * 28, 29 * 29]
+        with pytest.raises(IndexError, match="item 31"):
+            next(batches)
+
+
+def test_killed_and_late_workers_are_reported_and_ended(monkeypatch):
+    dying = [[0], [1], [32], [2]]
+    with Loader(Squares(has_all=False), list, 1) as one, pytest.raises(LostProcessError):
+        list(one.batches(dying))
+    monkeypatch.setattr(loader, "START_SECONDS", 0.0)  # nobody waits for the others
+    late = Loader(Squares(), list, 2)
+    with pytest.raises(LostProcessError, match="not all 2 loader processes have started within 0 s; lower"):
+        late.__enter__()
+    until(lambda: not multiprocessing.active_children(), seconds=20)
+
+
+class Processes:
+    """A dataset whose items say which process made them, and whether it has seen a later change."""
+
+    said = "before"
+
+    def __getitem__(self, index):
+        return os.getpid(), self.said
+
+
+def test_all_processes_are_forked_before_the_first_batch():
+    """Nothing this process does after entering the context, such as opening a GPU, affects the workers."""
+    dataset = Processes()
+    with Loader(dataset, list, 3) as loader:
+        children = set(multiprocessing.active_children())
+        Processes.said = dataset.said = "after"
+        made = [one for batch in loader.batches(BATCHES) for one in batch]
+        assert len(children) == 3 and set(multiprocessing.active_children()) == children
+    pids, said = map(set, zip(*made))
+    assert said == {"before"} and pids <= {child.pid for child in children}

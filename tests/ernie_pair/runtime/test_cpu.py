@@ -285,12 +285,9 @@ def test_the_launchers_thread_count_is_known_through_a_shell(tmp_path):
     assert said.count("asked nothing found 1\n") == 2
 
 
-def test_manually_started_ranks_keep_their_omp_num_threads():
+def test_omp_num_threads_set_by_others_is_told_from_the_users():
     """Nothing shows that a launcher has set OMP_NUM_THREADS=1."""
     assert "asked 1 found 1\n" in output_of("-c", SAYS, PADDLE_TRAINER_ID="0", OMP_NUM_THREADS="1")
-
-
-def test_omp_num_threads_set_by_paddle_is_not_the_users():
     before = "import os\nos.environ.pop('OMP_NUM_THREADS', None)\nimport paddle\n"
     assert "asked nothing found 1\n" in output_of("-c", before + SAYS, **CLEAN)
 

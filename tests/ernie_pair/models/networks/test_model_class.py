@@ -207,11 +207,8 @@ def test_an_in_memory_custom_model_trains_without_a_flag(here):
     again, _ = load_classifier(str(best), told)
     assert again.scale.numpy() == model.scale.numpy()
 
-
-def test_a_locally_defined_model_class_is_refused(here):
     class Hidden(PairClassifier):
         pass
 
-    source = open_model(str(here / "new"), model_type="ernie", from_scratch=True)
     with pytest.raises(InputError, match="Hidden cannot be found again by its name; define it at the top"):
         build_classifier(source, seed=1, dropout=0.0, model_class=Hidden)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import paddle
 import pytest
+from safetensors.numpy import save_file
 from tiny_pair import write_model
 from tiny_ship import write_trained
 
@@ -12,6 +13,7 @@ from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.weights.weight_files import read_weights
 
 TEXTS = ["今天气很好", "我", "", "你她它" * 30, "昨天很坏"]
 
@@ -64,19 +66,12 @@ def test_pooling_matches_paddlenlps_hidden_states(model):
     assert np.abs(first - states[0] / np.linalg.norm(states[0])).max() < 1e-5
 
 
-def test_the_fingerprint_changes_when_the_vectors_would(model, tmp_path):
+def test_the_fingerprint_is_that_of_the_vectors_alone(model, tmp_path):
     known = fingerprint_of(model)
     assert known == fingerprint_of(model, batch_size=3)
     others = [fingerprint_of(model, pooling="first_token"), fingerprint_of(model, max_seq_len=30)]
     others.append(fingerprint_of(write_trained(tmp_path / "m", initializer_range=0.2)))
     assert len({known, *others}) == 4 and all(len(one) == 64 for one in others)
-
-
-def test_the_fingerprint_ignores_the_classifier(model, tmp_path):
-    from safetensors.numpy import save_file
-
-    from ernie_pair.weights.weight_files import read_weights
-
     arrays = read_weights(model / "model_state.pdparams")
     folder = write_model(tmp_path / "bare", **_config_of(model))
     save_file({k: v for k, v in arrays.items() if "classifier" not in k}, str(folder / "model.safetensors"))
@@ -101,24 +96,14 @@ def test_invalid_embedder_options_are_refused(model, changes, name, reason):
         open_embedder(model / name if name else model, options=options(**changes))
 
 
-def test_input_that_is_not_a_list_of_texts_is_refused(model):
+def test_bad_texts_vectors_and_weights_are_refused(model, tmp_path):
     embedder = open_embedder(model, options=options())
     for wrong in ("今天", [1], [None]):
         with pytest.raises(InputError, match="a list of texts"):
             embedder.embed(wrong)
-
-
-def test_zero_and_non_finite_vectors_are_refused():
     for wrong in (np.nan, np.inf, 0):
         with pytest.raises(NumbersError, match="the vector of text 1 is NaN, infinite or zero"):
             unit_rows(np.array([[1, 1], [wrong, wrong * 0 if wrong == 0 else 1]], np.float32), "model")
-
-
-def test_a_missing_weight_is_an_error(model, tmp_path):
-    from safetensors.numpy import save_file
-
-    from ernie_pair.weights.weight_files import read_weights
-
     arrays = read_weights(model / "model_state.pdparams")
     folder = write_model(tmp_path / "bare", **_config_of(model))
     kept = {name: array for name, array in arrays.items() if "layers.0.norm1" not in name}

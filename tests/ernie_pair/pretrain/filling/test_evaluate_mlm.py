@@ -2,14 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from foreign_weights import write_checkpoints
-from places import ROOT
+from package_command import command
 from tiny_pretrain import write_corpus, write_model
 
 from data_tools.corpus.megatron import find_corpus, open_corpus
@@ -90,22 +88,16 @@ def test_sop_metrics_are_omitted_when_unavailable(place, tmp_path):
     assert without_head["masked_tokens"] != of_one_segment["masked_tokens"]
 
 
-def test_rerunning_the_same_evaluation_does_nothing(place, tmp_path, capsys):
-    config = config_of(place, tmp_path / "out.json")
-    first = evaluate_mlm(config)
-    assert evaluate_mlm(config) == first
-    assert "nothing to do" in capsys.readouterr().err
-    with pytest.raises(InputError, match="num_samples"):
-        evaluate_mlm(replace(config, num_samples=SAMPLES + 1))
-
-
-def test_another_corpus_named_by_its_prefix_is_not_the_same(place, tmp_path):
-    output = tmp_path / "out.json"
+def test_rerunning_does_nothing_unless_something_is_another(place, tmp_path, capsys):
     corpus = find_corpus(str(place / "corpus"), "--input_dir")
-    evaluate_mlm(config_of(place, output, input_dir=str(corpus)))
+    config = config_of(place, tmp_path / "out.json", input_dir=str(corpus))
+    first = evaluate_mlm(config)
+    assert evaluate_mlm(config) == first and "nothing to do" in capsys.readouterr().err
     other = write_corpus(tmp_path / "other", place / "model", seed=2)
-    with pytest.raises(InputError, match="input_dir"):
-        evaluate_mlm(config_of(place, output, input_dir=str(find_corpus(str(other), "--input_dir"))))
+    changes = {"num_samples": SAMPLES + 1, "input_dir": str(find_corpus(str(other), "--input_dir"))}
+    for name, value in changes.items():
+        with pytest.raises(InputError, match=name):
+            evaluate_mlm(replace(config, **{name: value}))
 
 
 def test_impossible_evaluations_are_refused(place, tmp_path):
@@ -118,8 +110,6 @@ def test_impossible_evaluations_are_refused(place, tmp_path):
         evaluate_mlm(config_of(place, out, part="test", split="90,10,0"))
     assert not out.exists()
 
-
-def test_a_model_that_does_not_fit_the_samples_is_refused(place, tmp_path):
     def with_config(**changes):
         folder = tmp_path / "_".join(changes)
         shutil.copytree(place / "whole", folder)
@@ -157,24 +147,18 @@ def with_first_logit(value):
     return model
 
 
-def test_the_loss_is_averaged_over_tokens_not_samples():
+def test_the_loss_is_over_tokens_finite_and_of_some(monkeypatch):
     """A model that is certain of one token and predicts the others uniformly."""
     samples = [MadeUpSample(1), MadeUpSample(3)]
     found = measure_masked_loss(with_first_logit(100.0), samples, 0, 8, 2, 5)
     assert found["lm_loss"] == pytest.approx(3 * np.log(4) / 4)
     assert (found["masked_tokens"], found["samples"]) == (4, 2)
-
-
-def test_a_huge_loss_has_a_finite_perplexity(monkeypatch):
-    """Paddle caps the loss of a token on a CPU, but not on a GPU."""
+    with pytest.raises(InputError, match="no token of the 2 samples is masked, so there is no loss"):
+        measure_masked_loss(with_first_logit(0.0), [MadeUpSample(0)] * 2, 0, 8, 2, 5)
+    # Paddle caps the loss of a token on a CPU, but not on a GPU
     monkeypatch.setattr(masked_loss, "_sums_of", lambda model, batch: np.array([[1000.0, 0, 1, 0, 0, 0]]))
     found = measure_masked_loss(None, [MadeUpSample(1)], 0, 8, 2, 5)
     assert found["lm_loss"] == 1000 and np.isfinite(found["perplexity"])
-
-
-def test_samples_without_masked_tokens_are_refused():
-    with pytest.raises(InputError, match="no token of the 2 samples is masked, so there is no loss"):
-        measure_masked_loss(with_first_logit(0.0), [MadeUpSample(0)] * 2, 0, 8, 2, 5)
 
 
 def interval_of(losses, documents):
@@ -197,10 +181,7 @@ def test_text_that_is_used_several_times_is_counted(place, tmp_path, capsys):
     assert evaluate_mlm(config)["documents"] == corpus.num_documents
     told = f"the {corpus.num_documents} documents of --part all give fewer than --num_samples 400"
     assert told in capsys.readouterr().err
-
-
-def test_text_that_is_used_once_gives_no_warning(place, tmp_path, capsys):
-    found = evaluate_mlm(config_of(place, tmp_path / "out.json", num_samples=3))
+    found = evaluate_mlm(config_of(place, tmp_path / "few.json", num_samples=3))
     assert 0 < found["documents"] <= 3
     assert "--num_samples" not in capsys.readouterr().err
 
@@ -215,8 +196,6 @@ def test_the_command_writes_a_file_and_prints_the_loss(place, tmp_path):
         tmp_path / "o",
     ]
     words += ["--part", "all", "--num_samples", 8, "--max_seq_len", LENGTH, "--device", "cpu"]
-    command = [sys.executable, "-m", "ernie_pair", "evaluate-mlm", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    said = json.loads((tmp_path / "o").read_text())
-    assert done.stdout.startswith(f"lm_loss {said['lm_loss']:.4f}")
+    done = command("evaluate-mlm", *words)
+    assert done.code == 0, done.told
+    assert done.said.startswith(f"lm_loss {json.loads((tmp_path / 'o').read_text())['lm_loss']:.4f}")

@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 from itertools import product
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from foreign_weights import write_checkpoints
-from places import ROOT
+from package_command import command
 from tiny_pretrain import CHARACTERS, VOCAB, write_model
 
 from data_tools.files.errors import CheckpointError, InputError
@@ -119,28 +118,9 @@ def test_adjacent_masks_form_one_slot(text, slots, theirs):
     assert all(masked.ids[place] == tokenizer.mask_id for slot in slots for place in slot)
 
 
-def test_tokens_are_joined_into_text():
+def test_tokens_and_small_probabilities_are_shown():
     assert join_tokens(["北", "京"]) == "北京" and join_tokens(["new", "##s"]) == "news"
     assert join_tokens(["new", "york", "的"]) == "new york的" and join_tokens(["天", "##地"]) == "天地"
-
-
-def test_stdin_is_read_and_a_table_is_printed(theirs, monkeypatch, capsys):
-    text = io.BytesIO("\ufeff天[MASK]玄\n\n黄[MASK][MASK]\r\n".encode())
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=text, closed=False))
-    given = ["--model_name_or_path", str(theirs / "dynamic"), "--text_file", "-", "--top_k", "2"]
-    fill_mask(parse_config(FillMaskConfig, [*given, "--device", "cpu"]))
-    shown = capsys.readouterr().out
-    assert shown.count(" %  ") == 4 and "word 1 (2 masks)" in shown
-    assert shown.startswith("天[MASK]玄\n")  # without the byte-order mark
-
-
-def test_fill_mask_refuses_a_closed_stdin(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match="text_file -: standard input is closed; give a file"):
-        fill_mask(FillMaskConfig("no such model", text_file="-", device="cpu"))
-
-
-def test_a_small_probability_is_not_shown_as_zero():
     likely = [("天", ["天"], [5], 0.98765, "天"), ("地", ["地"], [6], 0.0000456, "地")]
     slot = FilledSlot(0, 6, 1, [Filling(*each) for each in likely])
     lines = _table("[MASK]", [slot]).splitlines()
@@ -148,24 +128,32 @@ def test_a_small_probability_is_not_shown_as_zero():
     assert lines[2].index(" %") == lines[3].index(" %")
 
 
+def test_stdin_is_read_if_open_and_a_table_is_printed(theirs, monkeypatch, capsys):
+    text = io.BytesIO("\ufeff天[MASK]玄\n\n黄[MASK][MASK]\r\n".encode())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=text, closed=False))
+    given = ["--model_name_or_path", str(theirs / "dynamic"), "--text_file", "-", "--top_k", "2"]
+    fill_mask(parse_config(FillMaskConfig, [*given, "--device", "cpu"]))
+    shown = capsys.readouterr().out
+    assert shown.count(" %  ") == 4 and "word 1 (2 masks)" in shown
+    assert shown.startswith("天[MASK]玄\n")  # without the byte-order mark
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="text_file -: standard input is closed; give a file"):
+        fill_mask(FillMaskConfig("no such model", text_file="-", device="cpu"))
+
+
 def test_the_command_writes_json_and_a_rerun_does_nothing(theirs, tmp_path):
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n{CHARACTERS[:5]}[MASK]\n", encoding="utf-8")
-    command = [
-        *(sys.executable, "-m", "ernie_pair", "fill-mask", "--model_name_or_path", theirs / "dynamic"),
-        *("--text_file", tmp_path / "texts.txt", "--output", tmp_path / "out.jsonl", "--format", "json"),
-        *("--device", "cpu"),
-    ]
-    first, again = (
-        subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True) for _ in range(2)
-    )
-    assert first.returncode == 0, first.stderr
-    assert again.returncode == 0 and "nothing to do" in again.stderr
+    words = ["--model_name_or_path", theirs / "dynamic", "--text_file", tmp_path / "texts.txt"]
+    words += ["--output", tmp_path / "out.jsonl", "--format", "json", "--device", "cpu"]
+    first, again = (command("fill-mask", *words) for _ in range(2))
+    assert first.code == 0, first.told
+    assert again.code == 0 and "nothing to do" in again.told
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     one, two = map(json.loads, lines)
     assert one["text"] == TEXT and [slot["masks"] for slot in one["slots"]] == [1, 2]
     assert len(two["slots"][0]["fillings"]) == 5
-    other = subprocess.run([*map(str, command), "--top_k", "2"], cwd=ROOT, capture_output=True, text=True)
-    assert other.returncode == 2 and "--top_k 5 and not 2" in other.stderr.strip().splitlines()[-1]
+    other = command("fill-mask", *words, "--top_k", 2)
+    assert other.code == 2 and "--top_k 5 and not 2" in other.told.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -192,12 +180,15 @@ def test_a_bad_line_is_reported_and_no_output_is_left(theirs, tmp_path, line, me
         ({"text": "天[MASK]", "top_k": 0}, "top_k=0 is below 1"),
     ],
 )
-def test_missing_or_invalid_flags_are_refused(asked, message):
+def test_missing_or_invalid_flags_are_refused(filler, asked, message):
     with pytest.raises(InputError, match=message):
         fill_mask(FillMaskConfig("model", **asked))
+    for name, value in product(("top_k", "beam_size"), (0, -1)):
+        with pytest.raises(InputError, match=f"{name} {value} is below 1"):
+            filler.fill(TEXT, **{name: value})
 
 
-def test_a_model_without_the_mlm_head_is_refused(theirs, tmp_path):
+def test_models_without_head_or_weights_are_refused(theirs, tmp_path):
     source = open_model(str(theirs / "pickled"), model_type="", from_scratch=False)
     weights = {
         n: a for n, a in MaskFiller(str(theirs / "single")).model.state_dict().items() if "cls" not in n
@@ -205,6 +196,10 @@ def test_a_model_without_the_mlm_head_is_refused(theirs, tmp_path):
     write_model_folder(tmp_path, source, {name: array.numpy() for name, array in weights.items()})
     with pytest.raises(CheckpointError, match=r"holds no cls\.predictions\.\*"):
         MaskFiller(str(tmp_path))
+    folder = write_model(tmp_path / "bare")
+    with pytest.raises(InputError, match="holds no weights .*; add them, or give another model$") as caught:
+        MaskFiller(str(folder), "cpu")
+    assert "scratch" not in caught.value.message
 
 
 def test_ernie_gram_fills_masks_with_or_without_the_sop_head(theirs, tmp_path):
@@ -218,16 +213,3 @@ def test_ernie_gram_fills_masks_with_or_without_the_sop_head(theirs, tmp_path):
         tmp_path / "less", source, {name: a for name, a in state.items() if "seq_relationship" not in name}
     )
     assert words(MaskFiller(str(tmp_path / "less")), TEXT) == words(filler, TEXT)
-
-
-def test_top_k_and_beam_size_below_one_are_refused(filler):
-    for name, value in product(("top_k", "beam_size"), (0, -1)):
-        with pytest.raises(InputError, match=f"{name} {value} is below 1"):
-            filler.fill(TEXT, **{name: value})
-
-
-def test_no_training_flag_is_suggested_for_missing_weights(tmp_path):
-    folder = write_model(tmp_path / "bare")
-    with pytest.raises(InputError, match="holds no weights .*; add them, or give another model$") as caught:
-        MaskFiller(str(folder), "cpu")
-    assert "scratch" not in caught.value.message
