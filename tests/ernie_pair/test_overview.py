@@ -1,4 +1,4 @@
-"""The list of commands, the versions, and the error for an unknown command."""
+"""The list of commands, the versions, the error for an unknown command, and what the package offers."""
 
 import ast
 import platform

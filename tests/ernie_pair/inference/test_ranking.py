@@ -1,4 +1,4 @@
-"""Ranking many candidates: the best ones, in a fixed order, in bounded memory."""
+"""Ranking many candidates in a fixed order and bounded memory; and the rows of tokens that models read."""
 
 import doctest
 

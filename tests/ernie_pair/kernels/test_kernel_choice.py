@@ -1,4 +1,4 @@
-"""Which path a model takes: every reason for the plain path, every error, and where they are reported."""
+"""Which path a model takes: every reason for the plain one, every error, and what processes agree on."""
 
 import ctypes
 import hashlib

@@ -1,4 +1,4 @@
-"""Buffers return to the pool when they are dropped, and no two holders ever share one."""
+"""Buffers return to the pool when dropped, no two holders share one; and how fast products are."""
 
 import threading
 from types import SimpleNamespace

@@ -1,3 +1,5 @@
+"""What config.json says of a model, and the folders of new ones."""
+
 import json
 from pathlib import Path
 

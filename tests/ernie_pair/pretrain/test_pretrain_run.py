@@ -136,32 +136,6 @@ def test_a_warm_start_begins_where_the_weights_left_off(world, whole, dynamic):
     assert events(world / "warm")[0]["lm_loss"] == left_off["lm_loss"]
 
 
-def test_an_exported_model_can_initialize_a_run(world):
-    pretrain(world, world / "exports", save_steps=2, max_steps=2)
-    exported = world / "exports" / "model_2"
-    pretrain(world, world / "again", model_name_or_path=exported, from_scratch="false", max_steps=1)
-    assert events(world / "again")[-1]["step"] == 1
-
-
-def test_a_recipe_file_with_generated_names_is_converted(world, whole, dynamic, tmp_path):
-    """`paddle.static.save` names parameters in order of creation, linear_0.w_0 and so on."""
-    import pickle
-
-    import paddle
-    from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
-
-    with paddle.utils.unique_name.guard():
-        model = ErnieForPretraining(ErnieConfig.from_pretrained(str(world / "model")))
-    trained = arrays(whole)
-    generated = {model.state_dict()[name].name: array for name, array in trained.items()}
-    (tmp_path / "static_vars.pdparams").write_bytes(pickle.dumps(generated, protocol=2))
-    words = ["--static_model_path", tmp_path / "static_vars", "--output_dir", tmp_path / "out"]
-    done = convert(*words, "--model_name_or_path", world / "model")
-    assert done.returncode == 0, done.stderr
-    written = (tmp_path / "out" / "model_state.pdparams").read_bytes()
-    assert written == (dynamic / "model_state.pdparams").read_bytes()
-
-
 def test_an_unknown_parameter_is_refused_and_nothing_is_written(whole, world, tmp_path):
     from safetensors.numpy import save_file
 
