@@ -12,8 +12,7 @@ import paddle
 import pytest
 
 from data_tools.files.keyed_cache import user_cache
-from ernie_pair.kernels import operator as compile_operator
-from ernie_pair.kernels import operator as encoder_operator
+from ernie_pair.kernels import operator
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import FOLDER, OperatorError, find_operator
 
@@ -60,7 +59,7 @@ def test_the_cache_key_covers_paddle_machine_and_sources(compiler, tmp_path, mon
     assert set(note["sources"]) == {"fused_operator.cc", "adamw_operator.h", "fused.h"}
     monkeypatch.setenv("CXX", str(tmp_path / "absent"))
     assert find_operator(tmp_path) == first  # a cached operator needs no compiler
-    monkeypatch.setattr(compile_operator, "HEADER", first)
+    monkeypatch.setattr(operator, "HEADER", first)
     with pytest.raises(OperatorError, match="there is no compiler"):
         find_operator(tmp_path)
 
@@ -96,44 +95,39 @@ def test_compilations_that_fail_are_quoted_with_a_fix(compiler, tmp_path, monkey
 
 @needs_kernels
 def test_an_invalid_operator_is_recompiled_once_then_fails(compiler, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoder_operator, "_registered", {})
+    monkeypatch.setattr(operator, "_registered", {})
     with pytest.raises(OperatorError, match="Paddle cannot load it"):
-        encoder_operator.load_operator(open_kernels(), 1, tmp_path)
+        operator.load_operator(open_kernels(), 1, tmp_path)
     assert count(compiler) == 2  # one retry, and no more
 
 
 @needs_kernels
 def test_an_operator_that_does_not_load_is_recompiled(compiler, tmp_path, monkeypatch):
     """As when another machine sharing the home folder has compiled it with a newer C++ library."""
-    stale = find_operator(tmp_path)
-    monkeypatch.setenv("CXX", str(second_compiler(tmp_path)))
-    monkeypatch.setattr(encoder_operator, "_registered", {})
-    monkeypatch.setattr(encoder_operator, "register_operators", refuse_half_an_operator)
+
+    def refuse_half(path):
+        if path.read_text().startswith("half"):
+            raise RuntimeError("version GLIBCXX_3.4.99 not found")
+
+    stale, second = find_operator(tmp_path), tmp_path / "cxx2"
+    second.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf "another operator" > "$2"\n')
+    second.chmod(0o755)
+    monkeypatch.setenv("CXX", str(second))
+    monkeypatch.setattr(operator, "_registered", {})
+    monkeypatch.setattr(operator, "register_operators", refuse_half)
     opened = SimpleNamespace(fused_operator_open=lambda *given: None)
-    monkeypatch.setattr(encoder_operator.ctypes, "CDLL", lambda path: opened)
-    encoder_operator.load_operator(open_kernels(), 1, tmp_path)
+    monkeypatch.setattr(operator.ctypes, "CDLL", lambda path: opened)
+    operator.load_operator(open_kernels(), 1, tmp_path)
     assert stale.read_text() == "another operator" and count(compiler) == 1
     assert find_operator(tmp_path) == stale
 
 
-def second_compiler(folder):
-    path = folder / "cxx2"
-    path.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf "another operator" > "$2"\n')
-    path.chmod(0o755)
-    return path
-
-
-def refuse_half_an_operator(path):
-    if path.read_text().startswith("half"):
-        raise RuntimeError("version GLIBCXX_3.4.99 not found")
-
-
 def test_forget_operator_keeps_a_file_replaced_meanwhile(compiler, tmp_path):
     path = find_operator(tmp_path)
-    compile_operator.forget_operator(path, path.stat().st_ino + 1)
+    operator.forget_operator(path, path.stat().st_ino + 1)
     assert path.exists()
-    compile_operator.forget_operator(path, path.stat().st_ino)
-    compile_operator.forget_operator(path, 0)
+    operator.forget_operator(path, path.stat().st_ino)
+    operator.forget_operator(path, 0)
     assert {each.suffix for each in (tmp_path / FOLDER).iterdir()} == {".lock"}
 
 

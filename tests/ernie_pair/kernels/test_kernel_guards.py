@@ -30,6 +30,13 @@ from ernie_pair.runtime.paddle_patches.layers import own_forward
 pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 
 
+def build_fused(folder, family="ernie_gram", flags=FUSED, **shape):
+    """A classifier on the path of the fused kernels."""
+    model = build(folder, family, **shape)
+    choose_path(model, flags, "cpu")
+    return model
+
+
 class Doubled(nn.Linear):
     """A linear layer with extra computation, like LoRALinear."""
 
@@ -58,23 +65,28 @@ def weight_norm(model):
     linear.weight_g.set_value(linear.weight_g * 2)
 
 
+def hook(find, before=False):
+    """A change that doubles what a part of the model answers, or what it is given."""
+    if before:
+        return lambda model: find(model).register_forward_pre_hook(lambda layer, given: (given[0] * 2,))
+    return lambda model: find(model).register_forward_post_hook(doubled)
+
+
 CHANGES = {  # to the layers
     "subclass": subclass,
     "forward of its own": own_function,
-    "hook after": lambda model: model.layers()[1].linear2.register_forward_post_hook(doubled),
-    "hook before": lambda model: model.layers()[0].self_attn.q_proj.register_forward_pre_hook(
-        lambda layer, given: (given[0] * 2,)
-    ),
-    "hook of the attention": lambda model: model.layers()[0].self_attn.register_forward_post_hook(doubled),
-    "hook of the dropout": lambda model: model.layers()[0].dropout1.register_forward_post_hook(doubled),
+    "hook after": hook(lambda model: model.layers()[1].linear2),
+    "hook before": hook(lambda model: model.layers()[0].self_attn.q_proj, before=True),
+    "hook of the attention": hook(lambda model: model.layers()[0].self_attn),
+    "hook of the dropout": hook(lambda model: model.layers()[0].dropout1),
     "weight norm": weight_norm,
     "two epsilons": lambda model: setattr(model.layers()[0].norm2, "_epsilon", 1e-3),
     "other activation": lambda model: setattr(model.layers()[0], "activation", nn.functional.tanh),
 }
 OF_EMBEDDINGS = {
-    "hook of words": lambda model: model.embeddings()[0].word_embeddings.register_forward_post_hook(doubled),
-    "hook of the norm": lambda model: model.embeddings()[0].layer_norm.register_forward_post_hook(doubled),
-    "hook of the dropout": lambda model: model.embeddings()[0].dropout.register_forward_post_hook(doubled),
+    "hook of words": hook(lambda model: model.embeddings()[0].word_embeddings),
+    "hook of the norm": hook(lambda model: model.embeddings()[0].layer_norm),
+    "hook of the dropout": hook(lambda model: model.embeddings()[0].dropout),
 }
 
 
@@ -98,8 +110,7 @@ def fused_and_plain(model, **given):
     "change", [*CHANGES.values(), *OF_EMBEDDINGS.values()], ids=[*CHANGES, *OF_EMBEDDINGS]
 )
 def test_a_module_changed_after_kernel_choice_takes_effect(tmp_path, caplog, change):
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     before = states(model)
     change(model)
     caplog.set_level(logging.WARNING)
@@ -139,14 +150,12 @@ def test_given_position_and_type_ids_are_broadcast(tmp_path, family, shape):
 
 
 def test_more_position_rows_than_id_rows_are_left_to_paddle(tmp_path):
-    model = build(tmp_path / "m", "ernie")
-    ids = paddle.to_tensor([[5, 6, 7]])
+    model, answers = build(tmp_path / "m", "ernie"), []
     positions = paddle.to_tensor([[0, 1, 2], [3, 4, 5]])
-    answers = []
     for flags in (FUSED, PLAIN):
         choose_path(model, flags, "cpu")
         model.eval()
-        answers.append(model.embeddings()[0](ids, position_ids=positions).numpy())
+        answers.append(model.embeddings()[0](paddle.to_tensor([[5, 6, 7]]), position_ids=positions).numpy())
     assert answers[0].shape == (2, 3, 32)
     np.testing.assert_allclose(*answers, atol=1e-5)
 
@@ -168,8 +177,7 @@ def test_an_out_of_range_task_id_is_rejected(tmp_path, task_id):
 
 def test_empty_ids_and_unused_task_ids_are_left_to_paddle(tmp_path):
     build(tmp_path / "m", "ernie", task_id=16, use_task_id=False)
-    model = build(tmp_path / "m", "ernie")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m", "ernie")
     assert isinstance(model.embeddings()[0].fused, FusedEmbeddings)
     assert model.embeddings()[0](paddle.zeros([0, 5], dtype="int64")).shape == [0, 5, 32]
 
@@ -195,8 +203,7 @@ def test_a_mask_that_requires_a_gradient_gets_one():
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_cast_weights_are_not_read_as_float32(tmp_path, dtype):
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     expected = states(model)
     model.to(dtype=dtype)
     if dtype == "float64":
@@ -246,8 +253,7 @@ def test_second_derivatives_are_rejected(tmp_path):
     y = fused_layer()[1](x).sum()
     with pytest.raises(OSError, match="no second derivatives; pass --kernels plain"):
         paddle.grad(y, x, create_graph=True)
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     words = model.embeddings()[0].word_embeddings.weight
     embedded = model.embeddings()[0](paddle.to_tensor(batch_of()[0])).sum()
     with pytest.raises(OSError, match="no second derivatives; pass --kernels plain"):
@@ -256,8 +262,7 @@ def test_second_derivatives_are_rejected(tmp_path):
 
 def test_embeddings_can_be_frozen_between_forward_and_backward(tmp_path):
     """As in Paddle, the forward pass decides which parameters get a gradient."""
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     words = model.embeddings()[0].word_embeddings.weight
     ids, types, _ = map(paddle.to_tensor, batch_of())
     loss = model(ids, types).sum()

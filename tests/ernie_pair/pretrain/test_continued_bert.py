@@ -24,12 +24,6 @@ from ernie_pair.pretrain.filling.fill_mask import load_pretrained
 STARTS = {"masked": (True, (ORDER, POOLER)), "both": (True, ()), "encoder": (False, (HEADS,))}
 
 
-@pytest.fixture(autouse=True)
-def heard(monkeypatch):
-    """Keep caplog working even if an earlier test started the console in this process."""
-    monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """The starts: {name: folder}, the corpus, and a folder for the runs."""

@@ -253,15 +253,12 @@ def test_cased_and_uncased_tokenizers_have_different_hashes(tmp_path):
 
 
 def test_a_cased_model_stays_cased_through_training_and_export(tmp_path, capfd):
-    folder = write_new(tmp_path / "m", "bert", do_lower_case=False)
+    folder, saved = write_new(tmp_path / "m", "bert", do_lower_case=False), tmp_path / "saved"
     source = open_model(str(folder), model_type="bert", from_scratch=True)
-    model = new_classifier(source, 0, 0.0)
-    saved = tmp_path / "saved"
     saved.mkdir()
-    model.write(saved, source.vocab_file, 16)
-    assert json.loads((saved / "tokenizer_config.json").read_text()) == {
-        **{"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 16}
-    }
+    new_classifier(source, 0, 0.0).write(saved, source.vocab_file, 16)
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 16}
+    assert json.loads((saved / "tokenizer_config.json").read_text()) == settings
     export_pair(ExportConfig(str(saved), str(tmp_path / "ship")))
     assert not PairPredictor(tmp_path / "ship", "paddle")._tokenizer.lower_case
 
@@ -293,10 +290,8 @@ def test_a_model_without_word_pieces_is_refused_with_advice(tmp_path, changes):
     folder = write_model(tmp_path / "m", **changes)
     with pytest.raises(InputError, match="is not supported; give a model of one of these: albert, .*ernie, "):
         open_model(str(folder), model_type="", from_scratch=True)
-    named = (
-        parse_spec({"vocab_size": 9, **changes}),
-        parse_spec({"vocab_size": 9, "architectures": ["BertForMaskedLM"]}),
-    )
+    bert = {"architectures": ["BertForMaskedLM"]}
+    named = [parse_spec({"vocab_size": 9, **one}) for one in (changes, bert)]
     assert [(spec.family, bool(spec.unknown_family)) for spec in named] == [("", True), ("bert", False)]
 
 

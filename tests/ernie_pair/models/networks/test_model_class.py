@@ -143,10 +143,7 @@ def test_a_class_named_by_a_folder_is_never_auto_imported(here):
         ("own_models", "model_class own_models is not package.module:class; write a class like that"),
         ("own_models:Absent", "own_models has no class Absent; fix the name"),
         ("no_such_module:Deeper", "No module named 'no_such_module'; set PYTHONPATH or fix the name"),
-        (
-            "own_models:Stranger",
-            "own_models:Stranger is not a subclass of PairClassifier; derive it from that",
-        ),
+        ("own_models:Stranger", "Stranger is not a subclass of PairClassifier; derive it from that"),
         ("collections:Counter", "collections:Counter is not a subclass of PairClassifier"),
     ],
 )

@@ -38,12 +38,6 @@ GRAM = {"model_type": "ernie_gram", "hidden_act": "gelu", "rel_pos_size": 4}
 EMBEDDING, BIAS = "ernie.embeddings.word_embeddings.weight", "cls.predictions.decoder_bias"
 
 
-@pytest.fixture(autouse=True)
-def heard(monkeypatch):
-    """Keep caplog working even if an earlier test started the console in this process."""
-    monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """``given``: an ERNIE 3.0 of random weights that PaddleNLP itself saved; ``gram``: no weights."""

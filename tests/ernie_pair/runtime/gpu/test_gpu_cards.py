@@ -90,12 +90,12 @@ def test_builds_of_unknown_gpu_support_are_not_refused(machine, build):
                 "  [Hint: 'cudaErrorNoKernelImageForDevice'.] (at /paddle/gpu_info.cc:275)\n"
             ),
             InputError,
-            r"Paddle has no code for GPU 0 \(NVIDIA A100.*install paddlepaddle-gpu==2",
+            r"Paddle has no code for GPU 0 \(H200.*install paddlepaddle-gpu==2",
         ),
         (
             RuntimeError("\n---\nError Message Summary:\n---\nResourceExhausted: out of memory\n [Hint: x]"),
             MachineError,
-            r"NVIDIA A100.*cannot compute: ResourceExhausted: out of memory; see",
+            r"H200.*cannot compute: ResourceExhausted: out of memory; see",
         ),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch, error, r
 
     monkeypatch.setattr(paddle, "ones", ones)
     with pytest.raises(raised, match=message):
-        open_card(A100)
+        open_card(Card(0, "H200", (9, 0)))
     assert summary_of(OSError("")) == "OSError"
 
 
@@ -295,8 +295,11 @@ def test_wrong_kernels_are_reported_by_name(monkeypatch):
     def matmul(rng, dtype):
         raise RuntimeError("CUDA error(700)\n  an illegal memory access")
 
-    monkeypatch.setattr(kernels, "matmul", matmul)
-    monkeypatch.setattr(kernels, "softmax", lambda rng, dtype: (paddle.ones([2]), 2.0))
+    def softmax(rng, dtype):
+        return paddle.ones([2]), 2.0
+
+    for wrong in (matmul, softmax):
+        monkeypatch.setattr(kernels, wrong.__name__, wrong)
     wrong = [str(result) for result in kernels.compare_kernels() if not result.is_right]
     assert wrong == [
         "matmul in float32: RuntimeError: CUDA error(700) an illegal memory access",
