@@ -323,7 +323,8 @@ def test_each_evaluation_has_one_pr_curve_and_its_histograms(board_runs, tmp_pat
 
 
 def test_missing_runs_ports_and_visualdl_are_one_line_errors(tmp_path, board_runs, monkeypatch):
-    done = command("board", tmp_path)
+    (tmp_path / "empty").mkdir()
+    done = command("board", tmp_path / "empty")
     assert done.code == 2 and "holds no run" in done.told and len(done.told.splitlines()) == 1
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
