@@ -180,7 +180,7 @@ def test_kernels_built_for_this_python_are_preferred(without):
 
 @needs_kernels
 @pytest.mark.parametrize("kind", ["broken", "foreign"])
-def test_another_file_in_place_of_the_kernels_falls_back_to_plain(without, kind):
+def test_a_file_that_is_no_kernels_falls_back_to_plain(without, kind):
     """Also a library without the expected functions."""
     if kind == "foreign":
         shutil.copy(Path(paddle.__file__).parent / "libs" / library.OPENMP, without / "_fused.so")
