@@ -295,7 +295,7 @@ def test_padding_rows_go_and_half_precision_is_widened(theirs, tmp_path, capsys)
     assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
     prefix = copied(theirs, "pickled", tmp_path / "half")
     rewrite(prefix, lambda arrays: {name: array.astype(np.float16) for name, array in arrays.items()})
-    converted = run(prefix, tmp_path / "out")
+    converted = run(prefix, tmp_path / "narrow")
     assert "are float16: cast to float32" in capsys.readouterr().err
     halved = {name: array.astype(np.float16).astype(np.float32) for name, array in theirs["weights"].items()}
     assert holds(converted, halved) and all(array.dtype == np.float32 for array in converted.values())
