@@ -6,14 +6,14 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import fields
 
 import pytest
-from places import ROOT
+from package_command import command
 
 from data_tools.files import installation as optional_import
+from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import COMMANDS, GROUPS, _run
 from ernie_pair.commands import config_class_of
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -32,14 +32,9 @@ def scripts(tmp_path_factory):
     pytest.importorskip("shtab")
     folder = tmp_path_factory.mktemp("completion")
     for shell in ("bash", "zsh"):
-        done = subprocess.run(
-            [sys.executable, "-m", "ernie_pair", "completion", shell],
-            cwd=ROOT,
-            capture_output=True,
-            timeout=60,
-        )
-        assert done.returncode == 0 and done.stderr == b""
-        (folder / f"_ernie-pair.{shell}").write_bytes(done.stdout)
+        done = command("completion", shell)
+        assert done.code == 0 and done.told == ""
+        (folder / f"_ernie-pair.{shell}").write_text(done.said)
     (folder / "places").mkdir()
     (folder / "places" / "train.tsv").touch()
     (folder / "places" / "tables").mkdir()
@@ -57,30 +52,23 @@ def ask(scripts):
     return ask
 
 
-def test_bash_completes_commands(ask):
-    assert ask("ernie-pair tr") == ["train", "train-embedding"]
-    listed = {name for names in GROUPS.values() for name in names.split()}
-    assert set(ask("ernie-pair ")) >= listed
-    assert ask("ernie-pair help pre") == ["predict", "prepare", "pretrain"]
-    assert ask("ernie-pair completion z") == ["zsh"]
-
-
-def test_bash_completes_all_flags_of_a_command(ask):
+def test_bash_completes_commands_and_flags(ask):
+    assert set(ask("ernie-pair ")) >= {name for names in GROUPS.values() for name in names.split()}
     named = {f"--{item.name}" for item in fields(TrainConfig)}
     assert set(ask("ernie-pair train --")) == named | {"--config", "--help"}
-    assert ask("ernie-pair train --use_amp --lear") == ["--learning_rate"]
-
-
-@pytest.mark.parametrize("command", ["predict", "convert", "serve", "inspect-data"])
-def test_bash_knows_the_flags_of_other_commands(ask, command):
-    options = fields(config_class_of(COMMANDS[command]))
-    named = {f"--{item.name}" for item in options if not item.metadata["positional"]}
-    assert named <= set(ask(f"ernie-pair {command} --"))
+    for name in ("predict", "convert", "serve", "inspect-data"):
+        options = fields(config_class_of(COMMANDS[name]))
+        named = {f"--{item.name}" for item in options if not item.metadata["positional"]}
+        assert named <= set(ask(f"ernie-pair {name} --"))
 
 
 @pytest.mark.parametrize(
     ("line", "answers"),
     [
+        ("tr", ["train", "train-embedding"]),
+        ("help pre", ["predict", "prepare", "pretrain"]),
+        ("completion z", ["zsh"]),
+        ("train --use_amp --lear", ["--learning_rate"]),
         ("train --model_type er", ["ernie", "ernie_gram"]),
         ("train --use_amp ", ["false", "true"]),
         ("train --train_file t", ["tables", "train.tsv"]),
@@ -126,23 +114,19 @@ def test_zsh_completes_flags(scripts):
     assert awaited in typed(zsh, start + "ernie-pair train --warmup_ra\t0.1\n", awaited)
 
 
-def test_an_unsupported_shell_is_a_one_line_error(capsys):
-    from data_tools.options.cli import exit_code_of
+def test_an_unsupported_shell_and_missing_shtab_are_errors(monkeypatch, capsys):
+    def answer(*words):
+        code = exit_code_of(lambda: _run(["completion", *words]))
+        return code, *capsys.readouterr()
 
-    assert exit_code_of(lambda: _run(["completion", "fish"])) == 2
-    assert capsys.readouterr().err == (
-        "error: completion takes bash or zsh, not fish; write ernie-pair completion bash\n"
-    )
-    assert exit_code_of(lambda: _run(["completion"])) == 0
-    assert capsys.readouterr().out.startswith("usage: ernie-pair completion")
-
-
-def test_missing_shtab_error_says_how_to_install_it(monkeypatch, capsys):
-    from data_tools.options.cli import exit_code_of
+    error = "error: completion takes bash or zsh, not fish; write ernie-pair completion bash\n"
+    assert answer("fish") == (2, "", error)
+    code, said, _ = answer()
+    assert code == 0 and said.startswith("usage: ernie-pair completion")
 
     def absent(name):
         raise ImportError(name)
 
     monkeypatch.setattr(optional_import, "import_module", absent)
-    assert exit_code_of(lambda: _run(["completion", "bash"])) == 2
-    assert capsys.readouterr().err.startswith("error: shtab is not installed; pip install ")
+    code, _, error = answer("bash")
+    assert code == 2 and error.startswith("error: shtab is not installed; pip install ")

@@ -1,10 +1,7 @@
-"""Help and flag errors are printed without loading Paddle or other heavy libraries."""
-
-import subprocess
-import sys
+"""Help and flag errors come without heavy libraries; warnings that nobody can act on are hidden."""
 
 import pytest
-from places import ROOT
+from children import python
 
 from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
 
@@ -32,20 +29,15 @@ HEAVY = (
 
 
 def run(*lines):
-    words = [sys.executable, "-c", f"HEAVY = {HEAVY}\n{RUN}", "\n".join(lines)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = python("-c", f"HEAVY = {HEAVY}\n{RUN}", "\n".join(lines))
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return [line.split("|") for line in done.stdout.splitlines()]
 
 
-def asked_for_help():
-    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
-    return ["--help", "--version", "help train", "launch train --help", *helps]
-
-
 def test_help_loads_no_heavy_library():
     """All in one process: a library loaded by one of them would show up in all that follow."""
-    lines = asked_for_help()
+    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
+    lines = ["--help", "--version", "help train", "launch train --help", *helps]
     found = run(*lines)
     assert [one[0] for one in found] == lines
     for line, code, heavy, has_usage in found:
@@ -80,9 +72,7 @@ try:
 except SystemExit as left:
     print("\\n", left.code or 0, [name for name in {HEAVY} if name in sys.modules])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", program, *words)
     assert done.stdout.splitlines()[-1].split() == [str(code), "[]"], done.stderr
     assert done.stderr.count("\n") == (1 if code else 0), done.stderr
 
@@ -92,3 +82,53 @@ def test_each_command_belongs_to_one_group():
     assert sorted(listed) == sorted(
         {name.split()[0] for name in COMMANDS} | {LAUNCH[0], "help", "completion"}
     )
+
+
+# --- warnings of libraries that users can do nothing about are hidden
+
+
+JIEBA = """
+import warnings
+import data_tools
+import jieba
+warnings.warn("a remark of the user's own code")
+"""
+STATIC = """
+import warnings
+import ernie_pair
+import paddle
+paddle.enable_static()
+a = paddle.static.data("a", [-1, 3])
+b = paddle.static.data("b", [-1, 3])
+a + b
+warnings.warn("a remark of the user's own code")
+"""
+
+
+REMARKS = (
+    "Setuptools is replacing",
+    "pkg_resources is deprecated as an API",
+    "has been unified with elementw",
+)
+
+
+def run_shown(program, *flags):
+    return python(*flags, "-c", program, without=["PYTHONWARNINGS"])
+
+
+@pytest.mark.parametrize("program", [JIEBA, STATIC], ids=["jieba", "a static program"])
+def test_known_warnings_are_hidden_and_others_are_shown(program):
+    done = run_shown(program, "-W", "always")
+    assert done.returncode == 0 and "UserWarning: a remark of the user's own code" in done.stderr
+    assert not [remark for remark in REMARKS if remark in done.stderr]
+    by_default = run_shown(program).stderr
+    assert [line.partition(": ")[2] for line in by_default.splitlines() if "Warning" in line] == [
+        "UserWarning: a remark of the user's own code"
+    ]
+
+
+def test_each_known_warning_appears_without_its_filter():
+    """A filter that no longer hides anything should be removed."""
+    program = f"import warnings\nwarnings.filterwarnings = lambda *a, **k: None\n{STATIC}\nimport jieba\n"
+    said = run_shown(program, "-W", "always").stderr
+    assert [remark for remark in REMARKS[1:] if remark not in said] == []  # the first needs another order

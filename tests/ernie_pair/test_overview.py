@@ -1,11 +1,14 @@
-"""The list of commands, the versions, and the error for an unknown command."""
+"""The list of commands, the versions, the error for an unknown command, and what the package offers."""
 
+import ast
 import platform
 import re
 from importlib import metadata
 
 import pytest
+from places import ROOT
 
+import ernie_pair
 from data_tools.options.cli import exit_code_of
 from ernie_pair import commands as versions_module
 from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, _run
@@ -37,9 +40,9 @@ def test_each_command_summary_is_one_imperative_line():
         assert re.fullmatch(r"[A-Z][a-z-]+ .{10,75}[^.]", purpose), purpose
 
 
-@pytest.mark.parametrize("words", [["--version"], ["-V"]])
-def test_version_prints_the_installed_versions(words, capsys):
-    assert run(*words) == 0
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version_prints_what_is_and_what_is_not_installed(word, monkeypatch, capsys):
+    assert run(word) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"ernie-pair {__version__}",
         f"paddle {metadata.version('paddlepaddle')}",
@@ -47,18 +50,14 @@ def test_version_prints_the_installed_versions(words, capsys):
         f"python {platform.python_version()}",
     ]
 
-
-def test_version_reports_packages_that_are_not_installed(monkeypatch, capsys):
     def absent(name):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(versions_module, "version", absent)
     monkeypatch.setattr(versions_module, "paddle_version", lambda: "")
-    assert run("--version") == 0
-    assert capsys.readouterr().out.splitlines()[1:3] == [
-        "paddle is not installed",
-        "paddlenlp is not installed",
-    ]
+    assert run(word) == 0
+    missing = ["paddle is not installed", "paddlenlp is not installed"]
+    assert capsys.readouterr().out.splitlines()[1:3] == missing
 
 
 def test_help_command_prints_the_same_as_the_help_flag(capsys):
@@ -89,13 +88,10 @@ def test_an_unknown_command_error_suggests_the_nearest_ones(word, meant, capsys)
         )
 
 
-def test_aliases_map_to_existing_commands():
+def test_other_and_former_names_are_those_of_commands(capsys):
     for word, commands in OTHER_NAMES.items():
         assert word not in ALL and word == word.lower() and "_" not in word
         assert set(commands) <= {*ALL, "--version"}, word
-
-
-def test_a_former_name_answers_with_the_new_one(capsys):
     for former, name in FORMER_NAMES.items():
         assert name in COMMANDS and run(former, "--help") == 2
         assert capsys.readouterr().err == (f"error: {former} is called {name} now; write ernie-pair {name}\n")
@@ -114,18 +110,37 @@ def test_a_command_of_several_forms_names_them(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_the_help_of_a_command_of_several_forms_lists_them(capsys):
+def test_forms_of_a_command_are_listed_and_leave_flags_as_typed(capsys):
     assert run("checkpoint", "--help") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("  checkpoint ")] == [
-        "show",
-        "diff",
-        "average",
-    ]
+    forms = [line.split()[1] for line in lines if line.startswith("  checkpoint ")]
+    assert forms == ["show", "diff", "average"]
     assert run("help", "checkpoint", "diff") == 0
     assert "usage: ernie-pair checkpoint diff FIRST SECOND" in capsys.readouterr().out
-
-
-def test_a_form_of_a_command_leaves_flags_as_typed():
     words = ["audit", "text", "in.txt", "--output=--odd"]
     assert form_of(words, ["audit text", "audit pairs"]) == ("audit text", ["in.txt", "--output=--odd"])
+
+
+# --- what `import ernie_pair` offers, at run time and to type checkers
+
+
+SOURCE = ast.parse((ROOT / "ernie_pair" / "__init__.py").read_text(encoding="utf-8"))
+
+
+def test_dunder_all_lists_the_offered_names_and_they_exist():
+    assert ernie_pair.__all__ == sorted([*ernie_pair._OFFERED, "__version__"])
+    for name in ernie_pair.__all__:
+        assert getattr(ernie_pair, name) is not None and name in dir(ernie_pair)
+    names: dict = {}
+    exec("from ernie_pair import *", names)
+    assert set(ernie_pair.__all__) <= set(names)
+
+
+def test_names_are_imported_lazily_and_seen_by_type_checkers():
+    (guarded,) = (node for node in SOURCE.body if isinstance(node, ast.If))
+    assert ast.unparse(guarded.test) == "TYPE_CHECKING"
+    seen = {name.name: node.module for node in guarded.body for name in node.names}
+    assert seen == ernie_pair._OFFERED
+    found = [node.module for node in SOURCE.body if isinstance(node, ast.ImportFrom)]
+    ours = [module for module in found if module.startswith("ernie_pair")]
+    assert ours == ["ernie_pair.runtime.cpu_env", "ernie_pair.runtime.paddle_version", "ernie_pair.version"]

@@ -3,15 +3,13 @@
 import io
 import json
 import os
-import subprocess
-import sys
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from importlib import import_module
 
 import numpy as np
 import pytest
+from children import python
 from command_configs import CONFIGS
-from places import ROOT
 from tiny_search import HashEmbedder, texts_of, use_embedder
 from tiny_ship import random_texts, ship, write_trained
 
@@ -42,14 +40,7 @@ def exported(trained, tmp_path_factory):
 
 def run(*words, given=""):
     """Run a command in a process of its own; return (stdout, stderr, exit code)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ernie_pair", *map(str, words)],
-        cwd=ROOT,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python("-m", "ernie_pair", *words, given=given)
     return done.stdout, done.stderr, done.returncode
 
 
@@ -67,6 +58,10 @@ def run_here(monkeypatch, capfd):
 
 def table(pairs):
     return "".join(f"{left}\t{right}\n" for left, right in pairs)
+
+
+def labelled(count=8):
+    return "".join(f"{left}\t{right}\t{row % 2}\n" for row, (left, right) in enumerate(random_texts(count)))
 
 
 @pytest.mark.parametrize("command", ["predict", "run"])
@@ -87,14 +82,11 @@ def test_predictions_work_from_stdin_to_stdout(command, trained, exported, tmp_p
     assert (code, again) == (0, shown), told
 
 
-def test_mine_works_from_stdin_to_stdout(run_here):
+def test_mine_works_from_stdin_and_leaves_nothing_behind(run_here, tmp_path, monkeypatch):
     given = "a\tb\t1\nb\tc\t1\nc\td\t0\n"
     shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "implied", given=given)
     assert code == 0, told
     assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"] and "b\td\t0\t" in shown
-
-
-def test_mining_near_pairs_to_stdout_leaves_nothing_behind(run_here, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     given = "".join(f"怎么开户{n}\t如何开户{n}\t1\n" for n in range(6))
     shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "near", given=given)
@@ -127,21 +119,16 @@ def test_index_search_and_embed_read_stdin(run_here, trained, tmp_path, monkeypa
     assert json.loads((tmp_path / "vectors" / "vectors.json").read_text())["texts"]["name"] == "-"
 
 
-def test_a_report_on_stdin_shows_no_temporary_file_name(run_here, trained, tmp_path):
-    rows = "".join(f"{left}\t{right}\t{row % 2}\n" for row, (left, right) in enumerate(random_texts(8)))
+def test_reports_on_stdin_show_no_temporary_file_name(run_here, trained, tmp_path, exported):
     words = ["--model_path", trained, "--bootstrap", "0", "--report", tmp_path / "report"]
     files = ["--input_file", "-", "--output_file", tmp_path / "metrics.json"]
-    _, told, code = run_here("evaluate", *words, *files, given=rows)
+    _, told, code = run_here("evaluate", *words, *files, given=labelled())
     assert code == 0, told
     assert json.loads((tmp_path / "metrics.json").read_text())["input_file"] == "-"
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "input_file" in page and "/stdin." not in page
-
-
-def test_robustness_on_stdin_records_no_temporary_file(run_here, exported, tmp_path):
-    rows = "".join(f"{left}\t{right}\t{row % 2}\n" for row, (left, right) in enumerate(random_texts(8)))
     words = ["--robustness", "order", "--bootstrap", "0", "--output_file", tmp_path / "found.json"]
-    _, told, code = run_here("robustness", "--model", exported, "--input_file", "-", *words, given=rows)
+    _, told, code = run_here("robustness", "--model", exported, "--input_file", "-", *words, given=labelled())
     assert code == 0, told
     assert json.loads((tmp_path / "found.json").read_text())["input_file"] == "-"
 
@@ -163,9 +150,8 @@ def test_a_bad_row_of_stdin_is_reported(exported, run_here):
     shown, told, code = run_here(*words, given="a\tb\nonly one\n")
     assert (shown, code) == ("", 2) and "error: standard input:2: " in told and told.count("\n") == 1
     shown, told, code = run_here(*words, "--on_bad_row", "skip", given="a\tb\nonly one\n")
-    assert (
-        code == 0 and shown.splitlines()[2] == "1\t" and "standard input: 1 of 2 rows are not pairs" in told
-    )
+    assert code == 0 and shown.splitlines()[2] == "1\t"
+    assert "standard input: 1 of 2 rows are not pairs" in told
     assert "predictions by" not in told and "1 prediction by" in told and told.endswith(": standard output\n")
     assert not os.path.exists("/dev/stdout.rejected.jsonl")
     _, told, code = run_here(*words, given="")
@@ -192,25 +178,14 @@ def test_an_error_in_a_pair_names_the_pair_flag(exported, capfd):
 
 def test_text_can_be_piped_through_to_a_vocabulary(run_here):
     text = "今天天气真的非常好啊啊\n\n明天的天气也会非常好的吧\n"
-    words = (
-        "text-to-json",
-        "--input_path",
-        "-",
-        "--output_path",
-        "-",
-        "--no_shuffle",
-        "true",
-        "--workers",
-        2,
-    )
+    streams = ("--input_path", "-", "--output_path", "-")
+    words = ("text-to-json", *streams, "--no_shuffle", "true", "--workers", 2)
     lines, told, code = run(*words, given=text)
     assert code == 0, told
     assert [json.loads(line)["text"] for line in lines.splitlines()] == text.split("\n")[0:3:2]
     assert run_here(*words, given=text)[::2] == (lines, 0)  # where standard output is a file
     assert [name for name in os.listdir("/dev") if "stdout." in name] == []
-    vocabulary, told, code = run_here(
-        "build", "vocab", "--input_path", "-", "--output_path", "-", given=lines
-    )
+    vocabulary, told, code = run_here("build", "vocab", *streams, given=lines)
     assert code == 0 and vocabulary.startswith("[PAD]\n") and "天\n" in vocabulary, told
     report, told, code = run_here("audit", "text", "-", given=lines)
     assert code == 0 and "language" in report, told
@@ -241,17 +216,14 @@ def test_every_command_with_stream_flags_handles_streams(name):
 def test_path_flags_without_stream_support_refuse_a_dash(config_class):
     for item in fields(config_class):
         if place_word(item.name) and item.name not in streams_of(config_class) and item.type is str:
-            with pytest.raises(
-                InputError, match=rf"(?i)^{item.name}\b.*-: it does not mean a standard stream here; name a f"
-            ):
+            message = rf"(?i)^{item.name}\b.*-: it does not mean a standard stream here; name a f"
+            with pytest.raises(InputError, match=message):
                 parse(config_class, item, DASH)
 
 
 def parse(config_class, item, value):
-    from dataclasses import MISSING
-
-    needed = {i.name: "x" for i in fields(config_class) if i.default is MISSING and i.type is str}
-    needed.update({i.name: ["x"] for i in fields(config_class) if i.default is MISSING and i.type is not str})
+    missing = (item for item in fields(config_class) if item.default is MISSING)
+    needed = {item.name: "x" if item.type is str else ["x"] for item in missing}
     return config_class(**{**needed, item.name: value})
 
 
@@ -294,13 +266,11 @@ def test_a_dash_among_other_inputs_is_a_one_line_error(words, capsys):
     assert told.startswith("error: INPUT -: standard input must be the only input") and told.count("\n") == 1
 
 
-def test_several_processes_cannot_share_stdin(monkeypatch):
+def test_stdin_that_is_closed_or_shared_is_refused(monkeypatch):
     monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
     with pytest.raises(InputError, match="several processes cannot share standard input; give a file"):
         asked(EvaluateConfig("x", "-", "out.json"))
-
-
-def test_a_closed_stdin_is_refused(monkeypatch):
+    monkeypatch.delenv("PADDLE_TRAINERS_NUM")
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="standard input is closed; give a file"):
         asked(EvaluateConfig("x", "-", "out.json"))

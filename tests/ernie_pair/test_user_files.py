@@ -97,20 +97,18 @@ def judged(folder, *values):
     return best.folder()
 
 
-def test_a_best_model_with_user_files_is_renamed_not_deleted(tmp_path):
+def test_user_files_and_copies_of_best_models_are_kept(tmp_path):
     (judged(tmp_path, 0.5) / "notes.txt").write_text("mine")
     assert judged(tmp_path, 0.7) == tmp_path / "best-accuracy-0.7000"
     (aside,) = tmp_path.glob(".bad-best-accuracy-0.5000-*")
     assert (aside / "notes.txt").read_text() == "mine" and (aside / "weights").is_file()
-
-
-def test_a_user_copy_of_the_best_model_is_kept(tmp_path):
-    first = judged(tmp_path, 0.5)
-    copies = [tmp_path / name for name in ("best-copy", "best-accuracy-0.9000")]
+    place = tmp_path / "other"
+    first = judged(place, 0.5)
+    copies = [place / name for name in ("best-copy", "best-accuracy-0.9000")]
     for copy in copies:
         shutil.copytree(first, copy)
-    assert judged(tmp_path, 0.7) == tmp_path / "best-accuracy-0.7000" and not first.exists()
-    assert judged(tmp_path, 0.9) == tmp_path / "best-accuracy-0.9000-2"
+    assert judged(place, 0.7) == place / "best-accuracy-0.7000" and not first.exists()
+    assert judged(place, 0.9) == place / "best-accuracy-0.9000-2"
     assert all((copy / "weights").is_file() for copy in copies)
 
 

@@ -52,13 +52,10 @@ def of_names(path):
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_gather_texts_gives_every_rank_all_texts():
+def test_every_rank_gets_the_texts_and_results_of_all():
     texts = ["", "a longer text", "天地"]
     answers = on_ranks(3, lambda world, add: gather_texts(add, world, texts[world.rank]))
     assert answers == [texts] * 3
-
-
-def test_gather_results_gives_every_rank_all_results():
     assert on_ranks(2, lambda world, add: gather_results(add, world, lambda: world.rank)) == [[0, 1]] * 2
 
 
@@ -79,11 +76,16 @@ def test_an_unexpected_exception_on_one_rank_ends_the_others():
     assert "rank 0: ZeroDivisionError" in str(answers[1])
 
 
-def test_each_rank_writes_its_part(tmp_path):
+def test_each_rank_writes_its_part_and_a_missing_one_is_noticed(tmp_path):
     assert save_all(lambda rank: tmp_path, 5) == [None] * 3
     names = ["optimizer-00000.bin", "optimizer-00001.bin"]
     assert of_names(tmp_path / "checkpoints" / "step_00000005") == sorted([MANIFEST, *names, "state.json"])
     assert newest_of_all(lambda rank: tmp_path) == [(5, b"state of 0")] * 3
+    save_all(lambda rank: tmp_path, 10)
+    (tmp_path / "checkpoints" / "step_00000010" / "optimizer-00001.bin").unlink()
+    assert newest_of_all(lambda rank: tmp_path) == [(5, b"state of 0")] * 3
+    (tmp_path / "checkpoints" / "step_00000005" / MANIFEST).unlink()
+    assert {type(answer) for answer in newest_of_all(lambda rank: tmp_path)} == {CheckpointError}
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -102,41 +104,22 @@ def test_a_write_error_on_one_rank_aborts_the_save_on_all(tmp_path, failing):
     assert newest_of_all(lambda rank: tmp_path)[1] == (5, b"state of 0")
 
 
-def test_non_finite_values_on_one_rank_abort_the_save_on_all(tmp_path):
+def test_what_one_rank_cannot_save_aborts_the_save_on_all(tmp_path):
     def files(rank):
         return [(f"{rank}.safetensors", {"w": np.array([1, np.nan if rank else 0])})]
 
     answers = save_all(lambda rank: tmp_path, 10, files=files)
     assert {type(answer) for answer in answers} == {NumbersError}
-    assert of_names(tmp_path / "checkpoints") == []
-
-
-def test_two_ranks_saving_the_same_file_name_are_refused(tmp_path):
     answers = save_all(lambda rank: tmp_path, 10, files=lambda rank: [("same", b"")])
     assert {type(answer) for answer in answers} == {MachineError}
     assert of_names(tmp_path / "checkpoints") == []
 
 
-def test_a_missing_part_makes_all_ranks_use_the_previous_one(tmp_path):
-    save_all(lambda rank: tmp_path, 5, 10)
-    (tmp_path / "checkpoints" / "step_00000010" / "optimizer-00001.bin").unlink()
-    assert newest_of_all(lambda rank: tmp_path) == [(5, b"state of 0")] * 3
-
-
-def test_if_all_checkpoints_are_damaged_every_rank_fails(tmp_path):
-    save_all(lambda rank: tmp_path, 5)
-    (tmp_path / "checkpoints" / "step_00000005" / MANIFEST).unlink()
-    assert {type(answer) for answer in newest_of_all(lambda rank: tmp_path)} == {CheckpointError}
-
-
-def test_a_held_lock_is_an_error_on_all_ranks(tmp_path):
+def test_a_held_lock_and_different_flags_stop_all_ranks(tmp_path):
     held = Checkpoints(tmp_path, World(), lambda values: values)
     answers = save_all(lambda rank: tmp_path, 5)
     held.close()
     assert all("rank 0" in str(answer) and "is locked" in str(answer) for answer in answers)
-
-
-def test_ranks_with_different_flags_are_refused(tmp_path):
     answers = newest_of_all(lambda rank: tmp_path, fingerprint=lambda rank: {"seed": rank // 2})
     assert {str(answer) for answer in answers} == {
         "rank 2 was started with seed 1 and rank 0 with 0; start all of them with the same flags"

@@ -122,16 +122,11 @@ def test_a_changed_pair_training_schedule_is_another_run(tmp_path):
         assert refuse_other_run("out/step_5", before, given, [allowed], OF_PAIRS)
 
 
-def test_every_pretraining_key_names_existing_flags():
-    flags = {item.name for item in fields(PretrainConfig)}
-    for key in pretraining()[1]:
-        assert flags_of(key) and set(flags_of(key)) <= flags, key
-
-
-def test_every_pair_training_key_names_existing_flags(tmp_path):
-    flags = {item.name for item in fields(TrainConfig)}
-    for key in pairs(tmp_path):
-        assert flags_of(key) and set(flags_of(key)) <= flags, key
+def test_every_key_names_existing_flags(tmp_path):
+    for config_class, keys in ((PretrainConfig, pretraining()[1]), (TrainConfig, pairs(tmp_path))):
+        flags = {item.name for item in fields(config_class)}
+        for key in keys:
+            assert flags_of(key) and set(flags_of(key)) <= flags, key
 
 
 def test_an_old_checkpoint_with_equal_warmup_can_be_resumed():

@@ -1,42 +1,57 @@
-"""Folders of every kind of run, stored by the version before the rooms were put together by subject.
+"""Folders of every kind of run, stored by earlier versions: they resume, load and are known as done.
 
-support/stored_jobs.tar.xz holds a folder per kind. Most were killed in the middle: words.json is their
-command, and expected/ what the same version had written at the end. The others are finished models, an index
-and results.
+support/stored_jobs.tar.xz holds a folder per kind, stored before the rooms were put together by subject. Most
+were killed in the middle: words.json is their command, and expected/ what the same version had written at the
+end. The others are finished models, an index and results. support/stored_runs.tar.xz holds, for pretraining
+and for pair training, a model, its data, an output folder whose newest checkpoint is that of step 4, and the
+weights expected after step 6.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT, SUPPORT
+from children import python
+from places import SCRIPTS, SUPPORT
+from tiny_pretrain import flags
 
+from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.runtime.paddle_version import can_pretrain, paddle_version
 from ernie_pair.weights.weight_files import from_safetensors
 
-needs_pretraining = pytest.mark.skipif(
+PRETRAINED = "static_vars.safetensors"
+needs_programs = pytest.mark.skipif(
     not can_pretrain(paddle_version()), reason="this Paddle trains pairs alone"
 )
 
 
 @pytest.fixture
-def stored(tmp_path):
-    with tarfile.open(SUPPORT / "stored_jobs.tar.xz") as archive:
+def stored(tmp_path, request):
+    with tarfile.open(SUPPORT / f"stored_{getattr(request, 'param', 'jobs')}.tar.xz") as archive:
         archive.extractall(tmp_path)
     return tmp_path
 
 
-def run(folder, *words):
+of_runs = pytest.mark.parametrize("stored", ["runs"], indirect=True)
+
+
+def run(folder, *words, script=("-m", "ernie_pair")):
     """Run a command of today in a stored folder; return what it printed and logged."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "ernie_pair", *words]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = python(*script, *words, cwd=folder, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+def assert_as_stored(folder, name):
+    """Another processor may round differently; a run that started from scratch would be far off."""
+    ends = [folder / "expected", folder / "output" / "model_last"]
+    expected, found = (from_safetensors((end / name).read_bytes(), name) for end in ends)
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=0, atol=1e-5, err_msg=key)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +59,14 @@ def run(folder, *words):
     [
         ("embedding", "train-embedding", "model.safetensors"),
         ("distill", "distill", "model.safetensors"),
-        pytest.param("dynamic", "pretrain", "static_vars.safetensors", marks=needs_pretraining),
+        pytest.param("dynamic", "pretrain", PRETRAINED, marks=needs_programs),
     ],
 )
 def test_a_stored_training_resumes(stored, kind, command, weights):
     folder = stored / kind
     _, log = run(folder, command, *json.loads((folder / "words.json").read_text())[1:])
     assert "resumed output/checkpoints/step_00000004" in log
-    ends = [folder / "expected", folder / "output" / "model_last"]
-    expected, found = (from_safetensors((end / weights).read_bytes(), weights) for end in ends)
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():  # another processor may round differently
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-5, err_msg=name)
+    assert_as_stored(folder, weights)
 
 
 @pytest.mark.parametrize(
@@ -90,18 +101,14 @@ def assert_same_cells(path, expected):
                 assert row[number] == wanted[number]
 
 
-def test_stored_models_predict_as_they_did(stored):
+def test_stored_models_predict_and_results_are_known_as_done(stored):
     folder = stored / "pair"
     words = ["--model_path=output/best", "--input_file=dev.tsv", "--device=cpu"]
     run(folder, "predict", *words, "--scores=true", "--output_file=again.tsv")
     assert_same_cells(folder / "again.tsv", folder / "predictions.tsv")
-
-
-def test_stored_results_are_known_as_done(stored):
-    """Nothing is made again, and nothing is taken for a file of the user's."""
-    folder = stored / "pair"
+    # Nothing is made again, and nothing is taken for a file of the user's
+    (folder / "again.tsv").unlink()
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    words = ["--model_path=output/best", "--input_file=dev.tsv", "--device=cpu"]
     run(folder, "predict", *words, "--scores=true", "--output_file=predictions.tsv")
     run(folder, "evaluate", *words, "--output_file=evaluation.json")
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
@@ -116,3 +123,50 @@ def test_a_stored_index_gives_the_hits_it_gave(stored):
         for text in (out, (folder / "hits.txt").read_text("utf-8"))
     )
     assert [hit[1:] for hit in hits] == [hit[1:] for hit in expected]
+
+
+# Dropout as it was when the run was stored: drawn by Paddle, and for every token in the last layer.
+AS_BEFORE = """
+import runpy, sys
+from ernie_pair.runtime.cpu_env import prepare_cpu_math
+prepare_cpu_math()
+from ernie_pair.models.networks.classifier import PairClassifier
+PairClassifier.reads_first_token = False
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def assert_tells_of_paddle(said):
+    """The runs were stored with Paddle 2.6.2; another version resumes them and logs the difference."""
+    version = installed_versions().get("paddlepaddle")
+    assert (f"paddlepaddle {version} (was 2.6.2)" in said) == (version not in ("2.6.2", None))
+
+
+@of_runs
+@needs_programs
+def test_a_stored_pretraining_run_converts_and_resumes(stored):
+    words = ["--static_model_path", "output/model_last/static_vars", "--output_dir", "dynamic"]
+    _, said = run(stored / "pretrain", *words, script=[SCRIPTS / "ernie_static_to_dynamic.py"])
+    assert "wrote " in said and (stored / "pretrain/dynamic/model_state.pdparams").is_file()
+    places = (Path("pretrain") / name for name in ("model", "corpus", "output"))
+    words = flags(*places, seed=7, kernels="plain")
+    _, said = run(stored, *words, script=[SCRIPTS / "run_pretrain_static.py"])
+    assert "resumed pretrain/output/checkpoints/step_00000004: 16 samples seen" in said
+    assert_tells_of_paddle(said)
+    assert_as_stored(stored / "pretrain", PRETRAINED)
+
+
+@of_runs
+def test_a_stored_pair_run_resumes_and_its_best_model_loads(stored):
+    settings = {"model_name_or_path": "model", "model_type": "ernie", "from_scratch": "true"}
+    settings.update(train_file="train.tsv", dev_file="dev.tsv", output_dir="output", device="cpu")
+    settings.update(batch_size=16, logging_freq=1, max_steps=6, checkpoint_steps=2, eval_freq=3)
+    settings.update(learning_rate=0.01, kernels="plain")
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    _, said = run(stored / "pair", *words, script=["-c", AS_BEFORE, SCRIPTS / "train_pair.py"])
+    assert "resumed output/checkpoints/step_00000004: 64 samples seen" in said
+    assert_tells_of_paddle(said)
+    assert_as_stored(stored / "pair", "model.safetensors")
+    model, vocab_file = load_classifier(str(stored / "pair/output/best-accuracy-0.5122"))
+    assert (model.num_classes, model.spec.labels.names, vocab_file.name) == (2, ("0", "1"), "vocab.txt")

@@ -53,15 +53,12 @@ def gpus(monkeypatch):
         monkeypatch.setattr(doctor, "count_cards", lambda: len(capabilities))
         monkeypatch.setattr(doctor, "card_at", lambda n: cards.Card(n, f"card {n}", capabilities[n]))
         monkeypatch.setattr(doctor, "unmade_links", lambda build: ["a"] * links)
-        found = {
-            "libraries": Finding([], {"loaded": ["a", "b"]}),
-            "kernels": Finding([], {"errors": {"c": 0}}),
-        }
+        facts = {"libraries": {"loaded": ["a", "b"]}, "kernels": {"errors": {"c": 0}}}
         asked = []
 
         def check(name, number=0, seconds=0):
             asked.append((name, number))
-            return (faults or {}).get((name, number), found[name])
+            return (faults or {}).get((name, number), Finding([], facts[name]))
 
         monkeypatch.setattr(doctor, "run_check", check)
         return doctor._check_gpus(build), asked
@@ -77,15 +74,12 @@ def test_every_gpu_that_paddle_supports_is_tested(gpus, capsys):
     assert "kernels      1 run on GPU 2, compared with numpy\n" in capsys.readouterr().out
 
 
-def test_a_gpu_fault_is_reported_with_the_gpus_name(gpus):
+def test_gpu_faults_and_missing_links_are_reported(gpus, capsys):
     aborts = Finding(["kernels: the process was ended by SIGABRT: libnvrtc.so"], {})
     defects, _ = gpus((8, 0), (8, 6), faults={("kernels", 1): aborts})
     assert defects == [f"GPU 1 (card 1, compute capability 8.6): {aborts.faults[0]}"]
     absent = Finding(["libcudnn.so: cannot open shared object file"], {})
     assert gpus((8, 0), faults={("libraries", 0): absent}) == (absent.faults, [("libraries", 0)])
-
-
-def test_missing_links_are_reported_before_libraries_are_loaded(gpus, capsys):
     defects, asked = gpus((8, 0), links=3)
     assert defects == ["3 links to CUDA libraries are missing or wrong; run ernie-pair doctor --link_cuda"]
     assert asked == [] and "cuda         11.8; links missing: /no/paddle/libs" in capsys.readouterr().out
@@ -98,7 +92,7 @@ def test_a_gpu_build_without_a_gpu_suggests_no_installation(gpus, capsys, driver
     assert "cpu: this Paddle is for CUDA 11.8, but " in capsys.readouterr().out
 
 
-def test_a_cpu_build_with_a_gpu_driver_is_a_defect(gpus):
+def test_without_the_right_build_nothing_is_tested(gpus):
     cpu = FOR_GPUS._replace(cuda="")
     assert gpus(build=cpu, driver=False) == ([], [])
     ((defect,), _) = gpus(build=cpu)
@@ -112,17 +106,15 @@ def test_only_the_pypi_build_requires_cuda_11_packages(monkeypatch, version, ask
     installed = metadata.version
 
     def version_of(name):
-        if name != "paddlepaddle-gpu":
-            return installed(name)
-        if version is None:
+        if name == "paddlepaddle-gpu" and version is None:
             raise metadata.PackageNotFoundError(name)
-        return version
+        return version if name == "paddlepaddle-gpu" else installed(name)
 
     monkeypatch.setattr(metadata, "version", version_of)
     for missing in (missing_requirements("gpu"), [str(one) for one in doctor._requirements("gpu")]):
         assert any(name.startswith("nvidia-cudnn-cu11") for name in missing) is asks
-        if version:
-            assert not any(name.startswith("paddlepaddle") for name in missing_requirements("gpu"))
+    if version:
+        assert not any(name.startswith("paddlepaddle") for name in missing_requirements("gpu"))
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,15 @@ def inspect(world, *words, vocab_file=None, samples=80, given="text"):
     inspect_data(parse_config(InspectConfig, list(map(str, [world / "data" / given, *flags]))))
 
 
-def test_the_terminal_shows_marked_samples_and_the_report(world, capsys):
+def test_samples_are_shown_by_the_options_of_pretraining(world, capsys):
     inspect(world, "--show", 2)
     shown = capsys.readouterr().out
     assert shown.count("->") >= 2 and "sample 1:" in shown and "sample 2:" not in shown
     assert shown.startswith("{A->B}: A is masked, the model sees B in its place; _ is [MASK]")
     for line in ("mask rate", "shown instead", "masked levels", "[UNK]", "padding", "few masks", "by length"):
         assert line in shown
+    inspect(world, "--binary_head", "false", "--masked_lm_prob", 0.4, "--geometric")
+    assert "in order 0, swapped 0, no label 80" in capsys.readouterr().out
 
 
 def test_output_receives_a_json_report_and_a_plot(world, tmp_path, capsys):
@@ -39,18 +41,6 @@ def test_output_receives_a_json_report_and_a_plot(world, tmp_path, capsys):
     assert report["samples"] == 80 and abs(report["mask_rate"] - 0.15) < 0.05
     assert sum(report["lengths"].values()) == 80 and abs(sum(report["shown"].values()) - 1) < 1e-9
     assert (tmp_path / "inspect.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_pretraining_options_are_respected(world, capsys):
-    inspect(world, "--binary_head", "false", "--masked_lm_prob", 0.4, "--geometric")
-    assert "in order 0, swapped 0, no label 80" in capsys.readouterr().out
-
-
-def test_another_vocabulary_is_refused(world, tmp_path):
-    other = tmp_path / "vocab.txt"
-    other.write_text((world / "model" / "vocab.txt").read_text(encoding="utf-8") + "甲\n", encoding="utf-8")
-    with pytest.raises(InputError, match="another vocabulary"):
-        inspect(world, vocab_file=other)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +52,17 @@ def test_another_vocabulary_is_refused(world, tmp_path):
         ("--geometric --favor_longer_ngram", "two distributions"),
         ("--geometric --max_ngrams 1", "raise max_ngrams"),
         ("--masking_fn nothing", "package.module:function"),
+        ("--samples 0", "samples=0 is below 1"),
+        ("--text_a q", "text_a q is for pairs, and .*text is a corpus; leave it out"),
     ],
 )
-def test_invalid_flags_are_refused(world, words, message):
+def test_invalid_flags_and_another_vocabulary_are_refused(world, tmp_path, words, message):
     with pytest.raises(InputError, match=message):
         inspect(world, *words.split())
-
-
-def test_zero_samples_is_refused(world):
-    with pytest.raises(InputError, match="samples=0 is below 1"):
-        inspect(world, samples=0)
+    other = tmp_path / "vocab.txt"
+    other.write_text((world / "model" / "vocab.txt").read_text(encoding="utf-8") + "甲\n", encoding="utf-8")
+    with pytest.raises(InputError, match="another vocabulary"):
+        inspect(world, vocab_file=other)
 
 
 @pytest.mark.parametrize("given", [".", "text_ids.npy", "text_idx.npz"])
@@ -130,8 +121,3 @@ def test_a_bad_pair_is_named_by_its_line(tmp_path):
         show_pairs(tmp_path, rows=[("今", "天", 1), ("今",)])
     with pytest.raises(InputError, match="pairs.tsv:2: sentence2 is empty"):
         show_pairs(tmp_path, rows=[("今", "天", 1), ("今", " ", 1)])
-
-
-def test_flags_of_pairs_are_refused_for_a_corpus(world):
-    with pytest.raises(InputError, match="text_a q is for pairs, and .*text is a corpus; leave it out"):
-        inspect(world, "--text_a", "q")

@@ -120,35 +120,26 @@ def test_paddle_inference_is_given_the_gpu_and_the_precision(libraries, exported
 def test_paddle_inference_settings_for_the_cpu_are_unchanged(libraries, exported):
     libraries(paddle=fake_paddle())
     asked = backends.open_backend(exported, "paddle", 3)._predictor.config.asked
-    assert asked == [
-        ("disable_glog_info",),
-        ("set_cpu_math_library_num_threads", 3),
-        ("enable_memory_optim",),
-        ("disable_gpu",),
-        ("enable_mkldnn",),
-        ("disable_mkldnn_fc_passes",),
-    ]
+    threads = ("set_cpu_math_library_num_threads", 3)
+    alone = ("enable_memory_optim", "disable_gpu", "enable_mkldnn", "disable_mkldnn_fc_passes")
+    assert asked == [("disable_glog_info",), threads, *((word,) for word in alone)]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-def test_the_installed_paddle_accepts_the_settings(folder, precision):
+def test_the_installed_paddle_accepts_the_settings(folder):
     """The names and arguments exist in the installed Paddle, even in a CPU build."""
-    inference = paddle.inference
-    config = inference.Config(*(str(folder / name) for name in FILES_OF["paddle"]))
-    kind = getattr(inference.PrecisionType, backends.PRECISION_TYPES[precision])
-    config.enable_use_gpu(FIRST_POOL_MB, 0, kind)
-    assert config.use_gpu() == paddle.is_compiled_with_cuda()
+    for precision in ("fp32", "fp16", "bf16"):
+        config = paddle.inference.Config(*(str(folder / name) for name in FILES_OF["paddle"]))
+        kind = getattr(paddle.inference.PrecisionType, backends.PRECISION_TYPES[precision])
+        config.enable_use_gpu(FIRST_POOL_MB, 0, kind)
+        assert config.use_gpu() == paddle.is_compiled_with_cuda()
 
 
-def test_onnx_runtime_uses_cuda_without_tf32(libraries, exported):
+def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(onnxruntime=onnxruntime)
     for name in ("auto", "onnx"):
         assert backends.open_backend(exported, name, 1, "fp32", "gpu").where == "gpu:0, by CUDA"
     assert onnxruntime.made == [[(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU]] * 2
-
-
-def test_paddle_is_preferred_to_onnx_runtime_on_a_gpu(libraries, exported):
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(paddle=fake_paddle(), onnxruntime=onnxruntime)
     assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "paddle"
@@ -180,12 +171,6 @@ def test_what_no_library_supports_on_a_gpu_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_onnx_runtime_does_not_silently_fall_back_to_the_cpu(libraries, exported):
-    libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU], started=[CPU]))
-    with pytest.raises(InputError, match="device gpu: ONNX Runtime could not start CUDA, .*; install them"):
-        backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
-
-
 @pytest.mark.parametrize("precision, capability, least", [("bf16", (7, 5), 8), ("fp16", (6, 1), 7)])
 def test_a_precision_that_an_old_gpu_lacks_is_refused(libraries, exported, precision, capability, least):
     libraries(capability, paddle=fake_paddle())
@@ -194,11 +179,14 @@ def test_a_precision_that_an_old_gpu_lacks_is_refused(libraries, exported, preci
         backends.open_backend(exported, "paddle", 1, precision, "gpu")
 
 
-def test_a_model_without_the_needed_format_is_refused(libraries, exported):
+def test_what_cannot_run_on_a_gpu_is_refused(libraries, exported):
     libraries(paddle=fake_paddle(), onnxruntime=fake_onnxruntime([CUDA_PROVIDER]))
     onnx_only = replace(exported, files={"model.onnx": ""})
     with pytest.raises(InputError, match="no model for paddle; precision fp16 takes one; export it with"):
         backends.open_backend(onnx_only, "paddle", 1, "fp16", "gpu")
+    libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU], started=[CPU]))
+    with pytest.raises(InputError, match="device gpu: ONNX Runtime could not start CUDA, .*; install them"):
+        backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
 
 
 def test_fp16_on_a_cpu_is_refused(folder):

@@ -3,7 +3,6 @@
 import doctest
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from shutil import copytree
 
 import numpy as np
 import pytest
-from places import ROOT
+from children import python
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 from without_training import WITHOUT_TRAINING
 
@@ -93,19 +92,13 @@ def test_logits_match_the_trained_model_in_pair_order(trained, predictor):
     assert np.abs(answers - expected).max() < 1e-5
 
 
-def test_the_logits_of_a_pair_do_not_depend_on_the_batch(predictor):
+def test_order_boundary_and_length_decide_the_logits(predictor):
     pairs = random_texts(12, seed=1)
     alone = np.concatenate([predictor.logits([pair]) for pair in pairs])
     assert np.abs(predictor.logits(pairs) - alone).max() < 1e-5
-
-
-def test_a_long_pair_is_truncated_at_its_longer_text(predictor):
     assert MAX_SEQ_LEN - 3 == 32 + 5
     cut, whole = predictor.logits([("今天天气" * 8, "真很不太好"), ("今天天气" * 30, "真很不太好")])
     assert np.array_equal(cut, whole)
-
-
-def test_text_order_and_boundary_affect_the_logits(predictor):
     straight, swapped, moved = predictor.logits([("今天好", "坏"), ("坏", "今天好"), ("今天", "好坏")])
     assert np.abs(straight - swapped).max() > 1e-3 and np.abs(straight - moved).max() > 1e-3
 
@@ -116,6 +109,8 @@ def test_predictions_have_label_names_and_are_calibrated(predictor):
     assert answer.classes.tolist() == logits.argmax(axis=1).tolist()
     assert answer.labels == [("不同", "相同", "相关")[number] for number in answer.classes]
     assert len(set(answer.labels)) > 1
+    none = predictor.predict([])
+    assert none.labels == [] and none.probabilities.shape == (0, 3)
     assert answer.probabilities.dtype == np.float32 and answer.probabilities.shape == (40, 3)
     assert np.allclose(answer.probabilities, probabilities(logits, temperature=1.7), atol=1e-6)
 
@@ -138,17 +133,15 @@ def test_the_predictor_describes_its_backend_and_precision(exported, monkeypatch
     assert predictor.precision == precision and predictor.describe() == named
 
 
-def test_bf16_logits_are_close_to_those_of_float32(exported, in_bf16):
+def test_bf16_logits_are_close_to_those_of_float32(exported, in_bf16, capfd):
     pairs = random_texts(2 * BATCH_SIZE + 9)
     expected = PairPredictor(exported, "paddle", threads=1).logits(pairs)
     assert in_bf16.describe() == "paddle bf16"
     difference = np.abs(in_bf16.logits(pairs) - expected).max()
-    assert 1e-6 < difference < 0.05 * np.abs(expected).max()  # not identical: bf16 is in use
-
-
-def test_bf16_prints_no_messages_about_its_passes(exported, in_bf16, capfd):
+    capfd.readouterr()
     PairPredictor(exported, "paddle", threads=1, precision="bf16")
-    assert "bfloat16" not in "".join(capfd.readouterr())
+    assert "bfloat16" not in "".join(capfd.readouterr())  # nothing about its passes
+    assert 1e-6 < difference < 0.05 * np.abs(expected).max()  # not identical: bf16 is in use
 
 
 def test_bf16_uses_few_input_shapes(in_bf16, monkeypatch):
@@ -197,30 +190,18 @@ def test_unsupported_bf16_is_refused(exported, monkeypatch, backend, level, reas
         PairPredictor(exported, backend, precision="bf16")
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16", ""])
-def test_an_unknown_precision_is_refused(exported, precision):
-    with pytest.raises(
-        InputError, match=f"^precision {precision} is not one of fp32, bf16.*; use one of them$"
-    ):
-        PairPredictor(exported, precision=precision)
-
-
-def test_bf16_without_a_paddle_model_is_refused(exported, monkeypatch):
+def test_precisions_and_thresholds_that_are_none_are_refused(tmp_path, exported, monkeypatch):
+    for precision in ("bfloat16", "float16", ""):
+        message = f"^precision {precision} is not one of fp32, bf16.*; use one of them$"
+        with pytest.raises(InputError, match=message):
+            PairPredictor(exported, precision=precision)
+    two_classes = ship(write_trained(tmp_path / "best", num_labels=2), tmp_path / "ship")
+    with pytest.raises(InputError, match=r"threshold=1.5 is not in \[0, 1\]; use 0.5, for example"):
+        PairPredictor(two_classes, threshold=1.5)
     monkeypatch.setattr(backends, "refuse_no_bf16", lambda: None)
     onnx_only = replace(read_exported(exported), files={"model.onnx": ""})
     with pytest.raises(InputError, match="no model for paddle; precision bf16 takes one; export it with"):
         backends.open_backend(onnx_only, "auto", 1, "bf16")
-
-
-def test_a_threshold_that_is_no_probability_is_refused(tmp_path):
-    two_classes = ship(write_trained(tmp_path / "best", num_labels=2), tmp_path / "ship")
-    with pytest.raises(InputError, match=r"threshold=1.5 is not in \[0, 1\]; use 0.5, for example"):
-        PairPredictor(two_classes, threshold=1.5)
-
-
-def test_no_pairs_give_no_predictions(predictor):
-    answer = predictor.predict([])
-    assert answer.labels == [] and answer.probabilities.shape == (0, 3)
 
 
 @pytest.mark.parametrize("pair", [("今",), ("今", "天", "好"), ("今", 7), (None, "今"), "今", "今天", None])
@@ -262,7 +243,8 @@ def test_a_format_that_was_not_exported_is_refused(exported):
 
 
 @pytest.mark.parametrize(
-    "name", ["model.pdmodel", "model.pdiparams", "model.onnx", "vocab.txt", "config.json"]
+    "name",
+    ["model.pdmodel", "model.pdiparams", "model.onnx", "vocab.txt", "config.json", "tokenizer_config.json"],
 )
 @pytest.mark.parametrize("damage", ["changed", "lost"])
 def test_a_changed_or_missing_exported_file_is_refused(tmp_path, exported, name, damage):
@@ -326,6 +308,8 @@ def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
         InputError, match=r"holds no export\.json; make an exported model of a trained one with"
     ):
         PairPredictor(trained)
+    with pytest.raises(InputError, match="threads=-1 is below 0"):
+        RunConfig("m", "i", "o", threads=-1)
 
 
 def write_texts(path):
@@ -350,18 +334,14 @@ def test_the_run_command_writes_the_same_as_predict(tmp_path, trained, exported,
     predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
     (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
     assert header == its_header and len(header) == (6 if scores else 3)
-    assert [row[:3] for row in rows] == [row[:3] for row in its_rows] and rows[0][2] in (
-        "不同",
-        "相同",
-        "相关",
-    )
+    assert [row[:3] for row in rows] == [row[:3] for row in its_rows]
+    assert rows[0][2] in ("不同", "相同", "相关")
     numbers = ([list(map(float, row[3:])) for row in each] for each in (rows, its_rows))
     assert np.allclose(*numbers, atol=1e-5)
 
 
 def run_without_training(program, *words):
-    words = [sys.executable, "-c", WITHOUT_TRAINING + program, *map(str, words)]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return python("-c", WITHOUT_TRAINING + program, *words)
 
 
 def test_inference_works_without_the_training_libraries(tmp_path, exported):
@@ -429,16 +409,3 @@ def test_bad_command_input_is_a_one_line_error(tmp_path, exported, monkeypatch, 
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"]
-
-
-def test_a_negative_thread_count_is_refused():
-    with pytest.raises(InputError, match="threads=-1 is below 0"):
-        RunConfig("m", "i", "o", threads=-1)
-
-
-@pytest.mark.parametrize("damage", ["{}", '{"do_lower_case": false}'])
-def test_a_changed_tokenizer_config_is_refused(exported, tmp_path, damage):
-    folder = Path(copytree(exported, tmp_path / "ship"))
-    (folder / "tokenizer_config.json").write_text(damage)
-    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not the file that was exported"):
-        PairPredictor(folder, "paddle")

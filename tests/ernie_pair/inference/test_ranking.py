@@ -1,15 +1,25 @@
-"""Ranking many candidates: the best ones, in a fixed order, in bounded memory."""
+"""Ranking many candidates in a fixed order and bounded memory; and the rows of tokens that models read."""
 
 import doctest
 
 import numpy as np
 import pytest
 from tiny_ship import random_texts, ship, write_trained
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from data_tools.files.errors import InputError, NumbersError
+from data_tools.text.folder_tokenizer import FolderTokenizer
+from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference import scores as ranking
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.scores import Ranked, best_places, rank_texts
+from ernie_pair.inference.token_rows import (
+    SEPARATOR,
+    encode_single_texts,
+    encode_texts,
+    exchange_texts,
+    kept_lengths,
+)
 
 
 def lengths(texts):
@@ -41,12 +51,9 @@ def test_streamed_candidates_are_scored_in_bounded_windows(monkeypatch):
         scored.append(len(texts))
         return np.array([float(text) % 777 for text in texts])
 
+    assert rank_texts(lengths, [], 3) == []
     best = rank_texts(score, stream(), 2)
     assert max(scored) == 100 and [found.place for found in best] == [776, 776 + 777]
-
-
-def test_ranking_no_candidates_returns_an_empty_list():
-    assert rank_texts(lengths, [], 3) == []
 
 
 @pytest.mark.parametrize(
@@ -62,10 +69,15 @@ def test_invalid_ranking_arguments_are_rejected(candidates, top_k, reason):
         rank_texts(lengths, candidates, top_k)
 
 
-def test_a_nan_score_is_an_error_naming_the_candidate(monkeypatch):
+def test_rank_rejects_nan_three_classes_and_no_query(monkeypatch, predictor):
     monkeypatch.setattr(ranking, "CANDIDATES", 2)
     with pytest.raises(NumbersError, match="the score of candidate 3 is NaN"):
         rank_texts(lambda texts: np.where(np.array(texts) == "d", np.nan, 1.0), "a b c d".split(), 1)
+    monkeypatch.setattr(predictor, "class_names", ("a", "b", "c"))
+    with pytest.raises(InputError, match="has 3 classes, but candidates are ranked by the second of two"):
+        predictor.rank("今", ["天"])
+    with pytest.raises(InputError, match="the query is None; give a text"):
+        predictor.rank(None, ["天"])
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +102,61 @@ def test_the_docstring_example_of_rank_runs(predictor, monkeypatch):
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_rank_rejects_three_classes_and_a_missing_query(predictor, monkeypatch):
-    monkeypatch.setattr(predictor, "class_names", ("a", "b", "c"))
-    with pytest.raises(InputError, match="has 3 classes, but candidates are ranked by the second of two"):
-        predictor.rank("今", ["天"])
-    with pytest.raises(InputError, match="the query is None; give a text"):
-        predictor.rank(None, ["天"])
+# --- rows of tokens
+
+
+PAIRS = [("a " * left, "b " * right) for left in range(12) for right in range(12)]
+
+
+def library(pair):
+    """A tokenizer of the library with the words a and b, and ``pair`` as its template."""
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3, "a": 4, "b": 5}, "<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair=pair, special_tokens=[("<s>", 2), ("</s>", 3)]
+    )
+    return made
+
+
+def rows_of(encoded):
+    return [encoded.ids[begin:end].tolist() for begin, end in zip(encoded.starts, encoded.starts[1:])]
+
+
+@pytest.mark.parametrize("pair", ["<s> $A </s> $B:1 </s>:1", "<s> $A </s> </s> $B </s>"])
+@pytest.mark.parametrize("length", range(6, 20))
+def test_pairs_are_truncated_as_the_library_truncates_them(pair, length):
+    theirs, ours = library(pair), FolderTokenizer(library(pair), {}, "here")
+    theirs.enable_truncation(length, strategy="longest_first")
+    left, right = zip(*PAIRS)
+    encoded = encode_texts(left, right, None, ours, length)
+    expected = [theirs.encode(*both).ids for both in PAIRS]
+    assert rows_of(encoded) == expected
+    full = [len(a.split()) + len(b.split()) + 3 + len(ours.pair_specials[1]) - 1 for a, b in PAIRS]
+    assert encoded.num_cut == sum(size > length for size in full)
+
+
+def test_ties_are_cut_on_the_other_side_by_ernies_own_rule():
+    assert kept_lengths(9, 9, 7) == (4, 3)
+    assert kept_lengths(9, 9, 7, is_fast=True) == (3, 4)
+    assert kept_lengths(10, 9, 7, is_fast=True) == (4, 3)
+
+
+@pytest.mark.parametrize("pair", ["<s> $A </s> $B:1 </s>:1", "<s> $A </s> </s> $B </s>"])
+def test_exchanged_rows_are_those_of_the_exchanged_texts(pair):
+    ours = FolderTokenizer(library(pair), {}, "here")
+    left, right = zip(*PAIRS)
+    rows, columns = encode_texts(left, right, None, ours, 64), np.arange(len(PAIRS))
+    exchanged = encode_texts(right, left, None, ours, 64).batch(columns)
+    batch = exchange_texts(rows.batch(columns))
+    assert np.array_equal(batch.input_ids, exchanged.input_ids)
+    assert np.array_equal(batch.token_type_ids, exchanged.token_type_ids)
+    assert (batch.token_type_ids == SEPARATOR).sum() == (len(PAIRS) if "</s> </s>" in pair else 0)
+    assert np.array_equal(exchange_texts(batch).input_ids, rows.batch(columns).input_ids)
+
+
+def test_a_text_without_tokens_is_unknown_to_ernie_alone():
+    ours = WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"])
+    theirs = FolderTokenizer(library("<s> $A </s> $B:1 </s>:1"), {}, "here")
+    assert rows_of(encode_single_texts([""], ours, 8)) == [[1, 4, 2]]
+    assert rows_of(encode_single_texts([""], theirs, 8)) == [[2, 3]]
+    assert rows_of(encode_texts([""], [""], None, theirs, 8)) == [[2, 3, 3]]

@@ -12,8 +12,7 @@ import paddle
 import pytest
 
 from data_tools.files.keyed_cache import user_cache
-from ernie_pair.kernels import operator as compile_operator
-from ernie_pair.kernels import operator as encoder_operator
+from ernie_pair.kernels import operator
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import FOLDER, OperatorError, find_operator
 
@@ -60,7 +59,7 @@ def test_the_cache_key_covers_paddle_machine_and_sources(compiler, tmp_path, mon
     assert set(note["sources"]) == {"fused_operator.cc", "adamw_operator.h", "fused.h"}
     monkeypatch.setenv("CXX", str(tmp_path / "absent"))
     assert find_operator(tmp_path) == first  # a cached operator needs no compiler
-    monkeypatch.setattr(compile_operator, "HEADER", first)
+    monkeypatch.setattr(operator, "HEADER", first)
     with pytest.raises(OperatorError, match="there is no compiler"):
         find_operator(tmp_path)
 
@@ -81,14 +80,11 @@ def test_a_damaged_operator_is_compiled_again(compiler, tmp_path, damage):
     assert find_operator(tmp_path).read_text() == "half of an operator" and count(compiler) == 2
 
 
-def test_a_failed_compilation_is_quoted_and_leaves_no_file(compiler, tmp_path, monkeypatch):
+def test_compilations_that_fail_are_quoted_with_a_fix(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("SAYS", "x.cc:3: error: no such thing")
     with pytest.raises(OperatorError, match="failed with code 1: x.cc:3: error: no such thing"):
         find_operator(tmp_path / "cache")
     assert {path.suffix for path in (tmp_path / "cache" / FOLDER).iterdir()} == {".lock"}
-
-
-def test_a_missing_compiler_or_cache_error_suggests_a_fix(compiler, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="not a folder.*set XDG_CACHE_HOME to another"):
         find_operator(tmp_path / "file")
@@ -99,44 +95,39 @@ def test_a_missing_compiler_or_cache_error_suggests_a_fix(compiler, tmp_path, mo
 
 @needs_kernels
 def test_an_invalid_operator_is_recompiled_once_then_fails(compiler, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoder_operator, "_registered", {})
+    monkeypatch.setattr(operator, "_registered", {})
     with pytest.raises(OperatorError, match="Paddle cannot load it"):
-        encoder_operator.load_operator(open_kernels(), 1, tmp_path)
+        operator.load_operator(open_kernels(), 1, tmp_path)
     assert count(compiler) == 2  # one retry, and no more
 
 
 @needs_kernels
 def test_an_operator_that_does_not_load_is_recompiled(compiler, tmp_path, monkeypatch):
     """As when another machine sharing the home folder has compiled it with a newer C++ library."""
-    stale = find_operator(tmp_path)
-    monkeypatch.setenv("CXX", str(second_compiler(tmp_path)))
-    monkeypatch.setattr(encoder_operator, "_registered", {})
-    monkeypatch.setattr(encoder_operator, "register_operators", refuse_half_an_operator)
+
+    def refuse_half(path):
+        if path.read_text().startswith("half"):
+            raise RuntimeError("version GLIBCXX_3.4.99 not found")
+
+    stale, second = find_operator(tmp_path), tmp_path / "cxx2"
+    second.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf "another operator" > "$2"\n')
+    second.chmod(0o755)
+    monkeypatch.setenv("CXX", str(second))
+    monkeypatch.setattr(operator, "_registered", {})
+    monkeypatch.setattr(operator, "register_operators", refuse_half)
     opened = SimpleNamespace(fused_operator_open=lambda *given: None)
-    monkeypatch.setattr(encoder_operator.ctypes, "CDLL", lambda path: opened)
-    encoder_operator.load_operator(open_kernels(), 1, tmp_path)
+    monkeypatch.setattr(operator.ctypes, "CDLL", lambda path: opened)
+    operator.load_operator(open_kernels(), 1, tmp_path)
     assert stale.read_text() == "another operator" and count(compiler) == 1
     assert find_operator(tmp_path) == stale
 
 
-def second_compiler(folder):
-    path = folder / "cxx2"
-    path.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf "another operator" > "$2"\n')
-    path.chmod(0o755)
-    return path
-
-
-def refuse_half_an_operator(path):
-    if path.read_text().startswith("half"):
-        raise RuntimeError("version GLIBCXX_3.4.99 not found")
-
-
 def test_forget_operator_keeps_a_file_replaced_meanwhile(compiler, tmp_path):
     path = find_operator(tmp_path)
-    compile_operator.forget_operator(path, path.stat().st_ino + 1)
+    operator.forget_operator(path, path.stat().st_ino + 1)
     assert path.exists()
-    compile_operator.forget_operator(path, path.stat().st_ino)
-    compile_operator.forget_operator(path, 0)
+    operator.forget_operator(path, path.stat().st_ino)
+    operator.forget_operator(path, 0)
     assert {each.suffix for each in (tmp_path / FOLDER).iterdir()} == {".lock"}
 
 
@@ -150,14 +141,11 @@ def test_an_operator_writable_by_other_users_is_rejected(compiler, tmp_path, of,
         find_operator(tmp_path)
 
 
-def test_an_operator_owned_by_another_user_is_rejected(compiler, tmp_path, monkeypatch):
+def test_an_operator_that_others_may_change_is_rejected(compiler, tmp_path, monkeypatch):
     find_operator(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(OperatorError, match="other users may write there"):
         find_operator(tmp_path)
-
-
-def test_a_symlinked_cache_folder_is_rejected(compiler, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     (tmp_path / "cache").mkdir()
@@ -167,7 +155,7 @@ def test_a_symlinked_cache_folder_is_rejected(compiler, tmp_path):
     assert not list(elsewhere.iterdir())
 
 
-def test_cache_files_are_private_whatever_the_umask(compiler, tmp_path):
+def test_the_cache_is_private_and_follows_xdg_cache_home(compiler, tmp_path, monkeypatch):
     before = os.umask(0)
     try:
         path = find_operator(tmp_path / "cache")
@@ -175,9 +163,6 @@ def test_cache_files_are_private_whatever_the_umask(compiler, tmp_path):
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert find_operator(tmp_path / "cache") == path
-
-
-def test_the_user_cache_follows_xdg_cache_home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache() == tmp_path / "ernie-pair"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the XDG specification says to ignore a relative path

@@ -30,6 +30,13 @@ BF16 = pytest.param(
 LOSS = {"fp32": 1e-5, "bf16": 2e-4}  # for a freshly initialised model
 
 
+def build_fused(folder, family="ernie_gram", flags=FUSED, **shape):
+    """A classifier on the path of the fused kernels."""
+    model = build(folder, family, **shape)
+    choose_path(model, flags, "cpu")
+    return model
+
+
 @pytest.mark.parametrize("precision", ["fp32", BF16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_loss_and_gradients_of_every_shape(tmp_path, shape, precision):
@@ -81,30 +88,21 @@ def test_frozen_parameters_get_no_gradient(tmp_path, freezing):
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_recompute_is_bit_identical(tmp_path, precision):
-    model = build(tmp_path / "m", dropout=0.2)
-    choose_path(model, KernelFlags("fused", precision), "cpu")
+@pytest.mark.parametrize("change", ["recompute", "threads"])
+def test_recompute_and_threads_do_not_change_a_bit(tmp_path, change, precision):
+    model = build_fused(
+        tmp_path / "m", shape="one block more", dropout=0.2, flags=KernelFlags("fused", precision)
+    )
     found = []
-    for is_wanted in (False, True):
-        recompute_layers(model, is_wanted)
-        found.append(loss_and_gradients(model, batch_of()))
-    assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
-
-
-@pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_one_and_two_threads_are_bit_identical(tmp_path, precision):
-    model = build(tmp_path / "m", shape="one block more", dropout=0.2)
-    choose_path(model, KernelFlags("fused", precision), "cpu")
-    found = []
-    for threads in (1, 2):
-        model.fused_state.threads = threads
+    for more in (0, 1):
+        recompute_layers(model, change == "recompute" and bool(more))
+        model.fused_state.threads = 1 + more * (change == "threads")
         found.append(loss_and_gradients(model, batch_of("one block more")))
     assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
 
 
 def test_dropout_depends_only_on_the_seed(tmp_path):
-    model = build(tmp_path / "m", dropout=0.2)
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m", dropout=0.2)
     first, again, other = (loss_and_gradients(model, batch_of(), seed) for seed in (5, 5, 6))
     assert first[0] == again[0] and same(first[1], again[1]) and first[0] != other[0]
     ids, types, _ = map(paddle.to_tensor, batch_of())
@@ -136,8 +134,7 @@ def test_dropout_has_the_mean_and_spread_of_paddles(tmp_path):
 
 
 def test_two_forward_passes_before_their_backward_passes(tmp_path):
-    model = build(tmp_path / "m", dropout=0.1)
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m", dropout=0.1)
     alone = [loss_and_gradients(model, batch_of(seed=seed), seed)[1] for seed in (1, 2)]
     losses = []
     for seed in (1, 2):
@@ -158,8 +155,7 @@ def test_memory_does_not_grow_over_many_shapes(tmp_path, monkeypatch):
     monkeypatch.setattr(encoder_layer, "POOL", pool)
     take = pool.take
     monkeypatch.setattr(pool, "take", lambda size: sizes.add(rounded_size(size)) or take(size))
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     most = []
     for length in (*range(3, 100, 8), *range(99, 3, -8)):
         ids = np.ones((8, length), dtype="int64")
@@ -169,8 +165,7 @@ def test_memory_does_not_grow_over_many_shapes(tmp_path, monkeypatch):
 
 
 def test_a_discarded_forward_pass_frees_its_memory(tmp_path):
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     ids, types, _ = map(paddle.to_tensor, batch_of())
     before = POOL.in_use
     logits = model(ids, types)
@@ -181,8 +176,7 @@ def test_a_discarded_forward_pass_frees_its_memory(tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
 def test_changed_weights_take_effect_immediately(tmp_path, precision):
-    model = build(tmp_path / "m")
-    choose_path(model, KernelFlags("fused", precision), "cpu")
+    model = build_fused(tmp_path / "m", flags=KernelFlags("fused", precision))
     model.eval()
     ids, types, _ = map(paddle.to_tensor, batch_of())
     with paddle.no_grad(), constant_weights(model):
@@ -195,8 +189,7 @@ def test_changed_weights_take_effect_immediately(tmp_path, precision):
 
 
 def test_a_deep_copied_model_is_independent(tmp_path):
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     batch = batch_of()
     loss, _ = loss_and_gradients(model, batch)
     other = copy.deepcopy(model)
@@ -206,8 +199,7 @@ def test_a_deep_copied_model_is_independent(tmp_path):
 
 
 def test_unsupported_inputs_fall_back_to_paddle(tmp_path):
-    model = build(tmp_path / "m", "ernie")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m", "ernie")
     model.eval()
     ids, types, _ = map(paddle.to_tensor, batch_of())
     with paddle.no_grad():
@@ -225,8 +217,7 @@ def test_unsupported_inputs_fall_back_to_paddle(tmp_path):
 
 
 def test_a_fused_model_can_be_saved_with_to_static(tmp_path):
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     model.eval()
     inputs = [paddle.to_tensor(array) for array in batch_of()[:2]]
     with paddle.no_grad():
@@ -240,15 +231,14 @@ def test_a_fused_model_can_be_saved_with_to_static(tmp_path):
 
 @pytest.mark.parametrize("wrong", [{"ids": 99}, {"ids": -1}, {"types": 2}])
 def test_an_out_of_range_id_is_rejected(tmp_path, wrong):
-    model = build(tmp_path / "m")
-    choose_path(model, FUSED, "cpu")
+    model = build_fused(tmp_path / "m")
     ids, types, _ = batch_of()
     {"ids": ids, "types": types}[next(iter(wrong))][1, 2] = next(iter(wrong.values()))
     with pytest.raises(InputError, match="is not one of the model's"):
         model(paddle.to_tensor(ids), paddle.to_tensor(types))
 
 
-def test_a_nonzero_padding_embedding_is_read_as_zero(tmp_path):
+def test_other_models_are_computed_as_by_paddle(tmp_path):
     """Paddle returns zeros for the padding id, whatever its row holds."""
     model = build(tmp_path / "m", pooling="mean")
     table = model.encoder.embeddings.word_embeddings.weight

@@ -1,4 +1,4 @@
-"""Which path a model takes: every reason for the plain path, every error, and where they are reported."""
+"""Which path a model takes: every reason for the plain one, every error, and what processes agree on."""
 
 import ctypes
 import hashlib
@@ -11,8 +11,10 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import paddle
 import pytest
+from fake_ranks import on_ranks
 from places import ROOT
 from tiny_pair import train_config, write_model, write_new
 
@@ -20,7 +22,7 @@ from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.kernels import choice as choice_module
 from ernie_pair.kernels import library
-from ernie_pair.kernels.choice import KernelFlags, choose_kernels
+from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
 from ernie_pair.kernels.library import Kernels, open_kernels
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.networks.kernel_path import choose_path
@@ -88,12 +90,8 @@ def test_ctypes_structures_match_the_header(name):
 
 
 def test_ctypes_functions_match_the_header():
-    declared = {
-        name: (type_of(result), arguments_of(arguments))
-        for result, name, arguments in re.findall(
-            r"FUSED_API (\w+) (fused_\w+)\(([^)]*)\);", interface_text()
-        )
-    }
+    found = re.findall(r"FUSED_API (\w+) (fused_\w+)\(([^)]*)\);", interface_text())
+    declared = {name: (type_of(result), arguments_of(given)) for result, name, given in found}
     assert len(declared) >= len(library.FUNCTIONS)
     for name, result, arguments in library.FUNCTIONS:
         assert declared[name] == (result, list(arguments)), name
@@ -138,11 +136,8 @@ def test_bf16_missing_from_the_build_is_reported_as_such(monkeypatch):
     library = SimpleNamespace(fused_processor_level=lambda: LEVELS.index("avx512_bf16"))
     kernels = Kernels(library, "avx512")
     monkeypatch.setattr(choice_module, "open_kernels", lambda: kernels)
-    assert (
-        choose_kernels(KernelFlags(), "cpu")
-        .describe()
-        .endswith("; no bf16: the kernels were compiled without it, or libdnnl.so.3 of this Paddle has none")
-    )
+    said = choose_kernels(KernelFlags(), "cpu").describe()
+    assert said.endswith("the kernels were compiled without it, or libdnnl.so.3 of this Paddle has none")
 
 
 @needs_kernels
@@ -154,25 +149,20 @@ def test_embeddings_computed_by_paddle_are_reported(tmp_path):
         assert choice.is_fused and choice.describe().endswith("; embeddings by Paddle") == by_paddle
 
 
-def test_level_none_uses_the_plain_path_and_says_why(monkeypatch):
+def test_levels_none_and_unknown_are_told_apart(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "none")
     choice = choose_kernels(KernelFlags(), "cpu")
     assert choice.describe() == f"plain kernels of Paddle: {LEVEL_ASKED}=none is set" and not choice.is_fused
     refused("--kernels fused: .*=none is set; use --kernels auto", kernels="fused")
     refused("--precision bf16 needs the fused kernels: .*use --precision fp32", precision="bf16")
-
-
-def test_an_unknown_level_is_rejected(monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, "sse")
     refused("ERNIE_PAIR_KERNELS_LEVEL=sse in the environment is not one of none, avx2")
 
 
-def test_without_compiled_kernels_the_plain_path_is_used(without):
+def test_without_kernels_or_processor_the_reason_is_given(without, monkeypatch):
     assert "built without its compiled kernels" in choose_kernels(KernelFlags(), "cpu").reason
     refused("--kernels fused: the package was built without", kernels="fused")
-
-
-def test_an_unsupported_processor_is_given_as_the_reason(without, monkeypatch):
+    library._open.cache_clear()
     monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
     reason = "the fused kernels are for x86-64 processors, and this one is aarch64"
     assert choose_kernels(KernelFlags(), "cpu").reason == reason
@@ -188,17 +178,16 @@ def test_kernels_built_for_this_python_are_preferred(without):
     assert choose_kernels(KernelFlags(), "cpu").is_fused
 
 
-def test_a_broken_compiled_file_falls_back_to_plain(without):
-    (without / "_fused.so").write_bytes(b"\x7fELF nothing of the kind")
+@needs_kernels
+@pytest.mark.parametrize("kind", ["broken", "foreign"])
+def test_a_file_that_is_no_kernels_falls_back_to_plain(without, kind):
+    """Also a library without the expected functions."""
+    if kind == "foreign":
+        shutil.copy(Path(paddle.__file__).parent / "libs" / library.OPENMP, without / "_fused.so")
+    else:
+        (without / "_fused.so").write_bytes(b"\x7fELF nothing of the kind")
     assert choose_kernels(KernelFlags(), "cpu").reason.startswith("_fused.so cannot be used (")
     refused("--kernels fused: _fused.so cannot be used", kernels="fused")
-
-
-@needs_kernels
-def test_a_foreign_library_falls_back_to_plain(without):
-    """A library without the expected functions."""
-    shutil.copy(Path(paddle.__file__).parent / "libs" / library.OPENMP, without / "_fused.so")
-    assert "cannot be used (" in choose_kernels(KernelFlags(), "cpu").reason
 
 
 @needs_kernels
@@ -223,12 +212,6 @@ def test_a_gpu_uses_the_plain_path_and_amp_for_bf16(tmp_path):
         choose_kernels(train_config(tmp_path, precision="bf16"), "gpu")
 
 
-def test_a_command_without_amp_is_not_told_to_use_it():
-    asked = PredictConfig(model_path="m", input_file="i", output_file="o", device="gpu", precision="bf16")
-    with pytest.raises(InputError, match="precision bf16 needs the fused kernels: .*; use precision fp32$"):
-        choose_kernels(asked, "gpu")
-
-
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_inference_on_a_gpu_casts_products(precision):
     choice = choose_kernels(KernelFlags(precision=precision), "gpu", casts=True)
@@ -240,15 +223,15 @@ def test_inference_on_a_gpu_casts_products(precision):
         choose_kernels(KernelFlags(precision=precision), "gpu")
 
 
-def test_fp16_is_gpu_only_and_fused_kernels_are_cpu_only():
+def test_fp16_and_bf16_are_refused_where_they_cannot_be():
     refused("--precision fp16 needs a GPU; use fp32, or bf16 if", precision="fp16")
     with pytest.raises(InputError, match="kernels fused: the fused kernels are for the CPU"):
         choose_kernels(KernelFlags(kernels="fused"), "gpu", casts=True)
-
-
-def test_bf16_with_plain_kernels_is_rejected_immediately():
     with pytest.raises(InputError, match="^precision bf16 is not supported by kernels plain, .*; leave one"):
         KernelFlags(kernels="plain", precision="bf16")
+    asked = PredictConfig(model_path="m", input_file="i", output_file="o", device="gpu", precision="bf16")
+    with pytest.raises(InputError, match="precision bf16 needs the fused kernels: .*; use precision fp32$"):
+        choose_kernels(asked, "gpu")
 
 
 @needs_kernels
@@ -284,19 +267,64 @@ def test_a_run_cannot_resume_in_another_precision(tmp_path):
         train_pair(train_config(tmp_path, max_steps=1, precision="bf16"))
 
 
-def test_doctor_reports_the_kernels(monkeypatch):
-    monkeypatch.setenv(LEVEL_ASKED, "none")
-    assert (
-        choose_kernels(KernelFlags(), "cpu").describe()
-        == f"plain kernels of Paddle: {LEVEL_ASKED}=none is set"
-    )
+# --- all processes of a run use the same path, or fail together
 
 
-@needs_kernels
-def test_doctor_reports_why_bf16_is_unavailable(monkeypatch):
-    monkeypatch.setenv(LEVEL_ASKED, "avx2")
-    assert (
-        choose_kernels(KernelFlags(), "cpu")
-        .describe()
-        .startswith("fused kernels, avx2, products in fp32; no bf16: ")
-    )
+AUTO, FUSED = KernelFlags(), KernelFlags(kernels="fused")
+HIGH, LOW = KernelChoice("fused", "avx512"), KernelChoice("fused", "avx2")
+NONE = KernelChoice("plain", reason="no compiled file")
+
+
+def agree(choices, flags=AUTO):
+    """What each process gets, given the choices they made alone; an InputError is a process that refuses."""
+
+    def choose(own):
+        if isinstance(own, InputError):
+            raise own
+        return own
+
+    def on_rank(world, all_reduce):
+        own = choices[world.rank]
+        return agree_on_path(lambda: choose(own), flags, "cpu", world.size, all_reduce)
+
+    return on_ranks(len(choices), on_rank)
+
+
+@pytest.mark.parametrize("choice", [HIGH, LOW, NONE])
+def test_processes_with_the_same_choice_keep_it(choice):
+    assert agree([choice] * 3) == [choice] * 3
+
+
+@pytest.mark.parametrize("choices", [(HIGH, LOW), (LOW, NONE), (HIGH, HIGH, NONE)])
+def test_differing_choices_fall_back_to_the_plain_path(choices):
+    found = agree(choices)
+    assert {choice.name for choice in found} == {"plain"}
+    for own, choice in zip(choices, found):
+        assert choice.reason == own.reason or "another process of this run cannot use" in choice.reason
+    assert any("another process" in choice.reason for choice in found)
+
+
+def test_mixed_levels_agree_in_float32_alone():
+    """These levels differ only in their bfloat16 products."""
+    choices = [KernelChoice("fused", level) for level in ("amx_bf16", "avx512", "avx512_bf16")]
+    assert agree(choices) == choices
+    found = agree([KernelChoice("fused", level, "bf16") for level in ("amx_bf16", "avx512_bf16")])
+    cure = "multiply in different ways; set ERNIE_PAIR_KERNELS_LEVEL=avx512_bf16 in the environment of every"
+    assert all(cure in one.message for one in found)
+
+
+def test_one_failing_process_makes_all_of_them_fail():
+    with pytest.raises(InputError) as caught:
+        choose_plain(FUSED, "no compiled file", "cpu")
+    found = agree([HIGH, caught.value, HIGH], FUSED)
+    assert all(isinstance(one, InputError) for one in found) and found[1] is caught.value
+    assert "another process of this run refuses --kernels or --precision" in found[0].message
+
+
+@pytest.mark.parametrize("size, device, flags", [(1, "cpu", AUTO), (2, "gpu", AUTO), (2, "cpu", "plain")])
+def test_no_collective_runs_if_the_choice_is_already_fixed(size, device, flags):
+    def nobody(values: np.ndarray):
+        raise AssertionError("a collective")
+
+    flags = KernelFlags(kernels="plain") if flags == "plain" else flags
+    assert agree_on_path(lambda: NONE, flags, device, size, nobody) == NONE

@@ -42,10 +42,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def write(folder, block=None, **flags):
-    text = yaml.safe_dump(
-        {**({"launch": block} if block is not None else {}), **FLAGS, **flags}, sort_keys=False
-    )
-    (folder / "pair.yaml").write_text(text)
+    launch = {} if block is None else {"launch": block}
+    (folder / "pair.yaml").write_text(yaml.safe_dump({**launch, **FLAGS, **flags}, sort_keys=False))
     return "pair.yaml"
 
 
@@ -83,20 +81,13 @@ def test_a_launch_file_becomes_launcher_arguments(folder, block, device, words):
 
 
 def test_flags_override_the_launch_file(folder):
-    file = write(folder, {"processes": 2}, device="cpu", learning_rate=1e-3)
+    values = {"learning_rate": 1e-3, "batch_size": 8, "label_map": "0=no,1=yes", "bucket": False}
+    file = write(folder, {"processes": 2}, device="cpu", **values)
     words = started(file, "--learning-rate", "0.01", "--processes=3", "--bucket")
     assert words[:6] == [*LAUNCHER, "--nproc_per_node", "3"]
-    assert [word for word in words if "rate" in word] == ["--learning_rate=0.01"] and "--bucket=true" in words
-
-
-def test_the_started_command_uses_the_files_values(folder):
-    file = write(
-        folder, {"processes": 2}, label_map="0=no,1=yes", learning_rate=5e-5, bucket=False, device="cpu"
-    )
-    words = started(file)
-    assert words[words.index("ernie_pair") + 1] == "train"
     config = parse_config(TrainConfig, words[words.index("train") + 1 :])
-    assert (config.label_map, config.learning_rate, config.bucket) == ("0=no,1=yes", 5e-5, False)
+    assert (config.label_map, config.batch_size, config.bucket) == ("0=no,1=yes", 8, True)
+    assert [word for word in words if "rate" in word] == ["--learning_rate=0.01"] and "--bucket=true" in words
 
 
 def test_evaluate_and_predict_can_be_launched(folder):
@@ -144,12 +135,14 @@ def test_pretraining_is_launched_without_a_file(asked, launcher, groups):
     assert parse_config(PretrainConfig, words[place + 2 :]).dp_degree == groups
 
 
-def test_pretraining_is_launched_from_a_file(folder):
+def test_training_and_pretraining_start_with_or_without_a_file(folder):
     flags = dict(word[2:].split("=") for word in PRETRAIN)
     block = {"command": "pretrain", "processes": 2}
     (folder / "pretrain.yaml").write_text(yaml.safe_dump({"launch": block, **flags, "device": "cpu"}))
     words = started("pretrain.yaml", "--max_steps=7")
     assert words[4:6] == ["--nproc_per_node", "2"] and {"--dp_degree=2", "--max_steps=7"} < set(words)
+    flags = [*(f"--{name}={value}" for name, value in FLAGS.items()), "--device=cpu"]
+    assert started("train", *flags) == [*run()[:4], *flags]
 
 
 @pytest.mark.parametrize(
@@ -167,11 +160,6 @@ def test_invalid_pretraining_flags_fail_before_launch(monkeypatch, asked, reason
     with pytest.raises(InputError) as caught:
         launch(["pretrain", *PRETRAIN, "--device=cpu", *asked])
     assert reason in caught.value.message
-
-
-def test_training_is_launched_without_a_file():
-    words = started("train", *(f"--{name}={value}" for name, value in FLAGS.items()), "--device=cpu")
-    assert words == [*run()[:4], *(f"--{name}={value}" for name, value in FLAGS.items()), "--device=cpu"]
 
 
 @pytest.mark.parametrize(
@@ -354,18 +342,9 @@ def test_the_wizards_answers_make_a_launchable_file(folder, monkeypatch, capsys)
     }
     assert capsys.readouterr().out.endswith("pair.yaml is written; start it: ernie-pair launch pair.yaml\n")
     assert started("pair.yaml")[:2] == ["-m", "ernie_pair.launcher"]
-
-
-def test_the_wizard_refuses_a_closed_stdin(folder, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match="the questions: standard input is closed"):
-        write_launch_file(QuestionsConfig())
-
-
-def test_the_wizards_last_line_can_be_pasted_into_a_shell(folder, monkeypatch, capsys):
     answer(monkeypatch, *ON_CPU, output_file="my pair.yaml")
     *_, command = capsys.readouterr().out.rstrip("\n").partition("start it: ")
-    assert shlex.split(command) == ["ernie-pair", "launch", "my pair.yaml"]
+    assert shlex.split(command) == ["ernie-pair", "launch", "my pair.yaml"]  # as a shell reads it
 
 
 def test_the_wizard_asks_more_questions_for_gpus(folder, monkeypatch):
@@ -405,12 +384,6 @@ def test_a_wrong_answer_from_a_pipe_is_an_error_at_once(folder, monkeypatch, pla
 def test_the_wizard_takes_the_gpus_that_launch_takes(folder, monkeypatch, wrong):
     with pytest.raises(InputError, match="^gpus"):
         answer(monkeypatch, "gpu", wrong)
-    assert not list(folder.glob("pair.yaml*"))
-
-
-def test_answers_that_end_too_soon_are_an_error(folder, monkeypatch):
-    with pytest.raises(InputError, match="the answers end before 'Training pairs"):
-        answer(monkeypatch, *ON_CPU[:7])
     assert not list(folder.glob("pair.yaml*"))
 
 
@@ -464,6 +437,15 @@ def test_contradicting_answers_repeat_the_question_concerned(folder, monkeypatch
         answer(monkeypatch, *ON_CPU, "16", output_file="piped.yaml")
     assert not list(folder.glob("piped.yaml*"))
 
+    def refuse(words):
+        raise InputError("--seed 3 is odd; leave it out")
+
+    monkeypatch.setattr(wizard, "read_launch", refuse)  # about no question: it ends
+    (folder / "pair.yaml").unlink()
+    with pytest.raises(InputError, match="seed=3 is odd"):
+        type_answers(monkeypatch, *ON_CPU)
+    assert not list(folder.glob("pair.yaml*"))
+
 
 def test_another_device_asks_only_what_it_needs_anew(folder, monkeypatch):
     def check(words):
@@ -479,16 +461,6 @@ def test_another_device_asks_only_what_it_needs_anew(folder, monkeypatch):
     assert not {"use_amp", "amp_dtype", "amp_level", "sharding", "sharding_offload"} & set(read)
 
 
-def test_a_contradiction_about_no_question_ends_the_wizard(folder, monkeypatch):
-    def check(words):
-        raise InputError("--seed 3 is odd; leave it out")
-
-    monkeypatch.setattr(wizard, "read_launch", check)
-    with pytest.raises(InputError, match="seed=3 is odd"):
-        type_answers(monkeypatch, *ON_CPU)
-    assert not list(folder.glob("pair.yaml*"))
-
-
 def test_a_broken_model_folder_is_asked_again(folder, monkeypatch, capsys):
     (folder / "broken").mkdir()
     (folder / "broken" / "config.json").write_text("{")
@@ -497,11 +469,14 @@ def test_a_broken_model_folder_is_asked_again(folder, monkeypatch, capsys):
     assert yaml.safe_load((folder / "pair.yaml").read_text())["model_name_or_path"] == "model"
 
 
-def test_an_end_of_input_on_a_terminal_is_no_default(folder, monkeypatch):
-    with pytest.raises(
-        InputError, match="the answers end before 'How many micro-batches.*nothing is written"
-    ):
-        type_answers(monkeypatch, *ON_CPU[:4])
+def test_answers_that_end_too_soon_are_an_error(folder, monkeypatch):
+    with pytest.raises(InputError, match="the answers end before 'Training pairs"):
+        answer(monkeypatch, *ON_CPU[:7])
+    with pytest.raises(InputError, match="the answers end before 'How many micro-.*nothing is written"):
+        type_answers(monkeypatch, *ON_CPU[:4])  # on a terminal it is no default
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="the questions: standard input is closed"):
+        write_launch_file(QuestionsConfig())
     assert not list(folder.glob("pair.yaml*"))
 
 

@@ -51,6 +51,8 @@ def test_classifiers_are_averaged_and_load(trained, tmp_path, capsys):
     assert mean.keys() == first.keys()
     assert all(np.allclose(mean[name], first[name] + 0.25, atol=1e-6) for name in first)
     assert all(array.dtype == np.float32 for array in mean.values())
+    thirds = average(tmp_path / "thirds", trained[0], *trained)  # every model has the same weight
+    assert all(np.allclose(thirds[name], first[name] + 0.5 / 3, atol=1e-6) for name in first)
     assert f"wrote {tmp_path / 'out'}: " in capsys.readouterr().out
     model, _ = load_classifier(str(tmp_path / "out"))
     theirs = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "out")).state_dict()
@@ -84,26 +86,17 @@ def test_transformers_folders_give_an_average_that_loads(trained, tmp_path, is_s
             average(tmp_path / "out", *theirs)
 
 
-def test_symmetry_is_kept_only_if_all_models_have_it(trained, tmp_path):
+def test_symmetry_and_embeddings_are_kept_if_all_have_them(trained, tmp_path):
     write_calibration(trained[0], Calibration(1.5, symmetric="average"))
     average(tmp_path / "mixed", *trained)
     assert not (tmp_path / "mixed" / "calibration.json").exists()
     write_calibration(trained[1], Calibration(symmetric="average"))
     average(tmp_path / "both", *trained)
     assert read_calibration(tmp_path / "both", 2) == Calibration(symmetric="average")
-
-
-def test_an_average_of_embedding_models_is_one(trained, tmp_path):
     for folder in trained:
         (folder / "embedding.json").write_text('{"pooling": "first_token"}')
     average(tmp_path / "out", *trained)
     assert (tmp_path / "out" / "embedding.json").read_text() == '{"pooling": "first_token"}'
-
-
-def test_every_model_is_weighted_equally(trained, tmp_path):
-    mean = average(tmp_path / "out", trained[0], trained[0], trained[1])
-    first = read_weights(trained[0] / "model_state.pdparams")
-    assert all(np.allclose(mean[name], first[name] + 0.5 / 3, atol=1e-6) for name in first)
 
 
 def test_pretraining_checkpoints_are_averaged_and_load(tmp_path):
@@ -146,9 +139,6 @@ def test_incompatible_models_are_rejected(trained, tmp_path):
         with pytest.raises(error, match=message) as caught:
             average(tmp_path / "out", trained[0], folder)
         assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
-
-
-def test_averaging_a_single_model_is_an_error():
     with pytest.raises(InputError, match="model has nothing to be averaged with"):
         AverageConfig(["model"], "out")
 

@@ -14,6 +14,7 @@ from tiny_ship import logits_of_trained, random_texts, ship, write_trained
 
 from data_tools.files.errors import CheckpointError, ErniePairError, InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.run_folder import ranked_models
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
@@ -84,18 +85,13 @@ def change_config(folder, **changes):
 
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
-def test_names_and_shapes_match_transformers(tmp_path, family):
-    theirs = to_their_names(weights_of(source_of(tmp_path, family)), family, "here")
-    found = {name: list(array.shape) for name, array in theirs.items()}
-    assert found == NAMES["bert" if family == "ernie_gram" else family]
-
-
-@pytest.mark.parametrize("family", COUNTERPARTS)
-def test_weights_are_bit_identical_after_a_round_trip(tmp_path, family):
+def test_names_are_those_of_transformers_and_go_back(tmp_path, family):
     ours = weights_of(source_of(tmp_path, family))
-    back = from_their_names(to_their_names(ours, family, "here"), family)
-    assert ours.keys() == back.keys()
-    assert all(np.array_equal(ours[name], back[name]) for name in ours)
+    theirs = to_their_names(ours, family, "here")
+    shapes = {name: list(array.shape) for name, array in theirs.items()}
+    assert shapes == NAMES["bert" if family == "ernie_gram" else family]
+    back = from_their_names(theirs, family)
+    assert ours.keys() == back.keys() and all(np.array_equal(ours[name], back[name]) for name in ours)
 
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
@@ -135,7 +131,7 @@ def test_a_sharded_model_loads_like_a_single_file(tmp_path):
         load_classifier(str(theirs))
 
 
-def test_a_bare_encoder_with_old_layer_norm_names_is_read(tmp_path):
+def test_a_bare_or_poolerless_encoder_is_read(tmp_path):
     source = source_of(tmp_path, "bert")
     ours = weights_of(source)
     old = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
@@ -149,9 +145,6 @@ def test_a_bare_encoder_with_old_layer_norm_names_is_read(tmp_path):
     back = from_their_names(theirs, "bert")
     assert back.keys() == {name for name in ours if name.startswith("bert.")}
     assert all(np.array_equal(ours[name], back[name]) for name in back)
-
-
-def test_a_model_without_a_pooler_gets_a_random_one(tmp_path):
     _, theirs = converted(tmp_path)
     arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
     kept = {name: array for name, array in arrays.items() if not name.startswith(("ernie.pooler", "classi"))}
@@ -308,9 +301,13 @@ def test_models_unsupported_by_transformers_are_rejected(family, changes, reason
         to_their_config({"vocab_size": 35, **SIZES, **changes}, family, {}, "m", "Model")
 
 
-def test_a_weight_unknown_to_transformers_is_an_error():
+def test_what_transformers_has_not_is_an_error(tmp_path):
     with pytest.raises(CheckpointError, match="bert.extra.weight has no place in BertModel"):
         to_their_names({"bert.extra.weight": np.zeros(2, np.float32)}, "bert", "m")
+    config = train_config(tmp_path, pooling="mean", save_format="hf")
+    with pytest.raises(InputError, match="train with .*pooling cls"):
+        train_pair(config)
+    assert not (tmp_path / "out" / "checkpoints").exists()
 
 
 def test_a_pickle_that_would_run_code_is_rejected(tmp_path):
@@ -434,16 +431,7 @@ def test_a_transformers_model_folder_can_be_exported(tmp_path):
     assert np.abs(predictor.logits(pairs) - expected).max() < 1e-5
 
 
-def test_mean_pooling_with_save_format_hf_fails_immediately(tmp_path):
-    config = train_config(tmp_path, pooling="mean", save_format="hf")
-    with pytest.raises(InputError, match="train with .*pooling cls"):
-        train_pair(config)
-    assert not (tmp_path / "out" / "checkpoints").exists()
-
-
 def run(*words):
-    from ernie_pair.__main__ import _run
-
     _run([str(word) for word in words])
 
 
@@ -495,7 +483,7 @@ def test_a_conversion_never_deletes_the_users_files(tmp_path):
     assert not list(tmp_path.glob(".*filling*"))
 
 
-def test_a_half_precision_model_is_loaded_as_float32(tmp_path):
+def test_odd_files_of_weights_are_read_or_have_no_metadata(tmp_path):
     from safetensors.numpy import save
 
     _, theirs = converted(tmp_path)
@@ -506,9 +494,6 @@ def test_a_half_precision_model_is_loaded_as_float32(tmp_path):
     weight = model.state_dict()["classifier.weight"]
     assert weight.dtype == paddle.float32
     assert np.array_equal(weight.numpy(), half["classifier.weight"].T.astype(np.float32))
-
-
-def test_a_damaged_file_has_empty_metadata(tmp_path):
     path = tmp_path / "model.safetensors"
     for content in (b"", b"\xff" * 20, io.BytesIO(b"\x02\0\0\0\0\0\0\0[]").getvalue()):
         path.write_bytes(content)

@@ -49,7 +49,7 @@ POOLINGS = {
     "flags": ({"word_embedding_dimension": WIDTH, **FLAGS}, "first_token+max+last_token"),
     "no flag": ({"word_embedding_dimension": WIDTH}, "mean"),
     "a mode": ({"embedding_dimension": WIDTH, "pooling_mode": "mean_sqrt_len_tokens"}, "mean_sqrt_len"),
-    "several modes": (
+    "two modes": (
         {"embedding_dimension": WIDTH, "pooling_mode": ["lasttoken", "weightedmean"]},
         "last_token+weighted_mean",
     ),
@@ -113,93 +113,72 @@ def test_prompts_and_modules_are_part_of_the_fingerprint():
     assert fingerprint_of("f" * 64, empty, 32) == fingerprint_of("f" * 64, plain, 32)
 
 
-def modules_with(folder, **changes):
-    modules = json.loads((folder / "modules.json").read_text())
-    for place, value in changes.items():
-        modules[int(place[-1])].update(value)
-    (folder / "modules.json").write_text(json.dumps(modules))
-
-
-def kind(name):
-    return {"type": name}
-
-
 NORM = "sentence_transformers.models.LayerNorm"
 POOL, DENSE_JSON = "1_Pooling/config.json", "2_Dense/config.json"
-REFUSED = {
-    "another module": (
-        lambda f: modules_with(f, at3=kind(NORM)),
-        "module .LayerNorm. is not",
-    ),
-    "own code": (
-        lambda f: modules_with(f, at3=kind("custom.Normalize")),
-        "module .custom.Normalize. is not",
-    ),
-    "no pooling": (
-        lambda f: modules_with(f, at1=kind(f"{NORM[:29]}Normalize")),
-        "Transformer, Normalize",
-    ),
-    "a path outside": (lambda f: modules_with(f, at1={"path": "../x"}), "which is no folder in it"),
-    "no list": (lambda f: (f / "modules.json").write_text("{}"), "modules.json: it is no list of modules"),
-    "no JSON": (lambda f: (f / "modules.json").write_text("[{"), "modules.json:1: not JSON"),
-    "no pooling file": (lambda f: (f / POOL).unlink(), "1_Pooling has no config.json"),
-    "another pooling": (
-        lambda f: change(f / POOL, pooling_mode="median"),
-        "pooling .median. is not",
-    ),
-    "an unknown flag": (
-        lambda f: change(f / POOL, pooling_mode_median=True),
-        "pooling .median. is not",
-    ),
-    "another width": (
-        lambda f: change(f / POOL, word_embedding_dimension=16),
-        "in_features is 64, and",
-    ),
-    "an activation": (
-        lambda f: change(f / DENSE_JSON, activation_function="torch.nn.modules.activation.Hardtanh"),
-        "activation_function .torch.nn.modules.activation.Hardtanh. is not computed",
-    ),
+TANH = "torch.nn.modules.activation.Hardtanh"
+MODULES = {  # of modules.json: the place, and what is changed there
+    "another module": (3, {"type": NORM}, "module .LayerNorm. is not"),
+    "own code": (3, {"type": "custom.Normalize"}, "module .custom.Normalize. is not"),
+    "no pooling": (1, {"type": f"{NORM[:29]}Normalize"}, "Transformer, Normalize"),
+    "a path outside": (1, {"path": "../x"}, "which is no folder in it"),
+}
+SETTINGS_OF = {  # the file, its changes
+    "another pooling": (POOL, {"pooling_mode": "median"}, "pooling .median. is not"),
+    "an unknown flag": (POOL, {"pooling_mode_median": True}, "pooling .median. is not"),
+    "another width": (POOL, {"word_embedding_dimension": 16}, "in_features is 64, and"),
+    "an activation": (DENSE_JSON, {"activation_function": TANH}, f"function .{TANH}. is not computed"),
     "another input": (
-        lambda f: change(f / DENSE_JSON, module_input_name="token_embeddings"),
+        DENSE_JSON,
+        {"module_input_name": "token_embeddings"},
         "module_input_name is .token_embeddings., and only sentence_embedding",
     ),
-    "a reranker": (
-        lambda f: change(f / SETTINGS, model_type="CrossEncoder"),
-        "it is a .CrossEncoder.",
-    ),
+    "a reranker": (SETTINGS, {"model_type": "CrossEncoder"}, "it is a .CrossEncoder."),
     "a default without prompt": (
-        lambda f: change(f / SETTINGS, default_prompt_name="code"),
+        SETTINGS,
+        {"default_prompt_name": "code"},
         "default_prompt_name is .code., and the prompts are none",
     ),
-    "a similarity": (lambda f: change(f / SETTINGS, similarity_fn_name="maxsim"), "write one of cosine, dot"),
+    "a similarity": (SETTINGS, {"similarity_fn_name": "maxsim"}, "write one of cosine, dot"),
     "another task": (
-        lambda f: change(f / LENGTH, transformer_task="text-generation"),
+        LENGTH,
+        {"transformer_task": "text-generation"},
         "transformer_task is .text-generation., which is not computed here",
     ),
     "settings of a tokenizer": (
-        lambda f: change(f / LENGTH, tokenizer_args={"padding_side": "left"}),
+        LENGTH,
+        {"tokenizer_args": {"padding_side": "left"}},
         "tokenizer_args: padding_side is .left., which is not computed here",
     ),
-    "no length": (lambda f: change(f / LENGTH, max_seq_length=1), "max_seq_length is 1"),
+    "no length": (LENGTH, {"max_seq_length": 1}, "max_seq_length is 1"),
 }
+TEXTS = {  # of a file; None removes it
+    "no list": ("modules.json", "{}", "modules.json: it is no list of modules"),
+    "no JSON": ("modules.json", "[{", "modules.json:1: not JSON"),
+    "no pooling file": (POOL, None, "1_Pooling has no config.json"),
+}
+REFUSED = {**MODULES, **SETTINGS_OF, **TEXTS}
 
 
-@pytest.mark.parametrize("spoil, reason", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_computed_is_refused_by_its_name(folder, spoil, reason):
-    spoil(folder)
+@pytest.mark.parametrize("place, spoil, reason", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_computed_is_refused_by_its_name(folder, place, spoil, reason):
+    if isinstance(place, int):
+        modules = json.loads((folder / "modules.json").read_text())
+        modules[place].update(spoil)
+        (folder / "modules.json").write_text(json.dumps(modules))
+    elif isinstance(spoil, dict):
+        change(folder / place, **spoil)
+    else:
+        (folder / place).write_text(spoil) if spoil else (folder / place).unlink()
     with pytest.raises(InputError, match=reason) as found:
         read(folder)
     assert "\n" not in found.value.message
 
 
-def test_a_pooling_of_another_width_than_the_encoder_is_refused(tmp_path):
-    folder = write_sentence(tmp_path / "m")
-    change(folder / POOL, word_embedding_dimension=16)
+def test_poolings_and_weights_that_do_not_fit_are_refused(tmp_path, folder):
+    narrow = write_sentence(tmp_path / "narrow")
+    change(narrow / POOL, word_embedding_dimension=16)
     with pytest.raises(InputError, match="its pooling is for hidden states of 16, and the encoder has 32"):
-        read(folder)
-
-
-def test_missing_or_other_weights_of_a_dense_layer_are_refused(folder):
+        read(narrow)
     change(folder / DENSE_JSON, bias=False)
     with pytest.raises(CheckpointError, match="2_Dense: it holds .*, and its config.json asks for"):
         read_sentence_folder(folder).dense_arrays()

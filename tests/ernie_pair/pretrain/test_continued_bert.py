@@ -9,7 +9,7 @@ import paddle
 import pytest
 from package_command import command
 from paddlenlp.transformers import BertForMaskedLM
-from safetensors.numpy import load_file
+from pretrain_runs import NO_DROPOUT, arrays, assert_same_files, assert_same_losses, cut_after, run
 from tiny_bert import EPSILON, HEADS, ORDER, POOLER, write_bert
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
@@ -19,19 +19,9 @@ from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import with_order_head
 from ernie_pair.pretrain.filling.fill_mask import load_pretrained
-from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
 
-NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-LOSSES = ("loss", "lm_loss", "sop_loss", "lm_accuracy", "sop_accuracy", "gradient_norm")
-WEIGHTS, STATE = "static_vars.safetensors", "optimizer-00000-of-00001.safetensors"
 # What is given, and what the names of its weights begin with that are left out.
 STARTS = {"masked": (True, (ORDER, POOLER)), "both": (True, ()), "encoder": (False, (HEADS,))}
-
-
-@pytest.fixture(autouse=True)
-def heard(monkeypatch):
-    """Keep caplog working even if an earlier test started the console in this process."""
-    monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +46,8 @@ def words_of(world, start, output, **changes):
 
 
 def pretrain(world, start, output, **changes):
-    """Run in this process if dynamic; static mode would stay on for the rest of the process."""
-    words = words_of(world, start, output, **changes)
-    if changes.get("graph") == "dynamic":
-        pretrain_here(parse_config(PretrainConfig, words))
-    else:
-        done = command("pretrain", *words)
-        assert done.code == 0, done.told
+    run(words_of(world, start, output, **changes), changes.get("graph", "static"))
     return world[0] / output
-
-
-def arrays_of(output, name=WEIGHTS):
-    return load_file(output / "model_last" / name)
 
 
 def begin_with(names, *parts):
@@ -77,20 +57,17 @@ def begin_with(names, *parts):
 @pytest.mark.parametrize("start", STARTS)
 def test_both_graphs_compute_the_same_losses(world, start):
     """The static one by the fused kernels where they are built, so they use the epsilon of config.json."""
-    static, dynamic = (
-        events(pretrain(world, start, f"{start} {graph}", graph=graph, **NO_DROPOUT))
+    outputs = [
+        pretrain(world, start, f"{start} {graph}", graph=graph, **NO_DROPOUT)
         for graph in ("static", "dynamic")
-    )
-    assert len(static) == len(dynamic) == 10 and static[1]["loss"] != static[-1]["loss"]
-    for one, other in zip(static, dynamic):
-        ours = {name: one[name] for name in LOSSES if name in one}
-        assert {name: other[name] for name in LOSSES if name in other} == pytest.approx(ours, rel=1e-4)
-        assert ("sop_loss" in one) == (start == "both")
+    ]
+    assert_same_losses(*outputs, rel=1e-4)
+    assert all(("sop_loss" in event) == (start == "both") for event in events(outputs[0]))
 
 
 def test_the_result_has_the_heads_and_the_epsilon_of_its_start(masked):
     """No head of the order that neither was there nor was trained, in a checkpoint and in a model of it."""
-    assert not begin_with(arrays_of(masked), ORDER, POOLER)
+    assert not begin_with(arrays(masked), ORDER, POOLER)
     for folder in (masked / "model_6", masked / "model_last"):
         settings = json.loads((folder / "config.json").read_text())
         assert settings["architectures"] == ["BertForMaskedLM"] and settings["model_type"] == "bert"
@@ -126,17 +103,13 @@ def test_a_classifier_and_another_run_start_from_the_result(world, masked, tmp_p
 
 
 def test_a_resumed_run_is_bit_identical(world, masked):
-    cut = world[0] / "cut"
-    shutil.copytree(masked, cut, symlinks=True)
-    shutil.rmtree(cut / "checkpoints" / "step_00000006")
-    pretrain(world, "masked", "cut", max_steps=6, save_steps=6)
-    for name in (WEIGHTS, STATE):
-        assert (cut / "model_last" / name).read_bytes() == (masked / "model_last" / name).read_bytes()
+    cut_after(masked, world[0] / "cut", 4)
+    assert_same_files(pretrain(world, "masked", "cut", max_steps=6, save_steps=6), masked)
 
 
 def test_gradient_merge_and_recompute_match_the_plain_run(world):
     plain, merged, recomputed = (
-        arrays_of(pretrain(world, "both", output, **NO_DROPOUT, adam_epsilon=1e-4, **layout))
+        arrays(pretrain(world, "both", output, **NO_DROPOUT, adam_epsilon=1e-4, **layout))
         for output, layout in (
             ("plain", {"micro_batch_size": 8}),
             ("merged", {"micro_batch_size": 4, "global_batch_size": 8}),
@@ -149,12 +122,12 @@ def test_gradient_merge_and_recompute_match_the_plain_run(world):
 
 def test_an_explicit_flag_overrides_what_the_start_has(world):
     asked = pretrain(world, "masked", "asked", graph="dynamic", binary_head="true", max_steps=2)
-    assert len(begin_with(arrays_of(asked), ORDER, POOLER)) == 4
+    assert len(begin_with(arrays(asked), ORDER, POOLER)) == 4
     settings = json.loads((asked / "model_last" / "config.json").read_text())
     assert settings["architectures"] == ["BertForPretraining"]
     assert all(event["sop_loss"] > 0 for event in events(asked))
     refused = pretrain(world, "both", "refused", graph="dynamic", binary_head="false", max_steps=2)
-    before, after = open_model(str(world[1]["both"]), model_type="").read_weights(), arrays_of(refused)
+    before, after = open_model(str(world[1]["both"]), model_type="").read_weights(), arrays(refused)
     kept = begin_with(after, ORDER, POOLER)
     assert len(kept) == 4 and all(np.array_equal(before[name], after[name]) for name in kept)
 
@@ -181,24 +154,23 @@ def test_the_choice_is_told_and_follows_the_class_of_the_folder(world, tmp_path,
         caplog.clear()
         assert with_order_head(config, source).binary_head is expected
         assert f"sentence order: {'learned' if expected else 'not learned'} (" in caplog.text
-    run = pretrain(world, left_over, "left", graph="dynamic", max_steps=1, eval_freq=1)
-    assert len(begin_with(arrays_of(run), POOLER)) == 2 and not begin_with(arrays_of(run), ORDER)
+    left = pretrain(world, left_over, "left", graph="dynamic", max_steps=1, eval_freq=1)
+    assert len(begin_with(arrays(left), POOLER)) == 2 and not begin_with(arrays(left), ORDER)
 
 
 def test_a_run_of_an_earlier_version_goes_on_learning_the_order(world, tmp_path):
     """It learned with a new head, as every run did; an unset flag does not make it another run."""
     source = open_model(str(write_model(tmp_path / "new")), model_type="", from_scratch=True)
     words = words_of(world, tmp_path / "new", tmp_path / "first", graph="dynamic", from_scratch="true")
-    pretrain_here(parse_config(PretrainConfig, [*words, "--max_steps", "2", "--checkpoint_steps", "1"]))
-    found = load_file(tmp_path / "first" / "model_last" / WEIGHTS)
+    run([*words, "--max_steps", "2", "--checkpoint_steps", "1"], "dynamic")
+    found = arrays(tmp_path / "first")
     (tmp_path / "ernie").mkdir()
     headless = {name: array for name, array in found.items() if not name.startswith(HEADS)}
     write_model_folder(tmp_path / "ernie", source, headless)
-    run = world[0] / "earlier"
     changes = {"graph": "dynamic", "max_steps": 2, "decay_steps": 4}
     pretrain(world, tmp_path / "ernie", "earlier", binary_head="true", **changes)
     pretrain(world, tmp_path / "ernie", "earlier", **{**changes, "max_steps": 4})
-    kept = [event for event in events(run) if event["split"] == "train"]
+    kept = [event for event in events(world[0] / "earlier") if event["split"] == "train"]
     assert len(kept) == 4 and all(event["sop_loss"] > 0 for event in kept)
 
 
@@ -216,7 +188,7 @@ def test_other_families_are_refused_in_one_line(world, tmp_path, family):
     write_model(tmp_path, model_type=family, embedding_size=32, vocab_size=len(VOCAB))
     words = words_of(world, tmp_path, "nowhere", from_scratch="true", graph="dynamic")
     with pytest.raises(InputError, match=f"{family} cannot be pretrained here; give .*ernie, .*bert"):
-        pretrain_here(parse_config(PretrainConfig, words))
+        run(words, "dynamic")
 
 
 def test_a_bert_starts_from_random_weights_of_its_own_range(world, tmp_path):
@@ -224,7 +196,7 @@ def test_a_bert_starts_from_random_weights_of_its_own_range(world, tmp_path):
     write_model(tmp_path / "new", model_type="bert", hidden_act="gelu", initializer_range=0.01)
     still = {"from_scratch": "true", "max_steps": 1, "max_lr": 1e-12, "min_lr": 0, "eval_freq": 1}
     static, dynamic = (
-        arrays_of(pretrain(world, tmp_path / "new", f"random {graph}", graph=graph, **still))
+        arrays(pretrain(world, tmp_path / "new", f"random {graph}", graph=graph, **still))
         for graph in ("static", "dynamic")
     )
     assert static.keys() == dynamic.keys() and len(begin_with(static, ORDER)) == 2

@@ -1,10 +1,9 @@
 """Short samples first, then long ones, in one run; resuming in either phase is bit-identical."""
 
-import shutil
-
 import numpy as np
 import pytest
 import tiny_pretrain
+from pretrain_runs import assert_same_files, cut_after
 from tiny_pretrain import events, write_corpus, write_model
 from tiny_pretrain_data import opened
 
@@ -13,6 +12,9 @@ from data_tools.files.errors import InputError
 from ernie_pair.pretrain.config.pretrain_config import Phase, parse_phases
 
 PHASES = {"phases": "16:3,32:3", "checkpoint_steps": 1, "global_batch_size": 8, "keep_checkpoints": 9}
+
+
+OWN = {"phases": "16:3:8,32:3:2"}  # one pass, then four, of the 8 samples of a step
 
 
 @pytest.fixture(scope="module")
@@ -29,31 +31,28 @@ def pretrain(world, output, code=0, **changes):
 
 
 @pytest.fixture(scope="module")
-def whole(world):
-    pretrain(world, world / "whole")
-    return world / "whole"
+def wholes(world):
+    """A finished run with micro-batches of one size, and one with a size for each phase."""
+    for name, flags in (("whole", {}), ("own", OWN)):
+        pretrain(world, world / name, **flags)
+    return {name: world / name for name in ("whole", "own")}
 
 
+@pytest.mark.parametrize("name", ["whole", "own"])
 @pytest.mark.parametrize("step", [2, 3, 5], ids=["in the first", "between", "in the second"])
-def test_resuming_within_a_phase_is_bit_identical(world, whole, step):
-    cut = world / f"cut_{step}"
-    shutil.copytree(whole, cut, symlinks=True)
-    for number in range(step + 1, 7):
-        shutil.rmtree(cut / "checkpoints" / f"step_{number:08d}")
-    assert f"step_{step:08d}: {8 * step} samples seen" in pretrain(world, cut, num_workers=1)
-    assert events(cut) == events(whole)
-    for name in ("static_vars.safetensors", "optimizer-00000-of-00001.safetensors"):
-        assert (cut / "model_last" / name).read_bytes() == (whole / "model_last" / name).read_bytes()
+def test_resuming_within_a_phase_is_bit_identical(world, wholes, name, step):
+    cut = cut_after(wholes[name], world / f"{name}_{step}", step)
+    flags = OWN if name == "own" else {"num_workers": 1}
+    assert f"step_{step:08d}: {8 * step} samples seen" in pretrain(world, cut, **flags)
+    assert events(cut) == events(wholes[name])
+    assert_same_files(cut, wholes[name])
 
 
-def test_sequence_lengths_follow_the_phases(world):
+def test_lengths_and_samples_follow_the_phases(world):
     data = opened(world, phases="16:3,32:3", short_seq_prob=0)
     lengths = [batch["input_ids"].shape[1] for group in data.updates(0) for batch in group]
     assert len(lengths) == 6 and max(lengths[:3]) == 16 and max(lengths[3:]) == 32
     assert max(batch["input_ids"].shape[1] for batch in data.evaluation("valid")) == 32
-
-
-def test_the_first_phase_reads_like_a_run_of_that_length(world):
     phased = opened(world, phases="16:4,32:2").updates(0)
     alone = opened(world, max_seq_len=16).updates(0)
     for _, (one,), (other,) in zip(range(4), phased, alone):
@@ -89,9 +88,11 @@ def test_an_epoch_is_measured_over_all_phases(world):
     assert long < of(phases="16:100,32:100") < short
 
 
-def test_every_phase_starts_at_the_first_sample_of_its_dataset():
+def test_phases_are_parsed_and_start_at_their_first_sample():
     phased = PhasedDataset(["abcd", "xyz"], [2, 3])
     assert [phased[number] for number in range(len(phased))] == list("abxyz")
+    assert parse_phases("", 32, 6, 8) == (Phase(32, 6, 8),)
+    assert parse_phases(" 16:2, 32:4 : 2", 32, 6, 8) == (Phase(16, 2, 8), Phase(32, 4, 2))
 
 
 @pytest.mark.parametrize(
@@ -114,17 +115,15 @@ def test_invalid_phases_are_refused(world, text, message):
     assert message in str(caught.value), str(caught.value)
 
 
-def test_an_empty_phases_flag_means_a_single_phase():
-    assert parse_phases("", 32, 6, 8) == (Phase(32, 6, 8),)
-    assert parse_phases(" 16:2, 32:4 : 2", 32, 6, 8) == (Phase(16, 2, 8), Phase(32, 4, 2))
-
-
-def test_a_model_with_too_few_positions_is_refused(world):
+def test_impossible_runs_are_refused(world, wholes):
     with pytest.raises(InputError, match="max_seq_len=48 is above the model's 40 positions"):
         opened(world, phases="16:3,48:3", max_seq_len=48)
-
-
-OWN = {"phases": "16:3:8,32:3:2"}  # a pass, then four, of the 8 samples of a step
+    said = pretrain(world, world / "none", 2, phases="16:3,32:3:3")
+    error = "micro-batches of 3 on 1 process do not divide the 8 samples of a step; use sizes that do"
+    assert error in said and not (world / "none").exists()
+    assert "phases was '16:3,32:3' and is now '16:2,32:4'" in pretrain(
+        world, wholes["whole"], 2, phases="16:2,32:4"
+    )
 
 
 @pytest.mark.parametrize("graph", ["static", "dynamic"])
@@ -139,20 +138,6 @@ def test_micro_batch_size_per_phase_does_not_change_losses(world, graph):
 
 def losses(output):
     return [event["loss"] for event in events(output) if "loss" in event and event.get("split") == "train"]
-
-
-@pytest.mark.parametrize("step", [2, 3, 5], ids=["in the first", "between", "in the second"])
-def test_resuming_with_micro_batches_per_phase_is_bit_identical(world, step):
-    whole, cut = world / "own", world / f"own_cut_{step}"
-    if not whole.exists():
-        pretrain(world, whole, **OWN)
-    shutil.copytree(whole, cut, symlinks=True)
-    for number in range(step + 1, 7):
-        shutil.rmtree(cut / "checkpoints" / f"step_{number:08d}")
-    pretrain(world, cut, **OWN)
-    assert events(cut) == events(whole)
-    for name in ("static_vars.safetensors", "optimizer-00000-of-00001.safetensors"):
-        assert (cut / "model_last" / name).read_bytes() == (whole / "model_last" / name).read_bytes()
 
 
 def test_each_phase_uses_its_own_micro_batch_size(world):
@@ -170,13 +155,3 @@ def labels_in(group, name):
     """The labels of a step, concatenated, without the padding."""
     labels = np.concatenate([batch[name] for batch in group])
     return labels[labels >= 0]
-
-
-def test_micro_batches_that_do_not_divide_a_step_are_refused(world):
-    said = pretrain(world, world / "none", 2, phases="16:3,32:3:3")
-    error = "micro-batches of 3 on 1 process do not divide the 8 samples of a step; use sizes that do"
-    assert error in said and not (world / "none").exists()
-
-
-def test_resuming_with_other_phases_is_refused(world, whole):
-    assert "phases was '16:3,32:3' and is now '16:2,32:4'" in pretrain(world, whole, 2, phases="16:2,32:4")

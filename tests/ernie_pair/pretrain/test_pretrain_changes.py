@@ -1,30 +1,35 @@
-"""What may change between a pretraining run and its resume, and what that needs."""
+"""What may change between a pretraining run and its resume, and what a step asks of its program."""
 
 import json
-import os
-import subprocess
-import sys
+import shlex
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import paddle
 import pytest
-from places import ROOT, SUPPORT
+from children import json_of
 from tiny_pretrain import events, pretrain, write_corpus, write_model
 
 from data_tools.files.errors import InputError
+from data_tools.options.cli import parse_config
 from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.step_monitors import PASS_SEED
+from ernie_pair.pretrain.pretrain import PretrainHooks
+from ernie_pair.pretrain.pretrain_job import PretrainJob
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.run import check_position
 
 
-@pytest.mark.parametrize("size", [8, 16, 32])
-def test_a_batch_size_dividing_the_samples_seen_may_resume(size):
-    check_position(TrainState(4, 32), size)
-
-
-@pytest.mark.parametrize("size", [4, 12, 64])
-def test_a_batch_size_not_fitting_the_samples_seen_is_refused(size):
-    with pytest.raises(InputError, match=f"global_batch_size={size} cannot continue after 32 samples"):
+def test_a_batch_size_must_divide_the_samples_seen():
+    for size in (8, 16, 32):
         check_position(TrainState(4, 32), size)
+    for size in (4, 12, 64):
+        with pytest.raises(InputError, match=f"global_batch_size={size} cannot continue after 32 samples"):
+            check_position(TrainState(4, 32), size)
 
 
 def test_a_run_may_resume_with_another_batch_size_and_rate(tmp_path):
@@ -76,16 +81,7 @@ def test_skipped_steps_stay_counted_with_another_on_nan(tmp_path, before):
     """The checkpoint's own state says two; the file of the optimizer has another number, or none."""
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
     pretrain(tmp_path, tmp_path / "out", max_steps=2, on_nan=before)
-    paths = [ROOT, SUPPORT, Path(__file__).parent / "graph"]
-    done = subprocess.run(
-        [sys.executable, "-c", RESUMED, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json_of("-c", RESUMED, tmp_path, cwd=Path(__file__).parent / "graph")
     assert found["skip"][:3] == found["stop"][:3]
     assert found["skip"][0] == found["skip"][2] > found["skip"][1]
     assert found["skip"][3] == 2 and found["stop"][3] is None
@@ -99,3 +95,77 @@ def test_a_finished_run_may_resume_for_more_steps(tmp_path):
     allowed = run(max_steps=10, allow_change="max_steps")
     assert "starts at 1e-2, is 1e-5 at the last step, 10, is 7.78e-3 at the next step" in allowed
     assert [event["step"] for event in events(tmp_path / "out") if event["split"] == "test"] == [2, 10]
+
+
+# --- what a step asks of its program, which only records the calls here
+
+
+BATCH = {
+    "input_ids": np.ones((2, 8), np.int64),
+    "masked_positions": np.array([3, 0], np.int64),
+    "masked_lm_labels": np.array([5, -1], np.int64),
+    "next_sentence_labels": np.array([0, 1], np.int64),
+}
+
+
+class Listener:
+    """Stands in for `PretrainProgram`: records the seeds of each pass, Paddle's own and the one fed."""
+
+    main, skips, recorded_passes = None, False, 2
+
+    def __init__(self):
+        self.seeds, self.rates = [], []
+
+    def rate(self, rate):
+        self.rates.append(rate)
+
+    def merge(self, passes):
+        assert passes == 2
+
+    def run(self, program, feed):
+        assert program is self.main
+        self.seeds.append((paddle.get_rng_state()[0].current_seed(), int(feed[PASS_SEED][0])))
+
+    def records(self, passes):
+        return np.ones((passes, 4), np.float32)
+
+    def monitored(self):
+        return {}
+
+
+class Alone:
+    """Stands in for `RankSums`: the other ranks contribute nothing to the sums."""
+
+    def __call__(self, values):
+        return np.asarray(values)
+
+    def meet(self):
+        pass
+
+
+def seeds_of(rank, step, *words):
+    needed = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o", "--device", "cpu"]
+    config, world, program = parse_config(PretrainConfig, [*needed, *words]), World(rank, 2), Listener()
+    data = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), ngrams=None)
+    spec = SimpleNamespace(num_layers=1, hidden_size=4, intermediate_size=8, vocab_size=10)
+    job = PretrainJob(config, world, world, program, data, Alone(), SimpleNamespace(spec=spec))
+    job.step([BATCH, BATCH], step, NoStop())
+    return program.seeds
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["Paddle's generator", "the seed that is fed"])
+def test_every_rank_step_and_pass_has_its_own_dropout_seed(which):
+    seeds = [seed[which] for rank in (0, 1) for step in (1, 2, 3) for seed in seeds_of(rank, step)]
+    assert len(set(seeds)) == 2 * 3 * 2
+
+
+def test_step_seeds_depend_only_on_run_rank_step_and_pass():
+    assert seeds_of(1, 7) == seeds_of(1, 7, "--max_lr", "0.5") != seeds_of(1, 7, "--seed", "5")
+
+
+def test_the_command_in_the_last_line_can_be_pasted():
+    said = []
+    hooks = PretrainHooks(SimpleNamespace(output_dir="a run"), World(), None, None)
+    hooks.lines = SimpleNamespace(tell_end=lambda state, words: said.append(words))
+    hooks.on_end(TrainState(2))
+    assert shlex.split(said[0].partition("with: ")[2]) == ["ernie-pair", "board", "a run"]

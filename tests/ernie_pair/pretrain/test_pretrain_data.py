@@ -1,15 +1,27 @@
+"""The data of pretraining: blends, masks, vocabularies, workers, and batches of similar length."""
+
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from tiny_pretrain import CHARACTERS, flags, write_corpus, write_model
+from pretrain_runs import assert_same_files
+from tiny_pretrain import CHARACTERS, events, flags, pretrain, write_corpus, write_model
 from tiny_pretrain_data import SPEC, opened
+from waiting import until
 
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, LostProcessError
 from data_tools.options.cli import parse_config
+from data_tools.samples.collate import BUCKETS, BucketedDataset, whole_windows
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.pretrain import data as loader
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
+from ernie_pair.pretrain.data import Loader, count_workers, open_pretrain_data
+from ernie_pair.runtime.cpu import Share
 from ernie_pair.runtime.processes.world import World
 
 
@@ -36,10 +48,12 @@ def test_a_blend_reads_its_corpora_in_exact_proportion(world):
         assert np.array_equal(train[number].input_ids, sample.input_ids)
 
 
-def test_a_blend_resumes_where_it_stopped(world):
+def test_a_blend_resumes_and_begins_like_a_shorter_run(world):
     updates = [batch["input_ids"] for group in blended(world).updates(0) for batch in group]
     resumed = [batch["input_ids"] for group in blended(world).updates(4 * 4) for batch in group]
     assert len(updates) == 6 and all(map(np.array_equal, updates[4:], resumed))
+    short, long = blended(world).datasets["train"], blended(world, max_steps=50).datasets["train"]
+    assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))
 
 
 @pytest.mark.parametrize("parts", ["a", "ab"])
@@ -56,20 +70,10 @@ def test_an_epoch_reads_every_sentence_about_once(world, parts):
     assert data.samples_per_epoch == pytest.approx(exact, rel=0.05)
 
 
-def test_a_longer_run_begins_with_the_shorter_runs_samples(world):
-    short, long = blended(world).datasets["train"], blended(world, max_steps=50).datasets["train"]
-    assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))
-
-
 def test_other_blend_weights_change_the_fingerprint(world):
     other = opened(world, f"2 {world / 'a'} 1 {world / 'b'}")
     assert len({blended(world).fingerprint, other.fingerprint, opened(world).fingerprint}) == 3
     assert opened(world).fingerprint == opened(world).corpora[0].fingerprint
-
-
-def test_the_error_names_a_missing_blend_folder(world):
-    with pytest.raises(InputError, match="data/none is not a folder"):
-        opened(world, f"1 {world / 'a'} 2 data/none")
 
 
 def test_without_the_sop_head_samples_have_one_segment(world):
@@ -79,9 +83,6 @@ def test_without_the_sop_head_samples_have_one_segment(world):
     samples = [data.datasets["train"][number] for number in range(24)]
     assert max(len(sample.input_ids) for sample in samples) == 32
     assert {int((sample.input_ids == 2).sum()) for sample in samples} == {1}
-
-
-def test_binary_head_is_part_of_the_cache_key(world):
     with_head, without = opened(world), opened(world, binary_head="false")
     rows = [data.datasets["train"].sample_map for data in (with_head, without)]
     assert not np.array_equal(*rows)
@@ -108,6 +109,7 @@ def test_a_custom_masking_function_is_used(world):
         ({"favor_longer_ngram": "true", "max_ngrams": 1}, "raise max_ngrams"),
         ({"masking_fn": "nothing"}, "package.module:function"),
         ({"input_dir": "5.0 data/a 7.0"}, "weight 7.0 has no folder"),
+        ({"input_dir": "1 data/none 2 data/a"}, "data/none is not a folder"),
     ],
 )
 def test_invalid_flag_combinations_are_refused(world, changes, message):
@@ -154,21 +156,187 @@ def test_corpus_twin_tokens_need_no_rows_in_the_model(plain, vocab_of):
         assert all(batch["input_ids"].max() < rows > batch["masked_lm_labels"].max() for batch in group)
 
 
-def test_a_vocabulary_larger_than_the_model_is_refused(world):
+def test_a_vocabulary_or_model_that_does_not_fit_is_refused(world):
     with pytest.raises(InputError, match=r"53 tokens and the model 28 rows: '\[UNK\]', line 53, has none"):
         opened(world, spec=SPEC.replace(vocab_size=28))
     with pytest.raises(InputError, match="the model 20 rows"):
         opened(world, spec=SPEC.replace(vocab_size=20))
-
-
-def test_a_model_that_does_not_fit_the_samples_is_refused(world):
     one_type = SPEC.replace(type_vocab_size=1)
     with pytest.raises(InputError, match="use binary_head=False"):
         opened(world, spec=one_type)
-    assert opened(world, spec=one_type, binary_head="false") and opened(
-        world, spec=SPEC.replace(type_vocab_size=0)
-    )
-    with pytest.raises(
-        InputError, match=r"\[PAD\] is token 0 of vocab.txt, but the model masks its pad_token_id 5"
-    ):
+    assert opened(world, spec=one_type, binary_head="false")
+    assert opened(world, spec=SPEC.replace(type_vocab_size=0))
+    with pytest.raises(InputError, match=r"\[PAD\] is token 0 of vocab.txt, .* masks its pad_token_id 5"):
         opened(world, spec=SPEC.replace(pad_token_id=5))
+
+
+# --- batches made ahead of time by workers
+
+
+BATCHES = [range(first, first + 3) for first in range(0, 60, 3)]
+
+
+class Squares:
+    """Unless ``has_all``, item 31 raises IndexError and item 32 kills the process that asks for it."""
+
+    def __init__(self, has_all=True):
+        self.has_all = has_all
+
+    def __getitem__(self, index):
+        if index == 31 and not self.has_all:
+            raise IndexError("item 31")
+        if index == 32 and not self.has_all:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index * index
+
+
+@pytest.mark.parametrize("asked, cores, started", [(0, 1, 0), (2, 1, 1), (2, 8, 2), (9, 4, 4)])
+def test_workers_are_limited_to_the_cores_of_the_process(asked, cores, started, monkeypatch, caplog):
+    monkeypatch.setattr(loader, "cpu_share", lambda: Share(list(range(cores)), cores, is_own=True))
+    with caplog.at_level("INFO"):
+        assert count_workers(asked) == started
+    assert ("as many as this process has cores" in caplog.text) is (started < asked)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_batches_come_in_order_from_any_number_of_workers(num_workers):
+    with Loader(Squares(), list, num_workers) as loader:
+        for _ in range(2):  # the workers are reused
+            assert list(loader.batches(BATCHES)) == [[index * index for index in each] for each in BATCHES]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_is_raised_in_place_of_its_batch(num_workers):
+    with Loader(Squares(has_all=False), list, num_workers) as loader:
+        batches = loader.batches(BATCHES)
+        assert [next(batches) for _ in range(10)][-1] == [27 * 27, 28 * 28, 29 * 29]
+        with pytest.raises(IndexError, match="item 31"):
+            next(batches)
+
+
+def test_killed_and_late_workers_are_reported_and_ended(monkeypatch):
+    dying = [[0], [1], [32], [2]]
+    with Loader(Squares(has_all=False), list, 1) as one, pytest.raises(LostProcessError):
+        list(one.batches(dying))
+    monkeypatch.setattr(loader, "START_SECONDS", 0.0)  # nobody waits for the others
+    late = Loader(Squares(), list, 2)
+    with pytest.raises(LostProcessError, match="not all 2 loader processes have started within 0 s; lower"):
+        late.__enter__()
+    until(lambda: not multiprocessing.active_children(), seconds=20)
+
+
+class Processes:
+    """A dataset whose items say which process made them, and whether it has seen a later change."""
+
+    said = "before"
+
+    def __getitem__(self, index):
+        return os.getpid(), self.said
+
+
+def test_all_processes_are_forked_before_the_first_batch():
+    """Nothing this process does after entering the context, such as opening a GPU, affects the workers."""
+    dataset = Processes()
+    with Loader(dataset, list, 3) as loader:
+        children = set(multiprocessing.active_children())
+        Processes.said = dataset.said = "after"
+        made = [one for batch in loader.batches(BATCHES) for one in batch]
+        assert len(children) == 3 and set(multiprocessing.active_children()) == children
+    pids, said = map(set, zip(*made))
+    assert said == {"before"} and pids <= {child.pid for child in children}
+
+
+# --- batches of similar length
+
+
+STEPS = 2 * BUCKETS  # of 4 samples: two windows of buckets of 4
+
+
+def padding(data):
+    """The share of padding in all batches."""
+    ids = [batch["input_ids"] for group in data.updates(0) for batch in group]
+    return 1 - sum(np.count_nonzero(each) for each in ids) / sum(each.size for each in ids)
+
+
+@pytest.mark.parametrize("given", ["a", "blend"])
+@pytest.mark.parametrize("head", ["true", "false"])
+def test_lengths_match_the_samples(world, given, head):
+    sources = f"1 {world / 'a'} 2.0 {world / 'b'}" if given == "blend" else world / "a"
+    train = opened(world, sources, max_steps=20, binary_head=head).datasets["train"]
+    numbers = np.arange(80)
+    assert train.lengths(numbers).tolist() == [len(train[number].input_ids) for number in range(80)]
+
+
+def test_bucketing_reduces_padding_in_an_order_of_the_seed(world):
+    plain, bucketed = (opened(world, max_steps=STEPS, bucket_size=size) for size in (0, 4))
+    assert padding(bucketed) < 0.5 * padding(plain)
+    lengths = np.arange(BUCKETS * 4)
+    orders = [BucketedDataset(NumberedSamples(lengths), 4, seed) for seed in (1, 1, 2)]
+    one, again, other = ([order[number] for number in range(len(lengths))] for order in orders)
+    assert one == again != other
+
+
+def test_each_window_contains_its_samples_exactly_once(world):
+    train = opened(world, max_steps=STEPS, bucket_size=4).datasets["train"]
+    assert len(train) == 2 * BUCKETS * 4
+    lengths = train.lengths(np.arange(len(train)))
+    order = BucketedDataset(NumberedSamples(lengths), 4, seed=1)
+    for window in range(2):
+        numbers = range(window * BUCKETS * 4, (window + 1) * BUCKETS * 4)
+        assert sorted(order[number] for number in numbers) == list(numbers)
+        first = [lengths[order[number]] for number in numbers[::4]]
+        assert first != sorted(first)  # the buckets are not sorted by length
+
+
+class NumberedSamples:
+    """Stands in for a dataset: each sample is its own index."""
+
+    def __init__(self, lengths):
+        self.all_lengths = lengths
+
+    def __len__(self):
+        return len(self.all_lengths)
+
+    def __getitem__(self, index):
+        return index
+
+    def lengths(self, indices):
+        return self.all_lengths[indices]
+
+
+def test_the_order_is_the_same_in_longer_and_resumed_runs(world):
+    settings = {"bucket_size": 4, "max_steps": 40}
+    updates = [batch["input_ids"] for group in opened(world, **settings).updates(0) for batch in group]
+    longer = opened(world, **{**settings, "max_steps": 200})
+    assert all(np.array_equal(one, other[0]["input_ids"]) for one, other in zip(updates, longer.updates(0)))
+    resumed = [batch["input_ids"] for group in opened(world, **settings).updates(4 * 30) for batch in group]
+    assert len(resumed) == 10 and all(map(np.array_equal, updates[30:], resumed))
+
+
+def test_two_processes_read_the_same_samples_as_one(world):
+    settings = {"bucket_size": 8, "max_steps": 30, "global_batch_size": 8}
+    one = opened(world, **settings)
+    two = opened(world, **{**settings, "micro_batch_size": 2, "dp_degree": 2})
+    ranks = [replace(two, world=World(rank, 2)).updates(0) for rank in range(2)]
+    for whole, *parts in zip(one.updates(0), *ranks):
+        assert rows_of(whole) == rows_of(sum(parts, []))
+
+
+def rows_of(batches):
+    return sorted(tuple(row[row > 0].tolist()) for batch in batches for row in batch["input_ids"])
+
+
+def test_bad_sizes_are_rounded_up_or_refused(world):
+    assert whole_windows(1, 4) == BUCKETS * 4 and whole_windows(BUCKETS * 4, 4) == BUCKETS * 4
+    assert whole_windows(17, 0) == 17
+    with pytest.raises(InputError, match="bucket_size=2 is below micro_batch_size=4"):
+        opened(world, bucket_size=2)
+
+
+def test_resuming_a_bucketed_run_is_bit_identical(world):
+    settings = {"decay_steps": 6, "warmup_rate": 0, "bucket_size": 4, "num_workers": 1}
+    for output, steps in (("whole", 6), ("cut", 4), ("cut", 6)):
+        pretrain(world, world / output, input_dir=world / "a", max_steps=steps, **settings)
+    assert_same_files(world / "cut", world / "whole")
+    cut, whole = ([e["loss"] for e in events(world / name, "train")] for name in ("cut", "whole"))
+    assert cut == whole

@@ -1,16 +1,16 @@
 """Complete runs on a tiny model, each in its own process, because static mode stays on."""
 
 import json
-import shutil
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from places import ROOT
+from pretrain_runs import arrays, assert_same_files, cut_after
 from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, pretrain, write_corpus, write_model
+from waiting import until
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 # Checkpoints come every two steps, so one falls inside the four steps that a log line averages.
@@ -26,20 +26,13 @@ def cut_by_kill(world, output, **changes):
     """Start a run, kill it once it has a checkpoint, and return its exit code."""
     words = [sys.executable, str(SCRIPT), *flags(world / "model", world / "data", output, **changes)]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (output / "checkpoints" / "step_00000002").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
+    until((output / "checkpoints" / "step_00000002").exists, 120)
     process.kill()
     return process.wait()
 
 
 def last_line(done):
     return done.stderr.strip().splitlines()[-1]
-
-
-def same_checkpoints(one, other):
-    for name in ("static_vars.safetensors", "optimizer-00000-of-00001.safetensors"):
-        assert (one / "model_last" / name).read_bytes() == (other / "model_last" / name).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +59,7 @@ def test_the_loss_falls(world):
 def test_a_run_writes_metrics_checkpoints_and_curves(whole):
     kept = events(whole, timing=True)
     assert [(e["split"], e["step"]) for e in kept if e["split"] != "train"] == [
-        ("valid", 0),
-        ("valid", 3),
-        ("valid", 6),
-        ("test", 6),
+        *(("valid", 0), ("valid", 3), ("valid", 6), ("test", 6)),
     ]
     train = [event for event in kept if event["split"] == "train"]
     wanted = "loss lm_loss sop_loss learning_rate consumed_samples samples_per_second tokens_per_second"
@@ -80,26 +70,16 @@ def test_a_run_writes_metrics_checkpoints_and_curves(whole):
     assert list((whole / "vdl").iterdir())
 
 
-def test_a_run_resumed_after_kill_9_is_bit_identical(world, whole):
-    output = world / "cut"
-    exit_code = cut_by_kill(world, output, **WHOLE)
-    assert "resumed" in pretrain(world, output, **WHOLE) or exit_code == 0
-    assert events(output) == events(whole)
-    same_checkpoints(output, whole)
-
-
-def test_loader_workers_do_not_change_the_result(world, whole):
-    pretrain(world, world / "workers", **WHOLE, num_workers=2)
-    assert events(world / "workers") == events(whole)
-    same_checkpoints(world / "workers", whole)
-
-
-def test_deferred_reads_and_a_kill_do_not_change_the_result(world, whole):
-    """Its four-step log lines are read at checkpoints, at evaluations, and when they are complete."""
-    cut_by_kill(world, world / "late", sync_freq=100, **WHOLE)
-    pretrain(world, world / "late", sync_freq=100, **WHOLE)
-    assert events(world / "late") == events(whole)
-    same_checkpoints(world / "late", whole)
+@pytest.mark.parametrize(
+    "name, more, is_killed",
+    [("cut", {}, True), ("workers", {"num_workers": 2}, False), ("late", {"sync_freq": 100}, True)],
+)
+def test_kills_workers_and_late_reads_do_not_change_a_bit(world, whole, name, more, is_killed):
+    """The four-step log lines are read at checkpoints, at evaluations, and when they are complete."""
+    code = cut_by_kill(world, world / name, **more, **WHOLE) if is_killed else 0
+    assert "resumed" in pretrain(world, world / name, **more, **WHOLE) or code == 0
+    assert events(world / name) == events(whole)
+    assert_same_files(world / name, whole)
 
 
 def test_a_blend_trains_without_the_sentence_order_task(world):
@@ -118,20 +98,15 @@ def test_restarting_a_finished_run_changes_nothing(world, whole):
     assert events(whole) == before
 
 
-@pytest.mark.parametrize(
-    "layout", [{"global_batch_size": 8}, {"use_recompute": "true"}], ids=["merge", "recompute"]
-)
-def test_gradient_merge_and_recompute_match_the_plain_run(world, layout):
+def test_gradient_merge_and_recompute_match_the_plain_run(world):
     plain = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "micro_batch_size": 8}
-    pretrain(world, world / "plain", **plain)
-    other = world / f"layout_{next(iter(layout))}"
-    pretrain(
-        world, other, **{**plain, "micro_batch_size": 4 if "global_batch_size" in layout else 8, **layout}
-    )
-    one, two = (
-        load_file(folder / "model_last" / "static_vars.safetensors") for folder in (world / "plain", other)
-    )
-    assert max(np.abs(one[name] - two[name]).max() for name in one) < 2e-5
+    merged = {"micro_batch_size": 4, "global_batch_size": 8}
+    layouts = {"plain": {}, "merge": merged, "recompute": {"use_recompute": "true"}}
+    for name, layout in layouts.items():
+        pretrain(world, world / name, **{**plain, **layout})
+    one, *others = (arrays(world / name) for name in layouts)
+    for other in others:
+        assert max(np.abs(one[name] - other[name]).max() for name in one) < 2e-5
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +121,7 @@ def dynamic(world, whole):
 def test_the_converted_folder_holds_the_trained_weights(whole, dynamic):
     from paddlenlp.transformers import ErnieForPretraining, ErnieModel, ErnieTokenizer
 
-    trained = load_file(whole / "model_last" / "static_vars.safetensors")
+    trained = arrays(whole)
     loaded = ErnieForPretraining.from_pretrained(str(dynamic)).state_dict()
     assert all(np.array_equal(loaded[name].numpy(), array) for name, array in trained.items())
     encoder = ErnieModel.from_pretrained(str(dynamic)).state_dict()
@@ -161,49 +136,20 @@ def test_a_warm_start_begins_where_the_weights_left_off(world, whole, dynamic):
     assert events(world / "warm")[0]["lm_loss"] == left_off["lm_loss"]
 
 
-def test_an_exported_model_can_initialize_a_run(world):
-    pretrain(world, world / "exports", save_steps=2, max_steps=2)
-    exported = world / "exports" / "model_2"
-    pretrain(world, world / "again", model_name_or_path=exported, from_scratch="false", max_steps=1)
-    assert events(world / "again")[-1]["step"] == 1
-
-
-def test_a_recipe_file_with_generated_names_is_converted(world, whole, dynamic, tmp_path):
-    """`paddle.static.save` names parameters in order of creation, linear_0.w_0 and so on."""
-    import pickle
-
-    import paddle
-    from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
-
-    with paddle.utils.unique_name.guard():
-        model = ErnieForPretraining(ErnieConfig.from_pretrained(str(world / "model")))
-    trained = load_file(whole / "model_last" / "static_vars.safetensors")
-    generated = {model.state_dict()[name].name: array for name, array in trained.items()}
-    (tmp_path / "static_vars.pdparams").write_bytes(pickle.dumps(generated, protocol=2))
-    words = ["--static_model_path", tmp_path / "static_vars", "--output_dir", tmp_path / "out"]
-    done = convert(*words, "--model_name_or_path", world / "model")
-    assert done.returncode == 0, done.stderr
-    written = (tmp_path / "out" / "model_state.pdparams").read_bytes()
-    assert written == (dynamic / "model_state.pdparams").read_bytes()
-
-
 def test_an_unknown_parameter_is_refused_and_nothing_is_written(whole, world, tmp_path):
     from safetensors.numpy import save_file
 
-    arrays = load_file(whole / "model_last" / "static_vars.safetensors")
-    arrays["ernie.extra"] = np.ones(3, np.float32)
-    save_file(arrays, tmp_path / "static_vars.safetensors")
+    stranger = arrays(whole)
+    stranger["ernie.extra"] = np.ones(3, np.float32)
+    save_file(stranger, tmp_path / "static_vars.safetensors")
     words = ["--static_model_path", tmp_path / "static_vars", "--output_dir", tmp_path / "out"]
     done = convert(*words, "--model_name_or_path", world / "model")
     assert done.returncode == 3 and "1 unknown: ernie.extra" in last_line(done)
     assert [path.name for path in tmp_path.iterdir()] == ["static_vars.safetensors"]
 
 
-def test_a_checkpoint_of_another_run_is_refused(world, whole):
+def test_a_checkpoint_of_another_run_or_model_is_refused(world, whole, tmp_path):
     assert "seed was 1234 and is now 7" in pretrain(world, whole, 2, **WHOLE, seed=7).splitlines()[-1]
-
-
-def test_a_checkpoint_of_another_model_is_refused(world, whole, tmp_path):
     other = write_model(tmp_path / "model", hidden_size=16)
     said = pretrain(world, whole, 2, **WHOLE, model_name_or_path=other)
     assert "of --model_name_or_path) was 32 and is now 16" in said.splitlines()[-1]
@@ -223,10 +169,7 @@ def bad_inputs(tmp_path, world):
             {"model_name_or_path": "ernie-1.0", "from_scratch": "false"},
             "cannot be fetched",
         ),
-        "config is not json": (
-            {"model_name_or_path": tmp_path / "broken"},
-            "config.json:2: not JSON, ",
-        ),
+        "config is not json": ({"model_name_or_path": tmp_path / "broken"}, "config.json:2: not JSON, "),
         "no corpus": ({"input_dir": tmp_path / "empty"}, "found none"),
         "no data folder": ({"input_dir": tmp_path / "nowhere"}, "is not a folder with a corpus"),
         "empty split": ({"input_dir": corpus}, "leaves no document for"),
@@ -247,7 +190,7 @@ def bad_inputs(tmp_path, world):
 
 def test_bad_input_gives_one_line_and_exit_code_2(world, tmp_path):
     from data_tools.files.errors import InputError
-    from data_tools.options.cli import exit_code_of, parse_config
+    from data_tools.options.cli import parse_config
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.pretrain import pretrain as call
 
@@ -257,14 +200,8 @@ def test_bad_input_gives_one_line_and_exit_code_2(world, tmp_path):
         with pytest.raises(InputError) as caught:
             call(parse_config(PretrainConfig, words))
         assert message in caught.value.message, name
-        assert (
-            "\n" not in str(caught.value) and exit_code_of(lambda error=caught.value: _raise(error)) == 2
-        ), name
+        assert "\n" not in str(caught.value) and caught.value.exit_code == 2, name
         assert not (output / "metrics.jsonl").exists(), name
-
-
-def _raise(error):
-    raise error
 
 
 def test_a_corpus_with_another_vocabulary_is_refused(world, tmp_path):
@@ -289,21 +226,16 @@ def test_a_run_without_validation_documents_is_resumed(world):
     said = pretrain(world, world / "unjudged", **settings)
     assert said.count("no validation: --split 1,0,0 leaves no documents for it") == 1
     assert {event["split"] for event in events(world / "unjudged")} == {"train"}
-    cut = world / "unjudged_cut"
-    shutil.copytree(world / "unjudged", cut, symlinks=True)
-    shutil.rmtree(cut / "checkpoints" / "step_00000006")
+    cut = cut_after(world / "unjudged", world / "unjudged_cut", 4)
     assert "resumed" in pretrain(world, cut, **settings)
     assert events(cut) == events(world / "unjudged")
-    same_checkpoints(cut, world / "unjudged")
+    assert_same_files(cut, world / "unjudged")
 
 
-def test_a_test_split_alone_is_evaluated_at_the_end(world):
+def test_short_and_barely_split_runs_train(world):
     pretrain(world, world / "only_test", **{**WHOLE, "split": "8,0,2"})
     judged = [(event["split"], event["step"]) for event in events(world / "only_test")]
     assert [place for place in judged if place[0] != "train"] == [("test", 6)]
-
-
-def test_a_run_of_fewer_samples_than_it_shows_trains(world):
     pretrain(world, world / "short", max_steps=1, micro_batch_size=2, eval_freq=1, checkpoint_steps=1)
     train = [event for event in events(world / "short") if event["split"] == "train"]
     assert [event["consumed_samples"] for event in train] == [2]

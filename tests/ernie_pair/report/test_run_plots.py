@@ -1,20 +1,25 @@
-"""Plots and pages of runs, drawn from their metrics.jsonl."""
+"""Plots, pages and charts of runs, drawn from their metrics.jsonl, and the counts that curves come from."""
 
 import json
 import re
 import shutil
+import sys
+import threading
 
+import numpy as np
 import pytest
-from fake_runs import write_flags, write_pair_run
+from fake_runs import counts_of, write_flags, write_pair_run
 from package_command import command
+from sklearn.metrics import precision_score, recall_score
 from tiny_pair import train_config
+from visualdl import LogReader
+from werkzeug.test import Client
 
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import run_id_of
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.report.board import BoardConfig
-from ernie_pair.report.plot_runs import (
+from ernie_pair.dashboard.board import BoardConfig, BoardRecords, _server_of, board
+from ernie_pair.dashboard.curves import (
     Curve,
     PlotConfig,
     best_of,
@@ -28,6 +33,10 @@ from ernie_pair.report.plot_runs import (
     results_of,
     short_names,
 )
+from ernie_pair.dashboard.plot_runs import PlotConfig, flag_table, plot, results_of
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.report.chart import PARTS, count_probabilities, curve_of, parse_counts
+from ernie_pair.runtime.processes.sockets import listen
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +50,28 @@ def plotted(runs, output, **flags):
     return output.read_bytes()
 
 
-def test_the_page_compares_results_and_flags(runs, tmp_path):
+def test_the_page_compares_results_and_orders_metrics(runs, tmp_path):
     page = plotted(runs, tmp_path / "runs.html").decode()
     assert "Runs compared" in page and "Flags that differ" in page
     assert re.search(r"<td[^>]*>learning_rate</td><td[^>]*>0.0001</td><td[^>]*>0.0002</td>", page)
+    flags = flag_table(open_runs([str(runs[0])]))  # of a single run: all
+    assert flags.title == "Flags" and ["use_amp", "false"] in flags.rows
     assert "use_amp" not in page and 'src="data:image/svg+xml' in page
+    opened = open_runs([str(runs[0])])
+    assert metrics_of(opened)[:3] == ["loss", "accuracy", "auc"] and metrics_of(opened)[3] == "learning_rate"
+    assert [curve.split for curve in curves_of(opened, "loss")] == ["train", "valid"]
+    assert "learning_rate" not in chosen_metrics(opened, [], 9)
 
 
-def test_the_best_value_is_shown_with_its_step(runs):
+def test_the_best_value_is_shown_with_its_step(runs, tmp_path):
     table = results_of(open_runs(list(map(str, runs))), ["loss", "accuracy"])
     assert table.heads[:5] == ["run", "started", "steps", "valid loss", "valid accuracy"]
     opened = open_runs([str(runs[1])])
     valid = next(curve for curve in curves_of(opened, "accuracy") if curve.split == "valid")
     assert best_of(valid, "accuracy", opened[0].flags) == (max(valid.values), 40)
     assert table.rows[1][4] == f"{max(valid.values):.4f} (40)"
+    run = write_pair_run(tmp_path / "a", best_metric="accuracy", greater_is_better=False)
+    assert results_of(open_runs([str(run)]), ["accuracy"]).rows[0][3] == "0.5000 (0)"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +89,6 @@ def test_losses_and_the_runs_flags_decide_what_is_best(metric, flags, best):
     assert best_of(Curve(0, "valid", [1, 2, 3], [2.0, 1.0, 3.0]), metric, flags)[0] == best
 
 
-def test_the_table_uses_each_runs_greater_is_better(tmp_path):
-    flags = {"best_metric": "accuracy", "greater_is_better": False}
-    run = write_pair_run(tmp_path / "a", **flags)
-    assert results_of(open_runs([str(run)]), ["accuracy"]).rows[0][3] == "0.5000 (0)"
-
-
 @pytest.mark.parametrize("ending, start", [("svg", b"<svg"), ("png", b"\x89PNG")])
 def test_runs_can_be_plotted_as_svg_or_png(runs, tmp_path, ending, start):
     content = plotted(runs, tmp_path / f"runs.{ending}", metrics="loss,accuracy")
@@ -87,26 +98,13 @@ def test_runs_can_be_plotted_as_svg_or_png(runs, tmp_path, ending, start):
         assert plotted(runs, tmp_path / "again.svg", metrics="loss,accuracy") == content
 
 
-def test_metrics_and_splits_are_plotted_in_a_fixed_order(runs):
-    opened = open_runs([str(runs[0])])
-    assert metrics_of(opened)[:3] == ["loss", "accuracy", "auc"] and metrics_of(opened)[3] == "learning_rate"
-    assert [curve.split for curve in curves_of(opened, "loss")] == ["train", "valid"]
-    assert "learning_rate" not in chosen_metrics(opened, [], 9)
-
-
-def test_runs_below_a_folder_are_found_and_get_short_names(runs):
+def test_runs_below_a_folder_are_found_by_short_names(runs, tmp_path):
     assert [run.name for run in open_runs([str(runs[0].parent)])] == ["a", "b"]
     assert [run.name for run in open_runs([str(runs[0]), str(runs[0].parent)])] == ["a", "b"]  # each once
-
-
-def test_only_subfolders_that_runs_create_are_skipped(tmp_path):
     names = ("cache_on", "checkpoints2", "log_odds", "vdl-try")
     for name in (*names, "cache", "checkpoints", "log", "vdl", "earlier-20240501-120000-abcd"):
         write_pair_run(tmp_path / name, steps=5)
     assert [run.name for run in open_runs([str(tmp_path)])] == list(names)
-
-
-def test_short_names_have_enough_path_parts_to_be_unique(tmp_path):
     assert short_names([tmp_path / "x" / "out", tmp_path / "y" / "out"]) == ["x/out", "y/out"]
     assert short_names([tmp_path / "a\n%b"]) == ["a__b"]
 
@@ -128,24 +126,14 @@ def start(folder, **flags):
     keep_config(folder, "train", train_config(folder, **flags), known_by={"run_id": run_id_of(folder)})
 
 
-def test_a_users_config_yaml_is_not_taken_for_the_runs_flags(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 1\n")
+def test_flags_are_those_of_the_runs_last_start(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 1\n")  # the user's
     assert flags_of(tmp_path) == {}
-    start(tmp_path, seed=2)
-    assert (tmp_path / "config-2.yaml").is_file() and flags_of(tmp_path)["seed"] == 2
-
-
-def test_flags_are_those_of_the_last_start(tmp_path):
     for seed in (2, 3, 4):
         start(tmp_path, seed=seed)
-    assert flags_of(tmp_path)["seed"] == 4
+    assert (tmp_path / "config-2.yaml").is_file() and flags_of(tmp_path)["seed"] == 4
     (tmp_path / "run.json").unlink()  # a copy without it still shows its flags
     assert flags_of(tmp_path)["seed"] == 4
-
-
-def test_one_run_shows_all_its_flags(runs):
-    table = flag_table(open_runs([str(runs[0])]))
-    assert table.title == "Flags" and ["use_amp", "false"] in table.rows
 
 
 def test_non_numeric_values_are_left_out(tmp_path):
@@ -174,6 +162,8 @@ def test_invalid_plot_requests_are_refused(runs, tmp_path, monkeypatch, outs, fl
     with pytest.raises(InputError, match=fault):
         plot(PlotConfig([str(out)], **flags))
     assert not list(tmp_path.glob("*.*"))
+    with pytest.raises(InputError, match="^outs is missing: output folders of .*; give it: BoardConfig"):
+        BoardConfig()
 
 
 def test_an_unrelated_file_is_not_overwritten(runs, tmp_path):
@@ -245,8 +235,118 @@ def test_the_plot_command_plots_a_real_run(tmp_path):
     assert "valid accuracy" in page and "max_seq_len" in page
 
 
-def test_board_without_runs_says_what_is_missing():
-    with pytest.raises(
-        InputError, match="^outs is missing: output folders of runs, .*; give it: BoardConfig"
-    ):
-        BoardConfig()
+# --- the probability counts of an evaluation, and the curve derived from them
+
+
+@pytest.fixture
+def answers():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(2, size=500)
+    return np.clip(rng.normal(0.3 + 0.4 * labels, 0.2), 0, 1), labels
+
+
+def test_every_row_is_counted_once_by_its_label(answers):
+    given, labels = answers
+    counts = count_probabilities(given, labels)
+    assert [sum(row) for row in counts] == np.bincount(labels).tolist()
+    assert counts[1][-1] == np.count_nonzero((given >= 0.99) & (labels == 1))
+    assert parse_counts(counts).shape == (2, PARTS)
+
+
+def test_the_curve_matches_scikit_learn(answers):
+    given, labels = answers
+    curve = curve_of(np.array(count_probabilities(given, labels)))
+    for part in (0, 37, 50, 99):
+        predicted = np.floor(given * PARTS).clip(max=PARTS - 1) >= part
+        assert curve["precision"][part] == pytest.approx(precision_score(labels, predicted))
+        assert curve["recall"][part] == pytest.approx(recall_score(labels, predicted))
+
+
+def test_nan_and_missing_classes_still_give_a_curve():
+    counts = count_probabilities(np.array([np.nan, 0.2, 1.0]), np.array([0, 0, 1]))
+    assert [sum(row) for row in counts] == [1, 1] and counts[0][20] == 1 and counts[1][99] == 1
+    curve = curve_of(np.array(count_probabilities(np.array([0.2]), np.array([0]))))
+    assert set(curve["recall"]) == {0.0} and curve["precision"][0] == 0.0 and curve["precision"][99] == 1.0
+
+
+# --- what VisualDL reads of several runs; the dashboard itself is opened in tests/browser
+
+
+@pytest.fixture
+def board_runs(tmp_path):
+    return [write_pair_run(tmp_path / "a"), write_pair_run(tmp_path / "b", slope=2.0)]
+
+
+def read(folder):
+    """Return the reader of the one record in a folder."""
+    (record,) = folder.glob("vdlrecords.*.log")
+    return LogReader(file_path=str(record))
+
+
+def points(folder, tag):
+    return [(point.id, point.value) for point in read(folder).get_data("scalar", tag)]
+
+
+def test_all_runs_and_splits_share_the_same_charts(board_runs, tmp_path):
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    BoardRecords(tmp_path / "board", open_runs(list(map(str, board_runs)))).close()
+    assert all(path.read_bytes() == content for path, content in before.items())
+    for name in ("a", "b"):
+        train, valid = (read(tmp_path / "board" / name / split) for split in ("train", "valid"))
+        assert train.get_tags()["scalar"][:2] == ["metrics/loss", "metrics/accuracy"]
+        assert valid.get_tags()["scalar"] == ["metrics/loss", "metrics/accuracy", "metrics/auc"]
+        assert any(tag.startswith("steps and machine/") for tag in train.get_tags()["scalar"])
+        assert "hyper_parameters" in valid.get_tags() and "text" in valid.get_tags()
+    assert len(points(tmp_path / "board" / "a" / "valid", "metrics/loss")) == 9
+
+
+def test_new_events_of_a_running_run_are_picked_up(board_runs, tmp_path):
+    records = BoardRecords(tmp_path / "board", open_runs([str(board_runs[0])]))
+    assert not records.follow()
+    event = {"split": "valid", "step": 45, "loss": 0.25, "consumed_samples": 360}
+    with open(board_runs[0] / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(event) + "\n")
+    assert records.follow() and not records.follow()
+    records.close()
+    found = points(tmp_path / "board" / "a" / "valid", "metrics/loss")
+    assert len(found) == 10 and found[-1] == (45, 0.25)
+
+
+def test_each_evaluation_has_one_pr_curve_and_its_histograms(board_runs, tmp_path):
+    records = BoardRecords(tmp_path / "board", open_runs([str(board_runs[0])]))
+    with open(board_runs[0] / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"split": "valid", "step": 45, "loss": 0.25, **counts_of(1.0)}) + "\n")
+    assert records.follow()
+    records.close()
+    reader, steps = read(tmp_path / "board" / "a" / "valid"), list(range(0, 50, 5))
+    curves = reader.get_data("pr_curve", "metrics/class 1")
+    assert [curve.id for curve in curves] == steps and max(curves[-1].pr_curve.TP) == 100
+    for label in (0, 1):
+        bars = reader.get_data("histogram", f"metrics/probability of 1, label {label}")
+        assert [each.id for each in bars] == steps and sum(bars[-1].histogram.hist) == 100
+
+
+def test_missing_runs_ports_and_visualdl_are_one_line_errors(tmp_path, board_runs, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    done = command("board", tmp_path / "empty")
+    assert done.code == 2 and "holds no run" in done.told and len(done.told.splitlines()) == 1
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        done = command("board", board_runs[0], "--port", port)
+    assert done.code == 5 and f"--port {port}" in done.told and len(done.told.splitlines()) == 1
+    monkeypatch.setitem(sys.modules, "visualdl", None)
+    with pytest.raises(InputError, match="visualdl is not installed; pip install"):
+        board(BoardConfig([str(board_runs[0])], port=0))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_page_uses_the_requested_language(board_runs, tmp_path, monkeypatch, lang):
+    BoardRecords(tmp_path / "board", open_runs([str(board_runs[0])])).close()
+    monkeypatch.chdir(tmp_path / "board")
+    with listen("127.0.0.1", 0) as listener:
+        server = _server_of(BoardConfig([str(board_runs[0])], lang=lang), ["a"], listener)
+        client = Client(server.app)
+        assert f"vdl_lng={lang};" in client.get("/app/scalar").headers["Set-Cookie"]
+        assert client.get("/app/api/scalar/tags").json["data"]["runs"] == ["a/valid", "a/train"]
+        server.server_close()
+    assert not [thread for thread in threading.enumerate() if "queue" in thread.name]

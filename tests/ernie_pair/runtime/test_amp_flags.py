@@ -35,11 +35,8 @@ def configure(request):
 def test_the_default_amp_dtype_depends_on_the_gpu(configure, monkeypatch, capability, dtype):
     monkeypatch.setattr(amp_flags, "gpu_capability", lambda: capability)
     assert configure(use_amp=True).amp_dtype == dtype
-    assert configure(use_amp=True, amp_dtype="float16").amp_dtype == "float16"
-    assert configure(use_amp=True, amp_dtype="float32").amp_dtype == "float32"
-
-
-def test_without_mixed_precision_the_gpu_is_not_queried(configure, monkeypatch):
+    for asked in ("float16", "float32"):
+        assert configure(use_amp=True, amp_dtype=asked).amp_dtype == asked
     monkeypatch.setattr(amp_flags, "gpu_capability", lambda: pytest.fail("asked"))
     assert configure().amp_dtype == "auto"
 
@@ -116,22 +113,15 @@ class FakeDriver:
         return 0
 
 
-@pytest.fixture
-def asked_anew():
+@pytest.mark.parametrize("gpus, capability", [(1, (8, 6)), (0, None), (None, None)])
+def test_the_compute_capability_is_read_from_the_driver(monkeypatch, gpus, capability):
+    if gpus is None:
+        monkeypatch.setattr(of_gpus, "LIBRARY", "libabsent.so.1")
+    else:
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(gpus))
     of_gpus.gpu_capability.cache_clear()
-    yield
-    of_gpus.gpu_capability.cache_clear()
-
-
-@pytest.mark.parametrize("gpus, capability", [(1, (8, 6)), (0, None)])
-def test_the_compute_capability_is_read_from_the_driver(asked_anew, monkeypatch, gpus, capability):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(gpus))
     assert of_gpus.gpu_capability() == capability
-
-
-def test_without_a_driver_the_compute_capability_is_none(asked_anew, monkeypatch):
-    monkeypatch.setattr(of_gpus, "LIBRARY", "libabsent.so.1")
-    assert of_gpus.gpu_capability() is None
+    of_gpus.gpu_capability.cache_clear()
 
 
 def test_half_precision_reduction_needs_half_gradients(configure):
@@ -142,16 +132,20 @@ def test_half_precision_reduction_needs_half_gradients(configure):
     assert configure(**O2).widens_sums is True
 
 
-def test_half_reduction_of_float32_pair_gradients_is_refused():
-    with pytest.raises(InputError, match="reduce_dtype half: with amp_level O1 the gradients are in float32"):
-        TrainConfig(**PAIRS, device="gpu", use_amp=True, reduce_dtype="half")
-
-
-def test_half_reduction_of_accumulated_gradients_is_refused():
-    with pytest.raises(
-        InputError, match="^reduce_dtype half: the gradients of the 2 micro-batches .* leave it out, or"
-    ) as caught:
-        PretrainConfig(**PRETRAIN, device="gpu", use_amp=True, global_batch_size=16, reduce_dtype="half")
+@pytest.mark.parametrize(
+    "config_class, flags, message",
+    [
+        (TrainConfig, PAIRS, "reduce_dtype half: with amp_level O1 the gradients are in float32"),
+        (
+            PretrainConfig,
+            {**PRETRAIN, "global_batch_size": 16},
+            "^reduce_dtype half: the gradients of the 2 micro-batches .* leave it out, or",
+        ),
+    ],
+)
+def test_half_reduction_of_float32_gradients_is_refused(config_class, flags, message):
+    with pytest.raises(InputError, match=message) as caught:
+        config_class(**flags, device="gpu", use_amp=True, reduce_dtype="half")
     assert "\n" not in str(caught.value)
 
 

@@ -1,3 +1,5 @@
+"""Weight files: what is written and read, bfloat16 as bits, and what is refused unexecuted."""
+
 import _codecs
 import collections
 import contextlib
@@ -9,20 +11,24 @@ import logging
 import os
 import pickle
 import struct
-import subprocess
-import sys
 
 import numpy as np
+import paddle
 import pytest
+from children import output_of
 from safetensors.numpy import save as save_safetensors
 
 from data_tools.files.errors import CheckpointError
+from ernie_pair.weights.half_tensors import narrow_array, widen_array
 from ernie_pair.weights.weight_files import (
     ALLOWED,
     NAMES_OF_TYPES,
     PlainUnpickler,
     as_float32,
+    bfloat16_to_float32,
+    float32_to_bfloat16,
     from_safetensors,
+    is_bfloat16_finite,
     is_state,
     read_variable,
     read_weights,
@@ -137,20 +143,20 @@ ENDLESS = {  # never printed: that would not end either
 }
 
 
+READS = """
+import sys, ernie_pair.weights.weight_files as w
+for name in sys.argv[1:]:
+    try: w.read_weights(w.Path(name))
+    except w.CheckpointError as error: print(error)
+"""
+
+
 def test_a_pickle_bomb_is_refused_at_once(tmp_path):
-    script = (
-        "import sys, ernie_pair.weights.weight_files as w\n"
-        "for name in sys.argv[1:]:\n"
-        "    try: w.read_weights(w.Path(name))\n"
-        "    except w.CheckpointError as error: print(error)\n"
-    )
     files = [tmp_path / f"{number}.pdparams" for number in range(len(ENDLESS))]
     for path, content in zip(files, ENDLESS.values()):
         path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content, protocol=2))
-    words = [sys.executable, "-c", script, *map(str, files)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(files) and not done.returncode, done.stderr
+    lines = output_of("-c", READS, *files, timeout=60).splitlines()
+    assert len(lines) == len(files)
     assert all(str(path) in line for path, line in zip(files, lines))
 
 
@@ -201,7 +207,7 @@ def test_variable_files_of_other_dtypes_are_read(kind, dtype, tmp_path):
     assert np.array_equal(read_variable(tmp_path / "w").ravel(), values)
 
 
-def test_empty_and_scalar_variables_are_read(tmp_path):
+def test_variable_files_of_all_dtypes_and_shapes_are_read(tmp_path):
     (tmp_path / "none").write_bytes(variable(shape=(0, 3)))
     (tmp_path / "one").write_bytes(variable(shape=()))
     assert read_variable(tmp_path / "none").shape == (0, 3) and read_variable(tmp_path / "one").shape == ()
@@ -240,7 +246,7 @@ def test_an_invalid_variable_file_gives_a_one_line_error(content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_of_variables_loads_without_optimizer_state(tmp_path):
+def test_a_folder_of_variables_loads_what_it_should(tmp_path):
     for name in ("linear_0.w_0", "linear_0.b_0"):
         (tmp_path / name).write_bytes(GOOD)
     others = "linear_0.w_0_moment1_0 linear_0.b_0_beta2_pow_acc_0 learning_rate_0 loss_scaling_1"
@@ -248,10 +254,7 @@ def test_a_folder_of_variables_loads_without_optimizer_state(tmp_path):
         (tmp_path / name).write_bytes(b"never read")
     assert sorted(read_weights(tmp_path)) == ["linear_0.b_0", "linear_0.w_0"]
     assert is_state("w_0_fp32_master_0_moment2_0") and not is_state("encoder_layer_0_ffn_fc_0.w_0")
-
-
-def test_a_pipe_among_variables_does_not_block(tmp_path):
-    os.mkfifo(tmp_path / "linear_0.w_0")
+    os.mkfifo(tmp_path / "linear_1.w_0")  # which would block
     with pytest.raises(CheckpointError, match="is not a file"):
         read_weights(tmp_path)
 
@@ -283,8 +286,7 @@ def test_malformed_safetensors_are_refused(data):
         from_safetensors(data, "w.safetensors")
 
 
-def test_half_precision_is_cast_to_float32_and_reported(caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)  # a console may have been started
+def test_half_precision_is_cast_to_float32_and_reported(caplog):
     values = np.array([1.5, -2.0, 0.0078125], np.float32)
     narrow = (values.view(np.uint32) >> 16).astype(np.uint16)
     stored = from_safetensors(safetensors({"b": entry("BF16", (3,), (0, 6))}, narrow.tobytes()), "w")
@@ -345,3 +347,34 @@ def test_the_allow_list_holds_only_array_constructors():
             found.add(getattr(importlib.import_module(module), name))
     multiarray = {np.empty(0).__reduce__()[0], np.float32(1).__reduce__()[0]}
     assert found == {*multiarray, np.ndarray, np.dtype, _codecs.encode, collections.OrderedDict}
+
+
+# --- bfloat16 as bits
+
+EVERY = np.arange(1 << 16, dtype=np.uint16)
+
+
+def test_bfloat16_bits_survive_and_show_what_is_not_finite():
+    numbers = ~np.isnan(bfloat16_to_float32(EVERY))
+    assert np.array_equal(float32_to_bfloat16(bfloat16_to_float32(EVERY[numbers])), EVERY[numbers])
+    wide = bfloat16_to_float32(EVERY)
+    assert is_bfloat16_finite(EVERY[np.isfinite(wide)])
+    for place in np.flatnonzero(~np.isfinite(wide)):
+        assert not is_bfloat16_finite(EVERY[place : place + 1])
+
+
+@pytest.mark.parametrize(
+    "exact, nearest",
+    [(1.0039, 1.0), (1.0040, 1.0078125), (1.00390625, 1.0), (1.0 + 3 * 2**-8, 1.0 + 2**-6)],
+)
+def test_rounding_is_to_nearest_with_ties_to_even(exact, nearest):
+    found = bfloat16_to_float32(float32_to_bfloat16(np.array([exact, -exact], np.float32)))
+    assert found.tolist() == [nearest, -nearest]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_conversions_agree_with_paddle(dtype):
+    values = np.array([1.5, -2.0, 0.0078125], np.float32)
+    tensor = paddle.to_tensor(values).astype(dtype)
+    assert np.array_equal(narrow_array(values, tensor.dtype), tensor.numpy())
+    assert np.array_equal(widen_array(tensor.numpy(), tensor.dtype), values)

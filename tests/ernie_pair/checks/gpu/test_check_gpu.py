@@ -28,6 +28,7 @@ def breaks():
     return {}["loss"]
 
 
+INSTALL = "pip install x==11.11.3.6 from https://a.org/b/c/"
 FIGURES = {"tokens/s": 123456.7, "share": 0.5, "GPU": "A card", "pairs": 1200}
 
 
@@ -151,10 +152,7 @@ def test_a_report_reveals_no_user_host_or_folder(steps, config, monkeypatch):
         ("no weights in /a/b/model.npz; use /x/y", "no weights in .../model.npz; use .../y"),
         ("a share of 1/2 and tokens/s", "a share of 1/2 and tokens/s"),
         ("of 10.1.2.3:80 and me@here.org", "of <address> and <address>"),
-        (
-            "pip install x==11.11.3.6 from https://a.org/b/c/",
-            "pip install x==11.11.3.6 from https://a.org/b/c/",
-        ),
+        (INSTALL, INSTALL),
         ('File "/opt/py/x.py", line 3', 'File ".../x.py", line 3'),
     ],
 )
@@ -174,18 +172,20 @@ def test_an_existing_report_is_kept_unless_overwrite_is_set(steps, config):
 
 
 @pytest.mark.parametrize(
-    "name, words", [("a/b.json", "its folder .* does not exist"), ("c.json", "is a folder")]
+    "name, words",
+    [
+        ("a/b.json", "its folder .* does not exist"),
+        ("c.json", "is a folder"),
+        *(
+            (name, f"output .*{name} does not end in .json; name a FILE.json")
+            for name in ("d", "d.html", "d.json.gz")
+        ),
+    ],
 )
 def test_a_report_path_that_cannot_be_written_is_refused(steps, tmp_path, name, words):
     (tmp_path / "c.json").mkdir()
     with pytest.raises(InputError, match=words):
         check_gpu(CheckGpuConfig(output=str(tmp_path / name), device="gpu", overwrite=True))
-
-
-@pytest.mark.parametrize("name", ["check", "check.html", "check.json.gz"])
-def test_the_report_name_must_end_in_json(name):
-    with pytest.raises(InputError, match=f"output {name} does not end in .json; name a FILE.json"):
-        CheckGpuConfig(output=name)
 
 
 def test_a_crash_while_querying_paddle_is_a_finding(tmp_path, monkeypatch):

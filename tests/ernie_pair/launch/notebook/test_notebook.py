@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from waiting import until
 
 from data_tools.files.errors import InputError, LostProcessError
 from ernie_pair import notebook_launcher
@@ -95,9 +96,6 @@ def leave(rank, code):
 
 def test_the_result_of_rank_0_is_returned(capfd):
     assert notebook_launcher(where, num_processes=3) == (0, 3, 3)
-
-
-def test_definitions_of_a_notebook_are_sent_with_the_function():
     done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["in the first", "True 42", "Own of a cell"]
 
@@ -121,23 +119,29 @@ def test_a_peers_own_error_wins_over_an_error_about_the_peer():
         notebook_launcher(both, (0.5,))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_is_reported_with_rank_and_signal(rank):
-    with pytest.raises(LostProcessError, match=f"rank {rank} was killed by SIGKILL"):
-        notebook_launcher(kill, (rank,))
+@pytest.mark.parametrize(
+    "function, arguments, end",
+    [
+        (kill, (0,), "rank 0 was killed by SIGKILL"),
+        (kill, (1,), "rank 1 was killed by SIGKILL"),
+        (leave, (1, 6), "rank 1 ended with exit code 6: error: a last word"),
+    ],
+)
+def test_how_a_process_ended_is_reported_with_its_rank(function, arguments, end):
+    with pytest.raises(LostProcessError, match=end):
+        notebook_launcher(function, arguments)
 
 
-def test_the_last_line_of_stderr_is_reported():
-    with pytest.raises(LostProcessError, match="rank 1 ended with exit code 6: error: a last word"):
-        notebook_launcher(leave, (1, 6))
-
-
-def test_unpicklable_functions_and_results_are_rejected():
+def test_what_cannot_be_sent_or_launched_is_rejected(monkeypatch):
     lock = threading.Lock()
     with pytest.raises(InputError, match="cannot be sent to other processes .*; make what it uses inside"):
         notebook_launcher(lambda: lock)
     with pytest.raises(InputError, match="cannot be sent back .*; return numbers, texts or arrays"):
         notebook_launcher(threading.Lock)
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:1,127.0.0.1:2")
+    with pytest.raises(InputError, match="is one of several already"):
+        notebook_launcher(where)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +156,6 @@ def test_invalid_launch_arguments_are_rejected(flags, reason):
         notebook_launcher(where, **flags)
 
 
-def test_a_launched_process_cannot_launch_again(monkeypatch):
-    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
-    monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:1,127.0.0.1:2")
-    with pytest.raises(InputError, match="is one of several already"):
-        notebook_launcher(where)
-
-
 def test_processes_get_the_launchers_environment(monkeypatch):
     environments = _environments(2, ["3", "5"])
     for rank, environment in enumerate(environments):
@@ -166,9 +163,8 @@ def test_processes_get_the_launchers_environment(monkeypatch):
             for name, value in environment.items():
                 patch.setenv(name, value)
             assert launched_world() == World(rank, 2)
-        assert environment["CUDA_VISIBLE_DEVICES"] == "3,5" and environment["FLAGS_selected_gpus"] == str(
-            rank
-        )
+        assert environment["CUDA_VISIBLE_DEVICES"] == "3,5"
+        assert environment["FLAGS_selected_gpus"] == str(rank)
         assert environment["PADDLE_CURRENT_ENDPOINT"] in environment["PADDLE_TRAINER_ENDPOINTS"].split(",")
         assert "PADDLE_DISTRI_BACKEND" not in environment
     on_cpu = _environments(2, [])[1]
@@ -178,11 +174,7 @@ def test_processes_get_the_launchers_environment(monkeypatch):
 def test_the_first_visible_gpus_are_used(monkeypatch):
     monkeypatch.setattr("ernie_pair.launch.notebook.notebook_launcher.default_device", lambda: "gpu")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert (
-        _devices_of(None, 2) == ["0", "1"]
-        and _devices_of("", 2) == []
-        and _devices_of("4, 6", 2) == ["4", "6"]
-    )
+    assert [_devices_of(gpus, 2) for gpus in (None, "", "4, 6")] == [["0", "1"], [], ["4", "6"]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,7")
     assert _devices_of(None, 2) == ["2", "3"]
 
@@ -195,14 +187,10 @@ def test_hidden_gpus_are_not_used(monkeypatch, visible, devices):
     monkeypatch.setattr("ernie_pair.launch.notebook.notebook_launcher.default_device", lambda: "gpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert _devices_of(None, len(devices) or 2) == devices
-
-
-@pytest.mark.parametrize("visible", ["4", "4,-1,5"])
-def test_more_processes_than_visible_gpus_are_refused(monkeypatch, visible):
-    monkeypatch.setattr("ernie_pair.launch.notebook.notebook_launcher.default_device", lambda: "gpu")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with pytest.raises(InputError, match=f"2 is more than the 1 GPU of CUDA_VISIBLE_DEVICES={visible}; .*''"):
-        notebook_launcher(where, num_processes=2)
+    for one in ("4", "4,-1,5"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", one)
+        with pytest.raises(InputError, match=f"2 is more than the 1 GPU of CUDA_VISIBLE_DEVICES={one}; .*''"):
+            notebook_launcher(where, num_processes=2)
 
 
 def is_alive(pid):
@@ -213,14 +201,6 @@ def is_alive(pid):
         return False
 
 
-def wait_for(condition):
-    for _ in range(600):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_a_killed_notebook(tmp_path, number):
     notebook = subprocess.Popen(
@@ -229,12 +209,12 @@ def test_no_process_outlives_a_killed_notebook(tmp_path, number):
         text=True,
         env={**os.environ, "COLD": "1", "TMPDIR": str(tmp_path)},  # the launcher of the processes matters
     )
-    assert wait_for(lambda: len(list(tmp_path.glob("pid.*"))) == 2)
+    until(lambda: len(list(tmp_path.glob("pid.*"))) == 2)
     pids = [int(path.name[4:]) for path in tmp_path.glob("pid.*")]
     notebook.send_signal(number)
     said = notebook.communicate(timeout=60)[1]
-    assert wait_for(lambda: not any(map(is_alive, pids)))
-    assert wait_for(lambda: len(list(tmp_path.glob("saved.*"))) == 2)
+    until(lambda: not any(map(is_alive, pids)))
+    until(lambda: len(list(tmp_path.glob("saved.*"))) == 2)
     assert ("KeyboardInterrupt" in said) == (number == signal.SIGINT)
     if number == signal.SIGTERM:
         assert (notebook.returncode, said) == (143, "stopped by SIGTERM\n")

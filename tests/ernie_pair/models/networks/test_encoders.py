@@ -56,16 +56,20 @@ def logits_of(model, ids=IDS, types=TYPES):
         return model(paddle.to_tensor(ids), paddle.to_tensor(types)).numpy()
 
 
-def logits_of_peer(peer, family, ids=IDS, types=TYPES):
-    """The logits of PaddleNLP's model, with its tokenizer's mask if the model makes none itself."""
+def asked_of(family, ids=IDS, types=TYPES):
+    """What PaddleNLP's model takes beside ids, with its tokenizer's mask if the model makes none itself."""
     way, asked = ENCODERS[family], {}
     if way.takes_types:
         asked["token_type_ids"] = paddle.to_tensor(types)
     if not way.makes_mask:
         asked["attention_mask"] = paddle.to_tensor((ids != 0).astype("float32"))
+    return asked
+
+
+def logits_of_peer(peer, family):
     peer.eval()
     with paddle.no_grad():
-        answer = peer(paddle.to_tensor(ids), **asked)
+        answer = peer(paddle.to_tensor(IDS), **asked_of(family))
     return (answer[0] if isinstance(answer, tuple) else answer).numpy()
 
 
@@ -81,9 +85,13 @@ def save_peer(peer, folder):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_model_gives_the_same_logits_in_paddlenlp(make, family):
+def test_logits_and_tokenizer_are_those_of_paddlenlp(make, tmp_path, family):
     model = make(family)
-    folder = make.saved(model)
+    folder = make.saved(model, max_seq_len=24)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    assert tokenizer("今天", "你好")["input_ids"] == [1, 10, 11, 2, 5, VOCAB.index("好"), 2]
+    spec = read_spec(folder / "config.json", folder / "vocab.txt")
+    assert tokenizer.model_max_length == spec.trained_length == spec.inference_length == 24
     peer = AutoModelForSequenceClassification.from_pretrained(str(folder))
     assert type(peer).__name__ == f"{FAMILIES[family]}ForSequenceClassification"
     shapes = {name: value.shape for name, value in peer.state_dict().items()}
@@ -92,11 +100,7 @@ def test_a_saved_model_gives_the_same_logits_in_paddlenlp(make, family):
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
     np.testing.assert_allclose(logits_of(model), expected, **ROUNDING)
     np.testing.assert_allclose(logits_of(load_classifier(str(folder))[0]), expected, **ROUNDING)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_paddlenlp_model_gives_the_same_logits_here(make, tmp_path, family):
-    peer = peer_of(family, "ForSequenceClassification", make(family).spec.config)
+    peer = peer_of(family, "ForSequenceClassification", model.spec.config)
     ours, _ = load_classifier(str(save_peer(peer, tmp_path / "theirs")))
     np.testing.assert_allclose(logits_of(ours), logits_of_peer(peer, family), **ROUNDING)
 
@@ -107,8 +111,7 @@ def test_a_classifier_can_start_from_a_bare_encoder(make, tmp_path, family, pool
     model = make(family, pooling)
     peer = peer_of(family, "Model", model.spec.config)
     source = open_model(str(save_peer(peer, tmp_path / "encoder")), model_type=family, from_scratch=False)
-    head = model.classifier.state_dict()
-    head = {name: value.numpy() for name, value in head.items()}
+    head = {name: value.numpy() for name, value in model.classifier.state_dict().items()}
     assert "the classifier is new" in load_initial_weights(model, source)
     ours, theirs = model.encoder.state_dict(), peer.state_dict()
     assert all(np.array_equal(value.numpy(), theirs[name].numpy()) for name, value in ours.items())
@@ -146,15 +149,9 @@ def test_mean_pooling_is_saved_and_paddlenlp_refuses_it(make, family):
     """Whatever its folder is called: without a class, PaddleNLP would guess one from that name."""
     model = make(family, "mean")
     folder = make.saved(model, f"my_{family}_ernie_bert")
-    ids = paddle.to_tensor(IDS)
     model.eval()
-    way, asked = ENCODERS[family], {}
-    if way.takes_types:
-        asked["token_type_ids"] = paddle.to_tensor(TYPES)
-    if not way.makes_mask:
-        asked["attention_mask"] = (ids != 0).astype("float32")
-    states = model.encoder(ids, **asked)
-    states = (states[0] if way.gives_pooled else states).numpy()
+    states = model.encoder(paddle.to_tensor(IDS), **asked_of(family))
+    states = (states[0] if ENCODERS[family].gives_pooled else states).numpy()
     means = np.stack([row[kept].mean(axis=0) for row, kept in zip(states, IDS != 0)])
     expected = means @ model.classifier.weight.numpy() + model.classifier.bias.numpy()
     assert np.abs(logits_of(model) - expected).max() < 1e-4
@@ -255,26 +252,13 @@ def test_cased_and_uncased_tokenizers_have_different_hashes(tmp_path):
     assert open_tokenizer(files[1], read_spec(*files), 64).sha256 != uncased  # encoded rows are cached by it
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_paddlenlp_loads_the_saved_tokenizer_with_its_length(make, family):
-    folder = make.saved(make(family), max_seq_len=24)
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    assert tokenizer("今天", "你好")["input_ids"] == [1, 10, 11, 2, 5, VOCAB.index("好"), 2]
-    assert tokenizer.model_max_length == 24
-    spec = read_spec(folder / "config.json", folder / "vocab.txt")
-    assert spec.trained_length == spec.inference_length == 24
-
-
 def test_a_cased_model_stays_cased_through_training_and_export(tmp_path, capfd):
-    folder = write_new(tmp_path / "m", "bert", do_lower_case=False)
+    folder, saved = write_new(tmp_path / "m", "bert", do_lower_case=False), tmp_path / "saved"
     source = open_model(str(folder), model_type="bert", from_scratch=True)
-    model = new_classifier(source, 0, 0.0)
-    saved = tmp_path / "saved"
     saved.mkdir()
-    model.write(saved, source.vocab_file, 16)
-    assert json.loads((saved / "tokenizer_config.json").read_text()) == {
-        **{"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 16}
-    }
+    new_classifier(source, 0, 0.0).write(saved, source.vocab_file, 16)
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 16}
+    assert json.loads((saved / "tokenizer_config.json").read_text()) == settings
     export_pair(ExportConfig(str(saved), str(tmp_path / "ship")))
     assert not PairPredictor(tmp_path / "ship", "paddle")._tokenizer.lower_case
 
@@ -306,17 +290,9 @@ def test_a_model_without_word_pieces_is_refused_with_advice(tmp_path, changes):
     folder = write_model(tmp_path / "m", **changes)
     with pytest.raises(InputError, match="is not supported; give a model of one of these: albert, .*ernie, "):
         open_model(str(folder), model_type="", from_scratch=True)
-    named = (
-        parse_spec({"vocab_size": 9, **changes}),
-        parse_spec({"vocab_size": 9, "architectures": ["BertForMaskedLM"]}),
-    )
+    bert = {"architectures": ["BertForMaskedLM"]}
+    named = [parse_spec({"vocab_size": 9, **one}) for one in (changes, bert)]
     assert [(spec.family, bool(spec.unknown_family)) for spec in named] == [("", True), ("bert", False)]
-
-
-def test_a_wrong_model_type_is_refused_even_without_weights(make, tmp_path):
-    make("bert")
-    with pytest.raises(CheckpointError, match="holds bert weights; leave model_type out"):
-        open_model(str(tmp_path / "new-bert"), model_type="ernie", from_scratch=True)
 
 
 def test_pretraining_accepts_an_ernie_and_a_bert_in_lower_case(make, tmp_path):
@@ -388,20 +364,15 @@ def test_one_token_type_is_that_of_both_texts_here_and_exported(tmp_path, family
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "type_vocab_size": 1}))
     model = new_classifier(open_model(str(folder), model_type=family, from_scratch=True), 0, 0.0)
-    model.eval()
-    with paddle.no_grad():
-        logits = model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).numpy()
-        assert np.array_equal(model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES * 0)).numpy(), logits)
+    logits = logits_of(model)
+    assert np.array_equal(logits_of(model, IDS, TYPES * 0), logits)
     (tmp_path / "trained").mkdir()
     model.write(tmp_path / "trained", folder / "vocab.txt", 40)
     again, _ = load_classifier(str(tmp_path / "trained"))
-    assert again.family == family
-    with paddle.no_grad():
-        assert np.array_equal(again(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).numpy(), logits)
-    for number, backend in enumerate(("onnx", "paddle")):
-        shipped = str(tmp_path / f"shipped{number}")
-        export_pair(ExportConfig(str(tmp_path / "trained"), shipped, format=backend))
-        found = PairPredictor(shipped, backend).logits_of_ids(IDS, TYPES)
+    assert again.family == family and np.array_equal(logits_of(again), logits)
+    for backend in ("onnx", "paddle"):
+        export_pair(ExportConfig(str(tmp_path / "trained"), str(tmp_path / backend), format=backend))
+        found = PairPredictor(str(tmp_path / backend), backend).logits_of_ids(IDS, TYPES)
         assert np.abs(found - logits).max() < 1e-5
 
 
@@ -416,8 +387,11 @@ def test_an_unset_or_invalid_length_falls_back_to_the_default(tmp_path, told, le
         assert read_spec(folder / "config.json", folder / "vocab.txt").inference_length == expected
 
 
-def test_a_length_too_short_for_two_texts_is_refused():
+def test_lengths_and_types_that_cannot_be_are_refused(make, tmp_path):
     asked = {"model_path": "m", "input_file": "i", "output_file": "o", "device": "cpu"}
     assert EvaluateConfig(**asked).max_seq_len == 0
     with pytest.raises(InputError, match="max_seq_len=4 is below 5"):
         EvaluateConfig(**asked, max_seq_len=4)
+    make("bert")
+    with pytest.raises(CheckpointError, match="holds bert weights; leave model_type out"):
+        open_model(str(tmp_path / "new-bert"), model_type="ernie", from_scratch=True)

@@ -22,6 +22,7 @@ from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_sta
 from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 from ernie_pair.weights.weight_files import read_weights
 
+SQUARE = np.ones((4, 4), np.float32)
 # ERNIE 3.0 has a task embedding, four token types and gelu; the vocabulary size is not a multiple of 8.
 ERNIE_3 = {"use_task_id": True, "task_type_vocab_size": 3, "type_vocab_size": 4, "hidden_act": "gelu"}
 
@@ -52,7 +53,8 @@ def rewrite(prefix, change):
     """Apply ``change`` to the arrays of PREFIX.pdparams."""
     path = Path(f"{prefix}.pdparams")
     arrays = pickle.loads(path.read_bytes())
-    path.write_bytes(pickle.dumps(change(arrays) or arrays, protocol=2))
+    changed = change(arrays)
+    path.write_bytes(pickle.dumps(changed if isinstance(changed, dict) else arrays, protocol=2))
 
 
 def generated(theirs):
@@ -135,13 +137,11 @@ def release(theirs, tmp_path):
     """A folder as ERNIE 2.0 is released: params/, vocab.txt, ernie_config.json."""
     folder, names = tmp_path / "release", ernies_names()
     (folder / "params").mkdir(parents=True)
-    assert (
-        set(names) == set(theirs["weights"]) and "encoder_layer_1_post_att_layer_norm_scale" in names.values()
-    )
+    assert set(names) == set(theirs["weights"])
+    assert "encoder_layer_1_post_att_layer_norm_scale" in names.values()
+    single = theirs["folder"] / "single" / "static_vars"
     for structured, name in generated(theirs).items():
-        shutil.copyfile(
-            theirs["folder"] / "single" / "static_vars" / name, folder / "params" / names[structured]
-        )
+        shutil.copyfile(single / name, folder / "params" / names[structured])
     shutil.copyfile(theirs["folder"] / "model" / "vocab.txt", folder / "vocab.txt")
     config = json.loads((theirs["folder"] / "model" / "config.json").read_text())
     config["sent_type_vocab_size"] = config.pop("type_vocab_size")
@@ -247,7 +247,7 @@ def test_conversion_fails_if_a_single_batch_differs(theirs, tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-def test_a_recipe_model_last_without_its_config_is_converted(theirs, tmp_path):
+def test_configs_of_recipes_are_found_and_read(theirs, tmp_path):
     """The config.yml of model_last names the start model; model_N has the old-style model_config.json."""
     prefix = copied(theirs, "pickled", tmp_path / "model_last")
     for name in ("config.json", "vocab.txt"):
@@ -258,6 +258,19 @@ def test_a_recipe_model_last_without_its_config_is_converted(theirs, tmp_path):
     copied(theirs, "single", tmp_path / "model_6")
     (tmp_path / "model_6" / "config.json").rename(tmp_path / "model_6" / "model_config.json")
     assert holds(run(tmp_path / "model_6", tmp_path / "of_6"), theirs["weights"])
+    prefix = copied(theirs, "pickled", tmp_path / "old")
+    settings = json.loads((prefix.parent / "config.json").read_text())
+    (prefix.parent / "config.json").unlink()
+    del settings["model_type"]
+    nested = {"init_args": [{**settings, "init_class": "ErnieModel"}], "init_class": "ErnieForPretraining"}
+    (prefix.parent / "model_config.json").write_text(json.dumps(nested))
+    assert holds(run(prefix, tmp_path / "out1"), theirs["weights"])
+    prefix = copied(theirs, "pickled", tmp_path / "bare")
+    (prefix.parent / "config.json").unlink()
+    with pytest.raises(InputError, match="has no config.json; give model_name_or_path"):
+        run(prefix, tmp_path / "out2")
+    model = str(theirs["folder"] / "model")
+    assert holds(run(prefix, tmp_path / "out3", model_name_or_path=model), theirs["weights"])
 
 
 def test_weights_of_an_encoder_alone_are_converted(theirs, tmp_path):
@@ -267,17 +280,7 @@ def test_weights_of_an_encoder_alone_are_converted(theirs, tmp_path):
     assert holds(run(prefix, tmp_path / "out"), {f"ernie.{name}": a for name, a in encoder.items()})
 
 
-def test_an_old_style_recipe_config_is_read(theirs, tmp_path):
-    prefix = copied(theirs, "pickled", tmp_path / "old")
-    settings = json.loads((prefix.parent / "config.json").read_text())
-    (prefix.parent / "config.json").unlink()
-    del settings["model_type"]
-    nested = {"init_args": [{**settings, "init_class": "ErnieModel"}], "init_class": "ErnieForPretraining"}
-    (prefix.parent / "model_config.json").write_text(json.dumps(nested))
-    assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
-
-
-def test_vocabulary_padding_rows_are_removed(theirs, tmp_path):
+def test_padding_rows_go_and_half_precision_is_widened(theirs, tmp_path, capsys):
     names = generated(theirs)
     word = names["ernie.embeddings.word_embeddings.weight"]
     decoder = names["cls.predictions.decoder_bias"]
@@ -290,54 +293,38 @@ def test_vocabulary_padding_rows_are_removed(theirs, tmp_path):
     prefix = copied(theirs, "pickled", tmp_path / "padded")
     rewrite(prefix, pad)
     assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
-
-
-def test_half_precision_weights_are_cast_to_float32(theirs, tmp_path, capsys):
     prefix = copied(theirs, "pickled", tmp_path / "half")
     rewrite(prefix, lambda arrays: {name: array.astype(np.float16) for name, array in arrays.items()})
-    converted = run(prefix, tmp_path / "out")
+    converted = run(prefix, tmp_path / "narrow")
     assert "are float16: cast to float32" in capsys.readouterr().err
     halved = {name: array.astype(np.float16).astype(np.float32) for name, array in theirs["weights"].items()}
     assert holds(converted, halved) and all(array.dtype == np.float32 for array in converted.values())
 
 
-def drop_shard(arrays):
-    for name in [name for name in arrays if re.match(r"linear_1\d", name)]:
-        del arrays[name]
-
-
-def wrong_shape(arrays):
-    arrays["linear_3.w_0"] = arrays["linear_3.w_0"][:, :-1]
-
-
-def stranger(arrays):
-    arrays["fc_weight"] = np.ones(3, np.float32)
-
-
-def extra_layer(arrays):
-    arrays["linear_99.w_0"] = arrays["linear_98.b_0"] = np.ones((4, 4), np.float32)
-
-
-def two_decoders(arrays):
-    arrays["head_0.b_0"] = np.zeros(len(VOCAB), np.float32)
-
-
-def not_finite(arrays):
-    arrays["linear_3.b_0"][3] = np.inf
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
-        (drop_shard, r"holds \d layers of the kind linear .* but config.json makes 13"),
         (
-            wrong_shape,
+            lambda arrays: [arrays.pop(name) for name in [*arrays] if re.match(r"linear_1\d", name)],
+            r"holds \d layers of the kind linear .* but config.json makes 13",
+        ),
+        (
+            lambda arrays: arrays.update({"linear_3.w_0": arrays["linear_3.w_0"][:, :-1]}),
             r"1 of another shape: ernie.encoder.layers.0.self_attn.k_proj.weight \(32, 31\) instead",
         ),
-        (stranger, "fc_weight is not the name of an ERNIE parameter"),
-        (extra_layer, "holds 17 layers of the kind linear (.*), but config.json makes 15"),
-        (two_decoders, "2 layers look like the decoder"),
-        (not_finite, "holds NaN or infinity"),
+        (
+            lambda arrays: arrays.update(fc_weight=np.ones(3, np.float32)),
+            "fc_weight is not the name of an ERNIE parameter",
+        ),
+        (
+            lambda arrays: arrays.update(dict.fromkeys(["linear_99.w_0", "linear_98.b_0"], SQUARE)),
+            "holds 17 layers of the kind linear (.*), but config.json makes 15",
+        ),
+        (
+            lambda arrays: arrays.update({"head_0.b_0": np.zeros(len(VOCAB), np.float32)}),
+            "2 layers look like the decoder",
+        ),
+        (lambda arrays: arrays["linear_3.b_0"].__setitem__(3, np.inf), "holds NaN or infinity"),
         (lambda arrays: arrays.clear(), "holds another model: 38 missing: ernie.embeddings"),
     ],
 )
@@ -346,7 +333,7 @@ def test_mismatched_weights_are_reported_and_nothing_is_written(theirs, change, 
     rewrite(prefix, change)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(CheckpointError, match=message) as caught:
-        run(prefix, tmp_path / "out")
+        run(prefix, tmp_path / "out2")
     assert "\n" not in str(caught.value) and sorted(tmp_path.iterdir()) == before
 
 
@@ -384,11 +371,8 @@ def test_a_malicious_pickle_is_never_executed(theirs, end, tmp_path, monkeypatch
 
 
 def sha256_of(folder):
-    return {
-        p: hashlib.sha256(p.read_bytes()).digest()
-        for p in folder.rglob("*")
-        if p.is_file() and p.name != MADE
-    }
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MADE)
+    return {path: hashlib.sha256(path.read_bytes()).digest() for path in paths}
 
 
 def test_bad_paths_give_one_line_errors(theirs, tmp_path):
@@ -411,15 +395,6 @@ def test_bad_paths_give_one_line_errors(theirs, tmp_path):
             run(weights, output)
         assert "\n" not in str(caught.value) and caught.value.exit_code == 2
     assert sha256_of(folder) == before and (tmp_path / "home" / "diary.txt").exists()
-
-
-def test_weights_without_a_config_need_model_name_or_path(theirs, tmp_path):
-    prefix = copied(theirs, "pickled", tmp_path / "bare")
-    (prefix.parent / "config.json").unlink()
-    with pytest.raises(InputError, match="has no config.json; give model_name_or_path"):
-        run(prefix, tmp_path / "out")
-    model = str(theirs["folder"] / "model")
-    assert holds(run(prefix, tmp_path / "out", model_name_or_path=model), theirs["weights"])
 
 
 def test_overwrite_replaces_a_result_but_a_failure_keeps_it(theirs, tmp_path, monkeypatch):

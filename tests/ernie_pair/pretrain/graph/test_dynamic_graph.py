@@ -3,21 +3,24 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 from package_command import command
-from safetensors.numpy import load_file
+from pretrain_runs import (
+    NO_DROPOUT,
+    WEIGHTS,
+    assert_close,
+    assert_same_files,
+    assert_same_losses,
+    cut_after,
+    run,
+)
 from tiny_pretrain import CHARACTERS, events, flags, write_corpus, write_model
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
 from ernie_pair import MaskFiller
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
 
-NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-WEIGHTS, STATE = "static_vars.safetensors", "optimizer-00000-of-00001.safetensors"
-LOSSES = ("loss", "lm_loss", "sop_loss", "lm_accuracy", "sop_accuracy", "gradient_norm", "learning_rate")
 MERGED = {"global_batch_size": 8, "decay_steps": 6, "graph": "dynamic"}
 
 
@@ -31,26 +34,8 @@ def world(tmp_path_factory):
 
 
 def pretrain(world, output, model="model", **changes):
-    """Run in this process if dynamic; static mode would stay on for the rest of the process."""
-    words = flags(world / model, world / "data", world / output, **changes)
-    if changes.get("graph") == "dynamic":
-        pretrain_here(parse_config(PretrainConfig, words))
-    else:
-        done = command("pretrain", *words)
-        assert done.code == 0, done.told
+    run(flags(world / model, world / "data", world / output, **changes), changes.get("graph", "static"))
     return world / output
-
-
-def arrays(output, name):
-    return load_file(output / "model_last" / name)
-
-
-def refuse_far(one, other, **tolerance):
-    for name in (WEIGHTS, STATE):
-        ours, theirs = arrays(one, name), arrays(other, name)
-        assert set(ours) == set(theirs)
-        for key, array in ours.items():
-            np.testing.assert_allclose(array, theirs[key], err_msg=f"{name} {key}", **tolerance)
 
 
 CASES = {
@@ -74,15 +59,8 @@ def test_losses_match_the_static_graph(world, case):
     one, other = (
         pretrain(world, f"{case} {graph}", graph=graph, **settings) for graph in ("static", "dynamic")
     )
-    expected, found = events(one), events(other)
-    assert len(expected) == len(found) == 10 and expected[1]["loss"] != expected[-1]["loss"]
-    for static, dynamic in zip(expected, found):
-        assert (static["split"], static["step"]) == (dynamic["split"], dynamic["step"])
-        of_static = {name: static[name] for name in LOSSES if name in static}
-        assert {name: dynamic[name] for name in LOSSES if name in dynamic} == pytest.approx(
-            of_static, rel=1e-5
-        )
-    refuse_far(one, other, rtol=2e-3, atol=2e-5)
+    assert_same_losses(one, other)
+    assert_close(one, other)
 
 
 @pytest.mark.parametrize("model", ["model", "gram"])
@@ -96,18 +74,15 @@ def test_both_graphs_start_from_the_same_random_weights(world, model):
     firsts = [events(output)[0] for output in (one, other)]
     assert firsts[0]["step"] == firsts[1]["step"] == 0
     assert firsts[1]["lm_loss"] == pytest.approx(firsts[0]["lm_loss"], rel=1e-5)
-    refuse_far(one, other, rtol=2e-3, atol=2e-5)
+    assert_close(one, other)
 
 
 def test_resuming_a_dynamic_run_is_bit_identical(world):
     """With dropout, several micro-batches per step, and a padded vocabulary."""
     whole = pretrain(world, "whole", **MERGED)
-    shutil.copytree(whole, world / "cut", symlinks=True)
-    for step in (4, 6):
-        shutil.rmtree(world / "cut" / "checkpoints" / f"step_{step:08d}", ignore_errors=True)
+    cut_after(whole, world / "cut", 2)
     cut = pretrain(world, "cut", **MERGED)
-    for name in (WEIGHTS, STATE):
-        assert (whole / "model_last" / name).read_bytes() == (cut / "model_last" / name).read_bytes()
+    assert_same_files(whole, cut)
     assert events(cut) == events(whole)
 
 
@@ -119,7 +94,7 @@ def test_a_run_of_one_graph_resumes_in_the_other(world, first, second):
     crossed = pretrain(world, f"from {first}", graph=second, **settings)
     manifests = (json.loads((o / "model_last" / "MANIFEST.json").read_text()) for o in (whole, crossed))
     assert [manifest["topology"].get("graph", "static") for manifest in manifests] == [first, second]
-    refuse_far(whole, crossed, rtol=2e-3, atol=2e-5)
+    assert_close(whole, crossed)
 
 
 def test_pair_training_and_fill_mask_load_its_output(world, tmp_path):

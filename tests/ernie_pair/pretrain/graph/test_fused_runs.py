@@ -93,10 +93,7 @@ def test_a_run_logs_which_kernels_it_uses(said):
 def test_requiring_missing_kernels_gives_a_one_line_error(said):
     for name, words in (
         ("refused", "error: --kernels fused: the operator for the static graph is not available: "),
-        (
-            "no bf16",
-            "error: --precision bf16 needs a processor with AVX512-BF16 (",
-        ),
+        ("no bf16", "error: --precision bf16 needs a processor with AVX512-BF16 ("),
     ):
         code, text = said[name]
         assert code == 2 and words in text.splitlines()[-1] and "Traceback" not in text

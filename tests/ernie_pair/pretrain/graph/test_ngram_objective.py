@@ -2,12 +2,21 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import paddle
 import pytest
 from package_command import command
+from pretrain_runs import (
+    NO_DROPOUT,
+    STATE,
+    WEIGHTS,
+    arrays,
+    assert_same_files,
+    assert_same_losses,
+    cut_after,
+    run,
+)
 from safetensors.numpy import load_file
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
@@ -21,10 +30,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.filling.fill_mask import load_pretrained
 from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
 
-NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-WEIGHTS, STATE = "static_vars.safetensors", "optimizer-00000-of-00001.safetensors"
 HEAD = "cls.ngrams.weight"
-LOSSES = ("loss", "lm_loss", "ngram_loss", "sop_loss", "lm_accuracy", "ngram_accuracy", "gradient_norm")
 OF_WHOLE = {"from_scratch": "false", "model": "start", "kernels": "plain", "max_lr": 1e-3, **NO_DROPOUT}
 SIZES = {"ngrams.txt": "12 8", "other.txt": "10 10"}
 
@@ -35,12 +41,8 @@ def world(tmp_path_factory):
     model = write_model(folder / "model", hidden_act="relu")
     write_corpus(folder / "a", model)
     for name, sizes in SIZES.items():
-        settings = {
-            "input_path": folder / "a",
-            "vocab_file": model / "vocab.txt",
-            "output_path": folder / name,
-        }
-        build_ngrams(NgramsConfig(**{key: str(path) for key, path in settings.items()}, sizes=sizes))
+        paths = {"input_path": folder / "a", "vocab_file": model / "vocab.txt", "output_path": folder / name}
+        build_ngrams(NgramsConfig(**{key: str(path) for key, path in paths.items()}, sizes=sizes))
     return folder
 
 
@@ -50,14 +52,7 @@ def words_of(world, output, lexicon="ngrams.txt", model="model", **changes):
 
 
 def pretrain(world, output, **changes):
-    """Run in this process if dynamic; static mode would stay on for the rest of the process."""
-    words = words_of(world, output, **changes)
-    if changes.get("graph") == "dynamic":
-        pretrain_here(parse_config(PretrainConfig, words))
-        return ""
-    done = command("pretrain", *words)
-    assert done.code == 0, done.told
-    return done.told
+    return run(words_of(world, output, **changes), changes.get("graph", "static"))
 
 
 @pytest.fixture(scope="module")
@@ -85,21 +80,15 @@ def expected_losses(world, start):
         fed = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "token_type_ids")}
         sequence, pooled = (output.numpy().astype(np.float64) for output in model.ernie(**fed))
         states = sequence.reshape(-1, sequence.shape[-1])[batch["masked_positions"]]
-        states = (
-            states @ weights["cls.predictions.transform.weight"] + weights["cls.predictions.transform.bias"]
-        )
-        states = np.maximum(states, 0)
+        transform = "cls.predictions.transform"
+        states = np.maximum(states @ weights[f"{transform}.weight"] + weights[f"{transform}.bias"], 0)
         states -= states.mean(-1, keepdims=True)
         states /= np.sqrt(states.var(-1, keepdims=True) + 1e-12)
         norm = "cls.predictions.layer_norm"
         states = states * weights[f"{norm}.weight"] + weights[f"{norm}.bias"]
         tokens = states @ weights["ernie.embeddings.word_embeddings.weight"].T
-        logits = np.hstack(
-            [
-                tokens + weights["cls.predictions.decoder_bias"],
-                states @ weights[HEAD].T + weights["cls.ngrams.bias"],
-            ]
-        )
+        ngrams = states @ weights[HEAD].T + weights["cls.ngrams.bias"]
+        logits = np.hstack([tokens + weights["cls.predictions.decoder_bias"], ngrams])
         order = pooled @ weights["cls.seq_relationship.weight"] + weights["cls.seq_relationship.bias"]
         ngrams = batch["ngram_labels"]
         sums["lm"] += cross_entropy(logits, batch["masked_lm_labels"])
@@ -135,25 +124,17 @@ def test_losses_match_the_dynamic_graph(world, start, whole):
     settings = {**OF_WHOLE, "global_batch_size": 8}
     pretrain(world, "static", use_recompute="true", **settings)
     pretrain(world, "dynamic", graph="dynamic", **settings)
-    expected, found = events(world / "static"), events(world / "dynamic")
-    assert len(expected) == len(found) == 10 and expected[1]["ngram_loss"] != expected[-2]["ngram_loss"]
-    for static, dynamic in zip(expected, found):
-        of_static = {name: static[name] for name in LOSSES if name in static}
-        assert {name: dynamic[name] for name in LOSSES if name in dynamic} == pytest.approx(
-            of_static, rel=1e-5
-        )
+    assert_same_losses(world / "static", world / "dynamic")
+    first, last = (events(world / "static")[place]["ngram_loss"] for place in (1, -2))
+    assert first != last
 
 
 def test_resuming_a_run_with_ngrams_is_bit_identical(world, whole):
-    shutil.copytree(whole, world / "cut", symlinks=True)
-    for step in (4, 6):
-        shutil.rmtree(world / "cut" / "checkpoints" / f"step_{step:08d}", ignore_errors=True)
+    cut_after(whole, world / "cut", 2)
     pretrain(world, "cut", **OF_WHOLE)
-    for name in (WEIGHTS, STATE, "ngrams.txt"):
-        one, other = ((folder / "model_last" / name).read_bytes() for folder in (whole, world / "cut"))
-        assert one == other, name
+    assert_same_files(whole, world / "cut", "ngrams.txt")
     assert events(whole) == events(world / "cut")
-    assert f"{HEAD}/moment1_0" in load_file(world / "cut" / "model_last" / STATE)
+    assert f"{HEAD}/moment1_0" in arrays(world / "cut", STATE)
 
 
 @pytest.mark.parametrize("allowed", ["", "ngram_lexicon"])
@@ -172,7 +153,7 @@ def test_an_ngram_head_of_another_lexicon_is_ignored(world, start, lexicon, caps
     told = capsys.readouterr().err
     assert "cls.ngrams.* of" in told and "belong to another n-gram lexicon" in told
     assert ("start random: cls.ngrams.bias, cls.ngrams.weight" in told) == bool(lexicon)
-    assert (HEAD in load_file(world / f"with {lexicon}" / "model_last" / WEIGHTS)) == bool(lexicon)
+    assert (HEAD in arrays(world / f"with {lexicon}")) == bool(lexicon)
 
 
 def test_conversion_and_export_omit_the_ngram_head(world, start, whole, tmp_path):

@@ -9,7 +9,6 @@ import pytest
 
 from data_tools.files.errors import InputError
 from ernie_pair.runtime.gpu import cuda_links
-from ernie_pair.runtime.gpu import cuda_links as libraries
 from ernie_pair.runtime.gpu.builds import Build
 from ernie_pair.runtime.gpu.cuda_links import NOTE, LinkCudaConfig, link_cuda, unmade_links, wanted_links
 
@@ -61,17 +60,12 @@ def links_in(packages):
     return {path.name: os.readlink(path) for path in folder.iterdir() if path.is_symlink()}
 
 
-def test_libraries_are_linked_with_and_without_version(packages, capsys):
+def test_libraries_are_linked_and_a_second_run_changes_nothing(packages, capsys):
     link_cuda(LinkCudaConfig())
     folder = packages / "paddle" / "libs"
     assert links_in(packages) == LINKS and json.loads((folder / NOTE).read_text()) == LINKS
     assert (folder / "libcudnn.so").read_text() == "nvidia/cudnn/lib/libcudnn.so.8"
     assert capsys.readouterr().out == f"links     6 in {folder}: 6 made, 0 removed\n"
-
-
-def test_a_second_run_changes_nothing(packages, capsys):
-    link_cuda(LinkCudaConfig())
-    folder = packages / "paddle" / "libs"
     before = {path: path.lstat().st_mtime_ns for path in folder.iterdir()}
     folder.chmod(0o555)
     try:
@@ -98,7 +92,7 @@ def test_foreign_files_are_left_alone_and_reported(packages, capsys):
     assert left == {"libcudnn.so", "libnvrtc.so", "libblas.so.3", NOTE}
 
 
-def test_a_link_redirected_by_the_user_is_left_alone(packages, capsys):
+def test_links_of_the_user_are_left_alone_and_reported(packages, capsys):
     link_cuda(LinkCudaConfig())
     link = packages / "paddle" / "libs" / "libcudnn.so"
     link.unlink()
@@ -107,10 +101,7 @@ def test_a_link_redirected_by_the_user_is_left_alone(packages, capsys):
     link_cuda(LinkCudaConfig(remove=True))
     assert os.readlink(link) == "/opt/cudnn/libcudnn.so" and list(links_in(packages)) == ["libcudnn.so"]
     assert f"left      {link}, " in capsys.readouterr().out
-
-
-def test_an_existing_correct_link_is_used_and_never_removed(packages):
-    link = packages / "paddle" / "libs" / "libcudnn.so"
+    link.unlink()
     link.symlink_to(LINKS["libcudnn.so"])
     link_cuda(LinkCudaConfig())
     link_cuda(LinkCudaConfig(remove=True))
@@ -122,9 +113,8 @@ def test_links_are_updated_for_other_packages_and_builds(packages, monkeypatch):
     link_cuda(LinkCudaConfig())
     folder = packages / "paddle" / "libs"
     note = folder / NOTE
-    note.write_text(
-        note.read_text().replace("libcudnn.so.8", "libcudnn.so.7")
-    )  # as an earlier package had it
+    before = note.read_text().replace("libcudnn.so.8", "libcudnn.so.7")  # as an earlier package had it
+    note.write_text(before)
     for name in ("libcudnn.so", "libcudnn.so.8"):
         (folder / name).unlink()
     (folder / "libcudnn.so").symlink_to("../../nvidia/cudnn/lib/libcudnn.so.7")
@@ -184,23 +174,23 @@ def test_missing_packages_and_missing_paddle_are_errors(packages, monkeypatch):
 
 def test_starting_without_links_names_the_link_command(packages, monkeypatch):
     build = cuda_links.installed_build()
-    monkeypatch.setattr(libraries, "error_of", lambda name: "not here")
+    monkeypatch.setattr(cuda_links, "error_of", lambda name: "not here")
     with pytest.raises(InputError, match="libcublas.so, libcublasLt.so, libcudnn.so, libnvrtc.so; run ernie"):
-        libraries.refuse_missing_libraries(build, 1)
-    for name in (*libraries.FIRST, *libraries.OF_SEVERAL):
+        cuda_links.refuse_missing_libraries(build, 1)
+    for name in (*cuda_links.FIRST, *cuda_links.OF_SEVERAL):
         (packages / "nvidia" / "cudnn" / "lib" / f"{name}.8").touch()
-    for name in libraries.FIRST:
+    for name in cuda_links.FIRST:
         (build.libraries / name).write_text("")
-    libraries.refuse_missing_libraries(build, 1)
+    cuda_links.refuse_missing_libraries(build, 1)
     with pytest.raises(InputError, match="cannot find libnccl.so; run ernie-pair doctor --link_cuda"):
-        libraries.refuse_missing_libraries(build, 2)
-    monkeypatch.setattr(libraries, "error_of", lambda name: "")  # the system's CUDA has it
-    libraries.refuse_missing_libraries(build, 2)
+        cuda_links.refuse_missing_libraries(build, 2)
+    monkeypatch.setattr(cuda_links, "error_of", lambda name: "")  # the system's CUDA has it
+    cuda_links.refuse_missing_libraries(build, 2)
 
 
-def test_starting_with_links_of_another_build_is_refused(packages):
+def test_starting_without_the_right_links_is_refused(packages):
     link_cuda(LinkCudaConfig())
     build = Build("3.1.1", "12.6", True, packages / "paddle")
     with pytest.raises(InputError, match="are not those of Paddle 3.1.1; run ernie-pair doctor --link_cuda"):
-        libraries.refuse_missing_libraries(build, 1)
-    libraries.refuse_missing_libraries(build._replace(folder=Path("/no/such")), 1)
+        cuda_links.refuse_missing_libraries(build, 1)
+    cuda_links.refuse_missing_libraries(build._replace(folder=Path("/no/such")), 1)

@@ -10,7 +10,7 @@ from data_tools.options.cli import parse_config
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import device
-from ernie_pair.runtime.gpu import builds, cards, check_process, visible
+from ernie_pair.runtime.gpu import builds, cards, check_process, kernels, visible
 from ernie_pair.runtime.gpu.builds import Build, installed_build
 from ernie_pair.runtime.gpu.cards import (
     Card,
@@ -44,12 +44,13 @@ def machine(monkeypatch):
     return has
 
 
-@pytest.mark.parametrize(
-    "capability", [(6, 1), (6, 2), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)]
-)
-def test_the_pypi_build_runs_on_these_compute_capabilities(machine, capability):
-    machine(capability)
-    assert choose_card(0).capability == capability
+def test_the_pypi_build_runs_on_these_compute_capabilities(machine):
+    for capability in ((6, 1), (6, 2), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)):
+        machine(capability)
+        assert choose_card(0).capability == capability
+
+
+POST_120 = r"2\.6\.2\.post120 from https://www\.paddlepaddle\.org\.cn/packages/stable/cu120/, or Paddle 3"
 
 
 @pytest.mark.parametrize(
@@ -57,10 +58,7 @@ def test_the_pypi_build_runs_on_these_compute_capabilities(machine, capability):
     [
         ((6, 0), "use another GPU"),
         ((5, 2), "use another GPU"),
-        (
-            (9, 0),
-            r"2\.6\.2\.post120 from https://www\.paddlepaddle\.org\.cn/packages/stable/cu120/, or Paddle 3",
-        ),
+        ((9, 0), POST_120),
         ((10, 0), r"install Paddle 3 \(paddlepaddle-gpu from https://www.paddlepaddle.org.cn/"),
         ((12, 0), "install Paddle 3 "),
     ],
@@ -69,14 +67,11 @@ def test_unsupported_gpus_are_refused_with_a_remedy(machine, capability, cure):
     machine(capability)
     with pytest.raises(InputError, match=cure) as caught:
         choose_card(0)
-    said = caught.value.message
-    assert said.startswith(
-        f"GPU 0 (card 0, compute capability {capability[0]}.{capability[1]}) cannot run Paddle"
-    )
+    said, shown = caught.value.message, ".".join(map(str, capability))
+    assert said.startswith(f"GPU 0 (card 0, compute capability {shown}) cannot run Paddle")
     assert "2.6.2 for CUDA 11.8, which only has code for 6.1, 7.0, 7.5, 8.0, 8.6" in said
     assert said.endswith("or pass --device cpu") and len(said) < 600
-    if capability >= (9, 0):
-        assert "into a separate environment" in said
+    assert ("into a separate environment" in said) or capability < (9, 0)
 
 
 @pytest.mark.parametrize("build", OTHERS)
@@ -86,29 +81,31 @@ def test_builds_of_unknown_gpu_support_are_not_refused(machine, build):
     refuse_without_code(Card(0, "any", (3, 0)), build)
 
 
-def test_a_missing_kernel_image_is_reported_with_a_remedy(monkeypatch):
+@pytest.mark.parametrize(
+    "error, raised, message",
+    [
+        (
+            OSError(
+                "(External) CUDA error(209), no kernel image is available for execution on the device. \n"
+                "  [Hint: 'cudaErrorNoKernelImageForDevice'.] (at /paddle/gpu_info.cc:275)\n"
+            ),
+            InputError,
+            r"Paddle has no code for GPU 0 \(H200.*install paddlepaddle-gpu==2",
+        ),
+        (
+            RuntimeError("\n---\nError Message Summary:\n---\nResourceExhausted: out of memory\n [Hint: x]"),
+            MachineError,
+            r"H200.*cannot compute: ResourceExhausted: out of memory; see",
+        ),
+    ],
+)
+def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch, error, raised, message):
     def ones(shape):
-        raise OSError(
-            "(External) CUDA error(209), no kernel image is available for execution on the device. \n"
-            "  [Hint: 'cudaErrorNoKernelImageForDevice'.] (at /paddle/gpu_info.cc:275)\n"
-        )
+        raise error
 
     monkeypatch.setattr(paddle, "ones", ones)
-    with pytest.raises(InputError, match=r"Paddle has no code for GPU 0 \(H200.*install paddlepaddle-gpu==2"):
+    with pytest.raises(raised, match=message):
         open_card(Card(0, "H200", (9, 0)))
-
-
-def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch):
-    def ones(shape):
-        raise RuntimeError(
-            "\n----\nError Message Summary:\n----\nResourceExhausted: out of memory\n  [Hint: x]"
-        )
-
-    monkeypatch.setattr(paddle, "ones", ones)
-    with pytest.raises(
-        MachineError, match=r"NVIDIA A100.*cannot compute: ResourceExhausted: out of memory; see"
-    ):
-        open_card(A100)
     assert summary_of(OSError("")) == "OSError"
 
 
@@ -118,16 +115,13 @@ def test_a_successful_first_kernel_prints_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_launchers_variable_selects_the_gpu(machine, monkeypatch):
+def test_the_launchers_variable_selects_a_visible_gpu(machine, monkeypatch):
     machine((9, 0), (8, 6))
     monkeypatch.setenv(cards.CHOSEN, "1")
     assert choose_card(1) == Card(1, "card 1", (8, 6))
     monkeypatch.setenv(cards.CHOSEN, "GPU-1")
     with pytest.raises(InputError, match="is not the number of a GPU; unset it"):
         choose_card(1)
-
-
-def test_a_rank_beyond_the_visible_gpus_is_refused(machine, monkeypatch):
     machine((8, 6), (8, 6))
     monkeypatch.setenv(cards.CHOSEN, "3")
     with pytest.raises(InputError, match=r"rank 3 should run on GPU 3, but 2 are visible.*at most 2 process"):
@@ -145,7 +139,7 @@ def test_no_visible_gpu_is_an_error_that_says_what_to_check(machine, monkeypatch
     assert said in message and message.startswith("--device gpu, but ") and message.endswith("--device cpu")
 
 
-def test_the_cpu_build_error_names_the_gpu_build(monkeypatch):
+def test_no_gpu_to_choose_is_an_error(monkeypatch):
     monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: False)
     with pytest.raises(InputError, match="this Paddle is the CPU build; pip install"):
         choose_card(0)
@@ -164,56 +158,39 @@ def test_the_driver_is_found_on_linux_and_on_wsl(monkeypatch):
     assert has_driver()
 
 
-def flags(config_class, *more):
-    given = {
-        PretrainConfig: ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"],
-        TrainConfig: [
-            "--model_name_or_path",
-            "m",
-            "--output_dir",
-            "o",
-            "--train_file",
-            "t",
-            "--dev_file",
-            "d",
-        ],
-    }
-    return parse_config(config_class, [*given[config_class], "--device", "gpu", *more])
+PLACES = {
+    PretrainConfig: "--model_name_or_path m --input_dir d --output_dir o",
+    TrainConfig: "--model_name_or_path m --output_dir o --train_file t --dev_file d",
+}
+
+
+def flags(config_class, more=""):
+    return parse_config(config_class, f"{PLACES[config_class]} --device gpu {more}".split())
 
 
 @pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
 @pytest.mark.parametrize(
     "words, cure",
-    [
-        ("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"),
-        ("--tf32 true", "leave it out"),
-    ],
+    [("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"), ("--tf32 true", "leave it out")],
 )
 def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, cure):
-    config = flags(config_class, *words.split())
+    config = flags(config_class, words)
     config.refuse_on(A100)
+    assert not flags(config_class).tf32
+    if config.tf32:
+        with pytest.raises(InputError, match="tf32=True needs a GPU"):
+            config.refuse_half_precision_on("cpu")
     with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {cure}"):
         config.refuse_on(V100)
-    flags(config_class, "--use_amp", "true", "--amp_dtype", "float16").refuse_on(V100)
+    flags(config_class, "--use_amp true --amp_dtype float16").refuse_on(V100)
 
 
 def test_dynamic_graph_float16_needs_hardware_support():
-    words = "--use_amp", "true", "--amp_dtype", "float16"
-    flags(PretrainConfig, *words).refuse_on(P40)  # a static program can compute in it anyway
-    wanted = (
-        "^amp_dtype float16 needs a GPU of compute capability 7.0, this one has 6.1; use another type, or"
-    )
-    with pytest.raises(InputError, match=wanted):
-        flags(TrainConfig, *words).refuse_on(P40)
+    words = "--use_amp true --amp_dtype float16"
+    flags(PretrainConfig, words).refuse_on(P40)  # a static program can compute in it anyway
+    with pytest.raises(InputError, match="^amp_dtype float16 needs a GPU .* 7.0, this one has 6.1; use "):
+        flags(TrainConfig, words).refuse_on(P40)
     flags(TrainConfig).refuse_on(P40)
-
-
-@pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
-def test_tf32_is_off_by_default_and_refused_on_a_cpu(config_class):
-    assert not flags(config_class).tf32
-    config = flags(config_class, "--tf32", "true")
-    with pytest.raises(InputError, match="tf32=True needs a GPU"):
-        config.refuse_half_precision_on("cpu")
 
 
 class Core:
@@ -246,7 +223,7 @@ def started(machine, monkeypatch):
 
 def test_tf32_is_enabled_only_for_training_that_requests_it(started):
     assert started()[1].cublas is False and started()[1].cudnn is False
-    _, core, _ = started(flags(PretrainConfig, "--tf32", "true"))
+    _, core, _ = started(flags(PretrainConfig, "--tf32 true"))
     assert core.cublas and core.cudnn
     with core_settings.without_tf32():  # an evaluation
         assert not core.cublas and not core.cudnn
@@ -271,13 +248,10 @@ def test_cpu_processes_use_gloo_with_any_build(monkeypatch, size, backend):
     assert os.environ.get(device.BACKEND) == backend
 
 
-def test_the_detected_build_matches_the_imported_paddle():
+def test_the_build_is_that_of_the_imported_paddle_if_any(tmp_path, monkeypatch):
     build = installed_build()
     assert build.version == paddle.version.full_version and build.libraries.is_dir()
     assert build.cuda == ("" if paddle.version.cuda() == "False" else paddle.version.cuda())
-
-
-def test_without_paddle_no_build_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(builds, "find_spec", lambda name: None)
     assert installed_build() is None
     (tmp_path / "__init__.py").write_text("a = b = 'x'\nc = 3\nd = e\n")
@@ -318,17 +292,14 @@ def test_a_failing_check_process_is_reported_in_one_line(what, monkeypatch, tmp_
 
 
 def test_wrong_kernels_are_reported_by_name(monkeypatch):
-    from ernie_pair.runtime.gpu import kernels
+    def matmul(rng, dtype):
+        raise RuntimeError("CUDA error(700)\n  an illegal memory access")
 
     def softmax(rng, dtype):
         return paddle.ones([2]), 2.0
 
-    monkeypatch.setattr(kernels, "softmax", softmax)
-
-    def matmul(rng, dtype):
-        raise RuntimeError("CUDA error(700)\n  an illegal memory access")
-
-    monkeypatch.setattr(kernels, "matmul", matmul)
+    for wrong in (matmul, softmax):
+        monkeypatch.setattr(kernels, wrong.__name__, wrong)
     wrong = [str(result) for result in kernels.compare_kernels() if not result.is_right]
     assert wrong == [
         "matmul in float32: RuntimeError: CUDA error(700) an illegal memory access",
@@ -336,13 +307,10 @@ def test_wrong_kernels_are_reported_by_name(monkeypatch):
     ]
 
 
-def test_visible_gpus_are_printed_for_scripts(monkeypatch, capsys):
+@pytest.mark.parametrize("count, code, said", [(2, 0, "0,2\n"), (0, 2, "or set DEVICE=cpu")])
+def test_visible_gpus_are_printed_for_scripts(monkeypatch, capsys, count, code, said):
     monkeypatch.setattr(visible, "visible_gpus", lambda: ["0", "2"])
-    monkeypatch.setattr(visible, "count_cards", lambda: 2)
+    monkeypatch.setattr(visible, "count_cards", lambda: count)
     with pytest.raises(SystemExit) as left:
         visible.main()
-    assert left.value.code == 0 and capsys.readouterr().out == "0,2\n"
-    monkeypatch.setattr(visible, "count_cards", lambda: 0)
-    with pytest.raises(SystemExit) as left:
-        visible.main()
-    assert left.value.code == 2 and "or set DEVICE=cpu" in capsys.readouterr().err
+    assert left.value.code == code and said in "".join(capsys.readouterr())

@@ -85,19 +85,18 @@ def test_numbers_are_shown_with_their_significant_digits(screen, value, shown):
     assert said.lines == [f"valid step 9/9  100.0%  f1 {shown}"]
 
 
-def test_an_unknown_epoch_is_not_shown(screen):
-    shown = screen()
-    EventLines(max_steps=10).tell("saved", TrainState(10), "out/checkpoints/step_00000010")
-    EventLines().tell("stop", TrainState(3), "early")
-    assert shown.lines[0] == "saved step 10/10  100.0%  out/checkpoints/step_00000010"
-    assert "%" not in shown.lines[1] and "epoch" not in shown.lines[1]
-
-
-def test_the_end_line_shows_the_elapsed_time(screen, monkeypatch):
+def test_an_unknown_epoch_is_not_shown_and_the_end_has_a_time(screen, monkeypatch):
     monkeypatch.setattr("ernie_pair.runtime.processes.event_lines.time.monotonic", lambda: 100.0 + 3723)
     shown = screen()
+    EventLines(max_steps=10).tell("saved", TrainState(10), "out/checkpoints/step_00000010")
     EventLines(max_steps=2, started=100.0).tell_end(TrainState(2), "best accuracy 0.9")
-    assert shown.lines == ["end   step 2/2  100.0%  took 1:02:03  best accuracy 0.9"]
+    EventLines().tell("stop", TrainState(3), "early")
+    *lines, last = shown.lines
+    assert lines == [
+        "saved step 10/10  100.0%  out/checkpoints/step_00000010",
+        "end   step 2/2  100.0%  took 1:02:03  best accuracy 0.9",
+    ]
+    assert "%" not in last and "epoch" not in last
 
 
 def say_all():
@@ -107,27 +106,21 @@ def say_all():
     logger.error("broken")
 
 
-def test_a_terminal_gets_colours(screen):
-    shown = screen(is_terminal=True)
-    say_all()
-    starts = [line[:5] if line.startswith("\033") else "" for line in shown.getvalue().splitlines()]
-    assert starts == ["", "\033[32m", "\033[33m", "\033[31m"]
-    assert shown.getvalue().count("\033[0m\n") == 3
-
-
 @pytest.mark.parametrize(
-    "is_terminal, environment", [(False, {}), (True, {"NO_COLOR": "1"}), (True, {"TERM": "dumb"})]
+    "is_terminal, environment", [(True, {}), (False, {}), (True, {"NO_COLOR": "1"}), (True, {"TERM": "dumb"})]
 )
-def test_no_colours_without_a_terminal_or_when_disabled(screen, is_terminal, environment):
+def test_only_a_terminal_gets_colours_unless_disabled(screen, is_terminal, environment):
     shown = screen(is_terminal, **environment)
     say_all()
-    assert "\033" not in shown.getvalue() and len(shown.lines) == 4
-
-
-def test_other_ranks_log_only_warnings_and_errors(screen):
-    shown = screen(rank=1)
+    if is_terminal and not environment:
+        starts = [line[:5] if line.startswith("\033") else "" for line in shown.getvalue().splitlines()]
+        assert starts == ["", "\033[32m", "\033[33m", "\033[31m"]
+        assert shown.getvalue().count("\033[0m\n") == 3
+    else:
+        assert "\033" not in shown.getvalue() and len(shown.lines) == 4
+    other = screen(is_terminal, rank=1, NO_COLOR="1")
     say_all()
-    assert shown.lines == ["careful", "broken"]
+    assert other.lines == ["careful", "broken"]  # of another rank
 
 
 def test_an_improvement_must_beat_all_earlier_evaluations():

@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from children import python
 from places import ROOT
+from waiting import until
 
 from data_tools.files.errors import InputError
 from ernie_pair.runtime.processes import watchdog
@@ -98,42 +99,66 @@ def end_of(process):
     return process.returncode, said
 
 
-def test_finished_ranks_leave_no_files_and_are_not_lost(ranks, tmp_path):
-    first, second = ranks("finishes late", "ends")
-    assert end_of(second) == (0, "") and end_of(first) == (0, "")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    "actions, ended, other",
+    [
+        (("finishes late", "ends"), (0, ""), 0),
+        (("finishes late", "is stopped"), (0, ""), 143),
+        (("evaluates long", "waits"), (0, ""), None),  # work outside steps has no time limit
+        (("is long in the first step on cpu", "waits"), (0, ""), None),
+        (("fails", "fails"), (4, "error: the loss is nan\n"), 4),
+    ],
+)
+def test_no_rank_is_reported_lost_that_ends_by_itself(ranks, tmp_path, actions, ended, other):
+    first, second = ranks(*actions)
+    assert end_of(first) == ended and (other is None or end_of(second)[0] == other)
+    if other == 0:
+        assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("waiting", ["waits", "meets a broken collective"])
-def test_a_killed_rank_ends_the_other_with_one_line_naming_it(ranks, waiting):
-    first, second = ranks(waiting, "waits")
-    second.kill()
-    second.wait()
+GONE = ("error: rank 1 (pid {pid}) on {node} is gone; start the same",)
+SILENT = ("error: rank 1 (pid {pid})", "no sign of life for")
+
+
+@pytest.mark.parametrize(
+    "action, number, words",
+    [
+        ("waits", signal.SIGKILL, GONE),
+        ("meets a broken collective", signal.SIGKILL, GONE),
+        ("waits", signal.SIGSTOP, (*SILENT, "Current thread")),
+        ("meets a broken collective", signal.SIGSTOP, SILENT),
+        ("hangs in an update", 0, ("no step has ended for", "Thread")),
+        ("is long in the first step on gpu", 0, ("no step has ended for",)),
+    ],
+)
+def test_a_lost_rank_ends_the_other_with_a_line_naming_it(ranks, action, number, words):
+    """Also as a zombie, for nobody calls wait; a collective breaks long before SILENT_SECONDS."""
+    first, second = ranks(action, "waits")
+    second.send_signal(number)
     code, said = end_of(first)
-    assert code == 6 and said.count("\n") == 1
-    assert f"rank 1 (pid {second.pid}) on {os.uname().nodename} is gone; start the same" in said
+    known = {"pid": second.pid, "node": os.uname().nodename}
+    assert code == 6 and all(word.format(**known) in said for word in words), said
+    assert words is not GONE or said.count("\n") == 1
+    assert "Traceback" not in said and "time.sleep" not in said.splitlines()[0]
 
 
-def test_a_zombie_rank_counts_as_gone(ranks):
-    first, second = ranks("waits", "waits")
-    os.kill(second.pid, signal.SIGKILL)  # and nobody calls wait
-    assert "is gone" in end_of(first)[1]
-
-
-def test_a_stopped_rank_ends_the_other_with_stack_traces(ranks):
-    first, second = ranks("waits", "waits")
-    second.send_signal(signal.SIGSTOP)
-    code, said = end_of(first)
-    assert code == 6 and f"rank 1 (pid {second.pid})" in said and "no sign of life for" in said
-    assert "Current thread" in said and "time.sleep" not in said.splitlines()[0]
-
-
-def test_a_broken_collective_names_the_stopped_rank(ranks):
-    first, second = ranks("meets a broken collective", "waits")
-    second.send_signal(signal.SIGSTOP)  # the collective breaks long before SILENT_SECONDS
-    code, said = end_of(first)
-    assert code == 6 and said.startswith(f"error: rank 1 (pid {second.pid})") and "no sign of life" in said
-    assert "Traceback" not in said
+@pytest.mark.parametrize(
+    "actions, which, code, words",
+    [
+        (("has that error", "is told of an error of the other"), 0, 1, ("Traceback", "LookupError: a bug\n")),
+        (
+            ("has that error", "is told of an error of the other"),
+            1,
+            6,
+            ("error: rank 0: LookupError: a bug\n",),
+        ),
+        (("meets a broken collective", "waits"), 0, 1, ("RuntimeError: Connection closed by peer",)),
+        (("waits", "fails"), 0, 6, ("has ended: the loss is nan",)),
+    ],
+)
+def test_a_rank_that_fails_says_why_and_tells_the_other(ranks, actions, which, code, words):
+    ended, said = end_of(ranks(*actions)[which])
+    assert ended == code and all(word in said for word in words), said
 
 
 def test_an_error_ends_a_pause(tmp_path):
@@ -150,17 +175,12 @@ RECORD = {"pid": 1, "born": 2, "place": "here", "host": "node", "counter": 3, "e
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"\xff",
-        b"null",
-        b"[]",
-        b"7" * 9000,
-        b"[" * 1024,
+        *(b"", b"\xff", b"null", b"[]", b"7" * 9000, b"[" * 1024),
         b'{"pid": 1}',
-        json.dumps({**RECORD, "counter": "3"}).encode(),
-        json.dumps({**RECORD, "error": ["no"]}).encode(),
-        json.dumps({**RECORD, "pid": 1.5}).encode(),
-        json.dumps({**RECORD, "host": "n" * 2000}).encode(),
+        *(
+            json.dumps({**RECORD, **wrong}).encode()
+            for wrong in ({"counter": "3"}, {"error": ["no"]}, {"pid": 1.5}, {"host": "n" * 2000})
+        ),
     ],
     ids=lambda data: data[:20].decode("ascii", "replace"),
 )
@@ -190,20 +210,6 @@ def test_an_error_in_a_record_is_reported_on_one_line(tmp_path, ranks):
     assert code == 6 and said.count("\n") == 1 and "\x1b" not in said and "all is well" in said
 
 
-def test_the_rank_that_failed_first_keeps_its_traceback(ranks):
-    first, second = ranks("has that error", "is told of an error of the other")
-    assert end_of(second) == (6, "error: rank 0: LookupError: a bug\n")
-    code, said = end_of(first)
-    assert code == 1 and said.endswith("LookupError: a bug\n") and "Traceback" in said
-
-
-def test_a_rank_that_fails_tells_the_other_why(ranks):
-    first, second = ranks("waits", "fails")
-    assert end_of(second) == (4, "error: the loss is nan\n")
-    code, said = end_of(first)
-    assert code == 6 and "has ended: the loss is nan" in said
-
-
 @pytest.mark.parametrize(
     "said",
     ["文件" * 150, "\\" * 500, "a" * 2000, "文件 \udce6" * 90],
@@ -219,48 +225,17 @@ def test_the_record_of_a_long_error_stays_readable(tmp_path, said):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ranks_with_the_same_error_each_report_it(ranks):
-    assert [end_of(process) for process in ranks("fails", "fails")] == [(4, "error: the loss is nan\n")] * 2
-
-
-def test_a_rank_stopped_by_a_signal_is_not_reported_lost(ranks):
-    first, second = ranks("finishes late", "is stopped")
-    assert end_of(second)[0] == 143 and end_of(first) == (0, "")
-
-
-def test_an_error_no_rank_caused_keeps_its_traceback(ranks):
-    first, _ = ranks("meets a broken collective", "waits")
-    code, said = end_of(first)
-    assert code == 1 and "RuntimeError: Connection closed by peer" in said
-
-
-def test_a_hanging_step_is_detected(ranks):
-    first, _ = ranks("hangs in an update", "waits")
-    code, said = end_of(first)
-    assert code == 6 and "no step has ended for" in said and "Thread" in said
-
-
-@pytest.mark.parametrize("device, code", [("gpu", 6), ("cpu", 0)])
-def test_the_first_step_on_a_gpu_has_its_own_time_limit(ranks, device, code):
-    first, _ = ranks(f"is long in the first step on {device}", "waits")
-    ended, said = end_of(first)
-    assert ended == code and ("no step has ended for" in said) is bool(code)
-
-
-def test_work_outside_steps_has_no_time_limit(ranks):
-    first, second = ranks("evaluates long", "waits")
-    assert end_of(first) == (0, "")
-
-
 def test_records_have_a_fixed_size_and_contain_the_pid(ranks, tmp_path):
     _, second = ranks("waits", "waits")
     seen = set()
-    deadline = time.monotonic() + 20
-    while len(seen) < 3 and time.monotonic() < deadline:
+
+    def look():
         data = (tmp_path / "ranks" / "00001.json").read_bytes()
         assert len(data) == 1024 and json.loads(data)["pid"] == second.pid
         seen.add(json.loads(data)["counter"])
-    assert len(seen) == 3
+        return len(seen) == 3
+
+    until(look, 20)
 
 
 START = """
@@ -281,8 +256,7 @@ time.sleep(0.5)
     ids=["late", "never", "one"],
 )
 def test_startup_reports_waiting_for_a_rank_and_times_out(size, seconds, code, lines):
-    command = [sys.executable, "-c", START, str(size), str(seconds)]
-    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30)
+    done = python("-c", START, size, seconds, timeout=30)
     said = done.stderr.splitlines()
     assert done.returncode == code and len(said) == lines
     assert all("waiting for all 2 processes to start" in line for line in said[: lines - (code == 6)])

@@ -1,0 +1,357 @@
+"""Paddle and PaddleNLP as a run starts them: versions, patches, imports, flags, device and seed."""
+
+import logging
+import os
+import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import paddle
+import pytest
+from children import output_of
+from paddle.amp import grad_scaler
+from paddle.distributed.fleet.meta_optimizers import AMPOptimizer, common
+from paddle.distributed.launch.controllers.controller import Controller, ControllerBase
+from paddle.distributed.launch.job.container import Container
+from paddle.distributed.launch.job.pod import Pod
+from paddle.distributed.launch.utils.process_context import ProcessContext
+
+from data_tools.files.errors import InputError
+from ernie_pair import set_seed
+from ernie_pair.runtime import device, paddle_version
+from ernie_pair.runtime.deterministic import DETERMINISTIC, set_deterministic
+from ernie_pair.runtime.device import VIEWS, start_device
+from ernie_pair.runtime.gpu.builds import Build
+from ernie_pair.runtime.paddle_patches import static_programs
+from ernie_pair.runtime.paddle_patches.launcher import end_noted, private_environment
+from ernie_pair.runtime.paddle_patches.layers import activation_of
+from ernie_pair.runtime.paddle_patches.optimizer_state import AnyDeviceGradScaler
+from ernie_pair.runtime.paddle_patches.replaced import replaced
+from ernie_pair.runtime.paddle_patches.static_programs import describe_broadcast, describe_sum
+from ernie_pair.runtime.paddle_version import NEW_PROGRAMS, choose_programs, refuse_without_programs
+from ernie_pair.runtime.processes.world import World
+
+# --- what is reported and set for each version
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Fake the installed version of Paddle, not yet loaded and with nothing set for it."""
+    monkeypatch.delenv(NEW_PROGRAMS, raising=False)
+    monkeypatch.delitem(sys.modules, "paddle", raising=False)
+
+    def install(version):
+        build = Build(version, "", True, Path("/no/paddle")) if version else None
+        monkeypatch.setattr(paddle_version, "installed_build", lambda: build)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    "version, set_to, trains_pairs",
+    [("", None, True), ("2.6.1", None, True), ("2.6.2", None, True)]
+    + [("3.0.0", "0", False), ("3.1.1", "0", False)],
+)
+def test_versions_with_static_programs_are_accepted(installed, version, set_to, trains_pairs):
+    """Old programs are requested only of Paddle 3.0 and 3.1, where they do not train pairs."""
+    installed(version)
+    choose_programs()
+    assert os.environ.get(NEW_PROGRAMS) == set_to
+    refuse_without_programs("pretraining")
+    said = paddle_version.why_programs_do_not_train()
+    assert said == "" if trains_pairs else said.startswith(f"Paddle {version} has no backward pass")
+
+
+@pytest.mark.parametrize("version", ["2.5.2", "3.2.0", "3.2.2", "3.3.1", "3.4.0", "4.0.0"])
+def test_versions_without_static_programs_are_refused(installed, version):
+    installed(version)
+    choose_programs()
+    assert NEW_PROGRAMS not in os.environ and not paddle_version.why_programs_do_not_train()
+    words = f"^pretraining needs the static programs of Paddle 2.6.2, 3.0 or 3.1, which {version}.*cpu3]"
+    with pytest.raises(InputError, match=words) as caught:
+        refuse_without_programs("pretraining")
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("value", ["1", "true"])
+def test_the_users_setting_is_kept_and_named_in_the_error(installed, monkeypatch, value):
+    installed("3.1.1")
+    monkeypatch.setenv(NEW_PROGRAMS, value)
+    choose_programs()
+    assert os.environ[NEW_PROGRAMS] == value
+    with pytest.raises(InputError, match=f"if {NEW_PROGRAMS} is 0 while it is loaded; unset that variable"):
+        refuse_without_programs("the converter")
+
+
+def test_a_paddle_that_is_already_loaded_is_queried_directly(installed, monkeypatch):
+    installed("3.1.1")
+    loaded = type(sys)("paddle")
+    monkeypatch.setitem(sys.modules, "paddle", loaded)
+    loaded.get_flags = lambda name: {name: True}
+    choose_programs()  # too late
+    with pytest.raises(InputError, match="import ernie_pair before paddle"):
+        refuse_without_programs("pretraining")
+    loaded.get_flags = lambda name: {name: False}
+    refuse_without_programs("pretraining")
+
+
+def test_the_package_selects_programs_before_loading_paddle():
+    program = (
+        "import ernie_pair, sys; from ernie_pair.runtime import paddle_version as p; assert 'paddle' not in"
+        " sys.modules; import paddle; assert paddle.__version__ == p.paddle_version();"
+        " p.can_pretrain(paddle.__version__) and p.refuse_without_programs('it')"
+    )
+    output_of("-c", program, without=[NEW_PROGRAMS])
+
+
+# --- patches: in effect only while needed, and failing on an unknown Paddle
+
+REPAIRS = {
+    "environment": (
+        lambda: private_environment(lambda: None),
+        [(Controller, "save_pod_env"), (Controller, "save_pod_log")]
+        + [(ProcessContext, "_start"), (Container, "__str__")],
+    ),
+    "end": (end_noted, [(Pod, "stop"), (Container, "tail"), (ControllerBase, "signal_handler")]),
+    "amp": (lambda: static_programs.amp_by(lambda one: one), [(AMPOptimizer, "_init_wrapped_opt")]),
+    "no NCCL": (static_programs.without_nccl, [(common.CollectiveHelper, "_init_communicator")]),
+}
+
+
+@pytest.mark.parametrize("repair, names", REPAIRS.values(), ids=REPAIRS)
+def test_a_patch_is_undone_even_if_its_context_raises(repair, names):
+    before = [vars(owner)[name] for owner, name in names]
+    with pytest.raises(SystemExit), repair():
+        assert not any(vars(owner)[name] is known for (owner, name), known in zip(names, before))
+        raise SystemExit(1)
+    assert all(vars(owner)[name] is known for (owner, name), known in zip(names, before))
+
+
+def test_patching_an_attribute_that_paddle_lacks_is_an_error():
+    with pytest.raises(AttributeError, match="Pod has no exit_status"), replaced(Pod, "exit_status", None):
+        pytest.fail("nothing was replaced")
+
+
+@pytest.mark.parametrize(
+    "is_initialized, is_cpu, lies_on_cpu", [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_the_place_of_a_cpu_variable_is_the_cpu(is_initialized, is_cpu, lies_on_cpu):
+    """On a GPU the powers of AdamW's betas are in CPU memory; uninitialised variables are nowhere."""
+    place = SimpleNamespace(is_cpu_place=lambda: is_cpu)
+    variable = SimpleNamespace(_is_initialized=lambda: is_initialized, _place=lambda: place)
+    found = static_programs.place_of(variable, "gpu")
+    assert (str(found) == str(paddle.CPUPlace())) is lies_on_cpu and (found == "gpu") is not lies_on_cpu
+
+
+def test_a_cpu_loss_scaler_leaves_the_tracer_unchanged():
+    tracer = grad_scaler._dygraph_tracer
+    scale = AnyDeviceGradScaler(init_loss_scaling=8.0, decr_every_n_nan_or_inf=1)
+    assert grad_scaler._dygraph_tracer is tracer
+    assert scale.scale(paddle.to_tensor(2.0)).item() == 16.0
+    scale.judge(False)
+    assert scale.value == 4.0
+
+
+@pytest.fixture
+def programs():
+    """An old-style main and startup program, with two variables in the main program."""
+    if not paddle_version.can_pretrain(paddle.__version__):
+        pytest.skip("this Paddle builds no such programs")
+    paddle.enable_static()
+    try:
+        main, startup = paddle.static.Program(), paddle.static.Program()
+        block = main.global_block()
+        yield main, startup, [block.create_var(name=name, shape=[2], dtype="float64") for name in "ab"]
+    finally:
+        paddle.disable_static()
+
+
+def test_collectives_use_the_op_names_of_this_paddle(monkeypatch):
+    ring = {"ring_id": 0}
+    known = {"c_allreduce_sum", "c_broadcast", "all_reduce", "broadcast"}
+    monkeypatch.setattr(static_programs, "_has_op", known.__contains__)
+    named, outputs = {"X": ["a"]}, {"Out": ["b"]}
+    attrs = {**ring, "use_calc_stream": True}
+    wanted = {"type": "c_allreduce_sum", "inputs": named, "outputs": outputs, "attrs": attrs}
+    assert describe_sum("a", "b") == wanted
+    assert describe_broadcast("a", 1, op_role=2)["attrs"] == {**attrs, "root": 1, "op_role": 2}
+    monkeypatch.setattr(static_programs, "_has_op", {"all_reduce"}.__contains__)
+    named, outputs = {"x": ["a"]}, {"out": ["b"]}
+    wanted = {"type": "all_reduce", "inputs": named, "outputs": outputs, "attrs": {**ring, "reduce_type": 0}}
+    assert describe_sum("a", "b") == wanted
+    sent = describe_broadcast("a", 1, op_role=2)
+    assert sent["type"] == "broadcast" and sent["attrs"] == {**ring, "root": 1, "op_role": 2}
+
+
+def test_collectives_of_this_paddle_are_recognised(programs):
+    main, _, (source, total) = programs
+    block = main.global_block()
+    block.append_op(**describe_sum(source, total))
+    block.append_op(**describe_broadcast(total, 0))
+    block.append_op(type="scale", inputs={"X": [source]}, outputs={"Out": [total]}, attrs={"scale": 1.0})
+    assert [static_programs.is_sum(op) for op in block.ops] == [True, False, False]
+    assert [static_programs.is_broadcast(op) for op in block.ops] == [False, True, False]
+
+
+def test_truncated_normals_end_at_two_standard_deviations(programs):
+    """Paddle 3 truncates at -2 and 2 unless told otherwise, so that weights would differ from 2.6."""
+    main, startup, _ = programs
+    normal = paddle.nn.initializer.TruncatedNormal(0.5, 0.02)
+    with paddle.static.program_guard(main, startup):
+        drawn = paddle.create_parameter([4000], "float32", default_initializer=normal)
+    static_programs.cut_normals(startup)
+    paddle.seed(5)
+    scope = paddle.static.Scope()
+    with paddle.static.scope_guard(scope):
+        paddle.static.Executor(paddle.CPUPlace()).run(startup)
+    numbers = np.array(scope.find_var(drawn.name).get_tensor())
+    assert 0.46 < numbers.min() < 0.462 and 0.538 < numbers.max() < 0.54
+
+
+@pytest.mark.parametrize("name, known", [("gelu", "gelu"), ("relu", "relu"), ("silu", "")])
+def test_an_activation_is_recognised_whatever_its_name(monkeypatch, name, known):
+    """Paddle 3.2 calls F.gelu `_gelu`."""
+    assert activation_of(SimpleNamespace(activation=getattr(paddle.nn.functional, name))) == known
+    renamed = SimpleNamespace(**{"__name__": f"_{name}"})
+    monkeypatch.setattr(paddle.nn.functional, name, renamed)
+    assert activation_of(SimpleNamespace(activation=renamed)) == known
+
+
+# --- PaddleNLP: its models alone are imported, and whoever asks for the rest gets it
+
+HEAVY = ["datasets", "sklearn", "paddlenlp.taskflow", "paddlenlp.trainer"]
+MODELS = "from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers"
+COMPUTES = f"""
+{MODELS}
+paddle.seed(1)
+model = transformers.ErnieModel(transformers.ErnieConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2,
+    num_attention_heads=2, intermediate_size=16, hidden_dropout_prob=0, attention_probs_dropout_prob=0))
+states, _ = model(paddle.to_tensor([[1, 2, 3, 0]]))
+print(*states.numpy().ravel().tolist())"""
+PROGRAMS = {
+    **{
+        f"{module} alone": (f"import sys, ernie_pair.{module}; print(*{{*{HEAVY}}} & set(sys.modules))", [])
+        for module in ("models.networks.encoders", "pretrain.graph.model", "models.source")
+    },
+    "the rest": (
+        "import ernie_pair.models.networks.encoders, paddlenlp; "
+        "print(paddlenlp.Taskflow.__name__, paddlenlp.datasets.__name__)",
+        ["Taskflow", "paddlenlp.datasets"],
+    ),
+    "the trainer afterwards": (
+        "import ernie_pair.models.networks.encoders\nfrom paddlenlp.trainer import set_seed\n"
+        "import paddlenlp, sys\nit = sys.modules['paddlenlp.trainer']\n"
+        "print(paddlenlp.trainer is it, it.set_seed is set_seed, it.__spec__.origin == it.__file__)",
+        ["True"] * 3,
+    ),
+    "one that is there": (
+        f"import paddlenlp, sys\n{MODELS}\n"
+        "print(transformers is paddlenlp.transformers, 'paddlenlp.taskflow' in sys.modules)",
+        ["True"] * 2,
+    ),
+}
+
+
+def printed(code):
+    return output_of("-W", "ignore", "-c", code).split()
+
+
+@pytest.mark.parametrize("code, words", PROGRAMS.values(), ids=PROGRAMS)
+def test_paddlenlp_is_imported_as_far_as_it_is_asked_for(code, words):
+    assert printed(code) == words
+
+
+def test_paddlenlp_computes_what_its_models_alone_compute():
+    assert printed(f"import paddle{COMPUTES}") == printed(f"import paddle, paddlenlp{COMPUTES}")
+
+
+# --- flags for a GPU, views, seeds
+
+
+@pytest.fixture
+def gpu_build(monkeypatch):
+    """The flags that a GPU build would have, at their defaults, in a dictionary."""
+    found = dict.fromkeys(DETERMINISTIC, 0)
+
+    def get_flags(name):
+        if name not in found:
+            raise ValueError(f"Flag {name} cannot get its value through this function.")
+        return {name: found[name]}
+
+    monkeypatch.setattr(paddle, "get_flags", get_flags)
+    monkeypatch.setattr(paddle, "set_flags", found.update)
+    return found
+
+
+def test_on_a_gpu_all_flags_that_the_build_knows_are_set(gpu_build, caplog):
+    del gpu_build["FLAGS_use_autotune"]
+    with caplog.at_level(logging.INFO):
+        assert set_deterministic(True, "gpu") == gpu_build
+    assert gpu_build["FLAGS_embedding_deterministic"] == 1 and gpu_build["FLAGS_cudnn_deterministic"] is True
+    assert "FLAGS_embedding_deterministic=1, FLAGS_cudnn_deterministic=1" in caplog.text
+
+
+@pytest.mark.parametrize("is_wanted, device", [(False, "gpu"), (True, "cpu"), (False, "cpu")])
+def test_no_flags_are_set_on_a_cpu_or_unless_requested(gpu_build, caplog, is_wanted, device):
+    with caplog.at_level(logging.INFO):
+        assert set_deterministic(is_wanted, device) == {}
+    assert set(gpu_build.values()) == {0}
+    assert ("--deterministic false" in caplog.text) == (device == "gpu")
+
+
+def test_a_cpu_build_sets_only_the_flags_it_has():
+    before = {}
+    for name in DETERMINISTIC:
+        try:
+            before.update(paddle.get_flags(name))
+        except ValueError:
+            continue
+    try:
+        assert set(set_deterministic(True, "gpu")) == set(before)
+    finally:
+        paddle.set_flags(before)
+
+
+@pytest.fixture
+def views(monkeypatch):
+    """Let Paddle transpose by views, as it does by default."""
+    monkeypatch.setattr(device, "start_threads", lambda: None)
+    before = paddle.get_flags(VIEWS)
+    paddle.set_flags({VIEWS: True})
+    yield
+    paddle.set_flags(before)
+
+
+@pytest.mark.parametrize("asked", [None, "1"])
+def test_a_transposed_tensor_is_copied_on_a_cpu_unless_asked(views, monkeypatch, asked):
+    def transposed():
+        return paddle.ones([2, 3]).transpose([1, 0])
+
+    monkeypatch.setenv(VIEWS, asked) if asked else monkeypatch.delenv(VIEWS, raising=False)
+    assert not transposed().is_contiguous(), "Paddle makes no views any more: the setting can go"
+    start_device("cpu", World())
+    assert transposed().is_contiguous() is (asked is None)
+    np.testing.assert_array_equal(transposed().numpy(), np.ones([3, 2]))
+
+
+def drawn(seed):
+    set_seed(seed)
+    of_layer = paddle.nn.Linear(3, 3).weight.numpy().tolist()
+    return random.random(), np.random.random(), paddle.rand([3]).tolist(), of_layer
+
+
+def test_a_seed_repeats_what_each_library_draws():
+    first = drawn(7)
+    assert drawn(np.int64(7)) == first
+    assert all(one != other for one, other in zip(first, drawn(8)))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True, "7", None])
+def test_a_seed_that_is_no_such_number_is_refused(seed):
+    random.seed(3)
+    before = random.getstate()
+    with pytest.raises(InputError, match="set_seed takes a whole number from 0 to 4294967295, not "):
+        set_seed(seed)
+    assert random.getstate() == before
