@@ -221,11 +221,7 @@ def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "limits, cure",
-    [
-        ((0.98, 1.0), "lower --min_similarity"),
-        ((0.0, 1e-9), "raise --max_similarity"),
-    ],
+    "limits, cure", [((0.98, 1.0), "lower --min_similarity"), ((0.0, 1e-9), "raise --max_similarity")]
 )
 def test_no_near_pair_reports_the_similarities_found(train, tmp_path, capfd, limits, cure):
     asked = dict(zip(("min_similarity", "max_similarity"), limits))

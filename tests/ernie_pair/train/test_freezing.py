@@ -169,10 +169,7 @@ def test_a_model_is_unfrozen_when_no_flag_freezes_it(make):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (
-            {"freeze_layers": 4},
-            "freeze_layers=4 is more than the 3 layers of the model; use freeze",
-        ),
+        ({"freeze_layers": 4}, "freeze_layers=4 is more than the 3 layers of the model; use freeze"),
         ({"freeze_layers": -1}, "freeze_layers=-1 is below 0; use 0 or more"),
         ({"freeze_layers": 1, "freeze": "encoder"}, "freeze_layers=1 some; leave one of them out"),
         ({"freeze": "embeddings", "fgm_epsilon": 1.0}, "fgm_epsilon"),

@@ -27,16 +27,10 @@ def test_parameters_are_laid_out_flat_with_their_padding():
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (
-            {"sharding": "stage2", "device": "cpu"},
-            "^sharding stage2 needs GPUs: .* NCCL alone; use sharding",
-        ),
+        ({"sharding": "stage2", "device": "cpu"}, "^sharding stage2 needs GPUs: .* NCCL alone; use sharding"),
         ({**STAGE2, "fgm_epsilon": 0.5}, "^fgm_epsilon needs the embedding's gradient on every process"),
         ({"sharding_offload": True}, "^sharding_offload=True needs sharding stage2; add it"),
-        (
-            {**STAGE2, "sharding_offload": True},
-            "sharding_offload=True keeps .*; add use_amp=True amp_lev",
-        ),
+        ({**STAGE2, "sharding_offload": True}, "sharding_offload=True keeps .*; add use_amp=True amp_lev"),
         (
             {**STAGE2, **HALF, "sharding_offload": True, "layer_decay": 0.9},
             "layer_decay=0.9 asks for several",

@@ -72,11 +72,7 @@ def test_a_multiline_text_is_one_text(tmp_path):
 @pytest.mark.parametrize(
     "rows, kinds, lines",
     [
-        (
-            ["？ ！ 0", "。 ！ 1", "？ ！ 0"],
-            {"repeated": 1},
-            [3],
-        ),  # punctuation as it stands
+        (["？ ！ 0", "。 ！ 1", "？ ！ 0"], {"repeated": 1}, [3]),  # punctuation as it stands
         ([*CLEAN, "今天 天气 0", "昨天 明天 1", "昨天 明天 1"], {"contradicted": 5}, [1, 5, 2, 6, 7]),
         ([*CLEAN, "天气 今天 1", "昨天 明天 0", "昨天 明天 0"], {"reversed": 2, "repeated": 1}, [5, 6]),
         ([*CLEAN, "好 好！ 0", "大 大 1"], {"alike": 1}, [5]),

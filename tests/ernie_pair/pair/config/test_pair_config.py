@@ -14,10 +14,7 @@ from ernie_pair.pair.config.pair_config import EncoderFlags, TrainConfig
 from ernie_pair.pair.config.run_flags import StepFlags
 from ernie_pair.train.run_flags import LayerFlags
 
-REQUIRED = [
-    "--output_dir=o",
-    *("--model_name_or_path=m", "--train_file=t", "--dev_file=d"),
-]
+REQUIRED = ["--output_dir=o", *("--model_name_or_path=m", "--train_file=t", "--dev_file=d")]
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,7 @@ def test_bucketing_reduces_padding_and_its_share_is_logged(tmp_path, config):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"bucket": False},
-        {"streaming": True},
-        {"label_map": "no,yes"},
-        {"label": "label"},
-    ],
+    "changes", [{"bucket": False}, {"streaming": True}, {"label_map": "no,yes"}, {"label": "label"}]
 )
 def test_resuming_a_checkpoint_on_different_data_is_refused(tmp_path, config, changes):
     header = "query\ttitle\tlabel\n"

@@ -294,15 +294,9 @@ def changed(**arrays):
 
 
 BAD = [
-    (
-        lambda features: None,
-        "NoneType without input_ids; return a dictionary of arrays",
-    ),
+    (lambda features: None, "NoneType without input_ids; return a dictionary of arrays"),
     (changed(input_ids=lambda found: None), "without input_ids"),
-    (
-        changed(input_ids=lambda f: f["input_ids"][:-1]),
-        r"input_ids of the shape \[\d+, 12\] for \d+ rows",
-    ),
+    (changed(input_ids=lambda f: f["input_ids"][:-1]), r"input_ids of the shape \[\d+, 12\] for \d+ rows"),
     (changed(input_ids=lambda f: f["input_ids"][0]), r"input_ids of the shape \[12\] for \d+ rows"),
     (changed(special=lambda f: 1), "special, which the model does not take; return nothing but input_ids"),
     (changed(attention_mask=lambda f: f["input_ids"] * 0), "an attention_mask that is not 1 of tokens"),

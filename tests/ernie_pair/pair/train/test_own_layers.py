@@ -279,11 +279,7 @@ class Ambiguous(Bag):
 @pytest.mark.parametrize(
     "layer, settings, said",
     [
-        (
-            bag,
-            {"layer_decay": 0.9},
-            "layer_decay=0.9: Bag is a layer of your own, whose encoder is unknown",
-        ),
+        (bag, {"layer_decay": 0.9}, "layer_decay=0.9: Bag is a layer of your own, whose encoder is unknown"),
         (bag, {"freeze": "encoder"}, "freeze encoder: Bag is a layer"),
         (bag, {"freeze_layers": 1}, "freeze_layers=1: Bag is a layer"),
         (bag, {"use_recompute": True}, "use_recompute=True: Bag is a layer"),
