@@ -105,8 +105,9 @@ def test_a_dry_run_plans_the_rest_of_a_started_run(tmp_path, capsys):
     assert (plan["steps_done"], plan["steps"], plan["checkpoints"], plan["samples"]) == (4, 8, 1, 128)
 
 
-def test_a_dry_run_of_a_locked_run_is_refused(tmp_path):
-    config = pairs(tmp_path)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_run_or_its_plan_is_refused_while_another_runs(tmp_path, dry_run):
+    config = pairs(tmp_path, dry_run=dry_run)
     Path(config.output_dir).mkdir()
     lock = RunLock(Path(config.output_dir) / LOCK)
     try:
