@@ -180,17 +180,12 @@ def other_symmetry(folder):
     write_calibration(folder, Calibration(1.5, symmetric="average"))
 
 
-@pytest.mark.parametrize(
-    "change, reason",
-    [
-        (other_classes, "other has the classes yes, no, and .*ernie 0, 1; give models of the same classes"),
-        (other_words, "gives a text other ids than .*give models of the same one"),
-        (
-            other_symmetry,
-            "other is scored with symmetric average, and .*ernie with none; pass symmetric average or none",
-        ),
-    ],
-)
+@pytest.mark.parametrize("change, reason", [
+    (other_classes, "other has the classes yes, no, and .*ernie 0, 1; give models of the same classes"),
+    (other_words, "gives a text other ids than .*give models of the same one"),
+    (other_symmetry,
+     "other is scored with symmetric average, and .*ernie with none; pass symmetric average or none"),
+])  # fmt: skip
 def test_incompatible_members_are_rejected(models, tmp_path, change, reason):
     change(write_trained(tmp_path / "other"))
     with pytest.raises(InputError, match=reason):

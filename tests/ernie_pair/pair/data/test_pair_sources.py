@@ -208,19 +208,13 @@ def test_an_invalid_label_map_is_rejected(text, reason):
         parse_label_map(text)
 
 
-@pytest.mark.parametrize(
-    "config, allowed",
-    [
-        ({}, "0, 1"),
-        ({"num_labels": 3}, "0, 1, 2"),
-        ({"num_classes": 3}, "0, 1, 2"),
-        ({"num_labels": 2, "id2label": {"0": "no", "1": "yes"}}, "no, yes, 0, 1"),
-        (
-            {"num_labels": 2, "id2label": {"1": "yes", "0": "no"}, "label2id": {"nope": 0}},
-            "yes, no, nope, 1, 0",
-        ),
-    ],
-)
+@pytest.mark.parametrize("config, allowed", [
+    ({}, "0, 1"),
+    ({"num_labels": 3}, "0, 1, 2"),
+    ({"num_classes": 3}, "0, 1, 2"),
+    ({"num_labels": 2, "id2label": {"0": "no", "1": "yes"}}, "no, yes, 0, 1"),
+    ({"num_labels": 2, "id2label": {"1": "yes", "0": "no"}, "label2id": {"nope": 0}}, "yes, no, nope, 1, 0"),
+])  # fmt: skip
 def test_without_a_label_map_the_model_defines_the_classes(config, allowed):
     assert labels_in(config).allowed == allowed
 

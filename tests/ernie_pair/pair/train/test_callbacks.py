@@ -174,17 +174,12 @@ def test_a_returned_control_is_applied_as_in_transformers(make):
     assert make(Returning()).train().step == 2
 
 
-@pytest.mark.parametrize(
-    "callback, reason",
-    [
-        (print, "builtin_function_or_method is not a PairCallback; derive it from ernie_pair.PairCallback"),
-        (type("Own", (), {}), "Own is not a PairCallback"),
-        (
-            type("Late", (PairCallback,), {"on_epoch_start": print}),
-            "nothing calls Late.on_epoch_start; use one of on_init_end, on_train_begin",
-        ),
-    ],
-)
+@pytest.mark.parametrize("callback, reason", [
+    (print, "builtin_function_or_method is not a PairCallback; derive it from ernie_pair.PairCallback"),
+    (type("Own", (), {}), "Own is not a PairCallback"),
+    (type("Late", (PairCallback,), {"on_epoch_start": print}),
+     "nothing calls Late.on_epoch_start; use one of on_init_end, on_train_begin"),
+])  # fmt: skip
 def test_a_callback_that_is_never_called_is_refused(make, callback, reason):
     with pytest.raises(InputError, match=f"^callbacks: {reason}"):
         make(callback)

@@ -390,26 +390,17 @@ def test_the_tokenizer_encodes_as_training_does(tmp_path, make, model, tokenizer
     ]
 
 
-@pytest.mark.parametrize(
-    "call, reason",
-    [
-        (lambda tokenizer: tokenizer(5), "takes a text or a list of texts, not 5"),
-        (lambda tokenizer: tokenizer("今", 5), "takes a text or a list of texts, not 5"),
-        (lambda tokenizer: tokenizer(["今"], "天"), "takes a text or a list of texts, not '天'"),
-        (lambda tokenizer: tokenizer(["今", None]), "takes a text or a list of texts, not None"),
-        (
-            lambda tokenizer: tokenizer(["今"], ["天", "天"]),
-            "1 first and 2 second texts; give as many of both",
-        ),
-        (lambda tokenizer: tokenizer("今" * 20, "天", truncation=False), "1 row above 12 tokens"),
-        (lambda tokenizer: tokenizer("今", "天", max_seq_len=3), "max_seq_len=3 is below 5"),
-        (lambda tokenizer: tokenizer("今", "天", max_seq_len=6, max_length=5), "two names of one number"),
-        (
-            lambda tokenizer: tokenizer.convert_ids_to_tokens([1, 99]),
-            "the id 99 is outside of the vocabulary",
-        ),
-    ],
-)
+@pytest.mark.parametrize("call, reason", [
+    (lambda tokenizer: tokenizer(5), "takes a text or a list of texts, not 5"),
+    (lambda tokenizer: tokenizer("今", 5), "takes a text or a list of texts, not 5"),
+    (lambda tokenizer: tokenizer(["今"], "天"), "takes a text or a list of texts, not '天'"),
+    (lambda tokenizer: tokenizer(["今", None]), "takes a text or a list of texts, not None"),
+    (lambda tokenizer: tokenizer(["今"], ["天", "天"]), "1 first and 2 second texts; give as many of both"),
+    (lambda tokenizer: tokenizer("今" * 20, "天", truncation=False), "1 row above 12 tokens"),
+    (lambda tokenizer: tokenizer("今", "天", max_seq_len=3), "max_seq_len=3 is below 5"),
+    (lambda tokenizer: tokenizer("今", "天", max_seq_len=6, max_length=5), "two names of one number"),
+    (lambda tokenizer: tokenizer.convert_ids_to_tokens([1, 99]), "the id 99 is outside of the vocabulary"),
+])  # fmt: skip
 def test_the_tokenizer_refuses_what_is_no_text(make, call, reason):
     with pytest.raises(InputError, match=reason):
         call(make().tokenizer)

@@ -206,28 +206,19 @@ def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path, target):
 
 
 REFUSED = {
-    "class weights of regression": (
-        "regression",
-        {"class_weights": "1,2"},
-        "class_weights 1,2 weighs classes",
-    ),
+    "class weights of regression": ("regression", {"class_weights": "1,2"},
+     "class_weights 1,2 weighs classes"),
     "R-Drop of one output": ("regression", {"rdrop_alpha": 1.0, "dropout": 0.1}, "rdrop_alpha=1.0 compares"),
     "names of classes": ("regression", {"label_map": "no,yes"}, "label_map no,yes names classes"),
-    "accuracy of scores": (
-        "regression",
-        {"best_metric": "accuracy"},
-        "best_metric accuracy is not a metric of",
-    ),
-    "mse of an order": (
-        "ranking",
-        {"best_metric": "mse"},
-        "best_metric mse is not a metric of a model for ranking",
-    ),
+    "accuracy of scores": ("regression", {"best_metric": "accuracy"},
+     "best_metric accuracy is not a metric of"),
+    "mse of an order": ("ranking", {"best_metric": "mse"},
+     "best_metric mse is not a metric of a model for ranking"),
     "range of an order": ("ranking", {"label_range": "0,5"}, "label_range 0,5 is for regression"),
     "stream of candidates": ("ranking", {"streaming": True, "max_steps": 3}, "streaming=True never has all"),
     "margin without its loss": ("ranking", {"margin": 2.0}, "margin=2.0 needs ranking_loss margin"),
     "order of scores": ("regression", {"most_candidates": 4}, "most_candidates=4 is for target ranking"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -478,25 +478,19 @@ def test_skipped_rows_are_not_trained_on_but_keep_their_index(tmp_path, make, ca
     assert without_times(found.metrics) == metrics == without_times(trainer.evaluate(bad))
 
 
-@pytest.mark.parametrize(
-    "pairs, reason",
-    [
-        (5, "dataset is a int; give a file, a list"),
-        (DataFrame([["今", "天"]], columns=["query", "query"]), "dataset has two columns of one name"),
-        (DataFrame({"query": ["今"], "other": ["天"]}), r"dataset\[0\]: sentence2 is None, not a text"),
-        (DataFrame({"query": ["今"], "title": [None]}), r"dataset\[0\]: sentence2 is None, not a text"),
-        ([("今", ["天"])], r"dataset\[0\]: sentence2 is \['天'\], not a text"),
-        ([("今", 5, 1)], r"dataset\[0\]: sentence2 is 5, not a text"),
-        (iter([]), "dataset: it holds no pairs; give at least one"),
-        ([("今", "天", 1), ("今", "天", [1])], r"dataset\[1\]: label \[1\] is no single value; write one of"),
-        (
-            [("今", "天", 1), ("今", "天", True)],
-            r"dataset\[1\]: label True is a boolean; name the classes so",
-        ),
-        ([("今", "天", 1), ("今", "天", 0.5)], r"dataset\[1\]: label 0.5 is not one of 0, 1"),
-        ([("今", "天", 1), ("今", "天", 10**5000)], r"dataset\[1\]: label a number of thousands of digits"),
-    ],
-)
+@pytest.mark.parametrize("pairs, reason", [
+    (5, "dataset is a int; give a file, a list"),
+    (DataFrame([["今", "天"]], columns=["query", "query"]), "dataset has two columns of one name"),
+    (DataFrame({"query": ["今"], "other": ["天"]}), r"dataset\[0\]: sentence2 is None, not a text"),
+    (DataFrame({"query": ["今"], "title": [None]}), r"dataset\[0\]: sentence2 is None, not a text"),
+    ([("今", ["天"])], r"dataset\[0\]: sentence2 is \['天'\], not a text"),
+    ([("今", 5, 1)], r"dataset\[0\]: sentence2 is 5, not a text"),
+    (iter([]), "dataset: it holds no pairs; give at least one"),
+    ([("今", "天", 1), ("今", "天", [1])], r"dataset\[1\]: label \[1\] is no single value; write one of"),
+    ([("今", "天", 1), ("今", "天", True)], r"dataset\[1\]: label True is a boolean; name the classes so"),
+    ([("今", "天", 1), ("今", "天", 0.5)], r"dataset\[1\]: label 0.5 is not one of 0, 1"),
+    ([("今", "天", 1), ("今", "天", 10**5000)], r"dataset\[1\]: label a number of thousands of digits"),
+])  # fmt: skip
 def test_an_invalid_dataset_is_reported(make, pairs, reason):
     with pytest.raises(InputError, match=reason):
         make().predict(pairs)

@@ -252,19 +252,14 @@ def look_ahead(parameters):
     return paddle.incubate.LookAhead(paddle.optimizer.SGD(0.005, parameters))
 
 
-@pytest.mark.parametrize(
-    "kind, reason",
-    [
-        (creating(lambda parameters: None), "of Mine returned NoneType; return an optimizer"),
-        (creating(paddle.optimizer.LBFGS), f"returned LBFGS; {OTHER}"),
-        (creating(look_ahead), f"returned LookAhead; {OTHER} and LookAhead"),
-        (
-            creating(lambda parameters: paddle.optimizer.SGD(0.5, parameters)),
-            "the optimizer has the learning rate 0.5, and its steps have that of learning_rate=0.005",
-        ),
-        (TwoSchedulers, "the optimizer has a ExponentialDecay, and there is a StepDecay"),
-    ],
-)
+@pytest.mark.parametrize("kind, reason", [
+    (creating(lambda parameters: None), "of Mine returned NoneType; return an optimizer"),
+    (creating(paddle.optimizer.LBFGS), f"returned LBFGS; {OTHER}"),
+    (creating(look_ahead), f"returned LookAhead; {OTHER} and LookAhead"),
+    (creating(lambda parameters: paddle.optimizer.SGD(0.5, parameters)),
+     "the optimizer has the learning rate 0.5, and its steps have that of learning_rate=0.005"),
+    (TwoSchedulers, "the optimizer has a ExponentialDecay, and there is a StepDecay"),
+])  # fmt: skip
 def test_optimizers_of_a_subclass_that_do_not_fit_are_refused(make, kind, reason):
     with pytest.raises(InputError, match=reason):
         make(kind).train()
@@ -381,22 +376,16 @@ def test_a_pair_of_inputs_and_labels_is_a_batch(make):
     assert found.token_type_ids.tolist() == inputs["token_type_ids"] and found.labels.tolist() == [1]
 
 
-@pytest.mark.parametrize(
-    "batch, reason",
-    [
-        (
-            {"input_ids": [[1, 2]], "labels": [0], "weights": [1]},
-            "a batch of input_ids, labels, weights; give",
-        ),
-        ({"input_ids": [[1, 2]]}, "a batch of input_ids; give input_ids, token_type_ids, labels"),
-        (["a"], "a list, no batch"),
-        (3, "a int, no batch"),
-        ([[[1, 2]], [[0]], [1]], r"input_ids \(1, 2\), token_type_ids \(1, 1\)"),
-        ({"input_ids": [[1, 99]], "labels": [0]}, "input_ids that are no whole numbers from 0 to"),
-        ({"input_ids": [[1, 2]], "labels": [2]}, "labels that are no whole numbers from 0 to 1"),
-        ({"input_ids": [[1] * 200], "labels": [1]}, "rows of 200 tokens; the model takes 128"),
-    ],
-)
+@pytest.mark.parametrize("batch, reason", [
+    ({"input_ids": [[1, 2]], "labels": [0], "weights": [1]}, "a batch of input_ids, labels, weights; give"),
+    ({"input_ids": [[1, 2]]}, "a batch of input_ids; give input_ids, token_type_ids, labels"),
+    (["a"], "a list, no batch"),
+    (3, "a int, no batch"),
+    ([[[1, 2]], [[0]], [1]], r"input_ids \(1, 2\), token_type_ids \(1, 1\)"),
+    ({"input_ids": [[1, 99]], "labels": [0]}, "input_ids that are no whole numbers from 0 to"),
+    ({"input_ids": [[1, 2]], "labels": [2]}, "labels that are no whole numbers from 0 to 1"),
+    ({"input_ids": [[1] * 200], "labels": [1]}, "rows of 200 tokens; the model takes 128"),
+])  # fmt: skip
 def test_what_is_no_batch_is_refused(make, batch, reason):
     with pytest.raises(InputError, match=f"loader gave {reason}"):
         batch_of(batch, "loader", make().model.spec)

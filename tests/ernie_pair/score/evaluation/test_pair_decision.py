@@ -193,17 +193,12 @@ def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
     assert evaluated(folder)["thresholds"]["saved"]["is_judged_file"]
 
 
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"save_temperature": True}, "fitted on the file that is judged is not saved; .* calibrate_on FILE"),
-        (
-            {"save_temperature": True, "calibrate_on": "copy.tsv"},
-            "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs",
-        ),
-        ({"tune_on": "ones.tsv"}, "tune_on .*ones.tsv has no pair of class 0, so no threshold"),
-    ],
-)
+@pytest.mark.parametrize("flags, reason", [
+    ({"save_temperature": True}, "fitted on the file that is judged is not saved; .* calibrate_on FILE"),
+    ({"save_temperature": True, "calibrate_on": "copy.tsv"},
+     "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs"),
+    ({"tune_on": "ones.tsv"}, "tune_on .*ones.tsv has no pair of class 0, so no threshold"),
+])  # fmt: skip
 def test_biased_or_undefined_calibration_is_not_saved(folder, flags, reason):
     shutil.copy(folder / "test.tsv", folder / "copy.tsv")
     (folder / "ones.tsv").write_text("今\t天\t1\n", encoding="utf-8")
