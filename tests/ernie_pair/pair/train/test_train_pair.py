@@ -13,17 +13,13 @@ from run_files import events, files_of
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 from visualdl import LogReader
 
-from data_tools.files.atomic_files import own_name
-from data_tools.files.errors import CheckpointError, InputError, MachineError
+from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.train.best_model import BestModel
 
 
 @pytest.fixture
@@ -227,44 +223,6 @@ def test_new_frequencies_or_a_moved_file_change_nothing(tmp_path, short):
     before, moved = files_of(last, without=()), shutil.copy(short.config.train_file, tmp_path / "moved.tsv")
     train_pair(replace(short.config, train_file=str(moved), eval_freq=1, logging_freq=9))
     assert files_of(last, without=()) == before
-
-
-def best_model(folder, write=None):
-    write = write or (lambda draft: (draft / "weights").write_text("w"))
-    return BestModel(folder, write, World(), lambda values: values)
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_the_first_of_equal_best_models_is_kept(tmp_path):
-    state, written = TrainState(), []
-    best = best_model(tmp_path, lambda draft: written.append(draft))
-    for value in (0.5, 0.5, 0.4, 0.7, 0.7):
-        best.judge(state, {"accuracy": value})
-    assert len(written) == 2 and state.best_metric == 0.7
-    assert names(tmp_path) == ["best", "best-accuracy-0.7000"]
-    assert best.folder() == tmp_path / "best-accuracy-0.7000"
-
-
-def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
-    state = TrainState()
-    best_model(tmp_path).judge(state, {"accuracy": 0.5})
-
-    def full_disk(draft):
-        (draft / "weights").write_text("w")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(MachineError, match="No space left on device"):
-        best_model(tmp_path, full_disk).judge(state, {"accuracy": 0.6})
-    assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
-
-
-def test_leftovers_of_a_killed_best_model_write_are_removed(tmp_path):
-    (tmp_path / own_name(".tmp-best-accuracy-0.4000")).mkdir()
-    best_model(tmp_path).judge(TrainState(), {"accuracy": 0.5})
-    assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
 
 
 def test_evaluating_the_best_model_gives_the_accuracy_it_names(tmp_path, long, best, capsys):
