@@ -86,12 +86,6 @@ def test_random_csv_rows_survive_a_round_trip(tmp_path):
         assert rows_in(path) == rows
 
 
-def test_quotes_are_plain_text_in_a_tsv(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text('"左, 上"\t"右""\t1\n', encoding="utf-8")
-    assert rows_in(path) == [('"左, 上"', '"右""', 1)]
-
-
 GOOD = '"左\n上",右,1\n'
 BAD_CSV = {
     "empty text": ("左,,1\n", "sentence2 is empty"),

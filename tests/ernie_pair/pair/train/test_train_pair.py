@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from killed_runs import killed_after
 from run_files import events, files_of
-from tiny_pair import VOCAB, train_config, write_model, write_pairs
+from tiny_pair import train_config, write_model, write_pairs
 from visualdl import LogReader
 
 from data_tools.files.errors import CheckpointError, InputError
@@ -245,17 +245,6 @@ def test_predictions_have_a_header_and_a_line_per_row_in_order(tmp_path, best, l
     assert sum(label == str(number % 2) for number, (_, label) in enumerate(rows)) > 28
 
 
-def test_unlabelled_json_lines_and_tsv_give_equal_predictions(tmp_path, best):
-    tsv = write_pairs(tmp_path / "test.tsv", 9, seed=2, labels=False)
-    lines = [line.split("\t") for line in tsv.read_text(encoding="utf-8").splitlines()]
-    rows = [{"id": n, "sentence1": a, "sentence2": b} for n, (a, b) in enumerate(lines)]
-    (tmp_path / "test.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name in ("tsv", "json"):
-        out = str(tmp_path / f"{name}.out")
-        predict_pair(PredictConfig(best, str(tmp_path / f"test.{name}"), out, device="cpu"))
-    assert (tmp_path / "tsv.out").read_bytes() == (tmp_path / "json.out").read_bytes()
-
-
 def test_a_trained_model_can_be_the_start_of_another_run(tmp_path, long, best, capfd):
     start = {"model_name_or_path": best, "from_scratch": False, "output_dir": str(tmp_path)}
     train_pair(replace(long.config, **start, max_steps=1))
@@ -265,12 +254,6 @@ def test_a_trained_model_can_be_the_start_of_another_run(tmp_path, long, best, c
 
 
 BAD_TRAINING = [
-    ({"train_file": "absent.tsv"}, 2, "absent.tsv: no such file; give"),
-    ({"dev_file": "absent.tsv"}, 2, "absent.tsv: no such file; give"),
-    ({"train_file": "bad.tsv"}, 2, "bad.tsv:2: label '7' is not one of 0, 1; correct it"),
-    ({"dev_file": "bad.tsv"}, 2, "bad.tsv:2: label '7'"),
-    ({"train_file": "empty.tsv"}, 2, "empty.tsv: it holds no pairs; give at least one"),
-    ({"train_file": "gbk.tsv"}, 2, "gbk.tsv:1: not UTF-8 (byte 1 of the line is 0xb0)"),
     ({"from_scratch": False}, 2, "holds no weights"),
     ({"model_name_or_path": "absent/model"}, 2, "is not a folder; give one that holds config.json"),
     ({"model_name_or_path": "no-such-model"}, 2, "is neither a folder nor a built-in ernie model"),
@@ -282,7 +265,6 @@ BAD_TRAINING = [
 @pytest.fixture
 def bad_files(tmp_path, monkeypatch):
     """Files with errors, and the folder of a model without weights, in the working folder."""
-    (tmp_path / "bad.tsv").write_text("今\t天\t1\n今\t天\t7\n", encoding="utf-8")
     (tmp_path / "empty.tsv").write_text("")
     (tmp_path / "gbk.tsv").write_bytes("啊\t波\t1\n".encode("gb18030"))
     (write_model(tmp_path / "broken") / "model_state.pdparams").write_bytes(b"\x80\x04nonsense")
@@ -322,15 +304,3 @@ def test_evaluate_and_predict_report_bad_input_in_one_line(
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert not [path for path in tmp_path.iterdir() if "result" in path.name or path.name.startswith(".tmp")]
-
-
-def test_evaluation_needs_labels(tmp_path, best):
-    pairs = write_pairs(tmp_path / "test.tsv", 4, labels=False)
-    with pytest.raises(InputError, match=r"test\.tsv:1: no label; each row needs one of 0, 1"):
-        evaluate_pair(EvaluateConfig(best, str(pairs), str(tmp_path / "m.json"), device="cpu"))
-
-
-def test_a_training_file_with_one_class_gives_a_warning(tmp_path, config, capfd):
-    (tmp_path / "one.tsv").write_text(f"今\t天\t1\n{VOCAB[5]}\t天\t1\n", encoding="utf-8")
-    train_pair(replace(config, train_file=str(tmp_path / "one.tsv"), max_steps=1))
-    assert "one.tsv has no pair of class 0" in capfd.readouterr().err
