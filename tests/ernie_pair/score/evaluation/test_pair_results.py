@@ -141,22 +141,18 @@ def test_predictions_can_go_to_stdout_or_dev_null(world, tmp_path, name, capfd):
 
 def test_an_evaluation_records_which_kernels_it_used(world, tmp_path, capfd):
     pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
-    evaluate(world, pairs, tmp_path / "out.json", report=str(report), kernels="plain")
-    reason = "plain kernels of Paddle: --kernels plain"
-    for name in (tmp_path / "out.json", report / "report.json"):
-        assert json.loads(name.read_text())["kernels"] == reason
-    assert f"<dt>Computed by</dt><dd>{reason}</dd>" in (report / "report.html").read_text()
-    said = capfd.readouterr().err
-    assert " on cpu, " in said and ", 1 process" in said and reason in said
-
-
-def test_an_existing_report_needs_overwrite_true(world, tmp_path):
-    pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
     report.mkdir()
     (report / "report.html").write_text("mine")
     with pytest.raises(InputError, match=r"report\.html exists; pass overwrite=True"):
         evaluate(world, pairs, tmp_path / "out.json", report=str(report))
     assert (report / "report.html").read_text() == "mine" and not (tmp_path / "out.json").exists()
+    evaluate(world, pairs, tmp_path / "out.json", report=str(report), kernels="plain", overwrite=True)
+    reason = "plain kernels of Paddle: --kernels plain"
+    for name in (tmp_path / "out.json", report / "report.json"):
+        assert json.loads(name.read_text())["kernels"] == reason
+    assert f"<dt>Computed by</dt><dd>{reason}</dd>" in (report / "report.html").read_text()
+    log = capfd.readouterr().err
+    assert " on cpu, " in log and ", 1 process" in log and reason in log
 
 
 @pytest.mark.parametrize("name", ["compare.json", "test.jsonl", "plan.json"])
