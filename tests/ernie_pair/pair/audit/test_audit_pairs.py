@@ -233,18 +233,14 @@ def test_cleaning_a_csv_keeps_its_format_and_encoding(tmp_path, capsys):
 
 
 LAYOUTS = {
-    "header, CRLF, mark": (
-        "a.tsv",
-        b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n一\t二\t1\r\n三\t四\t0".encode(),
-        b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n三\t四\t0".encode(),
-    ),
-    "JSON": (
-        "a.jsonl",
-        '{"query": "一", "title": "二", "label":  1}\n{"title": "二", "query": "一", "label": 1}\n'.encode(),
-        '{"query": "一", "title": "二", "label":  1}\n'.encode(),
-    ),
+    "header, CRLF, mark": ("a.tsv",
+     b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n一\t二\t1\r\n三\t四\t0".encode(),
+     b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n三\t四\t0".encode()),
+    "JSON": ("a.jsonl",
+     '{"query": "一", "title": "二", "label":  1}\n{"title": "二", "query": "一", "label": 1}\n'.encode(),
+     '{"query": "一", "title": "二", "label":  1}\n'.encode()),
     "a last line without an end": ("a.csv", "一,二,1\n一,二,1".encode(), "一,二,1\n".encode()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name, content, cleaned", LAYOUTS.values(), ids=LAYOUTS)

@@ -88,19 +88,15 @@ def assert_same_weights(trainer, folder, before):
         np.testing.assert_array_equal(value, last[name], err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {**HALVES, "grad_clip": 0.05, "layer_decay": 0.8},
-        {"class_weights": "1,2.5", "rdrop_alpha": 1.0},
-        {"symmetric": "average", **HALVES},
-        {"use_amp": True, "amp_dtype": "float32"},
-        {"precision": "bf16"},
-        {"on_nan": "skip"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [
+    {},
+    {**HALVES, "grad_clip": 0.05, "layer_decay": 0.8},
+    {"class_weights": "1,2.5", "rdrop_alpha": 1.0},
+    {"symmetric": "average", **HALVES},
+    {"use_amp": True, "amp_dtype": "float32"},
+    {"precision": "bf16"},
+    {"on_nan": "skip"},
+], ids=str)  # fmt: skip
 def test_a_loop_over_parts_gives_the_numbers_of_the_trainer(same_as_trainer, changes):
     losses = []
 

@@ -209,16 +209,6 @@ class Notes(PairCallback):
         self.note("end", state, control)
 
 
-def test_callbacks_are_called_in_the_order_of_events(make):
-    notes = Notes()
-    make(own={"callbacks": [notes]}, logging_freq=3, max_steps=6).train()
-    saved = [("save", step, f"step_0000000{step}", True) for step in (4, 6)]
-    assert notes.heard == [
-        *(("evaluate", 0), ("log", 3), saved[0], ("evaluate", 5)),
-        *(("log", 6), ("evaluate", 6), saved[1], ("end", 6)),
-    ]
-
-
 @pytest.mark.parametrize("at", [("log", 3), ("evaluate", 5), ("save", 4)])
 def test_a_run_stopped_by_a_callback_resumes_unchanged(tmp_path, make, whole, at):
     notes = Notes(stop_at=at)
