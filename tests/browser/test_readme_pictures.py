@@ -78,7 +78,7 @@ def serve(start, browser):
 
 
 def test_picture_of_the_runs_page(run, browser, tmp_path):
-    run("plot", LINE / "pair", LINE / "pair_scratch", "--output", tmp_path / "runs.html")
+    run("plot", LINE / "pair", LINE / "pair_scratch", "--output_file", tmp_path / "runs.html")
     browser.open(tmp_path / "runs.html")
     browser.picture("plot", height=900)
 
@@ -110,6 +110,6 @@ def test_picture_of_the_model_comparison(run, browser, tmp_path):
 def test_picture_of_the_service(run, serve, browser, tmp_path):
     exported = tmp_path / "exported"
     run("export", "--model_path", LINE / "pair" / "best", "--output_dir", exported)
-    serve("?a=碎屏险能不能退呢&b=请问已经买了的碎屏险可以退吗", "serve", "--model", exported)
+    serve("?a=碎屏险能不能退呢&b=请问已经买了的碎屏险可以退吗", "serve", "--model_path", exported)
     browser.wait("return !document.getElementById('answer').hidden")
     browser.picture("try_it", height=980)

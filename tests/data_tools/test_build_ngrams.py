@@ -38,7 +38,7 @@ def folder(tmp_path):
 
 
 def build(folder, name="ngrams.txt", **flags):
-    settings = {"input_path": folder, "vocab_file": folder / "vocab.txt", "output_path": folder / name}
+    settings = {"input_path": folder, "vocab_file": folder / "vocab.txt", "output_file": folder / name}
     config = NgramsConfig(**{key: str(path) for key, path in settings.items()}, **flags)
     build_ngrams(config)
     return folder / name
@@ -147,7 +147,7 @@ def test_a_lexicon_is_read_only_with_its_own_vocabulary(folder):
 )
 def test_unusable_flags_or_input_are_refused_without_output(folder, flags, told):
     with pytest.raises(InputError) as caught:
-        words = {"input_path": folder, "vocab_file": folder / "vocab.txt", "output_path": folder / "n.txt"}
+        words = {"input_path": folder, "vocab_file": folder / "vocab.txt", "output_file": folder / "n.txt"}
         given = {**words, **flags}
         build_ngrams(
             parse_config(NgramsConfig, [w for key, value in given.items() for w in (f"--{key}", str(value))])
@@ -166,7 +166,7 @@ def test_the_command_builds_a_lexicon_from_a_text_corpus(tmp_path):
     write_vocab(tmp_path)
     sentence = '{"text": "我爱北京天安门。学习学习！hello world, ok12。"}\n'
     make(tmp_path, (sentence * 6).encode("utf-8"))
-    words = "--input_path out --vocab_file model/vocab.txt --output_path n.txt --sizes 9".split()
+    words = "--input_path out --vocab_file model/vocab.txt --output_file n.txt --sizes 9".split()
     done = subprocess.run(
         [sys.executable, "-m", "ernie_pair", "build", "ngrams", *words],
         cwd=tmp_path,

@@ -20,7 +20,7 @@ TEXT = "我爱北京，我爱学习。\nLearning is fun, learning learns 2022 20
 def make(tmp_path, content=TEXT, name="text.txt", **flags):
     source = tmp_path / name
     source.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-    build_vocab(VocabConfig(input_path=str(source), output_path=str(tmp_path / "vocab.txt"), **flags))
+    build_vocab(VocabConfig(input_path=str(source), output_file=str(tmp_path / "vocab.txt"), **flags))
     return WordPiece.from_file(tmp_path / "vocab.txt")
 
 
@@ -74,7 +74,7 @@ def test_every_process_makes_the_same_bytes(tmp_path):
     expected = make(tmp_path, f"{words}\n{words}\n").sha256
     program = (
         "import sys; from data_tools.build_vocab import *;"
-        "build_vocab(VocabConfig(input_path=sys.argv[1], output_path=sys.argv[2]))"
+        "build_vocab(VocabConfig(input_path=sys.argv[1], output_file=sys.argv[2]))"
     )
     for number in range(3):
         output = str(tmp_path / f"{number}.txt")
@@ -105,7 +105,7 @@ TWINLESS = [*CONTROL_TOKENS, "我", "##爱", "爱", "，", "a", "##a", "$", "$",
 def add_twins(folder, tokens, **flags):
     source = folder / "plain.txt"
     source.write_bytes("".join(token + "\n" for token in tokens).encode("utf-8"))
-    build_vocab(VocabConfig(add_twins_to=str(source), output_path=str(folder / "vocab.txt"), **flags))
+    build_vocab(VocabConfig(add_twins_to=str(source), output_file=str(folder / "vocab.txt"), **flags))
     return WordPiece.from_file(folder / "vocab.txt")
 
 
@@ -157,4 +157,4 @@ def test_adding_twins_to_an_invalid_vocabulary_is_refused(tmp_path):
 )
 def test_text_input_and_add_twins_to_are_mutually_exclusive(flags, message):
     with pytest.raises(InputError, match=message):
-        VocabConfig(output_path="b", **flags)
+        VocabConfig(output_file="b", **flags)

@@ -117,8 +117,8 @@ def test_forms_of_a_command_are_listed_and_leave_flags_as_typed(capsys):
     assert forms == ["show", "diff", "average"]
     assert run("help", "checkpoint", "diff") == 0
     assert "usage: ernie-pair checkpoint diff FIRST SECOND" in capsys.readouterr().out
-    words = ["audit", "text", "in.txt", "--output=--odd"]
-    assert form_of(words, ["audit text", "audit pairs"]) == ("audit text", ["in.txt", "--output=--odd"])
+    words = ["audit", "text", "in.txt", "--output_dir=--odd"]
+    assert form_of(words, ["audit text", "audit pairs"]) == ("audit text", ["in.txt", "--output_dir=--odd"])
 
 
 # --- what `import ernie_pair` offers, at run time and to type checkers

@@ -24,7 +24,6 @@ from ernie_pair.__main__ import COMMANDS, _run
 from ernie_pair.commands import config_class_of
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.score.evaluation.predict_pair import RunConfig
 from ernie_pair.search.build_index import IndexConfig
 
 
@@ -100,12 +99,12 @@ def test_index_search_and_embed_read_stdin(run_here, trained, tmp_path, monkeypa
     use_embedder(monkeypatch, HashEmbedder())
     texts = texts_of(20)
     index = ["--output_dir", tmp_path / "index", "--model_path", "any", "--kind", "flat"]
-    _, told, code = run_here("index", "--texts_file", "-", *index, given="\n".join(texts))
+    _, told, code = run_here("index", "--input_file", "-", *index, given="\n".join(texts))
     assert code == 0, told
-    assert load_config(IndexConfig, tmp_path / "index" / CONFIG_YAML).texts_file == "-"
+    assert load_config(IndexConfig, tmp_path / "index" / CONFIG_YAML).input_file == "-"
     search = ["search", "--index", tmp_path / "index", "--model_path", "any", "--top_k", "1"]
     rows = [json.dumps({"id": f"q{number}", "text": text}) for number, text in enumerate(texts[:3])]
-    files = ["--queries_file", "-", "--answers_file", "-"]
+    files = ["--input_file", "-", "--output_file", "-"]
     shown, told, code = run_here(*search, *files, given="\n".join(rows))
     assert code == 0, told
     answers = [json.loads(line) for line in shown.splitlines()]
@@ -146,7 +145,7 @@ def test_the_pair_flag_predicts_one_pair(command, trained, exported, capfd):
 
 
 def test_a_bad_row_of_stdin_is_reported(exported, run_here):
-    words = ("run", "--model", exported, "--input_file", "-", "--output_file", "-")
+    words = ("predict", "--model_path", exported, "--input_file", "-", "--output_file", "-")
     shown, told, code = run_here(*words, given="a\tb\nonly one\n")
     assert (shown, code) == ("", 2) and "error: standard input:2: " in told and told.count("\n") == 1
     shown, told, code = run_here(*words, "--on_bad_row", "skip", given="a\tb\nonly one\n")
@@ -172,7 +171,7 @@ def test_an_audit_of_stdin_shows_no_temporary_file_name(run_here, tmp_path):
 
 
 def test_an_error_in_a_pair_names_the_pair_flag(exported, capfd):
-    assert exit_code_of(lambda: _run(["run", "--model", str(exported), "--pair", "", "b"])) == 2
+    assert exit_code_of(lambda: _run(["predict", "--model_path", str(exported), "--pair", "", "b"])) == 2
     assert capfd.readouterr().err.startswith("error: --pair: ")
 
 
@@ -209,7 +208,7 @@ def streams_of(config_class):
 def test_every_command_with_stream_flags_handles_streams(name):
     module, function, _, _ = COMMANDS[name]
     takes = getattr(getattr(import_module(module), function), "takes_streams", False)
-    assert takes or name == "fill-mask"  # which reads each line as it comes
+    assert takes or name == "predict", "mlm"  # which reads each line as it comes
 
 
 @pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
@@ -242,9 +241,9 @@ def asked(config):
         ),
         (lambda: PredictConfig("x", "a"), "^output_file is missing; give it"),
         (lambda: PredictConfig("x", "a", "b", pair=["a", "b"]), "^pair and input_file exclude each other"),
-        (lambda: RunConfig("x", output_file="b", pair=["a", "b"]), "^pair and output_file exclude each"),
-        (lambda: RunConfig("x", pair=["a"]), "^pair takes 2 words, not 1; correct it"),
-        (lambda: RunConfig("x", pair="ab"), "^pair takes a list"),
+        (lambda: PredictConfig("x", output_file="b", pair=["a", "b"]), "^pair and output_file exclude each"),
+        (lambda: PredictConfig("x", pair=["a"]), "^pair takes 2 words, not 1; correct it"),
+        (lambda: PredictConfig("x", pair="ab"), "^pair takes a list"),
     ],
 )
 def test_invalid_combinations_with_pair_are_refused(make, message):
@@ -254,7 +253,7 @@ def test_invalid_combinations_with_pair_are_refused(make, message):
 
 @pytest.mark.parametrize("words", ["--pair a", "--pair", "--pair a --scores true", "--pair -5 -3"])
 def test_a_pair_without_two_texts_is_a_one_line_error(words, capsys):
-    assert exit_code_of(lambda: _run(["run", "--model", "x", *words.split()])) == 2
+    assert exit_code_of(lambda: _run(["predict", "--model_path", "x", *words.split()])) == 2
     cure = "correct it, or put texts that begin with - into a file for --input_file"
     assert capsys.readouterr().err == f"error: --pair: expected 2 arguments; {cure}\n"
 

@@ -13,8 +13,7 @@ from run_files import events, files_of
 from waiting import until
 
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pair.train.train_pair import PairJob, train_pair
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.pretrain import pretrain
 from ernie_pair.pretrain.pretrain_job import PretrainJob

@@ -57,7 +57,7 @@ CASES = {
     ),
     "embed": Case("--model_path model --input_file texts.txt --output_dir OUT --dtype int8", "OUT"),
     "index": Case(
-        "--texts_file texts.txt --model_path model --output_dir OUT",
+        "--input_file texts.txt --embedding_model model --output_dir OUT",
         r"vectors-\w+\.npy",
         3,
         {f"{SEARCH}.build_index": {"CHUNK": 20}, f"{SEARCH}.vector_chunks": {"CHUNK": 20}},

@@ -6,9 +6,9 @@ from launched import launch
 from tiny_embedding import embedding_job, gradients_of_next, run_steps, write_files
 from tiny_pair_job import weights
 
-from ernie_pair.embedding.train.embedding_job import vectors_of_rows
+from ernie_pair.embedding.train.train_embedding import vectors_of_rows
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.train.process_group import SingleProcess, join_process_group
+from ernie_pair.train.process_group import ProcessGroup, join_process_group
 
 pytestmark = pytest.mark.ranks
 
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one(folder):
     flags = {name: {**VARIANTS[name], "batch_size": 32} for name in VARIANTS}
-    return {name: run_layout(folder, SingleProcess(), flags[name]) for name in VARIANTS}
+    return {name: run_layout(folder, ProcessGroup(), flags[name]) for name in VARIANTS}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.world import World, launched_world
-from ernie_pair.train.process_group import SingleProcess, join_process_group
+from ernie_pair.train.process_group import ProcessGroup, join_process_group
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
@@ -93,7 +93,7 @@ def folder(tmp_path_factory):
 def one(folder):
     """One process without accumulation: {variant: its final arrays}."""
     return {
-        name: run_job(folder, SingleProcess(), folder / f"one.{name}", **job_of(name)) for name in VARIANTS
+        name: run_job(folder, ProcessGroup(), folder / f"one.{name}", **job_of(name)) for name in VARIANTS
     }
 
 
@@ -113,7 +113,7 @@ def two(folder, one):
         jobs[f"plain-{name}-recompute"] = job_of("plain", {**flags, "use_recompute": True})
     jobs["plain-4x2-read together"] = job_of("plain", {**LAYOUTS["4x2"], "sync_freq": 100})
     jobs["rdrop-4x2"] = {"flags": {"dropout": 0.1, "rdrop_alpha": 1.0, **LAYOUTS["4x2"]}}
-    run_job(folder, SingleProcess(), folder / "half", {**PLAIN, **VARIANTS["clipped"]}, updates=3)
+    run_job(folder, ProcessGroup(), folder / "half", {**PLAIN, **VARIANTS["clipped"]}, updates=3)
     resumed = {"first": 4, "resume": folder / "half" / "checkpoints" / "step_00000003"}
     jobs["clipped-4x2-resumed"] = job_of("clipped", LAYOUTS["4x2"], **resumed)
     jobs["clipped-4x2-stage2-resumed"] = job_of("clipped", sharded, **resumed)
@@ -189,8 +189,8 @@ def test_each_process_writes_its_own_shard_of_optimizer_state(folder, two, name)
 @pytest.mark.parametrize("name", ["clipped-8-stage2", "plain-4x2-offload", "scaled-4x2"])
 def test_one_process_resumes_from_the_state_of_several(folder, one, two, name):
     job = {**job_of(name.split("-")[0]), "updates": UPDATES + 2}
-    whole = run_job(folder, SingleProcess(), folder / f"{name}.whole", **job)
+    whole = run_job(folder, ProcessGroup(), folder / f"{name}.whole", **job)
     resume = folder / f"two.{name}" / "checkpoints" / f"step_{UPDATES:08d}"
-    rest = run_job(folder, SingleProcess(), folder / f"{name}.rest", **job, first=UPDATES + 1, resume=resume)
+    rest = run_job(folder, ProcessGroup(), folder / f"{name}.rest", **job, first=UPDATES + 1, resume=resume)
     assert difference(rest, whole) < BOUND
     assert rest["learning_rate"].tolist() == whole["learning_rate"][UPDATES:].tolist()

@@ -230,7 +230,7 @@ def test_every_layout_matches_one_process_with_ngram_masking(folder):
     settings = {"ngram_lexicon": str(folder / "ngrams.txt")}
     paths = {"input_path": folder / "data", "vocab_file": folder / "model" / "vocab.txt"}
     paths = {name: str(path) for name, path in paths.items()}
-    build_ngrams(NgramsConfig(**paths, output_path=settings["ngram_lexicon"], sizes="9 4", overwrite=True))
+    build_ngrams(NgramsConfig(**paths, output_file=settings["ngram_lexicon"], sizes="9 4", overwrite=True))
     one = one_and_scaled(folder, **settings)
     assert one["cls.ngrams.weight"].shape[0] == 13
     results = results_of(folder, 2, layouts_of(2, merges=(1, 2)), **settings)

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.recipes, pytest.mark.slow, pytest.mark.timeout(1200)]
 def test_a_quick_check_of_the_cpu_passes(tmp_path):
     temporary, output = tmp_path / "tmp", tmp_path / "check.json"
     temporary.mkdir()
-    words = ["check", "--gpu", "--device", "cpu", "--quick", "--output", str(output)]
+    words = ["check", "--gpu", "--device", "cpu", "--quick", "--output_file", str(output)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     done = subprocess.run(
         [sys.executable, "-m", "ernie_pair", *words], env=environment, capture_output=True, text=True

@@ -93,7 +93,7 @@ MADE_BEFORE = {
     "output/first/config.yaml": "ernie-pair train --model_name_or_path ernie-1.0 --train_file train.tsv"
     " --dev_file dev.tsv --output_dir output/first --max_steps 2 --max_seq_len 32 --device cpu",
     "output/mine": "OUTPUT=output/mine DATA=data MODEL=my_model NPROC=1 sh scripts/run_pretrain_static.sh",
-    '"faq.index"': "ernie-pair index --texts_file faq.tsv --model_path embedder --output_dir faq.index",
+    '"faq.index"': "ernie-pair index --input_file faq.tsv --embedding_model embedder --output_dir faq.index",
     '"ship"': "ernie-pair export --model_path output/pair/best-accuracy-* --output_dir ship",
 }
 OUTPUTS = re.compile(r"(?:--(?:output|output_file|output_dir|report|output_prefix) |\bOUT(?:PUT)?=)(\S+)")
@@ -264,7 +264,7 @@ def test_a_shell_block_runs(block, here, environment):
         if shutil.which("curl") is None:
             pytest.skip("there is no curl on this machine")
         sh("ernie-pair export --model_path output/pair/best-accuracy-* --output_dir ship", here, environment)
-        serve("ernie-pair serve --model ship --port 8000", here, environment, block.commands)
+        serve("ernie-pair serve --model_path ship --port 8000", here, environment, block.commands)
         return
     for command in block.commands:
         if elsewhere(command):

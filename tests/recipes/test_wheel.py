@@ -85,7 +85,7 @@ def test_the_installed_package_is_the_wheel_and_knows_its_url(installed, wheel, 
     assert all(Path(file).is_relative_to(installed.parent) for file in files)
     assert command.strip() == f"pip install 'ernie-pair[serve] @ {wheel.as_uri()}'"
     said = run(installed / "ernie-pair", "--help", cwd=empty)
-    assert all(f"  {name} " in said for name in ("quickstart", "check", "text-to-json", "build vocab"))
+    assert all(f"  {name} " in said for name in ("quickstart", "check", "prepare", "build vocab"))
 
 
 CHOOSE = """

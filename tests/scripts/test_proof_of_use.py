@@ -500,7 +500,7 @@ def data(tmp_path_factory):
         part = "train" if name.endswith("train") else "dev"
         shutil.copy(folder / "sample" / "pairs" / f"{part}.tsv", folder / "pairs" / f"{name}.tsv")
     vocab = folder / "vocab" / "ernie_1.0_zh.txt"
-    assert command("build", "vocab", f"--input_path={folder}/text", f"--output_path={vocab}").code == 0
+    assert command("build", "vocab", f"--input_path={folder}/text", f"--output_file={vocab}").code == 0
     return folder
 
 

@@ -351,7 +351,7 @@ def test_the_command_prints_and_writes_the_report(tmp_path, capsys):
     write(folder / "a.txt", "重复的一行", "重复的一行", "有\u200b零宽", "我說話", written(50, 1))
     write(folder / "b.txt", written(50, 1) + "甲")
     output = tmp_path / "report"
-    _run(["audit", "text", str(folder), str(folder / "a.txt"), "--output", str(output)])
+    _run(["audit", "text", str(folder), str(folder / "a.txt"), "--output_dir", str(output)])
     shown = capsys.readouterr().out
     assert "text           2 files, 6 paragraphs, 0 empty lines" in shown
     assert f"2 times  {folder}/a.txt:1  重复的一行" in shown

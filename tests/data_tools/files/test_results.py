@@ -374,7 +374,7 @@ def trans(folder, **flags):
 
 
 def vocabulary(folder, **flags):
-    build_vocab(VocabConfig(input_path=str(folder / "raw.txt"), output_path=str(folder / "v.txt"), **flags))
+    build_vocab(VocabConfig(input_path=str(folder / "raw.txt"), output_file=str(folder / "v.txt"), **flags))
 
 
 def model(folder, **flags):
@@ -510,7 +510,7 @@ def test_a_vocabulary_that_the_user_built_is_never_rebuilt(tmp_path, prepare):
     source.write_text(
         "\n".join([*CONTROL_TOKENS[:4], *"我爱北京天安门学习。", CONTROL_TOKENS[4], ""]), "utf-8"
     )
-    build_vocab(VocabConfig(add_twins_to=str(source), output_path=str(twins)))
+    build_vocab(VocabConfig(add_twins_to=str(source), output_file=str(twins)))
     before = twins.read_bytes()
     code, said = prepare("--overwrite", "true", VOCAB=str(twins))
     assert code == 0 and "vocab.txt: " not in said and twins.read_bytes() == before
@@ -520,9 +520,9 @@ def test_a_vocabulary_that_the_user_built_is_never_rebuilt(tmp_path, prepare):
 def test_a_result_from_another_source_names_it(tmp_path, first, second):
     source, made = tmp_path / "vocab.txt", str(tmp_path / "made.txt")
     source.write_text("\n".join([*CONTROL_TOKENS[:4], *"我爱北京", CONTROL_TOKENS[4], ""]), encoding="utf-8")
-    build_vocab(VocabConfig(output_path=made, **{first: str(source)}))
+    build_vocab(VocabConfig(output_file=made, **{first: str(source)}))
     with pytest.raises(InputError, match=f"it was made from {first}\\)$"):
-        build_vocab(VocabConfig(output_path=made, **{second: str(source)}))
+        build_vocab(VocabConfig(output_file=made, **{second: str(source)}))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -18,8 +18,8 @@ from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig
 from data_tools.options.cli import parse_config
 from data_tools.trans_to_json import TransConfig
+from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.score.evaluation.predict_pair import RunConfig
 from ernie_pair.search.build_index import IndexConfig
 
 
@@ -332,11 +332,11 @@ def test_an_empty_output_path_is_refused(config_class, flag, nothing):
     [
         (TransConfig, ["--json_key", "\udcff"]),
         (TransConfig, ["--doc_spliter", "a\udcff"]),
-        (RunConfig, ["--pair", "甲", "\udcff"]),
+        (PredictConfig, ["--pair", "甲", "\udcff"]),
     ],
 )
 def test_a_text_that_is_not_utf8_is_refused(config_class, words):
-    given = [] if config_class is RunConfig else needed(config_class)
+    given = [] if config_class is PredictConfig else needed(config_class)
     with pytest.raises(InputError, match=rf"^{words[0][2:]} is not UTF-8 \(it contains \\udcff\); give it"):
         parse_config(config_class, [*given, *(["--model", "x"] if not given else []), *words])
 

@@ -189,7 +189,7 @@ def test_build_vocab_replaces_bad_bytes_on_demand(tmp_path):
     (tmp_path / "raw.txt").write_bytes("我爱我\n".encode() + b"\xff\n")
     settings = {
         "input_path": str(tmp_path / "raw.txt"),
-        "output_path": str(tmp_path / "v.txt"),
+        "output_file": str(tmp_path / "v.txt"),
         "min_count": 1,
     }
     with pytest.raises(InputError, match=r"raw\.txt:2: not UTF-8"):

@@ -37,7 +37,7 @@ from ernie_pair.pretrain.convert.convert import ConvertConfig
 from ernie_pair.score.embeddings.embed import embed
 from ernie_pair.score.embeddings.export_embedding import export_embedding
 from ernie_pair.score.evaluation.inference_model import InferenceModel
-from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair
 from ernie_pair.search import search_texts
@@ -267,7 +267,7 @@ def model(tmp_path):
 
 
 def run(model, out):
-    predict_exported(RunConfig(model, "pairs.tsv", out / "predictions.tsv"))
+    predict_pair(PredictConfig(model, "pairs.tsv", out / "predictions.tsv"))
 
 
 def export(model, out):
@@ -283,7 +283,7 @@ def index_of_vectors(model, out):
 
 
 def search(model, out):
-    files = {"queries_file": "queries.txt", "answers_file": out / "answers.jsonl"}
+    files = {"input_file": "queries.txt", "output_file": out / "answers.jsonl"}
     search_texts._results(
         search_texts.SearchConfig(index=out / "index", model_path=model, **files)
     ).are_done()

@@ -117,7 +117,7 @@ def test_stored_models_predict_and_results_are_known_as_done(stored):
 def test_a_stored_index_gives_the_hits_it_gave(stored):
     pytest.importorskip("faiss")
     folder = stored / "index"
-    out, _ = run(folder, "search", "--index=index", "--model_path=model", "--query=今天", "--top_k=3")
+    out, _ = run(folder, "search", "--index=index", "--embedding_model=model", "--text=今天", "--top_k=3")
     hits, expected = (
         [line.split("\t") for line in text.splitlines()]
         for text in (out, (folder / "hits.txt").read_text("utf-8"))

@@ -36,7 +36,7 @@ def test_samples_are_shown_by_the_options_of_pretraining(world, capsys):
 
 
 def test_output_receives_a_json_report_and_a_plot(world, tmp_path, capsys):
-    inspect(world, "--output", tmp_path)
+    inspect(world, "--output_dir", tmp_path)
     report = json.loads((tmp_path / "inspect.json").read_text(encoding="utf-8"))
     assert report["samples"] == 80 and abs(report["mask_rate"] - 0.15) < 0.05
     assert sum(report["lengths"].values()) == 80 and abs(sum(report["shown"].values()) - 1) < 1e-9
@@ -106,7 +106,7 @@ def test_a_vocabulary_alone_shows_pairs_too(tmp_path, capsys):
     [
         (("--seed", 3), "seed=3 is for a corpus, and .*pairs.tsv is a file of pairs; leave it out"),
         (("--masked_lm_prob", 0.5), "masked_lm_prob=0.5 is for a corpus"),
-        (("--output", "here"), "output here is for a corpus"),
+        (("--output_dir", "here"), "output_dir here is for a corpus"),
         (("--max_seq_len", 512), "max_seq_len=512 is more than the model's 128 positions"),
         (("--label", "没有"), "pairs.tsv:1: no column '没有'"),
     ],

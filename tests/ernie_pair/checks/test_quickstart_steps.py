@@ -54,7 +54,7 @@ def test_the_quickstart_runs_its_seven_steps_in_order(program, config, tmp_path,
     monkeypatch.setattr(running, "cpu_threads", lambda: 7)
     quickstart(config)
     words = [line.split()[0] for line in asked()]
-    assert words[:5] == ["make-sample", "text-to-json", "build", "create-corpus", "new-model"]
+    assert words[:4] == ["make-sample", "build", "prepare", "new-model"]
     assert words[5:] == ["launch", "convert", "train", "train", "evaluate", "evaluate", "predict"]
     said = capsys.readouterr()
     assert [line[:5] for line in said.err.splitlines() if line] == [f"[{n}/7]" for n in range(1, 8)]
@@ -133,7 +133,7 @@ def test_the_check_says_ok_for_each_part(program, capsys):
     check(CheckConfig(device="cpu"))
     *lines, last = capsys.readouterr().out.splitlines()
     assert last == "PASSED   all 10 steps"
-    names = "doctor make-sample text-to-json build create-corpus new-model pretrain convert train predict"
+    names = "doctor make-sample build prepare new-model pretrain convert train predict"
     assert [line.split()[:2] for line in lines] == [["OK", name] for name in names.split()]
 
 

@@ -25,7 +25,7 @@ from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 ASKED = """
 import asyncio, httpx
@@ -44,7 +44,7 @@ async def ask(predictor):
 predictor = PairPredictor(model)
 answer = asyncio.run(ask(predictor)).json()
 assert answer["labels"] == predictor.predict([("今", "天")]).labels, answer
-_run(["run", "--model", model, "--input_file", pairs, "--output_file", output])
+_run(["predict", "--model_path", model, "--input_file", pairs, "--output_file", output])
 try:
     from ernie_pair import PairTrainer
 except ImportError as error:
@@ -309,7 +309,7 @@ def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
     ):
         PairPredictor(trained)
     with pytest.raises(InputError, match="threads=-1 is below 0"):
-        RunConfig("m", "i", "o", threads=-1)
+        PredictConfig("m", "i", "o", threads=-1)
 
 
 def write_texts(path):
@@ -329,7 +329,7 @@ def test_the_run_command_writes_the_same_as_predict(tmp_path, trained, exported,
         str(tmp_path / "ours"),
         str(tmp_path / "theirs"),
     )
-    predict_exported(RunConfig(str(exported), texts, ours, scores=scores))
+    predict_pair(PredictConfig(str(exported), texts, ours, scores=scores))
     flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": scores}
     predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
     (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
@@ -405,7 +405,7 @@ def test_bad_command_input_is_a_one_line_error(tmp_path, exported, monkeypatch, 
         "output_file": "out",
         **changes,
     }
-    assert exit_code_of(lambda: predict_exported(RunConfig(**flags))) == code
+    assert exit_code_of(lambda: predict_pair(PredictConfig(**flags))) == code
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"]

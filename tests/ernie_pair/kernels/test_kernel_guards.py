@@ -21,7 +21,7 @@ from paddle import nn
 
 from data_tools.files.errors import InputError
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.kernels.embeddings import FusedEmbeddings
+from ernie_pair.kernels.encoder_layer import FusedEmbeddings
 from ernie_pair.kernels.library import PRECISIONS, Kernels, WorkspacePool, open_kernels
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tiny_pair import toy_rows
+from tiny_pair import toy_rows, write_rows
 from tiny_ship import write_trained
 
 from data_tools.files.errors import InputError
@@ -29,9 +29,7 @@ from ernie_pair.pair.data.pair_file import read_pairs
 
 def write(path, rows):
     """rows: `a=b` is a pair labelled as the same, `a/b` as different; each letter is a text."""
-    cells = [(row[0], row[2], int(row[1] == "=")) for row in rows.split()]
-    path.write_text("".join("\t".join(map(str, cell)) + "\n" for cell in cells), encoding="utf-8")
-    return path
+    return write_rows(path, ((row[0], row[2], int(row[1] == "=")) for row in rows.split()))
 
 
 def graph_of(tmp_path, rows):
@@ -92,14 +90,13 @@ def test_per_text_limits_the_new_pairs_of_a_text(tmp_path):
 
 def test_texts_of_the_same_group_are_never_neighbours(tmp_path):
     rows = [("天天气真好", "天天气很好", 1), ("天天气很好", "天天气不好", 1), ("天天气真好", "天天气来去", 0)]
-    path = tmp_path / "train.tsv"
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    path = write_rows(tmp_path / "train.tsv", rows)
     graph = TextGraph(coded({"train": read_pairs(path, 2)})["train"], 1)
-    kept = KeptBlocks(tmp_path / "out.tsv", {})
-    found = nearest(Ngrams(graph.texts), graph.group, Range(0.01, 1.0, 5), kept)
+    found = nearest(
+        Ngrams(graph.texts), graph.group, Range(0.01, 1.0, 5), KeptBlocks(tmp_path / "out.tsv", {})
+    )
     others = {(node, other) for node, row in enumerate(found) for other in row["node"].tolist() if other >= 0}
-    group = graph.group
-    assert others and all(group[one] != group[other] for one, other in others)
+    assert others and all(graph.group[one] != graph.group[other] for one, other in others)
 
 
 def test_common_ngrams_are_used_if_there_are_no_rare_ones(caplog):
@@ -115,16 +112,14 @@ def test_common_ngrams_are_used_if_there_are_no_rare_ones(caplog):
 
 
 class Fake:
-    """Embeds texts as points on a circle, by their number."""
+    """Embeds texts as points on a circle, by their number; with roles, queries half a step further on."""
 
-    def __init__(self):
-        self.asked = 0
-
-    has_roles = False
+    def __init__(self, has_roles=False):
+        self.has_roles = has_roles
 
     def unit_vectors(self, texts, role):
-        self.asked += len(texts)
-        angles = np.array([int(text) for text in texts]) * 0.1
+        shift = 0.5 if self.has_roles and role == "query" else 0
+        angles = (np.array([int(text) for text in texts]) + shift) * 0.1
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
@@ -164,9 +159,7 @@ def train(tmp_path):
     """Toy pairs, every other of which shares a text with the one before."""
     rows = list(toy_rows(60, seed=4))
     rows = [(rows[i - 1][1] if i % 2 else rows[i][0], *rows[i][1:]) for i in range(60)]
-    path = tmp_path / "train.tsv"
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_rows(tmp_path / "train.tsv", rows)
 
 
 def mine(train, out, **flags):
@@ -221,11 +214,7 @@ def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "limits, cure",
-    [
-        ((0.98, 1.0), "lower --min_similarity"),
-        ((0.0, 1e-9), "raise --max_similarity"),
-    ],
+    "limits, cure", [((0.98, 1.0), "lower --min_similarity"), ((0.0, 1e-9), "raise --max_similarity")]
 )
 def test_no_near_pair_reports_the_similarities_found(train, tmp_path, capfd, limits, cure):
     asked = dict(zip(("min_similarity", "max_similarity"), limits))
@@ -296,22 +285,10 @@ def test_invalid_mining_inputs_are_rejected(train, tmp_path, flags, message):
     assert not out.exists()
 
 
-class WithRoles(Fake):
-    """Embeds a text that asks half a step further on."""
-
-    has_roles = True
-
-    def unit_vectors(self, texts, role):
-        shift = 0.5 if role == "query" else 0
-        angles = (np.array([int(text) for text in texts]) + shift) * 0.1
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
 def test_a_text_asks_as_a_query_and_is_found_as_a_passage(tmp_path):
-    compare = Embeddings(WithRoles(), ["1", "9", "4"], KeptBlocks(tmp_path / "x", {}))
+    compare = Embeddings(Fake(has_roles=True), ["1", "9", "4"], KeptBlocks(tmp_path / "x", {}))
     wanted = np.cos((np.array([[1.5], [9.5], [4.5]]) - np.array([1, 9, 4])) * 0.1)
     found = np.stack([similarities for _, similarities in compare.block(0, 3)])
     assert found == pytest.approx(wanted, abs=1e-6)
-    assert compare.pairs(np.array([0, 1]), np.array([1, 0])) == pytest.approx(
-        wanted[[0, 1], [1, 0]], abs=1e-6
-    )
+    pairs = compare.pairs(np.array([0, 1]), np.array([1, 0]))
+    assert pairs == pytest.approx(wanted[[0, 1], [1, 0]], abs=1e-6)

@@ -140,10 +140,7 @@ def test_a_dev_file_that_lacks_a_class_is_refused(world, tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (
-            {"at_precision": 0.9999},
-            "no class reaches precision 0.9999 on .*dev.tsv: the best lower",
-        ),
+        ({"at_precision": 0.9999}, "no class reaches precision 0.9999 on .*dev.tsv: the best lower"),
         ({"at_precision": 1.0}, "at_precision=1.0 is not below 1"),
         ({"input_file": "/nowhere.tsv"}, "/nowhere.tsv: no such file"),
     ],

@@ -16,7 +16,7 @@ from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError, LostProcessError
 from data_tools.options.cli import parse_config
-from data_tools.samples.collate import BUCKETS, BucketedDataset, whole_windows
+from data_tools.samples.split_datasets import BUCKETS, BucketedDataset, whole_windows
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.pretrain import data as loader
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig

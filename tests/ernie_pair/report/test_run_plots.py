@@ -18,8 +18,9 @@ from werkzeug.test import Client
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import run_id_of
-from ernie_pair.dashboard.board import BoardConfig, BoardRecords, _server_of, board
-from ernie_pair.dashboard.curves import (
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.report.board import BoardConfig, BoardRecords, _server_of, board
+from ernie_pair.report.plot_runs import (
     Curve,
     PlotConfig,
     best_of,
@@ -33,10 +34,8 @@ from ernie_pair.dashboard.curves import (
     results_of,
     short_names,
 )
-from ernie_pair.dashboard.plot_runs import PlotConfig, flag_table, plot, results_of
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.report.chart import PARTS, count_probabilities, curve_of, parse_counts
 from ernie_pair.runtime.processes.sockets import listen
+from ernie_pair.train.probability_counts import PARTS, count_probabilities, curve_of, parse_counts
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +198,12 @@ def test_a_page_of_other_runs_is_refused_naming_the_runs(tmp_path):
     a, b = write_pair_run(tmp_path / "a"), write_pair_run(tmp_path / "b")
     page = tmp_path / "runs.html"
     plotted([a], page)
-    done = command("plot", a, b, "--output", page)
+    done = command("plot", a, b, "--output_file", page)
     assert done.code == 2 and len(done.told.splitlines()) == 1
     assert re.search(
         r"made with OUTS 'a \([-0-9: ]+\)' and not 'a \([-0-9: ]+\), b \([-0-9: ]+\)'", done.told
     )
-    done = command("plot", a, "--output", page, "--metrics", "loss")
+    done = command("plot", a, "--output_file", page, "--metrics", "loss")
     assert done.code == 2 and "made with --metrics '' and not 'loss'" in done.told
     shutil.rmtree(a)
     write_pair_run(a)
@@ -219,17 +218,17 @@ def test_a_page_made_by_an_earlier_version_is_reported(tmp_path):
     record = json.loads((tmp_path / ".runs.html.made.json").read_text())
     del record["settings"]["outs"]  # as the first pages were
     (tmp_path / ".runs.html.made.json").write_text(json.dumps(record))
-    done = command("plot", run, "--output", page)
+    done = command("plot", run, "--output_file", page)
     assert done.code == 2 and done.told == (
         f"error: {page} exists; pass --overwrite true to replace it, or choose another name (it was made by "
         "an earlier version of ernie-pair, which did not write down OUTS)\n"
     )
-    assert command("plot", run, "--output", page, "--overwrite", "true").code == 0
+    assert command("plot", run, "--output_file", page, "--overwrite", "true").code == 0
 
 
 def test_the_plot_command_plots_a_real_run(tmp_path):
     train_pair(train_config(tmp_path, max_steps=4))
-    done = command("plot", tmp_path / "out", "--output", tmp_path / "run.html")
+    done = command("plot", tmp_path / "out", "--output_file", tmp_path / "run.html")
     assert done.code == 0, done.told
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert "valid accuracy" in page and "max_seq_len" in page

@@ -25,10 +25,10 @@ from ernie_pair.runtime.deterministic import DETERMINISTIC, set_deterministic
 from ernie_pair.runtime.device import VIEWS, start_device
 from ernie_pair.runtime.gpu.builds import Build
 from ernie_pair.runtime.paddle_patches import static_programs
+from ernie_pair.runtime.paddle_patches.core_settings import replaced
 from ernie_pair.runtime.paddle_patches.launcher import end_noted, private_environment
 from ernie_pair.runtime.paddle_patches.layers import activation_of
 from ernie_pair.runtime.paddle_patches.optimizer_state import AnyDeviceGradScaler
-from ernie_pair.runtime.paddle_patches.replaced import replaced
 from ernie_pair.runtime.paddle_patches.static_programs import describe_broadcast, describe_sum
 from ernie_pair.runtime.paddle_version import NEW_PROGRAMS, choose_programs, refuse_without_programs
 from ernie_pair.runtime.processes.world import World

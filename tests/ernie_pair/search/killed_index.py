@@ -1,6 +1,6 @@
 """An index whose process is killed by SIGKILL while it makes the vectors of its third chunk.
 
-python killed_index.py '["--texts_file", ...]'
+python killed_index.py '["--input_file", ...]'
 """
 
 import json

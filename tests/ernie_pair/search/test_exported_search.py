@@ -20,9 +20,9 @@ for library in ("faiss", "onnxruntime", "paddle2onnx"):
 SEARCHED = """
 folder = sys.argv[1]
 models = ["--model_path", f"{folder}/exported"]
-_run(["index", "--texts_file", f"{folder}/faq.tsv", *models, "--dim", "8", "--output_dir", f"{folder}/own"])
-files = ["--queries_file", f"{folder}/queries.txt", "--answers_file", f"{folder}/answers.jsonl"]
-_run(["search", "--index", f"{folder}/own", *models, "--reranker", f"{folder}/ship", *files])
+_run(["index", "--input_file", f"{folder}/faq.tsv", *models, "--dim", "8", "--output_dir", f"{folder}/own"])
+files = ["--input_file", f"{folder}/queries.txt", "--output_file", f"{folder}/answers.jsonl"]
+_run(["search", "--index", f"{folder}/own", *models, "--model_path", f"{folder}/ship", *files])
 """
 
 

@@ -143,7 +143,7 @@ def test_every_file_format_gives_the_same_texts(tmp_path, embedder, name, packed
 
 def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, capfd):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    flags = ["--texts_file", str(path), "--model_path", "any", "--output_dir"]
+    flags = ["--input_file", str(path), "--embedding_model", "any", "--output_dir"]
     script = ROOT / "tests/ernie_pair/search/killed_index.py"
     words = [sys.executable, str(script), json.dumps([*flags, str(tmp_path / "cut")])]
     killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
@@ -220,10 +220,10 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
     path = write_lines(tmp_path / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(TEXTS[:120])))
     queries = write_lines(tmp_path / "queries.txt", TEXTS[:5])
     common = [sys.executable, "-m", "ernie_pair"]
-    index = ["index", "--texts_file", path, "--model_path", model, "--output_dir", tmp_path / "index"]
-    asked = ["search", "--index", tmp_path / "index", "--model_path", model, "--reranker", model]
+    index = ["index", "--input_file", path, "--embedding_model", model, "--output_dir", tmp_path / "index"]
+    asked = ["search", "--index", tmp_path / "index", "--embedding_model", model, "--model_path", model]
     asked += ["--top_k", "3"]
-    answers = ["--queries_file", queries, "--answers_file", tmp_path / "answers.jsonl"]
+    answers = ["--input_file", queries, "--output_file", tmp_path / "answers.jsonl"]
     said = []
     for words, typed in ((index, ""), ([*asked, *answers], ""), (asked, f"{TEXTS[0]}\n\n{TEXTS[1]}\n")):
         done = subprocess.run(

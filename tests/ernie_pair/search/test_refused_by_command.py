@@ -30,7 +30,7 @@ def world(tmp_path_factory):
     texts = write_lines(folder / "texts.txt", TEXTS)
     for words in (
         f"embed --model_path {folder}/model --input_file {texts} --output_dir {folder}/vectors",
-        f"index --vectors {folder}/vectors --texts_file {texts} --output_dir {folder}/index",
+        f"index --vectors {folder}/vectors --input_file {texts} --output_dir {folder}/index",
     ):
         assert exit_code_of(lambda: run_here(words.split())) == 0  # noqa: B023
     write_model(folder / "bare")
@@ -69,17 +69,17 @@ def spoil(world, name):
 
 def test_a_nan_in_stored_vectors_gives_exit_code_4(world, capfd):
     spoil(world, "spoiled")
-    words = "index --vectors HERE/spoiled --texts_file HERE/texts.txt --output_dir HERE/new"
+    words = "index --vectors HERE/spoiled --input_file HERE/texts.txt --output_dir HERE/new"
     code, error = refusal_of(world, words, capfd)
     assert code == 4 and "the vector of text 5 is NaN, infinite or zero" in error
 
 
 LONG = "今" * 200
 REFUSED = [
-    ("search --index HERE/index --model_path HERE/other --query 今天", "are of another model"),
-    (f"search --index HERE/index --model_path HERE/model --query {LONG}", "has 202 tokens, above the"),
-    ("index --texts_file HERE/empty.txt --model_path HERE/model --output_dir HERE/new", "holds no text"),
-    ("search --index HERE/vectors --model_path HERE/model --query 今天", "holds no index.json"),
+    ("search --index HERE/index --embedding_model HERE/other --text 今天", "are of another model"),
+    (f"search --index HERE/index --embedding_model HERE/model --text {LONG}", "has 202 tokens, above the"),
+    ("index --input_file HERE/empty.txt --embedding_model HERE/model --output_dir HERE/new", "holds no text"),
+    ("search --index HERE/vectors --embedding_model HERE/model --text 今天", "holds no index.json"),
 ]
 
 

@@ -73,21 +73,14 @@ def test_a_bad_text_file_is_refused_with_its_line_number(tmp_path, embedder, nam
     assert embedder.calls == []  # the model was not run
 
 
-def test_bad_lines_are_skipped_on_request(tmp_path, embedder, caplog):
+def test_bad_lines_are_skipped_on_request(tmp_path, embedder):
     path = tmp_path / "texts.txt"
     path.write_bytes("今天\n\n明天\n".encode() + b"\xff\xff\n" + "好\n".encode())
     make_index(IndexConfig(str(path), str(tmp_path / "index"), model_path="any", on_bad_row="skip"))
     folder = open_index_folder(tmp_path / "index")
-    assert [(folder.ids[place], folder.texts[place]) for place in range(3)] == [
-        ("0", "今天"),
-        ("2", "明天"),
-        ("4", "好"),
-    ]
+    kept = [(folder.ids[place], folder.texts[place]) for place in range(3)]
+    assert kept == [("0", "今天"), ("2", "明天"), ("4", "好")]
     assert json.loads((tmp_path / "index/index.json").read_text())["lines_left_out"] == 2
-
-
-def test_the_error_names_a_missing_file(tmp_path, embedder):
-    assert "absent.txt is not a file" in refusal_of(tmp_path / "absent.txt").message
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 3.0])
@@ -102,17 +95,16 @@ def test_vectors_not_of_unit_length_are_refused(tmp_path, embedder, monkeypatch,
     assert error.exit_code == 4 and "vector 7 is NaN, infinite or of length" in error.message
 
 
-def test_too_little_memory_is_reported_before_the_model_runs(tmp_path, embedder, monkeypatch):
-    monkeypatch.setattr(faiss_index, "free_memory", lambda: 1000.0)
-    error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS))
-    assert error.exit_code == 5 and "60 vectors of 16 takes about 0.0 GB" in error.message
-    assert embedder.calls == []
-
-
-def test_more_lists_than_texts_are_refused_at_once(tmp_path, embedder):
-    error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS), kind="ivf", lists=61)
+def test_too_little_memory_or_text_is_reported_at_once(tmp_path, embedder, monkeypatch):
+    assert "absent.txt is not a file" in refusal_of(tmp_path / "absent.txt").message
+    texts = write_lines(tmp_path / "texts.txt", TEXTS)
+    error = refusal_of(texts, kind="ivf", lists=61)
     assert error.exit_code == 2 and "61 is above the 60 texts of " in error.message
-    assert error.message.endswith("use 1, or leave it out") and embedder.calls == []
+    assert error.message.endswith("use 1, or leave it out")
+    monkeypatch.setattr(faiss_index, "free_memory", lambda: 1000.0)
+    error = refusal_of(texts)
+    assert error.exit_code == 5 and "60 vectors of 16 takes about 0.0 GB" in error.message
+    assert embedder.calls == []  # the model was not run
 
 
 def test_breadth_is_refused_for_a_flat_index(index, embedder):
@@ -137,7 +129,7 @@ def test_breadth_is_refused_for_a_flat_index(index, embedder):
 )
 def test_inconsistent_index_flags_are_refused(flags, reason):
     with pytest.raises(InputError, match=reason):
-        IndexConfig(**{"texts_file": "t", "output_dir": "o", **flags})
+        IndexConfig(**{"input_file": "t", "output_dir": "o", **flags})
 
 
 def test_a_folder_with_foreign_files_is_not_replaced(tmp_path, embedder):
@@ -169,9 +161,8 @@ def test_a_work_folder_with_other_files_is_left_without_error(tmp_path, monkeypa
 
 def test_an_index_of_another_model_is_refused(index, embedder):
     embedder.fingerprint = "e" * 64
-    with pytest.raises(
-        InputError, match="vectors are of another model .ffffffffffff. than hashes .eeeeeeeeeeee"
-    ):
+    reason = "vectors are of another model .ffffffffffff. than hashes .eeeeeeeeeeee"
+    with pytest.raises(InputError, match=reason):
         PairSearcher(index, "any")
     embedder.fingerprint, embedder.dim = "f" * 63 + "0", 32
     embedder.settings = replace(embedder.settings, dim=32, dims=(32,))
@@ -218,16 +209,12 @@ def test_a_folder_without_an_index_is_refused(tmp_path):
         PairSearcher(tmp_path, "any")
 
 
-@pytest.mark.parametrize(
-    "unit, inside, outside",
-    [
-        (COSINE, -1, 1.5),
-        (PROBABILITY, 1, -0.5),
-        (unit_of(False, (0.0, 5.0)), 4.5, 5.5),
-        (unit_of(False, None), -7.5, None),
-    ],
-    ids=["cosine", "probability", "regression", "ranking"],
-)
+@pytest.mark.parametrize("unit, inside, outside", [
+    (COSINE, -1, 1.5),
+    (PROBABILITY, 1, -0.5),
+    (unit_of(False, (0.0, 5.0)), 4.5, 5.5),
+    (unit_of(False, None), -7.5, None),
+], ids=["cosine", "probability", "regression", "ranking"])  # fmt: skip
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
     scorer = SimpleNamespace(unit=unit, refuse_unrankable=lambda: None)
     scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
@@ -236,29 +223,23 @@ def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeyp
     found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
     assert found == [] or min(hit.score for hit in found) >= inside
     assert found
-    config_of(index, reranker="ranker", threshold=4.5)  # accepted: the range depends on the model
+    config_of(index, model_path="ranker", threshold=4.5)  # accepted: the range depends on the model
     if outside is not None:
         with pytest.raises(InputError, match=f"threshold={outside} is .*: it is {unit.name}"):
             PairSearcher(index, "any", reranker, threshold=outside)
 
 
-@pytest.mark.parametrize(
-    "query, reason",
-    [
-        ("", "the query is empty"),
-        ("今" * 19, "has 21 tokens, above the 20 of the model"),
-        (3, "the query is 3"),
-    ],
-)
-def test_an_invalid_query_is_refused(index, embedder, query, reason):
-    with pytest.raises(InputError, match=reason):
-        PairSearcher(index, "any").search(query)
-
-
-def test_long_queries_are_truncated_on_request(index, embedder):
-    assert len(PairSearcher(index, "any", cuts=True).search("今" * 19, top_k=2)) == 2
-    with pytest.raises(InputError, match="the query is empty"):
-        PairSearcher(index, "any", cuts=True).search(" ")
+def test_an_invalid_query_is_refused(index, embedder):
+    searcher, cutting = PairSearcher(index, "any"), PairSearcher(index, "any", cuts=True)
+    assert len(cutting.search("今" * 19, top_k=2)) == 2
+    for each, query, reason in (
+        (searcher, "", "the query is empty"),
+        (cutting, " ", "the query is empty"),
+        (searcher, "今" * 19, "has 21 tokens, above the 20 of the model"),
+        (searcher, 3, "the query is 3"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            each.search(query)
 
 
 def config_of(index, **flags):
@@ -267,7 +248,7 @@ def config_of(index, **flags):
 
 def test_a_long_query_in_a_file_is_reported_before_any_work(index, embedder, tmp_path):
     path = write_lines(tmp_path / "queries.txt", ["今天", "明" * 30])
-    config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"))
+    config = config_of(index, input_file=str(path), output_file=str(tmp_path / "out.jsonl"))
     embedder.calls.clear()
     with pytest.raises(InputError, match="queries.txt:2: the query has 32 tokens, above the 20 of the model"):
         search_texts(config)
@@ -279,7 +260,7 @@ def test_a_long_query_in_a_file_is_reported_before_any_work(index, embedder, tmp
 
 def test_existing_answers_are_not_overwritten(index, embedder, tmp_path, capfd):
     path = write_lines(tmp_path / "queries.tsv", ["a\t今天", "b\t明天"])
-    config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"), top_k=2)
+    config = config_of(index, input_file=str(path), output_file=str(tmp_path / "out.jsonl"), top_k=2)
     search_texts(config)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["id"], row["query"], len(row["hits"])) for row in rows] == [
@@ -289,7 +270,7 @@ def test_existing_answers_are_not_overwritten(index, embedder, tmp_path, capfd):
     search_texts(config)
     assert "nothing to do" in capfd.readouterr().err
     write_lines(path, ["a\t昨天"])
-    with pytest.raises(InputError, match="from other content of --queries_file|content of queries_file"):
+    with pytest.raises(InputError, match="from other content of --input_file|content of input_file"):
         search_texts(config)
 
 
@@ -325,9 +306,9 @@ def test_an_empty_result_names_the_threshold(index, embedder, capfd):
     [
         ({"query": ""}, "query is empty; fill it in, or leave it out"),
         ({"query": " "}, "query is empty"),
-        ({"query": "q", "queries_file": "f", "answers_file": "o"}, "exclude each other"),
-        ({"queries_file": "f"}, "queries_file and answers_file go together"),
-        ({"answers_file": "f"}, "queries_file and answers_file go together"),
+        ({"text": "q", "input_file": "f", "output_file": "o"}, "exclude each other"),
+        ({"input_file": "f"}, "input_file and output_file go together"),
+        ({"output_file": "f"}, "input_file and output_file go together"),
         ({"top_k": 9, "recall_k": 5}, "recall_k=5 is below top_k=9"),
         ({"top_k": 0}, "top_k=0 is below 1"),
     ],

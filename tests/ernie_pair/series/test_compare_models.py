@@ -3,7 +3,7 @@
 import io
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -33,16 +33,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compared(folder):
     """The folder that the command wrote."""
-    flags = {
-        "models": f"teacher={folder / 'teacher' / 'out'} student={folder / 'small'}",
-        "input_file": folder / "dev.tsv",
-        "output_dir": folder / "table",
-        **{"alone": 4, "bootstrap": 100, "threads": 1},
-    }
+    flags = {name: value for name, value in asdict(config_of(folder)).items() if value not in ("", None)}
+    words = [f"--{name}={value}" for name, value in flags.items()]
     with pytest.raises(SystemExit) as stop:
-        run_command(
-            compare_models, CompareModelsConfig, [f"--{name}={value}" for name, value in flags.items()]
-        )
+        run_command(compare_models, CompareModelsConfig, words)
     assert stop.value.code == 0
     return folder / "table"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from tiny_pair import toy_rows, write_model
+from tiny_pair import toy_rows, write_model, write_rows
 from tiny_ship import logits_of_trained
 
 from data_tools.files.errors import CheckpointError, InputError
@@ -224,17 +224,16 @@ def test_changed_plans_and_damaged_predictions_are_rejected(short, tmp_path):
         cross_validate(short)
 
 
-@pytest.mark.parametrize(
-    "change, reason",
-    [
-        ({"streaming": True, "max_steps": 2}, "never reads all rows, and folds need them all"),
-        ({"fresh_start": True}, "is for a single run; give another output_dir"),
-        ({"evaluation_strategy": "no"}, "each fold is predicted by its best"),
-        ({"folds": 1}, "folds=1 is below 2"),
-        ({"train_file": "none.tsv"}, "none.tsv: no such file"),
-        ({"on_bad_row": "stop"}, "all.tsv:31: label '无' is not one of"),
-    ],
-)
+@pytest.mark.parametrize("change, reason", [
+    ({"streaming": True, "max_steps": 2}, "never reads all rows, and folds need them all"),
+    ({"fresh_start": True}, "is for a single run; give another output_dir"),
+    ({"evaluation_strategy": "no"}, "each fold is predicted by its best"),
+    ({"folds": 1}, "folds=1 is below 2"),
+    ({"train_file": "none.tsv"}, "none.tsv: no such file"),
+    ({"on_bad_row": "stop"}, "all.tsv:31: label '无' is not one of"),
+    ({"target": "regression"}, "target regression: cross-validate is for classes; leave it out"),
+    ({"target": "ranking"}, "target ranking: cross-validate is for classes; leave it out"),
+])  # fmt: skip
 def test_invalid_input_is_rejected_before_any_run(config, tmp_path, monkeypatch, change, reason):
     monkeypatch.setattr(module, "OneRun", None)
     with pytest.raises(InputError, match=reason):
@@ -271,27 +270,17 @@ def test_an_undefined_fold_metric_is_null_in_the_report(config, tmp_path):
     assert table_of_folds(found).rows[2][1 + len(METRICS) - 2] is None
 
 
-@pytest.mark.parametrize("target", ["regression", "ranking"])
-def test_a_target_without_classes_is_rejected(config, target):
-    with pytest.raises(InputError, match=f"target {target}: cross-validate is for classes; leave it out"):
-        replace(config, target=target)
-
-
-def test_a_file_of_one_class_is_refused_before_any_run(config, tmp_path):
-    rows = ("\t".join(map(str, row)) + "\n" for row in toy_rows(60, 0) if row[2] == 0)
-    (tmp_path / "zeros.tsv").write_text("".join(rows), encoding="utf-8")
-    with pytest.raises(InputError, match="zeros.tsv has no pair of class same; give pairs of all classes"):
-        cross_validate(replace(config, train_file=str(tmp_path / "zeros.tsv"), label_map="0=other,1=same"))
-    assert not (tmp_path / "out" / "folds").exists()
-
-
-def test_a_fold_without_dev_rows_is_refused_before_any_run(config, tmp_path):
-    rows = [(f"{x}{a}", f"{x}好{b}", (a + b) % 2) for x in "我你" for a in (0, 1) for b in (0, 1)]
-    path = tmp_path / "two.tsv"
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
-    with pytest.raises(InputError, match="fold 1: its 4 training rows are in 1 group, the smallest of 4"):
-        cross_validate(replace(config, train_file=str(path), folds=2))
-    assert not (tmp_path / "out").exists()
+def test_a_file_that_cannot_be_folded_is_refused_before_any_run(config, tmp_path):
+    zeros = [row for row in toy_rows(60, 0) if row[2] == 0]
+    few = [(f"{x}{a}", f"{x}好{b}", (a + b) % 2) for x in "我你" for a in (0, 1) for b in (0, 1)]
+    for rows, flags, reason in (
+        (zeros, {"label_map": "0=other,1=same"}, "has no pair of class same; give pairs of all classes"),
+        (few, {"folds": 2}, "fold 1: its 4 training rows are in 1 group, the smallest of 4"),
+    ):
+        path = write_rows(tmp_path / "some.tsv", rows)
+        with pytest.raises(InputError, match=reason):
+            cross_validate(replace(config, train_file=str(path), **flags))
+        assert not (tmp_path / "out" / "folds").exists()
 
 
 def test_the_mean_is_logged_to_the_report_to_tools(finished):

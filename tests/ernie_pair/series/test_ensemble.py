@@ -77,7 +77,12 @@ def test_run_accepts_an_ensemble_like_any_exported_model(shipped, models, tmp_pa
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
     run_here(
-        ["run", f"--model={shipped.output_dir}", f"--input_file={pairs}", f"--output_file={tmp_path}/p.tsv"]
+        [
+            "predict",
+            f"--model_path={shipped.output_dir}",
+            f"--input_file={pairs}",
+            f"--output_file={tmp_path}/p.tsv",
+        ]
     )
     rows = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
     assert [int(row[1]) for row in rows] == mean_logits(models).argmax(axis=1).tolist()
@@ -95,7 +100,7 @@ def test_the_command_evaluates_and_calibrates_the_ensemble(models, tmp_path, cap
         "--format=onnx",
         f"--max_seq_len={LENGTH}",
     ]
-    words += [f"--eval_file={judged}", f"--calibrate_on={other}", "--bootstrap=10", "--quantize=int8"]
+    words += [f"--dev_file={judged}", f"--calibrate_on={other}", "--bootstrap=10", "--quantize=int8"]
     run_here(["ensemble", *words, "--max_accuracy_drop=1", f"--quantize_file={judged}"])
     said = json.loads((tmp_path / "ship" / "export.json").read_text())
     predictor = PairPredictor(tmp_path / "ship", "onnx")
@@ -111,10 +116,10 @@ def test_the_command_evaluates_and_calibrates_the_ensemble(models, tmp_path, cap
     assert json.loads((report / "report.json").read_text())["calibration"]["fitted_on"] == str(other)
 
 
-def test_the_temperature_may_not_be_fitted_on_eval_file(models, tmp_path):
+def test_the_temperature_may_not_be_fitted_on_dev_file(models, tmp_path):
     pairs = str(write_pairs(tmp_path / "test.tsv", 60, seed=1))
-    with pytest.raises(InputError, match="holds the pairs of eval_file itself; give other labelled pairs"):
-        ensemble(config_of(models, tmp_path, eval_file=pairs, calibrate_on=pairs))
+    with pytest.raises(InputError, match="holds the pairs of dev_file itself; give other labelled pairs"):
+        ensemble(config_of(models, tmp_path, dev_file=pairs, calibrate_on=pairs))
     assert not (tmp_path / "ship").exists()
 
 
@@ -130,7 +135,7 @@ def dev(models, tmp_path):
 
 def test_a_tuned_threshold_is_used_by_every_interface(models, dev, tmp_path):
     words = [*map(str, models[:2]), f"--output_dir={tmp_path}/ship", "--format=onnx", "--bootstrap=0"]
-    words += [f"--max_seq_len={LENGTH}", f"--tune_on={dev}", "--at_precision=0.9", f"--eval_file={dev}"]
+    words += [f"--max_seq_len={LENGTH}", f"--tune_on={dev}", "--at_precision=0.9", f"--dev_file={dev}"]
     run_here(["ensemble", *words])
     said = json.loads((tmp_path / "ship" / "export.json").read_text())
     shown = probabilities(mean_logits(models[:2], (1.0, 2.5)), 1.0)[:, 1]
@@ -143,7 +148,8 @@ def test_a_tuned_threshold_is_used_by_every_interface(models, dev, tmp_path):
     assert answers != mean_logits(models[:2], (1.0, 2.5)).argmax(axis=1).tolist()  # else it tests nothing
     predictor = PairPredictor(tmp_path / "ship", "onnx")  # which the service uses as well
     assert predictor.predict(PAIRS).classes.tolist() == answers
-    run_here(["run", f"--model={tmp_path}/ship", f"--input_file={dev}", f"--output_file={tmp_path}/p.tsv"])
+    files = [f"--input_file={dev}", f"--output_file={tmp_path}/p.tsv"]
+    run_here(["predict", f"--model_path={tmp_path}/ship", *files])
     rows = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
     assert [int(row[1]) for row in rows] == answers
     report = json.loads((tmp_path / "ship" / "report" / "report.json").read_text())
@@ -180,17 +186,12 @@ def other_symmetry(folder):
     write_calibration(folder, Calibration(1.5, symmetric="average"))
 
 
-@pytest.mark.parametrize(
-    "change, reason",
-    [
-        (other_classes, "other has the classes yes, no, and .*ernie 0, 1; give models of the same classes"),
-        (other_words, "gives a text other ids than .*give models of the same one"),
-        (
-            other_symmetry,
-            "other is scored with symmetric average, and .*ernie with none; pass symmetric average or none",
-        ),
-    ],
-)
+@pytest.mark.parametrize("change, reason", [
+    (other_classes, "other has the classes yes, no, and .*ernie 0, 1; give models of the same classes"),
+    (other_words, "gives a text other ids than .*give models of the same one"),
+    (other_symmetry,
+     "other is scored with symmetric average, and .*ernie with none; pass symmetric average or none"),
+])  # fmt: skip
 def test_incompatible_members_are_rejected(models, tmp_path, change, reason):
     change(write_trained(tmp_path / "other"))
     with pytest.raises(InputError, match=reason):
@@ -225,7 +226,7 @@ def test_bad_flags_are_refused(models, tmp_path):
         ensemble(config_of([models[0], models[0]], tmp_path))
     with pytest.raises(InputError, match="max_seq_len=200 is more than the model's 128 positions"):
         ensemble(replace(config_of(models, tmp_path), max_seq_len=200))
-    with pytest.raises(InputError, match="has no metrics to show; give eval_file as well"):
+    with pytest.raises(InputError, match="has no metrics to show; give dev_file as well"):
         config_of(models, tmp_path, report_to="mlflow")
 
 

@@ -78,18 +78,13 @@ def test_a_group_larger_than_a_fold_is_reported():
     assert "even them" not in describe_folds(make_folds(pairs, NAMES, 2, "text", seed=0), pairs.labels, NAMES)
 
 
-@pytest.mark.parametrize(
-    "rows, reason",
-    [
-        ([("a", "b", 0), ("c", "d", 1), ("e", "f", 0)], "too few for folds=4; take fewer folds"),
-        ([(f"a{n}", f"b{n}", int(n < 2)) for n in range(9)], "has no pair of class yes; take fewer folds"),
-        (
-            [(f"a{n}", f"b{n}", 0) for n in range(9)],
-            "all.tsv has no pair of class yes; give pairs of all .* no, yes",
-        ),
-        ([(f"a{n}", f"b{n}", 1) for n in range(9)], "all.tsv has no pair of class no; give pairs of all"),
-    ],
-)
+@pytest.mark.parametrize("rows, reason", [
+    ([("a", "b", 0), ("c", "d", 1), ("e", "f", 0)], "too few for folds=4; take fewer folds"),
+    ([(f"a{n}", f"b{n}", int(n < 2)) for n in range(9)], "has no pair of class yes; take fewer folds"),
+    ([(f"a{n}", f"b{n}", 0) for n in range(9)],
+     "all.tsv has no pair of class yes; give pairs of all .* no, yes"),
+    ([(f"a{n}", f"b{n}", 1) for n in range(9)], "all.tsv has no pair of class no; give pairs of all"),
+])  # fmt: skip
 def test_impossible_folds_are_rejected_with_a_reason(rows, reason):
     with pytest.raises(InputError, match=reason):
         make_folds(pairs_of(rows), NAMES, 4, "text", seed=0)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_predictor import Model, ask
-from test_serve import texts
+from test_serve import texts, waiting
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
 
 from data_tools.files.errors import InputError, NumbersError
@@ -43,14 +43,12 @@ def test_ranking_and_prediction_share_a_model_call(model):
     async def both(client):
         model.gate.clear()
         first = asyncio.ensure_future(rank(client, "x"))
-        while not model.calls:
-            await asyncio.sleep(0.001)
+        await waiting(client, model, 0)
         others = [rank(client, "x", "xx"), client.post("/predict", json={"pairs": texts(1)})]
-        waiting = [asyncio.ensure_future(other) for other in others]
-        while (await client.get("/health")).json()["waiting_pairs"] < 3:
-            await asyncio.sleep(0.001)
+        later = [asyncio.ensure_future(other) for other in others]
+        await waiting(client, model, 3)
         model.gate.set()
-        return await asyncio.gather(first, *waiting)
+        return await asyncio.gather(first, *later)
 
     answers = ask(model, both, max_wait=0.0)
     assert [answer.status_code for answer in answers] == [200] * 3 and model.calls == [1, 3]
@@ -77,13 +75,9 @@ def test_a_bad_rank_request_is_refused_before_the_model_runs(model, body, status
     assert answer.status_code == status and reason in said and "\n" not in said and model.calls == []
 
 
-def test_a_three_class_model_cannot_rank(model):
-    before = model.exported
-    model.exported = replace(before, labels=("a", "b", "c"))
-    try:
-        answer = ask(model, lambda client: rank(client, "x"))
-    finally:
-        model.exported = before
+def test_a_three_class_model_cannot_rank(model, monkeypatch):
+    monkeypatch.setattr(model, "exported", replace(model.exported, labels=("a", "b", "c")))
+    answer = ask(model, lambda client: rank(client, "x"))
     assert answer.status_code == 422 and "has 3 classes" in answer.json()["error"]
 
 
@@ -263,13 +257,8 @@ def test_openapi_describes_requests_and_responses(model, recall):
     ask(model, all_routes, recall)
 
 
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"index": "i"}, "index and embedding_model go together"),
-        ({"index": "i", "embedding_model": "e", "recall_k": 5000}, "no room for one search of recall_k=5000"),
-    ],
-)
-def test_inconsistent_index_flags_are_refused(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        ServeConfig("m", **flags)
+def test_inconsistent_index_flags_are_refused():
+    with pytest.raises(InputError, match="index and embedding_model go together"):
+        ServeConfig("m", index="i")
+    with pytest.raises(InputError, match="no room for one search of recall_k=5000"):
+        ServeConfig("m", index="i", embedding_model="e", recall_k=5000)

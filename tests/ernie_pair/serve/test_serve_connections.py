@@ -35,6 +35,13 @@ class Running:
     def connect(self, timeout=60):
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
+    def ask(self, count):
+        """Open connections, each with a whole request."""
+        connections = [self.connect() for _ in range(count)]
+        for connection in connections:
+            connection.sendall(HEAD + BODY)
+        return connections
+
     def get(self, path, timeout=60):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         connection.request("GET", path)
@@ -46,20 +53,26 @@ class Running:
         return float(re.search(rf"^{re.escape(name)} (.+)$", self.get("/metrics"), re.MULTILINE)[1])
 
     def wait_for(self, name, least):
-        until = time.monotonic() + 60
-        while self.number(name) < least:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(lambda: self.number(name) >= least)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
 
     def end(self):
         """Everything it wrote to stderr, after checking that it exited cleanly."""
+        self.stop()
         assert self.process.wait(60) == 0
         self.reader.join(10)
         assert self.said[-1].endswith("stopped\n")
-        return "".join(self.said)
+        assert "Traceback" not in (log := "".join(self.said))
+        return log
+
+
+def wait_until(is_true):
+    until = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @contextmanager
@@ -127,7 +140,10 @@ SILENT = {
     "a body that no route reads": b"GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n",
     "an answered request, and half of another": HEAD + BODY + HEAD[:10],
 }
+
+
 SHORT = {"connections.HEAD_SECONDS": 1.0, "request.BODY_SECONDS": 1.0}
+ONE_BY_ONE = ("--max_batch", "1", "--max_wait_ms", "0")
 
 
 def test_clients_with_incomplete_requests_are_disconnected():
@@ -144,14 +160,12 @@ def test_clients_with_incomplete_requests_are_disconnected():
         assert still_open == [] and is_closed(slow, 10)
         assert time.monotonic() - begun < 8
         assert '"status":"ok"' in service.get("/health")
-        service.stop()
-        assert "Traceback" not in service.end()
+        service.end()
 
 
 def test_a_client_waiting_in_the_queue_is_not_disconnected():
-    with serving(seconds=2.5, limits=SHORT) as service, service.connect() as connection:
-        connection.sendall(HEAD + BODY)
-        assert answer_of(connection)[0] == 200
+    with serving(seconds=2.5, limits=SHORT) as service:
+        assert answer_of(service.ask(1)[0])[0] == 200
 
 
 def test_a_client_that_does_not_read_is_disconnected():
@@ -169,20 +183,18 @@ def test_a_client_that_does_not_read_is_disconnected():
 
 def test_connections_stay_below_the_limit_of_open_files():
     with serving(files=256) as service:
-        crowd = [service.connect() for _ in range(400)]
-        turned_away, until = set(), time.monotonic() + 60
-        while len(turned_away) < 20 and time.monotonic() < until:
+        crowd, turned_away = [service.connect() for _ in range(400)], set()
+
+        def are_turned_away():
             turned_away.update(one for one in crowd if b"too many connections" in answer_of_now(one))
-        assert len(turned_away) >= 20
+            return len(turned_away) >= 20
+
+        wait_until(are_turned_away)
         for connection in crowd:
             connection.close()
-        until = time.monotonic() + 30
-        while '"status":"ok"' not in service.get("/health"):
-            assert time.monotonic() < until
-            time.sleep(0.1)
-        service.stop()
-        said = service.end()
-        assert "out of system resource" not in said and len(said.splitlines()) < 10
+        wait_until(lambda: '"status":"ok"' in service.get("/health"))
+        log = service.end()
+        assert "out of system resource" not in log and len(log.splitlines()) < 10
 
 
 def answer_of_now(connection):
@@ -206,25 +218,20 @@ def test_max_connections_limits_open_connections():
 
 
 def test_nothing_is_computed_for_disconnected_clients():
-    with serving("--max_batch", "1", "--max_wait_ms", "0", seconds=0.5) as service:
-        connections = [service.connect() for _ in range(12)]
-        for connection in connections:
-            connection.sendall(HEAD + BODY)
+    with serving(*ONE_BY_ONE, seconds=0.5) as service:
+        *gone, stays = service.ask(12)
         service.wait_for("ernie_pair_waiting_pairs", 9)
-        for connection in connections[:-1]:
+        for connection in gone:
             connection.close()
-        assert answer_of(connections[-1])[0] == 200
+        assert answer_of(stays)[0] == 200
         assert service.number("ernie_pair_batch_pairs_sum") <= 6
         assert service.number("ernie_pair_waiting_pairs") == 0
-        service.stop()
-        assert "Traceback" not in service.end()
+        service.end()
 
 
 def test_sigterm_answers_the_whole_queue():
-    with serving("--max_batch", "1", "--max_wait_ms", "0", seconds=0.1) as service:
-        connections = [service.connect() for _ in range(40)]
-        for connection in connections:
-            connection.sendall(HEAD + BODY)
+    with serving(*ONE_BY_ONE, seconds=0.1) as service:
+        connections = service.ask(40)
         service.wait_for("ernie_pair_waiting_pairs", 30)
         service.stop()
         answers = [answer_of(connection) for connection in connections]
@@ -237,9 +244,7 @@ def test_sigterm_answers_connections_not_yet_accepted():
     """The process is suspended meanwhile, so that everything arrives at once."""
     with serving("--max_batch", "1", seconds=0.05) as service:
         service.process.send_signal(signal.SIGSTOP)
-        connections = [service.connect() for _ in range(30)]
-        for connection in connections:
-            connection.sendall(HEAD + BODY)
+        connections = service.ask(30)
         service.stop()
         service.process.send_signal(signal.SIGCONT)
         assert [answer_of(connection)[0] for connection in connections] == [200] * 30
@@ -267,60 +272,47 @@ def test_sigterm_answers_requests_under_way_and_then_closes():
 
 
 def test_requests_past_the_stop_timeout_get_503_with_a_reason():
-    flags = ("--max_batch", "1", "--max_wait_ms", "0", "--stop_seconds", "1")
-    with serving(*flags, seconds=0.3) as service:
-        connections = [service.connect() for _ in range(30)]
-        for connection in connections:
-            connection.sendall(HEAD + BODY)
+    with serving(*ONE_BY_ONE, "--stop_seconds", "1", seconds=0.3) as service:
+        connections = service.ask(30)
         service.wait_for("ernie_pair_waiting_pairs", 20)
         service.stop()
         answers = [answer_of(connection) for connection in connections]
         statuses = [status for status, _ in answers]
         assert set(statuses) == {200, 503} and statuses.count(503) > 10
         assert all(b"try again" in content for status, content in answers if status == 503)
-        assert "Traceback" not in service.end()
+        service.end()
 
 
-def test_the_printed_curl_example_works():
+def test_the_printed_curl_example_works_and_is_documented():
+    from ernie_pair.serve.documentation import curl_line
+
     with serving() as service:
-        until = time.monotonic() + 10
-        while len(service.said) < 2 and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: len(service.said) >= 2)
         url, body = re.search(r"curl (\S+) -d '(.+)'$", service.said[1]).groups()
-        asked = subprocess.run(["curl", "-s", url, "-d", body], capture_output=True, timeout=60)
-        assert json.loads(asked.stdout)["labels"] == ["odd"]
+        done = subprocess.run(["curl", "-s", url, "-d", body], capture_output=True, timeout=60)
+        assert json.loads(done.stdout)["labels"] == ["odd"]
+    page = (ROOT / "docs" / "en" / "ship.md").read_text(encoding="utf-8")
+    assert curl_line("127.0.0.1:8000") in page
 
 
-@pytest.mark.parametrize(
-    "flags, host, status",
-    [
-        ({}, "evil.example", 421),
-        ({}, "evil.example:80", 421),
-        ({}, "localhost", 200),
-        ({}, "LOCALHOST:1", 200),
-        ({}, "[::1]:8000", 200),
-        ({}, "10.0.0.7", 200),
-        ({}, "localhost.evil.example", 421),
-        ({}, "127.0.0.1.evil.example", 421),
-        ({"allowed_hosts": "pairs.example, other.example"}, "pairs.example:8000", 200),
-        ({"allowed_hosts": "pairs.example, other.example"}, "evil.example", 421),
-        ({"allowed_hosts": "*"}, "anything.example", 200),
-    ],
-)
-def test_requests_for_a_foreign_host_are_refused(flags, host, status):
+FOREIGN = ("evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example")
+
+
+@pytest.mark.parametrize("flags, status, hosts", [
+    ({}, 421, FOREIGN),
+    ({}, 200, ("localhost", "LOCALHOST:1", "[::1]:8000", "10.0.0.7")),
+    ({"allowed_hosts": "pairs.example, other.example"}, 200, ("pairs.example:8000",)),
+    ({"allowed_hosts": "pairs.example, other.example"}, 421, ("evil.example",)),
+    ({"allowed_hosts": "*"}, 200, ("anything.example",)),
+])  # fmt: skip
+def test_requests_for_a_foreign_host_are_refused(flags, status, hosts):
     from ernie_pair.serve.serve import ServeConfig, _hosts_of
 
     async def all_routes(client):
-        for method, path in (("GET", "/health"), ("POST", "/predict"), ("GET", "/"), ("GET", "/metrics")):
-            answer = await client.request(method, path, content=BODY, headers={"host": host})
-            assert answer.status_code == status
-        assert status == 200 or "name it with --allowed_hosts" in answer.json()["error"]
+        for host in hosts:
+            for method, path in (("GET", "/health"), ("POST", "/predict"), ("GET", "/"), ("GET", "/metrics")):
+                answer = await client.request(method, path, content=BODY, headers={"host": host})
+                assert answer.status_code == status
+            assert status == 200 or "name it with --allowed_hosts" in answer.json()["error"]
 
     ask(Model(), all_routes, hosts=_hosts_of(ServeConfig("m", **flags)))
-
-
-def test_the_documentation_shows_the_printed_curl_example():
-    from ernie_pair.serve.documentation import curl_line
-
-    page = (ROOT / "docs" / "en" / "ship.md").read_text(encoding="utf-8")
-    assert curl_line("127.0.0.1:8000") in page

@@ -151,23 +151,18 @@ def test_half_precision_needs_a_gpu(folder, dtype):
     assert tiny_config(folder, use_amp=True, amp_dtype=dtype, device="gpu").amp_dtype == dtype
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ({"incr_every_n_steps": 0}, "incr_every_n_steps=0 is below 1; use 1 or more"),
-        ({"decr_every_n_nan_or_inf": 0}, "decr_every_n_nan_or_inf=0 is below 1"),
-        ({"init_loss_scaling": 0.5}, "init_loss_scaling=0.5 is below 1"),
-        ({"init_loss_scaling": float("nan")}, "init_loss_scaling takes a number, not nan"),
-        ({"incr_ratio": 1.0}, "incr_ratio=1.0 is not above 1"),
-        ({"decr_ratio": 1.0}, "decr_ratio=1.0 is not below 1"),
-        ({"amp_dtype": "float32", "amp_level": "O2"}, "with amp_dtype float32 use O1"),
-        (
-            {"amp_level": "O2", "gradient_accumulation_steps": 2},
-            "in half precision; use O1, or raise batch_size until one micro-batch makes a step",
-        ),
-        ({"amp_level": "O2", "fgm_epsilon": 1.0}, "fgm_epsilon=1.0 moves the embedding by less .* use O1"),
-    ],
-)
+@pytest.mark.parametrize("flags, message", [
+    ({"incr_every_n_steps": 0}, "incr_every_n_steps=0 is below 1; use 1 or more"),
+    ({"decr_every_n_nan_or_inf": 0}, "decr_every_n_nan_or_inf=0 is below 1"),
+    ({"init_loss_scaling": 0.5}, "init_loss_scaling=0.5 is below 1"),
+    ({"init_loss_scaling": float("nan")}, "init_loss_scaling takes a number, not nan"),
+    ({"incr_ratio": 1.0}, "incr_ratio=1.0 is not above 1"),
+    ({"decr_ratio": 1.0}, "decr_ratio=1.0 is not below 1"),
+    ({"amp_dtype": "float32", "amp_level": "O2"}, "with amp_dtype float32 use O1"),
+    ({"amp_level": "O2", "gradient_accumulation_steps": 2},
+     "in half precision; use O1, or raise batch_size until one micro-batch makes a step"),
+    ({"amp_level": "O2", "fgm_epsilon": 1.0}, "fgm_epsilon=1.0 moves the embedding by less .* use O1"),
+])  # fmt: skip
 def test_invalid_precision_flags_give_a_one_line_error(folder, flags, message):
     with pytest.raises(InputError, match=message) as caught:
         tiny_config(folder, use_amp=True, device="gpu", **flags)

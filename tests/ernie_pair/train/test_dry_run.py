@@ -43,11 +43,11 @@ def pairs(folder, **changes):
     return train_config(folder, **{"eval_freq": 2, "checkpoint_steps": 4, "dry_run": True, **changes})
 
 
-def test_a_dry_run_of_pair_training_writes_nothing(tmp_path, capsys):
+def test_a_dry_run_writes_nothing_and_plans_what_the_run_does(tmp_path, capsys):
     config = pairs(tmp_path, epochs=2)
-    before = tree(tmp_path)
+    before, out = tree(tmp_path), tmp_path / "out"
     train_pair(config)
-    assert tree(tmp_path) == before and not Path(config.output_dir).exists()
+    assert tree(tmp_path) == before and not out.exists()
     flags, plan = plan_in(capsys)
     assert flags["dry_run"] is False and flags["epochs"] == 2  # the printed flags start the run
     assert (plan["steps"], plan["steps_done"], plan["samples_per_step"]) == (12, 0, 16)
@@ -55,6 +55,13 @@ def test_a_dry_run_of_pair_training_writes_nothing(tmp_path, capsys):
     assert (plan["evaluations"], plan["checkpoints"], plan["processes"]) == (7, 3, 1)
     assert plan["memory_gb"] > 0.05 and plan["disk_free_gb"] > 0
     assert plan["seconds_per_step"] > 0 and "3 that were taken" in plan["time_is_of"]
+    train_pair(replace(config, dry_run=False))
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    assert plan["evaluations"] == sum('"valid"' in line for line in lines)
+    folders = list((out / "checkpoints").glob("step_*"))
+    assert plan["checkpoints"] == len(folders)
+    size = sum(path.stat().st_size for path in folders[0].iterdir())
+    assert plan["checkpoint_gb"] == pytest.approx(size / 1e9, rel=0.2)
 
 
 def test_the_printed_config_starts_the_run(tmp_path, capsys):
@@ -66,47 +73,31 @@ def test_the_printed_config_starts_the_run(tmp_path, capsys):
     assert (tmp_path / "out" / "model_last").exists()
 
 
-def test_the_plan_matches_what_the_run_does(tmp_path, capsys):
-    config = pairs(tmp_path, max_steps=6)
-    train_pair(config)
-    _, plan = plan_in(capsys)
-    train_pair(replace(config, dry_run=False))
-    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
-    assert plan["evaluations"] == sum('"valid"' in line for line in lines)
-    folders = list((tmp_path / "out" / "checkpoints").glob("step_*"))
-    assert plan["checkpoints"] == len(folders) == 2
-    size = sum(path.stat().st_size for path in folders[0].iterdir())
-    assert plan["checkpoint_gb"] == pytest.approx(size / 1e9, rel=0.2)
-
-
 def test_a_dry_run_leaves_an_existing_run_unchanged(tmp_path, capsys):
     config = pairs(tmp_path, max_steps=4, dry_run=False)
     train_pair(config)
-    before = tree(tmp_path)
-    train_pair(replace(config, dry_run=True))
-    _, plan = plan_in(capsys)
+    before, dry = tree(tmp_path), replace(config, dry_run=True)
+    train_pair(dry)
+    plan = plan_in(capsys)[1]
     assert (plan["steps"], plan["steps_done"], plan["time"]) == (4, 4, "0:00:00")
-    train_pair(replace(config, dry_run=True, fresh_start=True, seed=3))
+    train_pair(replace(dry, fresh_start=True, seed=3))
     assert plan_in(capsys)[1]["steps_done"] == 0
-    with pytest.raises(InputError, match=r"step_00000004 is a checkpoint of another run: seed was 1234"):
-        train_pair(replace(config, dry_run=True, seed=3))
-    with pytest.raises(InputError, match="allow_change sed: there is no such key"):
-        train_pair(replace(config, dry_run=True, allow_change="sed"))
-    with pytest.raises(InputError, match="is a checkpoint of another run: steps in all"):
-        train_pair(replace(config, dry_run=True, max_steps=8))
+    train_pair(replace(dry, max_steps=8, allow_change="max_steps"))
+    plan = plan_in(capsys)[1]
+    assert (plan["steps_done"], plan["steps"], plan["checkpoints"], plan["samples"]) == (4, 8, 1, 128)
+    for changes, reason in (
+        ({"seed": 3}, r"step_00000004 is a checkpoint of another run: seed was 1234"),
+        ({"allow_change": "sed"}, "allow_change sed: there is no such key"),
+        ({"max_steps": 8}, "is a checkpoint of another run: steps in all"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            train_pair(replace(dry, **changes))
     assert tree(tmp_path) == before
 
 
-def test_a_dry_run_plans_the_rest_of_a_started_run(tmp_path, capsys):
-    config = pairs(tmp_path, max_steps=4, dry_run=False)
-    train_pair(config)
-    train_pair(replace(config, dry_run=True, max_steps=8, allow_change="max_steps"))
-    _, plan = plan_in(capsys)
-    assert (plan["steps_done"], plan["steps"], plan["checkpoints"], plan["samples"]) == (4, 8, 1, 128)
-
-
-def test_a_dry_run_of_a_locked_run_is_refused(tmp_path):
-    config = pairs(tmp_path)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_run_or_its_plan_is_refused_while_another_runs(tmp_path, dry_run):
+    config = pairs(tmp_path, dry_run=dry_run)
     Path(config.output_dir).mkdir()
     lock = RunLock(Path(config.output_dir) / LOCK)
     try:
@@ -131,26 +122,20 @@ def test_missing_and_damaged_checkpoints_are_refused(tmp_path):
         train_pair(dry)
 
 
-@pytest.mark.parametrize(
-    "flags, error, message",
-    [
-        ({"train_file": "none.tsv"}, InputError, "none.tsv"),
-        ({"model_name_or_path": "no-such-model"}, InputError, "no-such-model"),
-        ({"freeze_layers": 9}, InputError, "freeze_layers=9 is more than the 2 layers"),
-    ],
-    ids=["data", "model", "flag"],
-)
-def test_a_dry_run_refuses_what_a_real_run_refuses(tmp_path, flags, error, message):
+@pytest.mark.parametrize("flags, reason", [
+    ({"train_file": "none.tsv"}, "none.tsv"),
+    ({"model_name_or_path": "no-such-model"}, "no-such-model"),
+    ({"freeze_layers": 9}, "freeze_layers=9 is more than the 2 layers"),
+])  # fmt: skip
+def test_a_dry_run_refuses_what_a_real_run_refuses(tmp_path, flags, reason):
     config = replace(pairs(tmp_path), **flags)
-    before = tree(tmp_path)
-    said = []
-    for one in (config, replace(config, dry_run=False)):
-        with pytest.raises(error, match=message) as caught:
-            train_pair(one)
-        said.append(caught.value.message)
-        if one.dry_run:
-            assert tree(tmp_path) == before
-    assert said[0] == said[1]
+    before, messages = tree(tmp_path), set()
+    for dry_run in (True, False):
+        with pytest.raises(InputError, match=reason) as caught:
+            train_pair(replace(config, dry_run=dry_run))
+        messages.add(caught.value.message)
+        assert not dry_run or tree(tmp_path) == before
+    assert len(messages) == 1
 
 
 def test_an_output_folder_that_cannot_be_created_is_refused(tmp_path):
@@ -170,16 +155,23 @@ def test_bad_rows_are_reported_but_not_written(tmp_path, capsys):
     assert tree(tmp_path) == before
 
 
-def test_a_dry_run_from_python_leaves_the_model_unchanged(tmp_path, capsys):
-    config = pairs(tmp_path, max_steps=5)
+def assert_unchanged(trainer, before):
+    for name, value in trainer.model.state_dict().items():
+        assert value.numpy().dtype == before[name].dtype and np.array_equal(before[name], value.numpy()), name
+
+
+def trainer_of(config):
     trainer = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file)
-    before = {name: value.numpy() for name, value in trainer.model.state_dict().items()}
+    return trainer, {name: value.numpy() for name, value in trainer.model.state_dict().items()}
+
+
+def test_a_dry_run_from_python_leaves_the_model_unchanged(tmp_path, capsys):
+    trainer, before = trainer_of(pairs(tmp_path, max_steps=5))
     disk = tree(tmp_path)
     result = trainer.train()
     assert (result.step, result.best_model, result.is_done) == (0, None, False)
     assert plan_in(capsys)[1]["steps"] == 5
-    for name, value in trainer.model.state_dict().items():
-        assert np.array_equal(before[name], value.numpy()), name
+    assert_unchanged(trainer, before)
     assert tree(tmp_path) == disk
     assert keeps()  # the next run of this process writes again
 
@@ -187,8 +179,7 @@ def test_a_dry_run_from_python_leaves_the_model_unchanged(tmp_path, capsys):
 def test_a_dry_run_from_python_widens_what_o2_narrowed(tmp_path, monkeypatch):
     """On a GPU --amp_level O2 puts the weights in half precision; here the opened run only does as much."""
     config = pairs(tmp_path)
-    trainer = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file)
-    before = {name: value.numpy() for name, value in trainer.model.state_dict().items()}
+    trainer, before = trainer_of(config)
 
     def narrow():
         trainer.model.to(dtype="float16")
@@ -198,8 +189,7 @@ def test_a_dry_run_from_python_widens_what_o2_narrowed(tmp_path, monkeypatch):
     monkeypatch.setattr(type(config), "narrows_weights", True)
     with pytest.raises(InputError, match="no memory for this plan"):
         trainer.train()
-    for name, value in trainer.model.state_dict().items():
-        assert value.numpy().dtype == before[name].dtype and np.array_equal(before[name], value.numpy())
+    assert_unchanged(trainer, before)
 
 
 def test_a_dry_run_plans_distillation(tmp_path, capsys):
@@ -244,20 +234,15 @@ def test_a_dry_run_plans_pretraining_phase_by_phase(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_a_dry_run_of_several_runs_is_refused(tmp_path):
-    config = pairs(tmp_path)
-    flags = {"model_name_or_path": "m", "train_file": config.train_file, "output_dir": "out"}
+def test_a_dry_run_of_several_runs_is_refused():
     with pytest.raises(InputError, match="dry_run=True is for a single run"):
-        CrossValidateConfig(**flags, dry_run=True)
-
-
-def test_phases_divide_the_steps_into_stretches():
-    assert stretches_of([0, 4, 12], 0, 12) == [Stretch(0, 4), Stretch(4, 12)]
-    assert stretches_of([0, 4, 12], 6, 12) == [Stretch(6, 12)]
-    assert stretches_of([0], 12, 12) == []
+        CrossValidateConfig(model_name_or_path="m", train_file="t", output_dir="out", dry_run=True)
 
 
 def test_a_stretch_is_measured_on_its_own_batches():
+    assert stretches_of([0, 4, 12], 0, 12) == [Stretch(0, 4), Stretch(4, 12)]
+    assert stretches_of([0, 4, 12], 6, 12) == [Stretch(6, 12)]
+    assert stretches_of([0], 12, 12) == []
     asked, taken = [], []
 
     class Job:

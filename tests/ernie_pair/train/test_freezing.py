@@ -6,27 +6,22 @@ from dataclasses import replace
 import numpy as np
 import paddle
 import pytest
-from tiny_pair import write_model, write_pairs
+from tiny_pair import train_config, write_model, write_new
+from tiny_pair_job import run, same, tiny_config, tiny_job, weights, write_files
 
 from data_tools.files.errors import InputError
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.models.commands import NewModelConfig
-from ernie_pair.models.commands import new_model as write_new_model
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import FAMILIES
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
-from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.train.train_pair import PairJob, train_pair
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.inference_model import InferenceModel
-from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.optimizer import new_optimizer, optimizer_arrays
 from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.train.recompute import freeze, recompute_layers
@@ -67,8 +62,7 @@ def gradients(model, seed=3):
     paddle.seed(seed)
     model.train()
     model(IDS, TYPES).square().sum().backward()
-    found = {n: None if p.grad is None else p.grad.numpy() for n, p in model.named_parameters()}
-    return found
+    return {n: None if p.grad is None else p.grad.numpy() for n, p in model.named_parameters()}
 
 
 def nodes_behind(tensor):
@@ -168,10 +162,7 @@ def test_a_model_is_unfrozen_when_no_flag_freezes_it(make):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (
-            {"freeze_layers": 4},
-            "freeze_layers=4 is more than the 3 layers of the model; use freeze",
-        ),
+        ({"freeze_layers": 4}, "freeze_layers=4 is more than the 3 layers of the model; use freeze"),
         ({"freeze_layers": -1}, "freeze_layers=-1 is below 0; use 0 or more"),
         ({"freeze_layers": 1, "freeze": "encoder"}, "freeze_layers=1 some; leave one of them out"),
         ({"freeze": "embeddings", "fgm_epsilon": 1.0}, "fgm_epsilon"),
@@ -185,50 +176,27 @@ def test_invalid_freezing_flags_are_refused(make, flags, reason):
 
 @pytest.fixture
 def job(tmp_path):
-    """job(consumed, **flags) -> a job on the toy task and its updates."""
-    folder = write_model(tmp_path / "model", hidden_size=16, intermediate_size=32)
-    tokenizer = WordPiece.from_file(folder / "vocab.txt")
-    rows = encode_pairs(read_pairs(write_pairs(tmp_path / "train.tsv", 48), 2), tokenizer, 64)
+    """job(**flags) -> a job on the toy task with the layers that the flags freeze, and its updates."""
+    folder = write_files(tmp_path)
 
     def build(consumed=0, **flags):
-        config = flags_of(batch_size=16, learning_rate=5e-3, device="cpu", **flags)
-        source = open_model(str(folder), model_type="ernie", from_scratch=True)
-        model = build_classifier(source, config.seed, config.dropout, config.pooling)
-        freeze(model, config)
-        recompute_layers(model, config.use_recompute)
-        made = PairJob(config, model, rows, 20, ProcessGroup())
-        return made, training_steps(rows, config.seed, config.batch_size, World(), consumed)
+        config = tiny_config(folder, **flags)
+        return tiny_job(folder, prepare=lambda model: freeze(model, config), consumed=consumed, **flags)
 
     return build
 
 
-def run(job, updates, first, last):
-    return [job.step(batches, step, NoStop()) for step, batches in zip(range(first, last + 1), updates)]
-
-
-def weights(job):
-    return {name: p.numpy() for name, p in job.model.named_parameters()}
-
-
-def same(first, second):
-    return all(np.array_equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.parametrize(
-    "flags", [{"freeze": "encoder"}, {"freeze_layers": 1, "pooling": "mean", "layer_decay": 0.8}]
-)
+@pytest.mark.parametrize("flags", [{"freeze": "encoder"}, {"freeze_layers": 1, "layer_decay": 0.8}])
 def test_a_resumed_frozen_job_has_bit_identical_weights(tmp_path, job, flags):
-    whole, updates = job(**flags)
-    run(whole, updates, 1, 5)
-    half, updates = job(**flags)
-    run(half, updates, 1, 2)
+    whole, half, rest = job(**flags), job(**flags), job(consumed=32, **flags)
+    run(whole, 5)
+    run(half, 2)
     checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
-    checkpoints.save(TrainState(2, 32), {}, half.state_files(), {})
-    rest, updates = job(consumed=32, **flags)
-    rest.restore(checkpoints.newest())
+    checkpoints.save(TrainState(2, 32), {}, half.job.state_files(), {})
+    rest.job.restore(checkpoints.newest())
     checkpoints.close()
-    run(rest, updates, 3, 5)
-    assert same(weights(rest), weights(whole))
+    run(rest, 5, first=3)
+    assert same(weights(rest.job), weights(whole.job))
 
 
 @pytest.mark.parametrize("flags", [{}, {"freeze": "embeddings"}, {"freeze_layers": 1}, {"pooling": "mean"}])
@@ -249,88 +217,65 @@ def test_recompute_leaves_later_random_numbers_unchanged(make):
 
 
 def test_runs_with_and_without_recompute_are_bit_identical(job):
-    ends = []
-    for flags in ({"use_recompute": True}, {"use_recompute": True}, {}):
-        made, updates = job(**flags)
-        run(made, updates, 1, 4)
-        ends.append(weights(made))
-    assert same(ends[0], ends[1]) and same(ends[0], ends[2])
+    twice, again, once = (job(use_recompute=use) for use in (True, True, False))
+    for tiny in (twice, again, once):
+        run(tiny, 4)
+    assert same(weights(twice.job), weights(again.job)) and same(weights(twice.job), weights(once.job))
 
 
 def test_recompute_runs_trained_layers_twice_per_update(make):
     model, _ = make(freeze_layers=1, use_recompute=True)
-    counts = [0] * 3
+    seen = []
     for number, layer in enumerate(model.layers()):
         # The hook is on the attention, so it runs inside of what recompute repeats.
-        layer.self_attn.register_forward_pre_hook(
-            lambda *given, n=number: counts.__setitem__(n, counts[n] + 1)
-        )
+        layer.self_attn.register_forward_pre_hook(lambda *given, number=number: seen.append(number))
     gradients(model)
-    assert counts == [1, 1, 2]  # frozen; input without a gradient; recomputed
+    assert sorted(seen) == [0, 1, 2, 2]  # frozen; input without a gradient; recomputed
     model.eval()
     with paddle.no_grad():
         model(IDS, TYPES)
-    assert counts == [2, 2, 3]
+    assert sorted(seen) == [0, 0, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
-    vocab_file = write_model(tmp_path / "v") / "vocab.txt"
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    write_new_model(
-        NewModelConfig(
-            str(vocab_file), str(tmp_path / "m"), model_type=family, max_position_embeddings=32, **sizes
-        )
-    )
-    source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
-    found = []
-    for use_recompute in (False, True):
+def test_every_family_freezes_decays_and_recomputes(tmp_path, family):
+    folder = write_new(tmp_path / "m", family, max_position_embeddings=32)
+    source = open_model(str(folder), model_type=family, from_scratch=True)
+
+    def model_with(use_recompute=False, **flags):
         model = build_classifier(source, 7, 0.2)
-        freeze(model, flags_of(family))
+        freeze(model, flags_of(family, **flags))
         recompute_layers(model, use_recompute)
-        found.append(gradients(model))
-    assert all(g is None or np.array_equal(g, found[1][name]) for name, g in found[0].items())
+        return model
+
+    plain, recomputed = (gradients(model_with(use)) for use in (False, True))
+    assert all(g is None or np.array_equal(g, recomputed[name]) for name, g in plain.items())
+    model = model_with(freeze="encoder")
     depths = {name: model.depth_of(name) for name, _ in model.named_parameters()}
     num_layers = len(model.layers())
     assert set(depths.values()) == set(range(num_layers + 2))
-    model = build_classifier(source, 7, 0.2)
-    freeze(model, flags_of(family, freeze="encoder"))
     trained = {name for name, gradient in gradients(model).items() if gradient is not None}
     assert trained == {name for name, depth in depths.items() if depth > num_layers}
     assert all("pooler" in name or "classifier" in name for name in trained)
-    narrow = [name for name, p in model.named_parameters() if len(p.shape) == 1]
-    optimizer = new_optimizer(model, flags_of(family))
-    assert not any(optimizer._apply_decay_param_fun(dict(model.named_parameters())[n].name) for n in narrow)
+    decays = new_optimizer(model, flags_of(family))._apply_decay_param_fun
+    assert not any(decays(p.name) for p in model.parameters() if len(p.shape) == 1)
 
 
 def test_a_run_applies_the_flags_and_refuses_to_change_them(tmp_path, capfd):
-    config = TrainConfig(
-        model_name_or_path=str(write_model(tmp_path / "model", hidden_size=16, intermediate_size=32)),
-        model_type="bert",
-        from_scratch=True,
-        train_file=str(write_pairs(tmp_path / "train.tsv", 60)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 30, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        max_steps=4,
-        batch_size=16,
-        max_seq_len=12,
-        device="cpu",
-        **{"pooling": "mean", "freeze_layers": 1, "layer_decay": 0.9, "use_recompute": True},
-    )
+    flags = {"pooling": "mean", "freeze_layers": 1, "layer_decay": 0.9, "use_recompute": True}
+    config = replace(train_config(tmp_path, max_steps=4, max_seq_len=12, **flags), model_type="bert")
     train_pair(config)
-    said = capfd.readouterr().err
-    assert "parameters are trained (" in said and "the embeddings and 1 of 2 layers are frozen" in said
+    log = capfd.readouterr().err
+    assert "parameters are trained (" in log and "the embeddings and 1 of 2 layers are frozen" in log
     (best,) = (tmp_path / "out").glob("best-*")
     assert json.loads((best / "config.json").read_text())["pooling"] == "mean"
-    evaluate_pair(
-        EvaluateConfig(str(best), config.dev_file, str(tmp_path / "metrics.json"), bootstrap=0, device="cpu")
-    )
+    files = (str(best), config.dev_file, str(tmp_path / "metrics.json"))
+    evaluate_pair(EvaluateConfig(*files, bootstrap=0, device="cpu"))
     accuracy = json.loads((tmp_path / "metrics.json").read_text())["accuracy"]
     assert best.name == f"best-accuracy-{accuracy:.4f}"
     asked = InferenceModel(PredictConfig(str(best), config.dev_file, str(tmp_path / "p.tsv"), device="cpu"))
     assert asked.max_seq_len == 12 and asked.model.pooling == "mean"
     for change in ({"pooling": "cls"}, {"freeze_layers": 2}, {"layer_decay": 0.8}):
-        (flag,) = change
-        with pytest.raises(InputError, match=flag):
+        with pytest.raises(InputError, match=next(iter(change))):
             train_pair(replace(config, **change))
     train_pair(replace(config, use_recompute=False))  # changes no number

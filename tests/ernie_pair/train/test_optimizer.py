@@ -174,17 +174,12 @@ def test_the_state_is_complete_before_the_first_update(make):
     assert same(weights(model), weights(other))
 
 
-@pytest.mark.parametrize(
-    "change, reason",
-    [
-        (lambda arrays: arrays.pop("classifier.bias.moment2"), "1 missing: classifier.bias.moment2"),
-        (lambda arrays: arrays.update(more=np.zeros(1)), "1 unknown: more"),
-        (
-            lambda arrays: arrays.update({"classifier.bias.moment1": np.zeros(3, np.float32)}),
-            r"of another shape: classifier\.bias\.moment1 \(3,\) instead of \(2,\)",
-        ),
-    ],
-)
+@pytest.mark.parametrize("change, reason", [
+    (lambda arrays: arrays.pop("classifier.bias.moment2"), "1 missing: classifier.bias.moment2"),
+    (lambda arrays: arrays.update(more=np.zeros(1)), "1 unknown: more"),
+    (lambda arrays: arrays.update({"classifier.bias.moment1": np.zeros(3, np.float32)}),
+     r"of another shape: classifier\.bias\.moment1 \(3,\) instead of \(2,\)"),
+])  # fmt: skip
 def test_a_mismatched_state_is_refused_and_changes_nothing(make, change, reason):
     model = make()
     optimizer = new_optimizer(model, flags())

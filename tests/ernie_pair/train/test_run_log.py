@@ -31,22 +31,21 @@ def log_steps(folder, steps, resumed_at=0):
     log.close()
 
 
+def curves(folder):
+    """The reader of what VisualDL shows of a run."""
+    (file,) = (folder / "vdl").glob("*/*")
+    return LogReader(file_path=str(file))
+
+
 def test_an_event_is_a_line_with_full_precision_and_rates(tmp_path):
     log_steps(tmp_path, [1])
     (event,) = events(tmp_path)
     assert event.pop("memory_gb") > 0
+    speeds = {"samples_per_second": 16.0, "tokens_per_second": 256.0, "real_tokens_per_second": 192.0}
+    shares = {"tera_flops_per_second": 0.2, "product_share": 0.2, "data_wait_share": 0.25}
     assert event == {
-        "split": "train",
-        "step": 1,
-        "loss": 1 / 3 + 1,
-        "consumed_samples": 8,
-        "samples_per_second": 16.0,
-        "tokens_per_second": 256.0,
-        "real_tokens_per_second": 192.0,
-        "tera_flops_per_second": 0.2,
-        "product_share": 0.2,
-        "data_wait_share": 0.25,
-    }
+        **{"split": "train", "step": 1, "loss": 1 / 3 + 1, "consumed_samples": 8}, **speeds, **shares
+    }  # fmt: skip
 
 
 def test_remaining_time_ignores_time_before_the_first_step(monkeypatch):
@@ -58,12 +57,18 @@ def test_remaining_time_ignores_time_before_the_first_step(monkeypatch):
     assert remaining.after(step=103) == str(timedelta(seconds=2 * 897)) == "0:29:54"
 
 
-def test_no_step_is_logged_twice_after_a_resume(tmp_path):
+@pytest.mark.parametrize("line", [
+    '{"split": "train", "st',  # killed in the middle of a line
+    "7\n", "[]\n", "null\n", '{"split": "train"}\n', '{"step": "1"}\n', "\x00\xff\n",
+])  # fmt: skip
+def test_no_step_is_logged_twice_after_a_resume(tmp_path, line):
     log_steps(tmp_path, [1, 2, 3])
     with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"split": "train", "st')  # killed in the middle of a line
+        file.write(line)
     log_steps(tmp_path, [3, 4], resumed_at=2)
     assert [event["step"] for event in events(tmp_path)] == [1, 2, 3, 4]
+    points = curves(tmp_path).get_data("scalar", "train/loss")
+    assert [point.id for point in points] == [1, 2, 3, 4]
 
 
 def test_a_failed_truncation_of_the_log_loses_no_event(tmp_path, monkeypatch):
@@ -80,18 +85,6 @@ def test_a_failed_truncation_of_the_log_loses_no_event(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.json", "vdl"]
 
 
-def test_the_curves_of_visualdl_hold_each_step_once(tmp_path):
-    log_steps(tmp_path, [1, 2, 3])
-    log_steps(tmp_path, [3, 4], resumed_at=2)
-    (file,) = (tmp_path / "vdl").glob("*/*")
-    assert [record.id for record in LogReader(file_path=str(file)).get_data("scalar", "train/loss")] == [
-        1,
-        2,
-        3,
-        4,
-    ]
-
-
 def log_counts(folder, steps, resumed_at=0):
     log = RunLog(folder, TrainState(resumed_at), max_steps=9)
     for step in steps:
@@ -106,11 +99,10 @@ def test_histograms_and_pr_curves_are_restored_after_a_resume(tmp_path, capsys):
     assert events(tmp_path / "cut") == events(tmp_path / "whole")
     found = []
     for name in ("whole", "cut"):
-        (file,) = (tmp_path / name / "vdl").glob("*/*")
-        reader = LogReader(file_path=str(file))
-        curves = reader.get_data("pr_curve", "valid/class 1")
+        reader = curves(tmp_path / name)
+        lines = reader.get_data("pr_curve", "valid/class 1")
         bars = reader.get_data("histogram", "valid/probability of 1, label 1")
-        found.append([(e.id, list(e.pr_curve.precision), list(e.pr_curve.recall)) for e in curves])
+        found.append([(e.id, list(e.pr_curve.precision), list(e.pr_curve.recall)) for e in lines])
         found.append([(e.id, list(e.histogram.hist), list(e.histogram.bin_edges)) for e in bars])
     assert found[:2] == found[2:] and [step for step, *_ in found[0]] == [1, 2, 3, 4]
     assert "probability_counts" not in capsys.readouterr().err
@@ -121,8 +113,7 @@ def test_invalid_probability_counts_are_not_drawn(tmp_path, counts):
     event = {"split": "valid", "step": 1, "loss": 0.5, "probability_counts": counts}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(event) + "\n")
     RunLog(tmp_path, TrainState(2), max_steps=9).close()
-    (file,) = (tmp_path / "vdl").glob("*/*")
-    assert "pr_curve" not in LogReader(file_path=str(file)).get_tags()
+    assert "pr_curve" not in curves(tmp_path).get_tags()
 
 
 def test_only_the_first_rank_writes(tmp_path):
@@ -151,18 +142,8 @@ def test_non_finite_numbers_are_logged_as_text_not_as_points(tmp_path):
     assert [event["loss"] for event in events(tmp_path)] == ["nan", "inf", "-inf", 1.5]
     log_steps(tmp_path, [5], resumed_at=4)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
-    (file,) = (tmp_path / "vdl").glob("*/*")
-    points = LogReader(file_path=str(file)).get_data("scalar", "train/loss")
+    points = curves(tmp_path).get_data("scalar", "train/loss")
     assert [(point.id, point.value) for point in points] == [(4, 1.5), (5, pytest.approx(5 + 1 / 3))]
-
-
-@pytest.mark.parametrize("line", ["7", "[]", "null", '{"split": "train"}', '{"step": "1"}', "\x00\xff"])
-def test_an_invalid_line_in_the_log_is_dropped(tmp_path, line):
-    log_steps(tmp_path, [1])
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write(line + "\n")
-    log_steps(tmp_path, [2], resumed_at=1)
-    assert [event["step"] for event in events(tmp_path)] == [1, 2]
 
 
 def test_a_full_disk_loses_metrics_but_does_not_end_the_run(tmp_path, caplog, monkeypatch):
@@ -188,23 +169,21 @@ def test_a_closed_console_does_not_end_the_run(monkeypatch):
     logging.getLogger("ernie_pair").info("said to nobody")
 
 
-def test_the_text_tab_shows_the_command_line_and_each_sample(tmp_path):
-    @dataclass
-    class Flags:
-        max_lr: float = 1e-4
-        use_amp: bool = True
-        masking_fn: str = ""
+@dataclass
+class Flags:
+    max_lr: float = 1e-4
+    use_amp: bool = True
+    masking_fn: str = ""
 
+
+def test_the_text_tab_shows_the_command_line_and_each_sample(tmp_path):
     log = RunLog(tmp_path, TrainState(), max_steps=1)
     log.configuration(Flags())
     log.texts("masked samples", ["one", "two"])
     log.close()
-    (file,) = (tmp_path / "vdl").glob("*/*")
-    reader = LogReader(file_path=str(file))
-    assert [r.text.encoded_text_string for r in reader.get_data("text", "configuration")] == [
-        "--max_lr 0.0001 --use_amp true"
-    ]
-    samples = reader.get_data("text", "masked samples")
+    (flags,) = curves(tmp_path).get_data("text", "configuration")
+    assert flags.text.encoded_text_string == "--max_lr 0.0001 --use_amp true"
+    samples = curves(tmp_path).get_data("text", "masked samples")
     assert [(r.id, r.text.encoded_text_string) for r in samples] == [(0, "one"), (1, "two")]
 
 

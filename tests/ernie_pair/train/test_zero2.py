@@ -24,29 +24,15 @@ def test_parameters_are_laid_out_flat_with_their_padding():
         assert np.array_equal(array, arrays[name])
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (
-            {"sharding": "stage2", "device": "cpu"},
-            "^sharding stage2 needs GPUs: .* NCCL alone; use sharding",
-        ),
-        ({**STAGE2, "fgm_epsilon": 0.5}, "^fgm_epsilon needs the embedding's gradient on every process"),
-        ({"sharding_offload": True}, "^sharding_offload=True needs sharding stage2; add it"),
-        (
-            {**STAGE2, "sharding_offload": True},
-            "sharding_offload=True keeps .*; add use_amp=True amp_lev",
-        ),
-        (
-            {**STAGE2, **HALF, "sharding_offload": True, "layer_decay": 0.9},
-            "layer_decay=0.9 asks for several",
-        ),
-        (
-            {**STAGE2, **HALF, "gradient_accumulation_steps": 2},
-            "would accumulate several micro-batches' gradients",
-        ),
-    ],
-)
+@pytest.mark.parametrize("flags, message", [
+    ({"sharding": "stage2", "device": "cpu"}, "^sharding stage2 needs GPUs: .* NCCL alone; use sharding"),
+    ({**STAGE2, "fgm_epsilon": 0.5}, "^fgm_epsilon needs the embedding's gradient on every process"),
+    ({"sharding_offload": True}, "^sharding_offload=True needs sharding stage2; add it"),
+    ({**STAGE2, "sharding_offload": True}, "sharding_offload=True keeps .*; add use_amp=True amp_lev"),
+    ({**STAGE2, **HALF, "sharding_offload": True, "layer_decay": 0.9}, "layer_decay=0.9 asks for several"),
+    ({**STAGE2, **HALF, "gradient_accumulation_steps": 2},
+     "would accumulate several micro-batches' gradients"),
+])  # fmt: skip
 def test_flags_unfit_for_sharding_give_a_one_line_error(tmp_path, flags, message):
     with pytest.raises(InputError, match=message) as caught:
         tiny_config(tmp_path, **flags)

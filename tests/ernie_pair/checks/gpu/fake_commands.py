@@ -102,7 +102,7 @@ class FakeLab(Lab):
             found = {"sequence_output": {"padded": 2e-7}}
             (folder / "conversion.json").write_text(json.dumps({"largest_difference": found}))
         elif command == "build":
-            folder = Path(config.output_path).parent
+            folder = Path(config.output_file).parent
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "vocab.txt").write_text("[PAD]\n今\n")
 

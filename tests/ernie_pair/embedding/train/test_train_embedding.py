@@ -1,14 +1,9 @@
 """Training an embedding model, by command and from Python: learns, resumes, and writes a standard folder."""
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from killed_runs import killed_after
 from paddlenlp.datasets import IterDataset
-from places import ROOT
 from run_files import events
 from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_matches, write_texts
 
@@ -25,26 +20,20 @@ from ernie_pair.models.source import open_model
 from ernie_pair.runtime.processes.world import World
 
 RUN = {"epochs": 4, "eval_freq": 1000, "logging_freq": 5, "dims": "8,16", "best_metric": "mrr"}
-# Exits abruptly in step 18, as with kill -9, when earlier steps have been saved.
-KILLED = """
-import json, os, sys
-from ernie_pair.embedding.train import train_embedding as run
-from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-
-class Job(run.EmbeddingJob):
-    def step(self, batches, number, stop):
-        if number == 18:
-            os._exit(9)
-        return super().step(batches, number, stop)
-
-run.EmbeddingJob = Job
-run.train_embedding(TrainEmbeddingConfig(**json.loads(sys.argv[1])))
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("train"))
+
+
+def trainer_of(folder, output, *datasets, callbacks=(), negatives=None, **changes):
+    """A trainer on the files of ``folder``, unless a test gives other datasets."""
+    flags = {"model_type": "ernie", "from_scratch": True, "batch_size": 16, "learning_rate": 5e-3}
+    flags.update(device="cpu", max_seq_len=16, **changes)
+    datasets = datasets or (str(folder / "train.tsv"), str(folder / "dev.tsv"))
+    own = {"callbacks": callbacks, **({} if negatives is None else {"negatives": negatives})}
+    return EmbeddingTrainer(folder / "model", EmbeddingConfig(str(output), **flags), *datasets, **own)
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +74,11 @@ def test_a_checkpoint_computes_vectors_with_its_own_settings(trained):
 
 def test_a_killed_run_resumes_to_identical_weights(folder, trained):
     config = embedding_config(folder, **RUN, output_dir=str(folder / "cut"), checkpoint_steps=7)
-    flags = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(flags)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 9, done.stderr
+    with killed_after(17):
+        train_embedding(config)
     train_embedding(config)
-    name = "best/model_state.pdparams"
-    assert (folder / "cut" / name).read_bytes() == (trained / name).read_bytes()
-    last = "model_last/model.safetensors"
-    assert (folder / "cut" / last).read_bytes() == (trained / last).read_bytes()
+    for name in ("best/model_state.pdparams", "model_last/model.safetensors"):
+        assert (folder / "cut" / name).read_bytes() == (trained / name).read_bytes()
 
 
 def test_resuming_with_another_temperature_is_refused(folder, trained):
@@ -132,16 +113,10 @@ def test_rows_that_an_evaluation_skips_are_logged(trained, folder, tmp_path, cap
 
 
 def test_the_python_trainer_trains_evaluates_and_embeds(folder, tmp_path):
-    config = EmbeddingConfig(
-        str(tmp_path / "out"),
-        **{"model_type": "ernie", "from_scratch": True, "batch_size": 16, "learning_rate": 5e-3, "epochs": 2},
-        **{"device": "cpu", "max_seq_len": 16, "best_metric": "mrr", "eval_freq": 1000},
-    )
     rows = list(toy_matches(80, seed=0))
     negatives = [(rows[0][0], random_text(np.random.default_rng(1)))]
-    trainer = EmbeddingTrainer(
-        folder / "model", config, iter(rows), list(toy_matches(20, seed=1)), negatives=negatives
-    )
+    datasets, flags = (iter(rows), list(toy_matches(20, seed=1))), {"best_metric": "mrr", "eval_freq": 1000}
+    trainer = trainer_of(folder, tmp_path, *datasets, negatives=negatives, epochs=2, **flags)
     result = trainer.train()
     assert result.is_done and result.best_model.is_dir() and result.best_metric == result.metrics["mrr"]
     assert trainer.evaluate()["mrr"] == pytest.approx(result.metrics["mrr"], abs=1e-6)
@@ -151,16 +126,9 @@ def test_the_python_trainer_trains_evaluates_and_embeds(folder, tmp_path):
 
 
 def test_without_evaluations_the_last_model_embeds(folder, tmp_path):
-    config = EmbeddingConfig(
-        str(tmp_path / "out"),
-        **{"model_type": "ernie", "from_scratch": True, "max_steps": 3, "batch_size": 16, "device": "cpu"},
-        **{"max_seq_len": 16, "evaluation_strategy": "no", "learning_rate": 5e-3},
-    )
-    trainer = EmbeddingTrainer(
-        folder / "model", config, *map(str, (folder / "train.tsv", folder / "dev.tsv"))
-    )
+    trainer = trainer_of(folder, tmp_path, max_steps=3, evaluation_strategy="no")
     assert trainer.train().best_model is None
-    last = open_embedder(tmp_path / "out" / "model_last").embed(["今天", "明天"])
+    last = open_embedder(tmp_path / "model_last").embed(["今天", "明天"])
     np.testing.assert_array_equal(trainer.embed(["今天", "明天"]), last)
 
 
@@ -171,59 +139,36 @@ def test_texts_come_from_any_set_but_not_from_a_dictionary(folder):
         read_any_texts(config, {"train": ["今天"], "dev": ["明天"]}, World())
 
 
-BAD_ROWS = {
-    "a third label": ("我\t你\t1\n我\t他\t2\n", {}, "train.tsv:2: label"),
-    "no match": ("我\t你\t0\n", {}, "train.tsv has no pair of label 1"),
-    "an empty text": ("我\t\t1\n", {}, "train.tsv:1"),
-    "a text": ("", {"train_file": "texts.txt"}, "pass --objective simcse to train on texts alone"),
-    "negatives of texts alone": (
-        *("我\t你\t1\n", {"objective": "simcse", "negatives_file": "dev.tsv"}),
-        "--negatives_file is for --objective pairs",
-    ),
-    "an empty line": ("", {"objective": "simcse", "train_file": "gap.txt"}, "gap.txt:2: an empty text"),
-    "one text": ("", {"objective": "simcse", "train_file": "one.txt"}, "has 1 text"),
-    "no file": ("", {"train_file": "absent.tsv"}, "absent.tsv"),
-}
+SIMCSE = {"objective": "simcse"}
 
 
-@pytest.mark.parametrize("rows, flags, reason", BAD_ROWS.values(), ids=BAD_ROWS)
-def test_bad_rows_are_reported_and_no_checkpoint_is_written(folder, tmp_path, rows, flags, reason):
-    (tmp_path / "train.tsv").write_text(rows, encoding="utf-8")
-    (tmp_path / "texts.txt").write_text("我\n你\n", encoding="utf-8")
-    (tmp_path / "gap.txt").write_text("我\n\n你\n", encoding="utf-8")
+@pytest.mark.parametrize("rows, flags, reason", [
+    ("我\t你\t1\n我\t他\t2\n", {}, "train.tsv:2: label"),
+    ("我\t你\t0\n", {}, "train.tsv has no pair of label 1"),
+    ("我\t\t1\n", {}, "train.tsv:1"),
+    ("我\t你\t1\n", {"train_file": "texts.txt"}, "pass --objective simcse to train on texts alone"),
+    ("我\t你\t1\n", {**SIMCSE, "negatives_file": "d"}, "--negatives_file is for --objective pairs"),
+    ("", {**SIMCSE, "train_file": "gap.txt"}, "gap.txt:2: an empty text"),
+    ("", {**SIMCSE, "train_file": "one.txt"}, "has 1 text"),
+    ("", {"train_file": "absent.tsv"}, "absent.tsv"),
+    ("我\t你\t1\n", {"dims": "64"}, "--dims 64: the vectors of this model have 32 numbers"),
+    ("", {**SIMCSE, "dropout": 0.0}, "--objective simcse compares two passes"),
+    ("", {"dims": "8,x"}, "--dims 8,x contains something that is not a length"),
+    ("", {"batch_size": 1}, "--batch_size 1 leaves a pair no negatives"),
+    ("", {"label_map": "a,b,c"}, "does not name two classes"),
+    ("", {"best_metric": "accuracy"}, "accuracy"),
+    ("", {"use_amp": True, "amp_dtype": "float16"}, "needs a GPU"),
+])  # fmt: skip
+def test_bad_rows_and_flags_are_reported_and_nothing_is_saved(folder, tmp_path, rows, flags, reason):
+    for name, text in (("train.tsv", rows), ("texts.txt", "我\n你\n"), ("gap.txt", "我\n\n你\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "one.txt").write_text("我\n", encoding="utf-8")
-    named = {"train_file": "train.tsv", **flags}
-    named = {key: str(tmp_path / value) if key == "train_file" else value for key, value in named.items()}
-    if "negatives_file" in named:
-        named["negatives_file"] = str(folder / named["negatives_file"])
-    config = embedding_config(folder, **named, output_dir=str(tmp_path / "out"))
+    train_file = str(tmp_path / flags.get("train_file", "train.tsv"))
+    flags = {**flags, "train_file": train_file, "output_dir": str(tmp_path / "out")}
     with pytest.raises(InputError) as found:
-        train_embedding(config)
+        train_embedding(embedding_config(folder, **flags))
     assert reason in found.value.message and "\n" not in found.value.message
     assert not (tmp_path / "out" / "checkpoints").exists()
-
-
-BAD_FLAGS = {
-    "no dropout": ({"objective": "simcse", "dropout": 0.0}, "--objective simcse compares two passes"),
-    "no length": ({"dims": "8,x"}, "--dims 8,x contains something that is not a length"),
-    "one pair": ({"batch_size": 1}, "--batch_size 1 leaves a pair no negatives"),
-    "three labels": ({"label_map": "a,b,c"}, "does not name two classes"),
-    "an unknown metric": ({"best_metric": "accuracy"}, "accuracy"),
-    "half precision": ({"use_amp": True, "amp_dtype": "float16"}, "needs a GPU"),
-}
-
-
-@pytest.mark.parametrize("flags, reason", BAD_FLAGS.values(), ids=BAD_FLAGS)
-def test_invalid_flags_are_refused(tmp_path, flags, reason):
-    with pytest.raises(InputError) as found:
-        embedding_config(tmp_path, **flags)
-    assert reason in found.value.message
-
-
-def test_dims_larger_than_the_model_provides_are_refused(folder):
-    with pytest.raises(InputError) as found:
-        train_embedding(embedding_config(folder, dims="64"))
-    assert "--dims 64: the vectors of this model have 32 numbers" in found.value.message
 
 
 class Noting(PairCallback):
@@ -247,24 +192,16 @@ class Noting(PairCallback):
 
 
 def test_callbacks_receive_events_and_can_stop_the_run(folder, tmp_path):
-    flags = {"max_steps": 12, "eval_freq": 4, "logging_freq": 4, "batch_size": 16, "learning_rate": 5e-3}
-    given = {**flags, "from_scratch": True, "model_type": "ernie", "device": "cpu", "max_seq_len": 16}
-    files = str(folder / "train.tsv"), str(folder / "dev.tsv")
-
-    def trainer(name, *callbacks):
-        config = EmbeddingConfig(str(tmp_path / name), **given)
-        return EmbeddingTrainer(folder / "model", config, *files, callbacks=callbacks)
-
-    noting = Noting()
-    stopped = trainer("cut", noting)
+    flags, noting = {"max_steps": 12, "eval_freq": 4, "logging_freq": 4}, Noting()
+    stopped = trainer_of(folder, tmp_path / "cut", callbacks=[noting], **flags)
     ended = stopped.train()
     assert ended.step == 8 and not ended.is_done and stopped.state.global_step == 8
     assert noting.told[0] == ("begin", 0, 0) and ("log", 4, True) in noting.told
     assert ("end", 8, True) in noting.told and list(noting.metrics)[:3] == [0, 4, 8]
-    whole = trainer("whole").train()
-    assert whole.is_done and trainer("cut").train().metrics == whole.metrics
+    whole, again = (trainer_of(folder, tmp_path / name, **flags).train() for name in ("whole", "cut"))
+    assert whole.is_done and again.metrics == whole.metrics
     for name in ("model.safetensors", "optimizer.safetensors"):
         one, other = (tmp_path / of / "model_last" / name for of in ("cut", "whole"))
         assert one.read_bytes() == other.read_bytes(), name
     with pytest.raises(InputError, match="callbacks: object is not a PairCallback"):
-        trainer("none", object())
+        trainer_of(folder, tmp_path / "none", callbacks=[object()])

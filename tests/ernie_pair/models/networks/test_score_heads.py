@@ -15,7 +15,7 @@ from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.hugging_face.settings import from_their_config, to_their_config
+from ernie_pair.models.hugging_face.folders import from_their_config, to_their_config
 from ernie_pair.models.labels import Labels, labels_in
 from ernie_pair.models.networks.classifier import PairClassifier, build_classifier, load_classifier
 from ernie_pair.models.source import open_model

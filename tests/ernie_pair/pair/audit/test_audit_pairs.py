@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_pair import write_model
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import exit_code_of, parse_config
+from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
@@ -72,11 +71,7 @@ def test_a_multiline_text_is_one_text(tmp_path):
 @pytest.mark.parametrize(
     "rows, kinds, lines",
     [
-        (
-            ["？ ！ 0", "。 ！ 1", "？ ！ 0"],
-            {"repeated": 1},
-            [3],
-        ),  # punctuation as it stands
+        (["？ ！ 0", "。 ！ 1", "？ ！ 0"], {"repeated": 1}, [3]),  # punctuation as it stands
         ([*CLEAN, "今天 天气 0", "昨天 明天 1", "昨天 明天 1"], {"contradicted": 5}, [1, 5, 2, 6, 7]),
         ([*CLEAN, "天气 今天 1", "昨天 明天 0", "昨天 明天 0"], {"reversed": 2, "repeated": 1}, [5, 6]),
         ([*CLEAN, "好 好！ 0", "大 大 1"], {"alike": 1}, [5]),
@@ -155,7 +150,7 @@ def files(tmp_path):
 
 def test_a_cleaned_copy_has_no_findings(tmp_path, files, capsys):
     before = {name: Path(path).read_bytes() for name, path in files.items()}
-    audit_pairs(AuditPairsConfig(**files, output=str(tmp_path / "clean"), drop_leaks="normalised"))
+    audit_pairs(AuditPairsConfig(**files, output_dir=str(tmp_path / "clean"), drop_leaks="normalised"))
     kept = (tmp_path / "clean" / "train.tsv").read_text(encoding="utf-8").splitlines()
     assert [row.replace("\t", " ") for row in kept] == [
         CLEAN[0],
@@ -202,7 +197,7 @@ def test_exact_and_normalised_leaks_are_counted_separately(tmp_path, capsys):
     left = {"exact": [1, 2, 3, 4, 6], "normalised": [6]}
     for compared, rows in left.items():
         out = tmp_path / compared
-        audit_pairs(AuditPairsConfig(**config, output=str(out), drop_leaks=compared))
+        audit_pairs(AuditPairsConfig(**config, output_dir=str(out), drop_leaks=compared))
         kept = (out / "train.tsv").read_text(encoding="utf-8").splitlines()
         assert kept == ["\t".join(train[row].split()) for row in rows]
         assert json.loads((out / "audit.json").read_text(encoding="utf-8"))["cleaned"]["compared"] == compared
@@ -223,7 +218,7 @@ def test_cleaning_a_csv_keeps_its_format_and_encoding(tmp_path, capsys):
     path, out = tmp_path / "a.csv", tmp_path / "out"
     path.write_bytes((header + "".join(rows)).encode("gb18030"))
     config = AuditPairsConfig(
-        str(path), output=str(out), drop_leaks="exact", encoding="gb18030", on_bad_row="skip"
+        str(path), output_dir=str(out), drop_leaks="exact", encoding="gb18030", on_bad_row="skip"
     )
     audit_pairs(config)
     kept = header + "".join(rows[row] for row in (0, 1, 4, 5))
@@ -237,25 +232,21 @@ def test_cleaning_a_csv_keeps_its_format_and_encoding(tmp_path, capsys):
 
 
 LAYOUTS = {
-    "header, CRLF, mark": (
-        "a.tsv",
-        b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n一\t二\t1\r\n三\t四\t0".encode(),
-        b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n三\t四\t0".encode(),
-    ),
-    "JSON": (
-        "a.jsonl",
-        '{"query": "一", "title": "二", "label":  1}\n{"title": "二", "query": "一", "label": 1}\n'.encode(),
-        '{"query": "一", "title": "二", "label":  1}\n'.encode(),
-    ),
+    "header, CRLF, mark": ("a.tsv",
+     b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n一\t二\t1\r\n三\t四\t0".encode(),
+     b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n三\t四\t0".encode()),
+    "JSON": ("a.jsonl",
+     '{"query": "一", "title": "二", "label":  1}\n{"title": "二", "query": "一", "label": 1}\n'.encode(),
+     '{"query": "一", "title": "二", "label":  1}\n'.encode()),
     "a last line without an end": ("a.csv", "一,二,1\n一,二,1".encode(), "一,二,1\n".encode()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name, content, cleaned", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_cleaned_file_keeps_the_layout_byte_for_byte(tmp_path, name, content, cleaned):
     (tmp_path / name).write_bytes(content)
     out = tmp_path / "out"
-    audit_pairs(AuditPairsConfig(train_file=str(tmp_path / name), output=str(out), drop_leaks="exact"))
+    audit_pairs(AuditPairsConfig(train_file=str(tmp_path / name), output_dir=str(out), drop_leaks="exact"))
     assert (out / name).read_bytes() == cleaned
 
 
@@ -278,7 +269,7 @@ def test_the_report_has_names_tokens_and_no_control_codes(tmp_path, capsys):
 
 def test_the_same_class_can_be_set_by_a_flag(tmp_path, capsys):
     rows = ["一 二 0", "三 二 0", "一 三 1", "四 五 1"]
-    config = {"train_file": str(write(tmp_path / "train.tsv", *rows)), "output": str(tmp_path / "out")}
+    config = {"train_file": str(write(tmp_path / "train.tsv", *rows)), "output_dir": str(tmp_path / "out")}
     audit_pairs(AuditPairsConfig(**config, same="0"))
     audited = json.loads((tmp_path / "out" / "audit.json").read_text(encoding="utf-8"))
     assert [(f["kind"], f["rows"]) for f in audited["findings"]] == [("intransitive", 1)]
@@ -290,28 +281,28 @@ def test_the_same_class_can_be_set_by_a_flag(tmp_path, capsys):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"drop_leaks": "exact"}, "--drop_leaks exact has no place to write to; pass --output"),
+        ({"drop_leaks": "exact"}, "--drop_leaks exact has no place to write to; pass --output_dir"),
         (
-            {"drop_leaks": "normalised", "output": "."},
+            {"drop_leaks": "normalised", "output_dir": "."},
             "is the folder of train.tsv itself; choose another one",
         ),
         (
-            {"drop_leaks": "normalised", "output": "out", "train_file": "lcqmc"},
+            {"drop_leaks": "normalised", "output_dir": "out", "train_file": "lcqmc"},
             "lcqmc is a set; give its files",
         ),
         (
-            {"drop_leaks": "normalised", "output": "out", "train_file": "a.tsv.gz"},
+            {"drop_leaks": "normalised", "output_dir": "out", "train_file": "a.tsv.gz"},
             "does not write packed files",
         ),
         *(
             (
-                {"drop_leaks": "exact", "output": "out", "train_file": name},
-                f"{name}: --drop_leaks writes it to --output under its own name, and out/{name} is a report",
+                {"drop_leaks": "exact", "output_dir": "out", "train_file": name},
+                f"{name}: --drop_leaks writes it to --output_dir under its own name, and out/{name} is a",
             )
             for name in ("audit.json", "audit.png", "train.rejected.jsonl")
         ),
         (
-            {"drop_leaks": "normalised", "output": "out", "dev_file": "train.tsv"},
+            {"drop_leaks": "normalised", "output_dir": "out", "dev_file": "train.tsv"},
             "would leave no pair; are the files",
         ),
         ({"max_seq_len": 4}, "--max_seq_len 4 is below 5; use 5 or more"),
@@ -342,18 +333,6 @@ def test_an_unlabelled_test_file_needs_no_label_column(tmp_path):
     (tmp_path / "T.csv").write_text("q1x,q2x\n五,六\n", encoding="utf-8")
     files = {"train_file": str(tmp_path / "L.csv"), "test_file": str(tmp_path / "T.csv")}
     audit_pairs(AuditPairsConfig(**files, text_a="q1x", text_b="q2x", label="same"))
-
-
-def test_the_training_file_is_a_positional_argument():
-    config = parse_config(
-        AuditPairsConfig, ["a.tsv", "--dev_file", "b.tsv", "--drop_leaks", "exact", "--output", "c"]
-    )
-    assert (config.train_file, config.dev_file, config.drop_leaks) == ("a.tsv", "b.tsv", "exact")
-    for word in ("true", "false"):
-        with pytest.raises(InputError, match="drop_leaks takes one of none, exact, normalised"):
-            parse_config(AuditPairsConfig, ["a.tsv", "--drop_leaks", word])
-    with pytest.raises(InputError, match="TRAIN_FILE is missing"):
-        parse_config(AuditPairsConfig, [])
 
 
 def test_an_audit_serialises_to_json_and_report_lines(tmp_path):

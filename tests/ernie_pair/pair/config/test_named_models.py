@@ -12,8 +12,7 @@ EXAMPLE = 'write it as in --models "a=x b=y"'
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["a='my models/one' b=two", '"a=my models/one" b=two', r"a=my\ models/one  b=two"],
+    "text", ["a='my models/one' b=two", '"a=my models/one" b=two', r"a=my\ models/one  b=two"]
 )
 def test_a_path_with_spaces_can_be_quoted_or_escaped(text, monkeypatch):
     expected = {"a": "my models/one", "b": "two"}

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_pair import VOCAB, write_model, write_pairs
+from tiny_pair import VOCAB, train_config
+from tiny_ship import write_trained
 
 from data_tools.options.cli import exit_code_of
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import evaluation_batches
-from ernie_pair.models.networks.classifier import build_classifier
-from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.train.train_pair import train_pair
@@ -28,27 +26,13 @@ GOOD = "今天\t明天\t0"
 
 @pytest.fixture
 def config(tmp_path):
-    return TrainConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        model_type="ernie",
-        from_scratch=True,
-        train_file=str(write_pairs(tmp_path / "train.tsv", 20)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 9, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        max_steps=1,
-        batch_size=4,
-        device="cpu",
-    )
+    return train_config(tmp_path, max_steps=1, batch_size=4)
 
 
-@pytest.fixture
-def model(tmp_path):
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
     """The folder of an untrained model."""
-    folder = tmp_path / "asked"
-    (tmp_path / "trained").mkdir()
-    source = open_model(str(write_model(folder)), model_type="ernie", from_scratch=True)
-    build_classifier(source, seed=0, dropout=0.0).write(tmp_path / "trained", source.vocab_file)
-    return str(tmp_path / "trained")
+    return str(write_trained(tmp_path_factory.mktemp("model") / "trained"))
 
 
 def refused(action, capfd):
@@ -149,11 +133,8 @@ def test_a_huge_pair_is_truncated_and_keeps_both_texts(tmp_path, config, capfd):
     tokenizer = WordPiece.from_file(Path(config.model_name_or_path) / "vocab.txt")
     rows = encode_pairs(read_pairs(path, 2), tokenizer, 16)
     tokens = [[VOCAB[index] for index in row if index] for row in rows.batch(np.arange(3)).input_ids]
-    assert [(row.count("今"), row.count("天"), len(row)) for row in tokens] == [
-        (7, 6, 16),
-        (1, 12, 16),
-        (1, 1, 5),
-    ]
+    kept = [(row.count("今"), row.count("天"), len(row)) for row in tokens]
+    assert kept == [(7, 6, 16), (1, 12, 16), (1, 1, 5)]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7])

@@ -21,7 +21,7 @@ from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 TWO = Labels.numbered(2)
 HARD = [
@@ -84,12 +84,6 @@ def test_random_csv_rows_survive_a_round_trip(tmp_path):
         rows = list(zip(texts[:3], texts[3:], [0, 1, 1]))
         path.write_bytes(excel(rows, end=str(rng.choice(["\n", "\r\n"]))).encode())
         assert rows_in(path) == rows
-
-
-def test_quotes_are_plain_text_in_a_tsv(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text('"左, 上"\t"右""\t1\n', encoding="utf-8")
-    assert rows_in(path) == [('"左, 上"', '"右""', 1)]
 
 
 GOOD = '"左\n上",右,1\n'
@@ -285,7 +279,7 @@ def by_run(model, folder):
     exported = ship(Path(model), folder / "ship")
 
     def run(path, output, **changes):
-        predict_exported(RunConfig(str(exported), path, str(output), scores=True, threads=1, **changes))
+        predict_pair(PredictConfig(str(exported), path, str(output), scores=True, threads=1, **changes))
 
     return run
 

@@ -143,12 +143,7 @@ def test_an_absent_label_column_is_fine_if_labels_are_not_read(tmp_path, header)
             ":1: label '是否匹配' .* header, name its columns",
         ),
         ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 columns .* one comma .* with commas in quotes"),
-        (
-            "a.tsv",
-            '左\t右\t1\n"左\t上"\t右\t1\n',
-            {},
-            r":2: 4 columns .* one tab .*quotes are plain text",
-        ),
+        ("a.tsv", '左\t右\t1\n"左\t上"\t右\t1\n', {}, r":2: 4 columns .* one tab .*quotes are plain text"),
         (
             "a.jsonl",
             '{"query": "左", "title": "右", "label": 1, "label": 0}\n',
@@ -213,19 +208,13 @@ def test_an_invalid_label_map_is_rejected(text, reason):
         parse_label_map(text)
 
 
-@pytest.mark.parametrize(
-    "config, allowed",
-    [
-        ({}, "0, 1"),
-        ({"num_labels": 3}, "0, 1, 2"),
-        ({"num_classes": 3}, "0, 1, 2"),
-        ({"num_labels": 2, "id2label": {"0": "no", "1": "yes"}}, "no, yes, 0, 1"),
-        (
-            {"num_labels": 2, "id2label": {"1": "yes", "0": "no"}, "label2id": {"nope": 0}},
-            "yes, no, nope, 1, 0",
-        ),
-    ],
-)
+@pytest.mark.parametrize("config, allowed", [
+    ({}, "0, 1"),
+    ({"num_labels": 3}, "0, 1, 2"),
+    ({"num_classes": 3}, "0, 1, 2"),
+    ({"num_labels": 2, "id2label": {"0": "no", "1": "yes"}}, "no, yes, 0, 1"),
+    ({"num_labels": 2, "id2label": {"1": "yes", "0": "no"}, "label2id": {"nope": 0}}, "yes, no, nope, 1, 0"),
+])  # fmt: skip
 def test_without_a_label_map_the_model_defines_the_classes(config, allowed):
     assert labels_in(config).allowed == allowed
 
@@ -386,10 +375,7 @@ def test_a_downloaded_dataset_is_not_downloaded_again(home, tmp_path, monkeypatc
 
 def test_mrpc_is_assembled_from_its_parts_by_paddlenlp(home):
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-    files = {
-        "dev_ids.tsv": "7\t8\n",
-        "msr_paraphrase_train.txt": f"{header}1\t7\t8\ta\tb\n0\t5\t6\tc\td\n",
-    }
+    files = {"dev_ids.tsv": "7\t8\n", "msr_paraphrase_train.txt": f"{header}1\t7\t8\ta\tb\n0\t5\t6\tc\td\n"}
     module = import_module("paddlenlp.datasets.glue")
     home("glue", files)
     module.get_path_from_url = partial(_one_file, module.get_path_from_url, files)

@@ -6,7 +6,7 @@ from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.data.pair_records import RowRules
-from ernie_pair.pair.data.pair_source import CheckedPairs, FileSource
+from ernie_pair.pair.data.pair_source import CheckedPairs, PairSource
 from ernie_pair.pair.data.rejected import StreamedRejects, rejected_beside, tell_rejected
 
 BAD = [BadRow(3, "a.tsv:3: 1 column instead of 3"), BadRow(7, "a.tsv:7: sentence1 is empty")]
@@ -32,7 +32,7 @@ def stream_of_none(path):
 def check_good_pairs(path):
     pairs = path.with_name("a.tsv")
     pairs.write_text("左\t右\t1\n", encoding="utf-8")
-    CheckedPairs(FileSource("input_file", str(pairs), "test", None, rules=RowRules(skips=True)), path)
+    CheckedPairs(PairSource("input_file", str(pairs), "test", None, rules=RowRules(skips=True)), path)
 
 
 @pytest.mark.parametrize("run", [tell_of_none, stream_of_none, check_good_pairs])
@@ -90,5 +90,5 @@ def test_a_dry_or_failed_run_keeps_the_rejected_rows(path, tmp_path):
         tell_of_none(path)
     (tmp_path / "a.tsv").write_text("左\n", encoding="utf-8")
     with pytest.raises(InputError):
-        CheckedPairs(FileSource("input_file", str(tmp_path / "a.tsv"), "test", None), path)
+        CheckedPairs(PairSource("input_file", str(tmp_path / "a.tsv"), "test", None), path)
     assert path.exists()

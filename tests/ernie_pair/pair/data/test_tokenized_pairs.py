@@ -100,15 +100,9 @@ def test_the_hash_is_of_ids_segments_and_labels_alone():
 
 
 BAD = [
-    (
-        {"input_ids": [1, 5, 6, 2, 99, 2]},
-        r"x\[1\]: the id 99 is outside of the vocabulary, of 35 tokens",
-    ),
+    ({"input_ids": [1, 5, 6, 2, 99, 2]}, r"x\[1\]: the id 99 is outside of the vocabulary, of 35 tokens"),
     ({"input_ids": [1, 5, 6, 2, -1, 2]}, "the id -1 is outside of the vocabulary"),
-    (
-        {"input_ids": [6, 5, 6, 2, 7, 2]},
-        r"the ids are not those of a pair, \[CLS\] a \[SEP\] b \[SEP\]",
-    ),
+    ({"input_ids": [6, 5, 6, 2, 7, 2]}, r"the ids are not those of a pair, \[CLS\] a \[SEP\] b \[SEP\]"),
     ({"input_ids": [1, 5, 6, 2, 7, 8]}, "the ids are not those of a pair"),
     ({"input_ids": [1, 5, 2, 6, 7, 2]}, "the ids are not those of a pair"),  # segments change elsewhere
     ({"token_type_ids": [0] * 6}, "token_type_ids are not 0 of a first text and 1 of a second"),

@@ -80,21 +80,15 @@ def test_a_homophone_sounds_alike_and_occurs_in_the_file(seed):
         assert counts[new] >= 2 and label == new_label
 
 
-@pytest.mark.parametrize(
-    "left, right, expected",
-    [
-        ("支付宝为什么不能提现", "为什么支付宝不能提现", {"支付宝为什么能提现", "为什么支付宝能提现"}),
-        ("怎么可以连接电视", "怎样能够连上电视", {"怎么不可以连接电视", "怎样不能够连上电视"}),
-        ("为什么还没收到货", "为啥不支持微信", {"为啥支持微信"}),
-        (
-            "What is the best phone",
-            "Which phone is best",
-            {"What is not the best phone", "Which phone is not best"},
-        ),
-        ("Why can it not start", "Why can 't it start", {"Why can it start"}),
-        ("It is not open", "The shop isn't open", {"It is open", "The shop is open"}),
-    ],
-)
+@pytest.mark.parametrize("left, right, expected", [
+    ("支付宝为什么不能提现", "为什么支付宝不能提现", {"支付宝为什么能提现", "为什么支付宝能提现"}),
+    ("怎么可以连接电视", "怎样能够连上电视", {"怎么不可以连接电视", "怎样不能够连上电视"}),
+    ("为什么还没收到货", "为啥不支持微信", {"为啥支持微信"}),
+    ("What is the best phone", "Which phone is best",
+     {"What is not the best phone", "Which phone is not best"}),
+    ("Why can it not start", "Why can 't it start", {"Why can it start"}),
+    ("It is not open", "The shop isn't open", {"It is open", "The shop is open"}),
+])  # fmt: skip
 def test_negation_makes_equal_texts_different(left, right, expected):
     found = {row for seed in range(20) for row in changed_sides("negation", [(left, right, 1)], seed=seed)}
     assert {after for _, after, *_ in found} <= expected and found

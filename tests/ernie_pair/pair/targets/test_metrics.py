@@ -44,37 +44,24 @@ def drawn(rows, classes, seed=0):
     return logits.astype(np.float32), labels
 
 
-def test_metrics_of_four_rows():
-    logits = np.array([[2, 0], [0, 2], [0, 2], [2, 0]], dtype=np.float32)
-    labels = np.array([0, 1, 0, 1])
-    near, far = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
-    metrics = measure(logits, labels)
+NEAR, FAR = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
+MARGINS = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+
+
+@pytest.mark.parametrize("logits, labels, expected", [
+    ([[2, 0], [0, 2], [0, 2], [2, 0]], [0, 1, 0, 1], {"loss": (NEAR + FAR) / 2, "mcc": 0.0, **dict.fromkeys(
+        ("accuracy", "f1", "precision", "recall"), 0.5)}),
+    (np.eye(2)[[1, 1, 1, 0]], [1, 1, 0, 0],
+     {"f1": 0.8, "recall": 1, "precision": 2 / 3, "mcc": 1 / math.sqrt(3)}),  # f1 is that of class 1
+    (np.eye(3)[[0, 1, 1]], [0, 1, 2],  # the mean over the classes
+     {"f1": (1 + 2 / 3) / 3, "precision": (1 + 1 / 2) / 3, "auc": (1 + 3 / 4 + 1 / 2) / 3}),
+    (np.stack([0 * MARGINS, MARGINS], axis=1), [1, 0, 1, 1, 0],  # of 3 x 2 pairs of a positive and a negative
+     {"auc": 4 / 6, "average_precision": (1 / 1 + 2 / 3 + 3 / 4) / 3}),
+])  # fmt: skip
+def test_metrics_equal_those_worked_out_by_hand(logits, labels, expected):
+    metrics = measure(np.array(logits, dtype=np.float32), np.array(labels))
     assert tuple(metrics) == METRICS
-    assert metrics["accuracy"] == metrics["f1"] == metrics["precision"] == metrics["recall"] == 0.5
-    assert metrics["mcc"] == 0.0
-    assert math.isclose(metrics["loss"], (near + far) / 2, rel_tol=1e-15)
-
-
-def test_auc_and_average_precision_of_five_rows():
-    margins = np.array([0.9, 0.8, 0.7, 0.6, 0.5], dtype=np.float32)
-    metrics = measure(np.stack([0 * margins, margins], axis=1), np.array([1, 0, 1, 1, 0]))
-    assert math.isclose(metrics["auc"], 4 / 6)  # of 3 x 2 pairs of a positive and a negative
-    assert math.isclose(metrics["average_precision"], (1 / 1 + 2 / 3 + 3 / 4) / 3)
-
-
-def test_f1_of_two_classes_is_that_of_class_one():
-    logits = np.eye(2, dtype=np.float32)[[1, 1, 1, 0]]
-    metrics = measure(logits, np.array([1, 1, 0, 0]))
-    assert math.isclose(metrics["f1"], 0.8) and metrics["recall"] == 1
-    assert math.isclose(metrics["precision"], 2 / 3) and math.isclose(metrics["mcc"], 1 / math.sqrt(3))
-
-
-def test_f1_of_three_classes_is_the_mean_over_classes():
-    logits = np.eye(3, dtype=np.float32)[[0, 1, 1]]
-    metrics = measure(logits, np.array([0, 1, 2]))
-    assert math.isclose(metrics["f1"], (1 + 2 / 3 + 0) / 3)
-    assert math.isclose(metrics["precision"], (1 + 1 / 2 + 0) / 3)
-    assert math.isclose(metrics["auc"], (1 + 3 / 4 + 1 / 2) / 3)
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -157,20 +144,16 @@ def test_the_threshold_with_the_best_f1_is_found():
     assert (best["precision"], best["recall"]) == (0.75, 1.0) and best["f1"] == pytest.approx(6 / 7)
 
 
-@pytest.mark.parametrize(
-    "asked, reached, threshold, precision, recall",
-    [(0.6, True, 0.15, 3 / 5, 1), (0.9, True, 0.85, 1, 1 / 3), (0.75, True, 0.35, 3 / 4, 1)],
-)
-def test_the_lowest_threshold_reaching_a_precision_is_found(asked, reached, threshold, precision, recall):
+@pytest.mark.parametrize("asked, threshold, precision, recall", [
+    (0.6, 0.15, 3 / 5, 1), (0.9, 0.85, 1, 1 / 3), (0.75, 0.35, 3 / 4, 1),
+])  # fmt: skip
+def test_the_lowest_threshold_reaching_a_precision_is_found(asked, threshold, precision, recall):
     found = at_precision(threshold_curve(SCORES, LABELS), asked)
-    assert found["reached"] is reached and found["asked"] == asked
+    assert found["reached"] and found["asked"] == asked
     values = [found[name] for name in ("threshold", "precision", "recall")]
     assert values == pytest.approx([threshold, precision, recall])
-
-
-def test_an_unreachable_precision_gives_the_closest_one():
-    found = at_precision(threshold_curve(SCORES, 1 - LABELS), 0.5)
-    assert not found["reached"] and found["precision"] == pytest.approx(0.4) and found["rows"] == 5
+    nearest = at_precision(threshold_curve(SCORES, 1 - LABELS), 0.5)
+    assert not nearest["reached"] and nearest["precision"] == pytest.approx(0.4) and nearest["rows"] == 5
 
 
 def test_a_threshold_separates_adjacent_floats():

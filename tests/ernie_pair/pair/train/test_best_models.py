@@ -11,8 +11,9 @@ import pytest
 from run_files import events
 from tiny_pair import train_config, write_pairs
 
+from data_tools.files.atomic_files import own_name
 from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.errors import CheckpointError, InputError, MachineError
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
 from ernie_pair.checkpoint.run_folder import best_of, point_best
@@ -28,12 +29,9 @@ from ernie_pair.train.best_model import BestModel, EarlyStopping
 from ernie_pair.weights.weight_files import from_safetensors
 
 
-def judged(folder, *values, **settings):
+def judged(folder, *values, write=lambda draft: (draft / "weights").write_text("w"), **settings):
     """The BestModel of a run whose evaluations gave ``values``."""
-    best = BestModel(
-        folder, lambda draft: (draft / "weights").write_text("w"), World(), np.asarray, **settings
-    )
-    state = TrainState()
+    best, state = BestModel(folder, write, World(), np.asarray, **settings), TrainState()
     for value in values:
         best.judge(state, {best.metric: value})
     return best
@@ -51,15 +49,32 @@ def test_the_best_link_points_to_the_best_model(tmp_path):
         assert names(tmp_path) == ["best", name]
 
 
-@pytest.mark.parametrize("lower", [False, True])
-def test_the_requested_number_of_best_models_is_kept(tmp_path, lower):
-    values = (0.9, 0.8, 0.7, 0.75, 0.6) if lower else (0.1, 0.2, 0.3, 0.25, 0.4)
-    best = judged(tmp_path, *values, metric="loss" if lower else "f1", lower_is_better=lower, keep=3)
-    kept = ("best-loss-0.6000", "best-loss-0.7000", "best-loss-0.8000")
-    kept = kept if lower else ("best-f1-0.2000", "best-f1-0.3000", "best-f1-0.4000")
-    assert names(tmp_path) == ["best", *kept]
+def test_the_first_of_equal_best_models_is_kept(tmp_path):
+    drafts = []
+    best = judged(tmp_path, 0.5, 0.5, 0.4, 0.7, 0.7, write=drafts.append)
+    assert len(drafts) == 2 and best.folder() == tmp_path / "best-accuracy-0.7000"
+
+
+def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
+    def full_disk(draft):
+        (draft / "weights").write_text("w")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / own_name(".tmp-best-accuracy-0.4000")).mkdir()  # of a write that was killed
+    judged(tmp_path, 0.5)
+    with pytest.raises(MachineError, match="No space left on device"):
+        judged(tmp_path, 0.6, write=full_disk)
+    assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
+
+
+@pytest.mark.parametrize("metric, kept", [("f1", ["0.2000", "0.3000", "0.4000"]), ("loss", None)])
+def test_the_requested_number_of_best_models_is_kept(tmp_path, metric, kept):
+    values = (0.1, 0.2, 0.3, 0.25, 0.4) if kept else (0.9, 0.8, 0.7, 0.75, 0.6)
+    best = judged(tmp_path, *values, metric=metric, lower_is_better=not kept, keep=3)
+    kept = kept or ["0.6000", "0.7000", "0.8000"]
+    assert names(tmp_path) == ["best", *(f"best-{metric}-{value}" for value in kept)]
     assert best.folder() == best_of(tmp_path) == (tmp_path / "best").resolve()
-    assert best.folder().name == (kept[0] if lower else kept[-1])
+    assert best.folder().name == f"best-{metric}-{values[-1]:.4f}"
     (tmp_path / "best").unlink()  # earlier versions made no link
     assert best_of(tmp_path) == best.folder()
     best.restore_link()
@@ -196,40 +211,23 @@ def test_a_run_ends_after_patience_evaluations_without_gain(values, patience, nu
 def test_a_gain_of_at_most_min_delta_is_no_improvement():
     assert ends_after([0.5, 0.625, 0.625], 1, 0.125) == 2
     assert ends_after([0.5, 0.75, 0.875], 1, 0.125) == 3
-
-
-def test_small_gains_that_add_up_count_as_an_improvement():
-    assert ends_after([0.5, 0.5625, 0.625, 0.6875, 0.75, 0.8125], 3, 0.125) == 0
+    assert ends_after([0.5, 0.5625, 0.625, 0.6875, 0.75, 0.8125], 3, 0.125) == 0  # they add up
 
 
 def test_counting_resumes_from_the_saved_state():
     values, state = [0.5, 0.6, 0.4, 0.5, 0.6], TrainState()
+    ends_after(values, 0, state=state)
+    assert state == TrainState()  # without patience nothing is counted
     assert ends_after(values[:3], 3, state=state) == 0
     read = parse_state(state_bytes(state), Path("state.json"))
     assert read == state and ends_after(values[3:], 3, state=read) == 2
 
 
-def test_without_patience_nothing_is_counted():
-    state = TrainState()
-    ends_after([0.5, 0.4, 0.3], 0, state=state)
-    assert state == TrainState()
-
-
-def old_state(**changes):
-    """state.json as it was before there was early stopping."""
-    values = {
-        k: v for k, v in asdict(TrainState(7, 14)).items() if k not in ("metric_to_beat", "stale_evaluations")
-    }
-    return json.dumps({**values, **changes}).encode()
-
-
 def test_a_state_from_before_early_stopping_can_be_read():
-    assert parse_state(old_state(), Path("state.json")) == TrainState(7, 14)
-
-
-@pytest.mark.parametrize(
-    "damage", [{"metric_to_beat": "0.5"}, {"stale_evaluations": -1}, {"stale_evaluations": 0.5}]
-)
-def test_a_damaged_count_is_refused(damage):
-    with pytest.raises(CheckpointError, match="does not hold the state of a run"):
-        parse_state(old_state(**damage), Path("state.json"))
+    old = asdict(TrainState(7, 14))
+    for name in ("metric_to_beat", "stale_evaluations"):
+        del old[name]
+    assert parse_state(json.dumps(old).encode(), Path("state.json")) == TrainState(7, 14)
+    for damage in ({"metric_to_beat": "0.5"}, {"stale_evaluations": -1}, {"stale_evaluations": 0.5}):
+        with pytest.raises(CheckpointError, match="does not hold the state of a run"):
+            parse_state(json.dumps({**old, **damage}).encode(), Path("state.json"))

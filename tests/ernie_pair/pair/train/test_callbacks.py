@@ -5,8 +5,10 @@ import os
 import signal
 
 import numpy as np
+import paddle
 import pytest
 from fake_ranks import on_ranks
+from paddlenlp.transformers import ErnieForSequenceClassification
 from run_files import files_of
 from tiny_trainer import DEV, TRAIN, UNTRAINED
 
@@ -71,21 +73,19 @@ def test_all_events_occur_in_the_same_order_as_in_transformers(make):
     make(diary, max_steps=7, eval_freq=7).train()
 
     def step(number):
-        before = [
-            (name, number - 1) for name in ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step")
-        ]
-        return [*before, ("on_step_end", number)]
+        within = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step")
+        return [*((name, number - 1) for name in within), ("on_step_end", number)]
 
     def evaluation(number):
         return [*[("on_prediction_step", number)] * 3, ("on_evaluate", number)]  # 41 pairs
 
-    epochs = {1: [("on_epoch_begin", 0)], 7: [("on_epoch_begin", 6)]}  # 90 pairs are 5.6 batches
-    after = {4: [("on_log", 4), ("on_save", 4)], 6: [("on_epoch_end", 6), *evaluation(6)]}
-    after[7] = [("on_log", 7), *evaluation(7), ("on_save", 7), ("on_train_end", 7)]
-    wanted = [("on_init_end", 0), ("on_train_begin", 0), *evaluation(0)]
-    for number in range(1, 8):
-        wanted += epochs.get(number, []) + step(number) + after.get(number, [])
-    assert diary.events == wanted
+    begin, end = ("on_epoch_begin", 0), ("on_train_end", 7)  # 90 pairs are 5.6 batches
+    assert diary.events == [
+        *[("on_init_end", 0), ("on_train_begin", 0), *evaluation(0)],
+        *[begin, *step(1), *step(2), *step(3), *step(4), ("on_log", 4), ("on_save", 4)],
+        *[*step(5), *step(6), ("on_epoch_end", 6), *evaluation(6)],
+        *[("on_epoch_begin", 6), *step(7), ("on_log", 7), *evaluation(7), ("on_save", 7), end],
+    ]
 
 
 def test_micro_batches_and_predictions_have_their_events(make):
@@ -104,8 +104,7 @@ def test_the_state_reports_the_progress_of_the_run(make):
     diary = Diary()
     trainer = make(diary, max_steps=7)
     assert trainer.state == TrainerState()
-    result = trainer.train()
-    last = diary.states[-1]
+    result, last = trainer.train(), diary.states[-1]
     assert last == trainer.state and last is not trainer.state
     assert (last.global_step, last.max_steps, last.epoch) == (7, 7, 7 * 16 / 90)
     assert last.best_metric == result.best_metric and last.best_model_checkpoint == str(result.best_model)
@@ -174,17 +173,14 @@ def test_a_returned_control_is_applied_as_in_transformers(make):
     assert make(Returning()).train().step == 2
 
 
-@pytest.mark.parametrize(
-    "callback, reason",
-    [
-        (print, "builtin_function_or_method is not a PairCallback; derive it from ernie_pair.PairCallback"),
-        (type("Own", (), {}), "Own is not a PairCallback"),
-        (
-            type("Late", (PairCallback,), {"on_epoch_start": print}),
-            "nothing calls Late.on_epoch_start; use one of on_init_end, on_train_begin",
-        ),
-    ],
-)
+Late = type("Late", (PairCallback,), {"on_epoch_start": print})
+
+
+@pytest.mark.parametrize("callback, reason", [
+    (print, "builtin_function_or_method is not a PairCallback; derive it from ernie_pair.PairCallback"),
+    (type("Own", (), {}), "Own is not a PairCallback"),
+    (Late, "nothing calls Late.on_epoch_start; use one of on_init_end, on_train_begin"),
+])  # fmt: skip
 def test_a_callback_that_is_never_called_is_refused(make, callback, reason):
     with pytest.raises(InputError, match=f"^callbacks: {reason}"):
         make(callback)
@@ -232,41 +228,28 @@ def called(world, all_reduce, callbacks=(Evens,)):
 def test_all_ranks_follow_the_control_of_the_first_rank():
     expected = TrainerControl(should_log=True, should_save=True)
     assert on_ranks(3, called) == [(expected, 2)] * 3  # one event has a listener, which costs two sums
-
-
-def test_an_event_without_listeners_costs_no_collective():
-    answers = on_ranks(2, lambda *rank: called(*rank, callbacks=[MyCallback]))
-    assert answers == [(TrainerControl(should_log=True), 0)] * 2
+    unheard = on_ranks(2, lambda *rank: called(*rank, callbacks=[MyCallback]))
+    assert unheard == [(TrainerControl(should_log=True), 0)] * 2
 
 
 def test_a_saved_model_predicts_as_the_trainer_does(tmp_path, make):
     trainer = make(max_steps=6)
     trainer.train()
-    trainer.save_model(tmp_path / "mine" / "final")
-    trainer.save_model(tmp_path / "mine" / "final")  # replaces its own output
-    config = PairConfig("out", model_type="ernie", batch_size=16, device="cpu")
-    loaded = PairTrainer(tmp_path / "mine" / "final", config)
-    expected = trainer.predict(DEV).predictions
-    np.testing.assert_array_equal(loaded.predict(DEV).predictions, expected)
+    final = tmp_path / "mine" / "final"
+    trainer.save_model(final)
+    trainer.save_model(final)  # replaces its own output
+    loaded = PairTrainer(final, PairConfig("out", model_type="ernie", batch_size=16, device="cpu"))
+    np.testing.assert_array_equal(loaded.predict(DEV).predictions, trainer.predict(DEV).predictions)
+    theirs = ErnieForSequenceClassification.from_pretrained(str(final))
+    ids, types = map(paddle.to_tensor, ([[1, 5, 6, 2, 7, 8, 2]], [[0, 0, 0, 0, 1, 1, 1]]))
+    for model in (theirs, trainer.model):
+        model.eval()
+    np.testing.assert_allclose(theirs(ids, types).numpy(), trainer.model(ids, types).numpy(), atol=1e-6)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "mine" / "final" / CALIBRATION).write_text(json.dumps({"temperature": 2.0}))
+    (final / CALIBRATION).write_text(json.dumps({"temperature": 2.0}))
     loaded.save_model(tmp_path / "empty")
     assert json.loads((tmp_path / "empty" / CALIBRATION).read_text()) == {"temperature": 2.0}
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["final"]
-
-
-def test_a_saved_model_can_be_loaded_with_from_pretrained(tmp_path, make):
-    import paddle
-    from paddlenlp.transformers import ErnieForSequenceClassification
-
-    trainer = make()
-    trainer.save_model(tmp_path / "final")
-    theirs = ErnieForSequenceClassification.from_pretrained(str(tmp_path / "final"))
-    theirs.eval()
-    trainer.model.eval()
-    ids = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2]])
-    types = paddle.to_tensor([[0, 0, 0, 0, 1, 1, 1]])
-    np.testing.assert_allclose(theirs(ids, types).numpy(), trainer.model(ids, types).numpy(), atol=1e-6)
 
 
 def test_save_model_overwrites_only_its_own_output(tmp_path, make):

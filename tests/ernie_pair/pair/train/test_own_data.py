@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 from datasets import Dataset
+from killed_runs import killed_after
 from paddlenlp.data import DataCollatorWithPadding, Pad, Stack, Tuple
 from paddlenlp.datasets import IterDataset, MapDataset
 from paddlenlp.transformers import ErnieTokenizer
@@ -16,7 +17,7 @@ from tiny_targets import candidate_rows, score_rows
 from tiny_trainer import DEV, TRAIN, UNTRAINED, as_dicts
 
 from data_tools.files.errors import InputError
-from ernie_pair import PairCallback, PairConfig, PairTokenizer, PairTrainer
+from ernie_pair import PairConfig, PairTokenizer, PairTrainer
 
 SETTINGS = {**UNTRAINED, "max_seq_len": 12, "max_steps": 4, "eval_freq": 2, "checkpoint_steps": 2}
 
@@ -91,29 +92,36 @@ def tokenized_dataset(rows, tokenizer, drops=("query", "title")):
     return Dataset.from_list(as_dicts(rows)).map(as_columns, batched=True, remove_columns=list(drops))
 
 
+def converted(rows, tokenizer):
+    return [convert(row, tokenizer) for row in as_dicts(rows)]
+
+
 KINDS = {
-    "list of tuples": lambda rows, tok: [convert(row, tok) for row in as_dicts(rows)],
-    "generator": lambda rows, tok: (convert(row, tok) for row in as_dicts(rows)),
+    "list of tuples": converted,
+    "generator": lambda rows, tok: (row for row in converted(rows, tok)),
     "MapDataset": lambda rows, tok: MapDataset(as_dicts(rows)).map(lambda row: convert(row, tok)),
     "IterDataset": lambda rows, tok: IterDataset(as_dicts(rows)).map(lambda row: convert(row, tok)),
-    "IterDataset of a generator": lambda rows, tok: IterDataset(row for row in as_dicts(rows)).map(
-        lambda row: convert(row, tok)
-    ),
+    "IterDataset of a generator": lambda rows, tok: IterDataset(row for row in converted(rows, tok)),
     "Dataset": tokenized_dataset,
     "Dataset with its texts": lambda rows, tok: tokenized_dataset(rows, tok, ()),
     "Dataset of arrays": lambda rows, tok: tokenized_dataset(rows, tok).with_format("numpy"),
     "iterable Dataset": lambda rows, tok: tokenized_dataset(rows, tok).to_iterable_dataset(),
-    "Paddle's Dataset": lambda rows, tok: Rows([convert(row, tok) for row in as_dicts(rows)]),
-    "with a raising iter": lambda rows, tok: RowsWithoutIter([convert(row, tok) for row in as_dicts(rows)]),
-    "Paddle's IterableDataset": lambda rows, tok: Stream([convert(row, tok) for row in as_dicts(rows)]),
-    "tensors": lambda rows, tok: [tuple(map(paddle.to_tensor, convert(row, tok))) for row in as_dicts(rows)],
-    "DataFrame": lambda rows, tok: DataFrame(
-        [convert(row, tok) for row in as_dicts(rows)], columns=["input_ids", "token_type_ids", "label"]
-    ),
+    "Paddle's Dataset": lambda rows, tok: Rows(converted(rows, tok)),
+    "with a raising iter": lambda rows, tok: RowsWithoutIter(converted(rows, tok)),
+    "Paddle's IterableDataset": lambda rows, tok: Stream(converted(rows, tok)),
+    "tensors": lambda rows, tok: [tuple(map(paddle.to_tensor, row)) for row in converted(rows, tok)],
+    "DataFrame": lambda rows, tok: DataFrame(converted(rows, tok), columns=COLUMNS),
     "without token types": lambda rows, tok: [
-        {"input_ids": convert(row, tok)[0], "labels": row["label"]} for row in as_dicts(rows)
+        {"input_ids": ids, "labels": int(label)} for ids, _, label in converted(rows, tok)
     ],
 }
+COLUMNS = ["input_ids", "token_type_ids", "label"]
+
+
+@pytest.fixture(scope="module")
+def ids(tokenizer):
+    """TRAIN and DEV as the tutorials convert them."""
+    return converted(TRAIN, tokenizer), converted(DEV, tokenizer)
 
 
 def test_tokenized_sets_of_every_kind_are_the_same(make, tokenizer):
@@ -131,16 +139,14 @@ def test_a_tokenized_set_gives_the_run_of_its_texts(tmp_path, make, tokenizer, b
     assert events(tmp_path / "out") == its_events
     ours = files_of(tmp_path / "out" / "model_last")
     assert {name for name in ours if ours[name] != its_files[name]} <= {"state.json", "MANIFEST.json"}
-    assert (
-        make(kind(TRAIN, tokenizer), kind(DEV, tokenizer)).train().step == 4
-    )  # the same data: it is finished
-    found = trainer.predict(kind(DEV, tokenizer))
-    assert found.predictions.tobytes() == predictions.tobytes()
-    assert found.label_ids.tolist() == [label for *_, label in DEV]
-    assert (
-        trainer.evaluate(kind(DEV, tokenizer))["loss"] == trainer.evaluate()["loss"] == found.metrics["loss"]
-    )
-    unlabelled = [convert(row, tokenizer)[:2] for row in as_dicts(DEV)]
+    again = make(kind(TRAIN, tokenizer), kind(DEV, tokenizer)).train()
+    assert again.step == 4  # the same data: it is finished
+    output = trainer.predict(kind(DEV, tokenizer))
+    assert output.predictions.tobytes() == predictions.tobytes()
+    assert output.label_ids.tolist() == [label for *_, label in DEV]
+    by_kind, by_name = trainer.evaluate(kind(DEV, tokenizer)), trainer.evaluate()
+    assert by_kind["loss"] == by_name["loss"] == output.metrics["loss"]
+    unlabelled = [row[:2] for row in converted(DEV, tokenizer)]
     assert trainer.predict(unlabelled).label_ids is None
 
 
@@ -152,9 +158,7 @@ def test_texts_may_come_from_sets_of_paddle_too(make, kind, texts):
 
 
 def test_a_row_of_an_iterdataset_of_a_generator_is_not_lost(make):
-    trainer = make()
-    found = trainer.predict(IterDataset(row for row in DEV))
-    assert len(found.predictions) == len(DEV)
+    assert len(make().predict(IterDataset(row for row in DEV)).predictions) == len(DEV)
 
 
 def test_ids_and_texts_may_be_mixed_between_sets(tmp_path, make, tokenizer, by_texts):
@@ -163,22 +167,23 @@ def test_ids_and_texts_may_be_mixed_between_sets(tmp_path, make, tokenizer, by_t
     assert events(tmp_path / "out") == events(tmp_path / "other") == by_texts[0]
 
 
-def test_a_tokenized_set_is_streamed_as_its_texts_are(tmp_path, make, tokenizer):
-    settings = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the second epoch
-    make(folder="texts", **settings).train()
-    make(Stream(KINDS["list of tuples"](TRAIN, tokenizer)), DEV, **settings).train()
-    assert events(tmp_path / "out") == events(tmp_path / "texts")
-    with pytest.raises(InputError, match="an iterator or generator can be read once"):
-        make(IterDataset(iter(TRAIN)), DEV, folder="once", **settings).train()
+STREAMED = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the second epoch
 
 
 @pytest.mark.parametrize(
-    "flags", [{"symmetric": "consistency"}, {"rdrop_alpha": 1.0}, {"class_weights": "balanced"}]
+    "flags",
+    [STREAMED, {"symmetric": "consistency"}, {"rdrop_alpha": 1.0}, {"class_weights": "balanced"}],
+    ids=str,
 )
-def test_flags_of_the_loss_work_on_ids(tmp_path, make, tokenizer, flags):
+def test_flags_of_data_and_loss_work_on_ids(tmp_path, make, ids, flags):
     make(folder="texts", **flags).train()
-    make(KINDS["list of tuples"](TRAIN, tokenizer), DEV, **flags).train()
+    make(Stream(ids[0]), DEV, **flags).train()
     assert events(tmp_path / "out") == events(tmp_path / "texts")
+
+
+def test_an_iterator_of_rows_cannot_be_streamed(make):
+    with pytest.raises(InputError, match="an iterator or generator can be read once"):
+        make(IterDataset(iter(TRAIN)), DEV, **STREAMED).train()
 
 
 def test_scores_are_learned_from_ids(tmp_path, make):
@@ -190,29 +195,26 @@ def test_scores_are_learned_from_ids(tmp_path, make):
     assert events(tmp_path / "out") == events(tmp_path / "texts")
 
 
-def test_what_needs_texts_is_refused_for_ids(tmp_path, make, tokenizer):
-    ids = KINDS["list of tuples"](DEV, tokenizer)
+def test_what_needs_texts_is_refused_for_ids(tmp_path, make, ids):
     with pytest.raises(InputError, match="symmetric average scores the dev pairs .* eval_dataset holds"):
-        make(TRAIN, ids, symmetric="average").train()
+        make(TRAIN, ids[1], symmetric="average").train()
     with pytest.raises(InputError, match="symmetric='average' asks for both orders .* dataset holds"):
-        make().predict(ids, symmetric="average")
+        make().predict(ids[1], symmetric="average")
     candidates = make().encode([row[:2] + (0,) for row in candidate_rows(4, 0)])
     with pytest.raises(InputError, match="ranking tells queries by their texts, and train_dataset"):
         make(candidates, list(candidate_rows(4, 1)), target="ranking").train()
     assert not list(tmp_path.glob("out/checkpoints/*"))
 
 
-def test_ids_are_not_audited_and_the_log_says_so(make, tokenizer, capfd):
-    ids = KINDS["list of tuples"](DEV, tokenizer)
-    make(ids, ids).train()
-    said = capfd.readouterr().err
-    assert "train_dataset, eval_dataset: token ids, neither audited nor cached" in said
-    assert "audit pairs" not in said
+def test_ids_are_not_audited_and_the_log_says_so(make, ids, capfd):
+    make(ids[1], ids[1]).train()
+    log = capfd.readouterr().err
+    assert "train_dataset, eval_dataset: token ids, neither audited nor cached" in log
+    assert "audit pairs" not in log
 
 
-def test_a_bad_row_of_ids_is_named_and_nothing_written(tmp_path, make, tokenizer):
-    rows = KINDS["list of tuples"](TRAIN, tokenizer)
-    rows[3] = ([1, 5, 99, 2, 5, 2], [0, 0, 0, 0, 1, 1], np.array([1]))
+def test_a_bad_row_of_ids_is_named_and_nothing_written(tmp_path, make, ids):
+    rows = [*ids[0][:3], ([1, 5, 99, 2, 5, 2], [0, 0, 0, 0, 1, 1], np.array([1]))]
     with pytest.raises(InputError, match=r"^train_dataset\[3\]: the id 99 is outside of the vocabulary"):
         make(rows, DEV).train()
     assert not (tmp_path / "out").exists()
@@ -227,10 +229,8 @@ def losses(folder):
 
 def fixed_length(features):
     """Pad to 12 tokens with plain lists."""
-    found = {
-        name: [row[name] + [0] * (12 - len(row["input_ids"])) for row in features]
-        for name in ("input_ids", "token_type_ids")
-    }
+    names = ("input_ids", "token_type_ids")
+    found = {name: [row[name] + [0] * (12 - len(row[name])) for row in features] for name in names}
     return {**found, "labels": [[row["labels"]] for row in features]} if "labels" in features[0] else found
 
 
@@ -259,27 +259,20 @@ def test_a_collator_gives_the_losses_of_the_default(tmp_path, make, tokenizer, k
 
 
 def test_a_resumed_run_with_a_collator_sees_the_same_rows(tmp_path, make):
-    def collator_of(seen):
+    def train(seen, folder="out"):
         def collate(features):
             if "labels" in features[0]:
                 seen.append([row["input_ids"] for row in features])
             return fixed_length(features)
 
-        return collate
+        make(folder=folder, data_collator=collate, eval_freq=100).train()
 
-    whole, first, second = [], [], []
-    make(folder="whole", data_collator=collator_of(whole), eval_freq=100).train()
-    trainer = make(data_collator=collator_of(first), eval_freq=100)
-
-    class StopAtTwo(PairCallback):
-        def on_save(self, args, state, control, **kwargs):
-            control.should_training_stop = True
-
-    trainer.add_callback(StopAtTwo())
-    assert trainer.train().step == 2
-    make(data_collator=collator_of(second), eval_freq=100).train()
+    whole, seen = [], []
+    train(whole, "whole")
+    with killed_after(2):
+        train(seen)
+    train(seen)
     assert files_of(tmp_path / "out" / "model_last") == files_of(tmp_path / "whole" / "model_last")
-    seen = first + second
     assert all(batch in seen for batch in whole)
 
 
@@ -294,15 +287,9 @@ def changed(**arrays):
 
 
 BAD = [
-    (
-        lambda features: None,
-        "NoneType without input_ids; return a dictionary of arrays",
-    ),
+    (lambda features: None, "NoneType without input_ids; return a dictionary of arrays"),
     (changed(input_ids=lambda found: None), "without input_ids"),
-    (
-        changed(input_ids=lambda f: f["input_ids"][:-1]),
-        r"input_ids of the shape \[\d+, 12\] for \d+ rows",
-    ),
+    (changed(input_ids=lambda f: f["input_ids"][:-1]), r"input_ids of the shape \[\d+, 12\] for \d+ rows"),
     (changed(input_ids=lambda f: f["input_ids"][0]), r"input_ids of the shape \[12\] for \d+ rows"),
     (changed(special=lambda f: 1), "special, which the model does not take; return nothing but input_ids"),
     (changed(attention_mask=lambda f: f["input_ids"] * 0), "an attention_mask that is not 1 of tokens"),
@@ -368,54 +355,38 @@ def test_batches_of_encode_and_collate_are_those_of_training(make, tokenizer):
 
 def test_the_tokenizer_encodes_as_training_does(tmp_path, make, model, tokenizer):
     trainer = make()
-    ours = trainer.tokenizer
+    ours, alone = trainer.tokenizer, PairTokenizer(model, 12)
     for (left, right, _), row in zip(DEV, trainer.encode([pair[:2] for pair in DEV])):
-        assert ours(left, right) == row
-        assert dict(tokenizer(left, text_pair=right, max_seq_len=12)) == row
-    alone = PairTokenizer(model, 12)
+        assert ours(left, right) == dict(tokenizer(left, text_pair=right, max_seq_len=12)) == row
     texts = [[pair[side] for pair in DEV] for side in (0, 1)]
     assert alone(*texts) == ours(*texts, truncation=True) and len(ours) == len(tokenizer)
-    assert ours("今天") == dict(tokenizer("今天")) and alone("今天", "明", max_length=5) == alone(
-        "今天", "明", 5
-    )
+    assert ours("今天") == dict(tokenizer("今天"))
+    assert alone("今天", "明", max_length=5) == alone("今天", "明", 5)
     ids = ours("今天", "x")["input_ids"]
     tokens = ours.convert_ids_to_tokens(ids)
     assert tokens == ["[CLS]", "今", "天", "[SEP]", "[UNK]", "[SEP]"] == tokenizer.convert_ids_to_tokens(ids)
     assert ours.convert_tokens_to_ids(tokens) == ids and ours.convert_ids_to_tokens(1) == "[CLS]"
     assert ours.convert_tokens_to_ids("没有") == ours.convert_tokens_to_ids("[UNK]")
-    assert (ours.pad_token_id, ours.pad_token_type_id) == (
-        tokenizer.pad_token_id,
-        tokenizer.pad_token_type_id,
-    )
+    for name in ("pad_token_id", "pad_token_type_id"):
+        assert getattr(ours, name) == getattr(tokenizer, name)
     ours.save_pretrained(tmp_path / "saved")
     again = ErnieTokenizer.from_pretrained(str(tmp_path / "saved"))
     assert again("今天", text_pair="明天")["input_ids"] == tokenizer("今天", text_pair="明天")["input_ids"]
-    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == [
-        "tokenizer_config.json",
-        "vocab.txt",
-    ]
+    saved = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    assert saved == ["tokenizer_config.json", "vocab.txt"]
 
 
-@pytest.mark.parametrize(
-    "call, reason",
-    [
-        (lambda tokenizer: tokenizer(5), "takes a text or a list of texts, not 5"),
-        (lambda tokenizer: tokenizer("今", 5), "takes a text or a list of texts, not 5"),
-        (lambda tokenizer: tokenizer(["今"], "天"), "takes a text or a list of texts, not '天'"),
-        (lambda tokenizer: tokenizer(["今", None]), "takes a text or a list of texts, not None"),
-        (
-            lambda tokenizer: tokenizer(["今"], ["天", "天"]),
-            "1 first and 2 second texts; give as many of both",
-        ),
-        (lambda tokenizer: tokenizer("今" * 20, "天", truncation=False), "1 row above 12 tokens"),
-        (lambda tokenizer: tokenizer("今", "天", max_seq_len=3), "max_seq_len=3 is below 5"),
-        (lambda tokenizer: tokenizer("今", "天", max_seq_len=6, max_length=5), "two names of one number"),
-        (
-            lambda tokenizer: tokenizer.convert_ids_to_tokens([1, 99]),
-            "the id 99 is outside of the vocabulary",
-        ),
-    ],
-)
+@pytest.mark.parametrize("call, reason", [
+    (lambda tokenizer: tokenizer(5), "takes a text or a list of texts, not 5"),
+    (lambda tokenizer: tokenizer("今", 5), "takes a text or a list of texts, not 5"),
+    (lambda tokenizer: tokenizer(["今"], "天"), "takes a text or a list of texts, not '天'"),
+    (lambda tokenizer: tokenizer(["今", None]), "takes a text or a list of texts, not None"),
+    (lambda tokenizer: tokenizer(["今"], ["天", "天"]), "1 first and 2 second texts; give as many of both"),
+    (lambda tokenizer: tokenizer("今" * 20, "天", truncation=False), "1 row above 12 tokens"),
+    (lambda tokenizer: tokenizer("今", "天", max_seq_len=3), "max_seq_len=3 is below 5"),
+    (lambda tokenizer: tokenizer("今", "天", max_seq_len=6, max_length=5), "two names of one number"),
+    (lambda tokenizer: tokenizer.convert_ids_to_tokens([1, 99]), "the id 99 is outside of the vocabulary"),
+])  # fmt: skip
 def test_the_tokenizer_refuses_what_is_no_text(make, call, reason):
     with pytest.raises(InputError, match=reason):
         call(make().tokenizer)
@@ -437,35 +408,29 @@ def test_a_pair_is_shown_with_what_is_cut(make):
         trainer.show("今天")
 
 
-def test_the_rows_of_any_dataset_can_be_looked_at(tmp_path, make, tokenizer):
+def test_the_rows_of_any_dataset_can_be_looked_at(tmp_path, make, ids):
     expected = [{"sentence1": a, "sentence2": b, "label": label} for a, b, label in TRAIN]
-    file = write_pairs(tmp_path / "train.tsv", 90, seed=0)
-    for given in (str(file), TRAIN, as_dicts(TRAIN), iter(TRAIN)):
+    file = str(write_pairs(tmp_path / "train.tsv", 90, seed=0))
+    for given in (file, TRAIN, as_dicts(TRAIN), iter(TRAIN)):
         trainer = make(given, DEV)
         assert list(trainer.train_rows()) == expected == list(trainer.train_rows())
     assert [row["label"] for row in trainer.eval_rows()] == [label for *_, label in DEV]
-    assert make(str(file), DEV).train_dataset == str(file)
-    ids = make(KINDS["MapDataset"](TRAIN, tokenizer), DEV).train_rows()
-    assert list(ids) == make().encode(TRAIN)
+    assert make(file, DEV).train_dataset == file
+    assert list(make(ids[0], DEV).train_rows()) == make().encode(TRAIN)
+    bad = make(str(write_rows(tmp_path / "bad.tsv", [("今", "天", 1), ("今", "天", 7)])), DEV)
     with pytest.raises(InputError, match=r"bad.tsv:2: label '7' is not one of"):
-        list(
-            make(str(write_rows(tmp_path / "bad.tsv", [("今", "天", 1), ("今", "天", 7)])), DEV).train_rows()
-        )
+        list(bad.train_rows())
 
 
 def test_times_are_of_evaluations_that_were_asked_for_alone(tmp_path, make):
     trainer = make()
     result = trainer.train()
     times = {"runtime", "samples_per_second"}
-    asked = (
-        trainer.evaluate(),
-        trainer.predict(DEV).metrics,
-        trainer.predict([row[:2] for row in DEV]).metrics,
-    )
-    for metrics in asked:
+    unlabelled = trainer.predict([row[:2] for row in DEV]).metrics
+    for metrics in (trainer.evaluate(), trainer.predict(DEV).metrics, unlabelled):
         assert 0 < metrics["runtime"] < 100 and metrics["samples_per_second"] > 1
-    assert list(asked[0])[-2:] == ["runtime", "samples_per_second"] and set(asked[2]) == times
-    assert not times & set(result.metrics)
+        assert list(metrics)[-2:] == ["runtime", "samples_per_second"]
+    assert set(unlabelled) == times and not times & set(result.metrics)
     logged = [name for event in events(tmp_path / "out") for name in event]
     assert not times & set(logged) and not any("runtime" in str(entry) for entry in trainer.state.log_history)
     card = next((tmp_path / "out").glob("best-*")) / "README.md"

@@ -6,6 +6,7 @@ from collections import namedtuple
 import numpy as np
 import paddle
 import pytest
+from killed_runs import killed_after
 from own_layers import TINY, Bag, TeachingPlanModel, bag, paddlenlp_model, state, tutorial_model
 from package_command import command
 from paddle import nn
@@ -48,31 +49,32 @@ def make(tmp_path, vocab_file):
     return trainer
 
 
+def same(first, second):
+    """The names of the arrays that are equal in both."""
+    assert first.keys() >= second.keys()
+    return {name for name in second if np.array_equal(first[name], second[name])}
+
+
 @pytest.mark.parametrize("layer", [tutorial_model, bag, paddlenlp_model, lambda: paddlenlp_model("bert")])
-def test_any_layer_is_trained_and_holds_the_best_weights(tmp_path, make, layer):
-    layer = layer()
+def test_any_layer_is_trained_and_holds_the_best_weights(make, layer):
+    layer, seen = layer(), []
     before = state(layer)
-    trainer = make(layer, epochs=8)
-    result = trainer.train()
-    assert result.is_done and result.metrics["accuracy"] > 0.6
-    assert trainer.evaluate().items() >= result.metrics.items()
-    after, saved = state(layer), read_weights(result.best_model / "model_state.pdparams")
-    assert after.keys() == before.keys() == saved.keys()
-    assert all(np.array_equal(after[name], saved[name]) for name in after)
-    assert any(not np.array_equal(after[name], before[name]) for name in after)
-
-
-def test_the_first_step_starts_from_the_weights_it_has(make):
-    layer = tutorial_model()
-    seen = []
 
     class Look(PairCallback):
         def on_train_begin(self, *args, **kwargs):
             seen.append(state(layer))
 
-    before = state(layer)
-    make(layer, own={"callbacks": [Look()]}, max_steps=2).train()
-    assert all(np.array_equal(seen[0][name], before[name]) for name in before)
+    trainer = make(layer, own={"callbacks": [Look()]}, epochs=8)
+    result = trainer.train()
+    assert same(seen[0], before) == set(before)  # the first step starts from the weights it has
+    assert result.is_done and result.metrics["accuracy"] > 0.6
+    assert trainer.evaluate().items() >= result.metrics.items()
+    after, saved = state(layer), read_weights(result.best_model / "model_state.pdparams")
+    assert same(after, saved) == set(before) and same(after, before) != set(before)
+    card = (result.best_model / "README.md").read_text(encoding="utf-8")
+    is_own = type(layer).__name__ in ("TeachingPlanModel", "Bag")
+    assert (f"layer = {type(layer).__name__}(...)" in card and 'weights="."' in card) == is_own
+    assert ("ernie-pair evaluate" in card) != is_own
 
 
 def test_a_trainer_changes_no_mode_and_no_random_numbers(make):
@@ -82,49 +84,36 @@ def test_a_trainer_changes_no_mode_and_no_random_numbers(make):
     paddle.seed(5)
     wanted = paddle.rand([4]).numpy()
     paddle.seed(5)
-    make(layer)
+    trainer = make(layer)
     assert np.array_equal(paddle.rand([4]).numpy(), wanted)
     assert layer.training and layer.ptm.training and not layer.dropout.training
+    assert trainer.model.spec.max_positions == TINY["max_position_embeddings"]
 
 
 @pytest.mark.parametrize("layer", [tutorial_model, bag])
 def test_a_resumed_run_of_a_layer_equals_an_unbroken_one(tmp_path, make, layer):
-    class StopAt5(PairCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            control.should_training_stop = state.global_step == 5
-
-    whole = layer()
+    whole, second = layer(), layer(seed=9)  # the checkpoint has the weights
     make(whole, folder="whole").train()
-    make(layer(), own={"callbacks": [StopAt5()]}).train()
-    second = layer(seed=9)  # the checkpoint has the weights
+    with killed_after(5):
+        make(layer()).train()
     assert make(second).train().step == 12
     assert events(tmp_path / "out") == events(tmp_path / "whole")
-    assert all(np.array_equal(value, state(whole)[name]) for name, value in state(second).items())
+    assert same(state(second), state(whole)) == set(state(whole))
 
 
-def test_what_the_caller_froze_stays_without_optimizer_state(tmp_path, make):
-    layer = tutorial_model()
-    for parameter in layer.ptm.parameters():
+@pytest.mark.parametrize("layer, part, head", [
+    (tutorial_model, "ptm", "clf"), (paddlenlp_model, "ernie", "classifier"),
+])  # fmt: skip
+def test_what_the_caller_froze_stays_without_optimizer_state(tmp_path, make, layer, part, head):
+    layer = layer()
+    for parameter in getattr(layer, part).parameters():
         parameter.stop_gradient = True
-    before = state(layer)
+    before, last = state(layer), tmp_path / "out" / "model_last"
     make(layer, max_steps=4).train()
-    after = state(layer)
-    assert all(np.array_equal(after[name], before[name]) for name in after if name.startswith("ptm."))
-    last = read_weights(tmp_path / "out" / "model_last" / "model.safetensors")
-    assert not np.array_equal(last["clf.weight"], before["clf.weight"])
-    found = read_weights(tmp_path / "out" / "model_last" / "optimizer.safetensors")
-    assert {name.rpartition(".")[0] for name in found} == {"clf.weight", "clf.bias"}
-
-
-def test_a_frozen_classifier_of_paddlenlp_stays_frozen(tmp_path, make):
-    layer = paddlenlp_model()
-    for parameter in layer.ernie.parameters():
-        parameter.stop_gradient = True
-    before = state(layer)
-    make(layer, max_steps=4).train()
-    after = read_weights(tmp_path / "out" / "model_last" / "model.safetensors")
-    assert all(np.array_equal(after[name], before[name]) for name in after if name.startswith("ernie."))
-    assert not np.array_equal(after["classifier.weight"], before["classifier.weight"])
+    trained = {f"{head}.weight", f"{head}.bias"}
+    assert same(read_weights(last / "model.safetensors"), before) == set(before) - trained
+    found = read_weights(last / "optimizer.safetensors")
+    assert {name.rpartition(".")[0] for name in found} == trained
 
 
 @pytest.mark.parametrize(
@@ -173,28 +162,22 @@ def test_a_layer_is_asked_as_its_forward_is_written(make, kind):
     assert make(kind(), max_steps=2).train().is_done
 
 
-def test_batch_norm_is_saved_and_restored(tmp_path, make, vocab_file):
-    class Normed(Bag):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1D(2)
+class Normed(Bag):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1D(2)
 
-        def forward(self, input_ids, token_type_ids):
-            return self.norm(super().forward(input_ids, token_type_ids))
+    def forward(self, input_ids, token_type_ids):
+        return self.norm(super().forward(input_ids, token_type_ids))
 
-    first, second = Normed(), Normed()
-    trainer = make(first)
+
+def test_batch_norm_is_saved_and_restored(tmp_path, make):
+    trainer = make(Normed())
     trainer.train()
-    expected = trainer.predict(DEV).predictions
     trainer.save_model(tmp_path / "saved")
-    again = make(second, own={"weights": tmp_path / "saved"}, folder="again")
-    assert np.array_equal(again.predict(DEV).predictions, expected)
+    again = make(Normed(), own={"weights": tmp_path / "saved"}, folder="again")
+    assert np.array_equal(again.predict(DEV).predictions, trainer.predict(DEV).predictions)
     assert "norm._mean" in read_weights(tmp_path / "out" / "model_last" / "model.safetensors")
-
-
-def test_a_label_map_names_the_outputs(make):
-    trainer = make(bag(num_outputs=2), label_map="0=different,1=same")
-    assert set(trainer.predict(DEV).names) <= {"different", "same"}
 
 
 @pytest.mark.parametrize("target", ["regression", "ranking"])
@@ -214,15 +197,15 @@ def test_a_saved_layer_is_loaded_into_another(tmp_path, make, layer):
     trainer = make(layer(), label_map="0=different,1=same")
     trainer.train()
     expected = trainer.predict(DEV)
+    assert set(expected.names) <= {"different", "same"}
     trainer.save_model(tmp_path / "saved")
     name = type(layer()).__name__
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert config["architectures"] == [name] and config["layer_class"].endswith(f":{name}")
     assert config["id2label"] == {"0": "different", "1": "same"}
     for folder in ("saved", "out", "out/best", "out/model_last"):
-        other = layer(seed=7)
-        again = make(other, own={"weights": tmp_path / folder, "vocab_file": None}, folder="again")
-        found = again.predict(DEV)
+        own = {"weights": tmp_path / folder, "vocab_file": None}
+        found = make(layer(seed=7), own=own, folder="again").predict(DEV)
         if folder != "out/model_last":
             assert np.array_equal(found.predictions, expected.predictions) and found.names == expected.names
     by_paddle = layer(seed=8)
@@ -230,22 +213,29 @@ def test_a_saved_layer_is_loaded_into_another(tmp_path, make, layer):
     assert np.array_equal(make(by_paddle, folder="more").predict(DEV).predictions, expected.predictions)
 
 
-@pytest.mark.parametrize("name", ["evaluate", "export", "convert", "serve", "train"])
-def test_commands_refuse_the_folder_of_a_layer_by_name(tmp_path, make, name):
-    make(tutorial_model()).save_model(tmp_path / "saved")
-    pairs, out = write_pairs(tmp_path / "pairs.tsv", 8), tmp_path / "result"
-    files = ["--input_file", pairs, "--output_file", out]
-    flags = {
-        "evaluate": ["--model_path", tmp_path / "saved", *files],
-        "export": ["--model_path", tmp_path / "saved", "--output_dir", out],
-        "convert": ["--model_path", tmp_path / "saved", "--output_dir", out, "--to", "hf"],
-        "serve": ["--model", tmp_path / "saved", "--port", 0],
-        "train": ["--model_name_or_path", tmp_path / "saved", "--train_file", pairs, "--dev_file", pairs]
-        + ["--output_dir", out],
-    }[name]
-    done = command(name, *flags)
-    said = done.told.strip().splitlines()[-1]
-    assert done.code != 0 and "made from the class TeachingPlanModel" in said and "Traceback" not in done.told
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The folder of a saved layer."""
+    folder = tmp_path_factory.mktemp("saved")
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    config = PairConfig(str(folder / "out"), **SETTINGS)
+    trainer = PairTrainer(tutorial_model(), config, TRAIN, DEV, vocab_file=folder / "vocab.txt")
+    trainer.save_model(folder / "saved")
+    return folder / "saved"
+
+
+@pytest.mark.parametrize("words", [
+    "evaluate --model_path MODEL --input_file PAIRS --output_file OUT",
+    "export --model_path MODEL --output_dir OUT",
+    "convert --model_path MODEL --output_dir OUT --to hf",
+    "serve --model_path MODEL --port 0",
+    "train --model_name_or_path MODEL --train_file PAIRS --dev_file PAIRS --output_dir OUT",
+])  # fmt: skip
+def test_commands_refuse_the_folder_of_a_layer_by_name(tmp_path, saved, words):
+    places = {"MODEL": saved, "PAIRS": write_pairs(tmp_path / "pairs.tsv", 8), "OUT": tmp_path / "result"}
+    done = command(*(places.get(word, word) for word in words.split()))
+    line = done.told.strip().splitlines()[-1]
+    assert done.code != 0 and "made from the class TeachingPlanModel" in line and "Traceback" not in done.told
     assert not (tmp_path / "result").exists()
 
 
@@ -276,53 +266,49 @@ class Ambiguous(Bag):
         return super().forward(ids, ids * 0)
 
 
-@pytest.mark.parametrize(
-    "layer, settings, said",
-    [
-        (
-            bag,
-            {"layer_decay": 0.9},
-            "layer_decay=0.9: Bag is a layer of your own, whose encoder is unknown",
-        ),
-        (bag, {"freeze": "encoder"}, "freeze encoder: Bag is a layer"),
-        (bag, {"freeze_layers": 1}, "freeze_layers=1: Bag is a layer"),
-        (bag, {"use_recompute": True}, "use_recompute=True: Bag is a layer"),
-        (bag, {"fgm_epsilon": 1.0}, "fgm_epsilon=1.0: Bag is a layer"),
-        (bag, {"to_static": True}, "to_static=True: Bag is a layer"),
-        (bag, {"save_format": "hf"}, "save_format hf: Bag is a layer"),
-        (bag, {"kernels": "fused"}, "kernels fused: .*; use kernels auto"),
-        (bag, {"pooling": "mean"}, "pooling mean: Bag is made already"),
-        (bag, {"dropout": 0.2}, "dropout=0.2: Bag is made already"),
-        (bag, {"from_scratch": True}, "from_scratch=True: Bag is made already"),
-        (bag, {"model_type": "bert"}, "model_type bert: Bag is made already"),
-        (bag, {"model_class": "a:B"}, "model_class a:B: Bag is made already"),
-        (paddlenlp_model, {"pooling": "mean"}, "ErnieForSequenceClassification is made already"),
-        (
-            lambda: bag(num_outputs=3),
-            {"label_map": "0=a,1=b"},
-            "Bag returns 3 numbers per pair, and the run has 2",
-        ),
-        (lambda: bag(num_outputs=1), {}, "one number per pair, which is a score; pass target regression"),
-        (lambda: bag(), {"target": "regression"}, "Bag returns 2 numbers per pair, and the run has 1"),
-        (
-            lambda: paddlenlp_model(num_labels=1),
-            {},
-            "ErnieForSequenceClassification returns one number per pair",
-        ),
-        (lambda: bag(num_ids=9), {}, "tokens, its model takes 9; give the vocabulary of this model"),
-        (tutorial_model, {"max_seq_len": 100}, "max_seq_len=100 is more than the model's 64 positions"),
-        (lambda: bag(answer=lambda logits: logits.sum()), {}, r"Bag returns \[\] of 2 pairs; return logits"),
-        (lambda: bag(answer=lambda logits: None), {}, "Bag returns NoneType of 2 pairs; return logits"),
-        (Broken, {}, r"Broken fails on input_ids and token_type_ids, int64 \[2, .*ValueError: no such thing"),
-        (Mask, {}, r"Mask.forward takes \(input_ids, segments, mask\); let it take"),
-        (Ambiguous, {}, r"Ambiguous.forward takes \(ids, mask\); let it take"),
-        (lambda: nn.Dropout(0.1), {}, r"Dropout.forward takes|Dropout"),
-    ],
-)
-def test_what_a_layer_cannot_have_is_refused_in_one_line(tmp_path, make, layer, settings, said):
-    with pytest.raises(InputError, match=said) as error:
+MADE = [{"pooling": "mean"}, {"dropout": 0.2}, {"from_scratch": True}, {"model_type": "bert"}]
+UNKNOWN = [{"freeze": "encoder"}, {"freeze_layers": 1}, {"use_recompute": True}, {"fgm_epsilon": 1.0}]
+UNKNOWN += [{"to_static": True}, {"save_format": "hf"}]
+
+
+@pytest.mark.parametrize("layer, settings, reason", [
+    *((bag, flag, r"\w+[= ]\S+: Bag is a layer") for flag in UNKNOWN),
+    *((bag, flag, r"\w+[= ]\S+: Bag is made already") for flag in (*MADE, {"model_class": "a:B"})),
+    (bag, {"layer_decay": 0.9}, "layer_decay=0.9: Bag is a layer of your own, whose encoder is unknown"),
+    (bag, {"kernels": "fused"}, "kernels fused: .*; use kernels auto"),
+    (paddlenlp_model, {"pooling": "mean"}, "ErnieForSequenceClassification is made already"),
+    (lambda: bag(num_outputs=3), {"label_map": "0=a,1=b"}, "Bag returns 3 numbers per pair, and the run"),
+    (lambda: bag(num_outputs=1), {}, "one number per pair, which is a score; pass target regression"),
+    (bag, {"target": "regression"}, "Bag returns 2 numbers per pair, and the run has 1"),
+    (lambda: paddlenlp_model(num_labels=1), {}, "ErnieForSequenceClassification returns one number per pair"),
+    (lambda: bag(num_ids=9), {}, "tokens, its model takes 9; give the vocabulary of this model"),
+    (tutorial_model, {"max_seq_len": 100}, "max_seq_len=100 is more than the model's 64 positions"),
+    (lambda: bag(answer=lambda logits: logits.sum()), {}, r"Bag returns \[\] of 2 pairs; return logits"),
+    (lambda: bag(answer=lambda logits: None), {}, "Bag returns NoneType of 2 pairs; return logits"),
+    (Broken, {}, r"Broken fails on input_ids and token_type_ids, int64 \[2, .*ValueError: no such thing"),
+    (Mask, {}, r"Mask.forward takes \(input_ids, segments, mask\); let it take"),
+    (Ambiguous, {}, r"Ambiguous.forward takes \(ids, mask\); let it take"),
+    (lambda: nn.Dropout(0.1), {}, r"Dropout.forward takes|Dropout"),
+    (lambda: paddle.DataParallel(bag()), {}, "give it the layer without DataParallel"),
+    (lambda: frozen(bag()), {}, "Bag has no parameter to train"),
+    (lambda: with_a_double(bag()), {}, "Bag has parameters in float64 beside others"),
+])  # fmt: skip
+def test_what_a_layer_cannot_have_is_refused_in_one_line(tmp_path, make, layer, settings, reason):
+    with pytest.raises(InputError, match=reason) as error:
         make(layer(), **settings)
     assert len(str(error.value).splitlines()) == 1 and not (tmp_path / "out").exists()
+    assert not settings or str(error.value).startswith(next(iter(settings))) or "returns" in reason
+
+
+def frozen(layer):
+    for parameter in layer.parameters():
+        parameter.stop_gradient = True
+    return layer
+
+
+def with_a_double(layer):
+    layer.scale = layer.create_parameter([1], dtype="float64")
+    return layer
 
 
 @pytest.mark.parametrize("layer", [paddlenlp_model, lambda: make_classifier(paddlenlp_model())])
@@ -339,26 +325,6 @@ def test_what_flags_froze_trains_again_without_them(tmp_path, make, layer):
 def make_classifier(layer):
     spec = parse_spec({**TINY, "model_type": "ernie", "architectures": ["ErnieForSequenceClassification"]})
     return classifier_around(layer, spec)
-
-
-def test_a_wrapped_layer_is_refused(make):
-    with pytest.raises(InputError, match="give it the layer without DataParallel"):
-        make(paddle.DataParallel(bag()))
-
-
-def test_a_layer_with_nothing_to_train_is_refused(make):
-    layer = bag()
-    for parameter in layer.parameters():
-        parameter.stop_gradient = True
-    with pytest.raises(InputError, match="Bag has no parameter to train"):
-        make(layer)
-
-
-def test_a_layer_of_two_types_is_refused(make):
-    layer = bag()
-    layer.scale = layer.create_parameter([1], dtype="float64")
-    with pytest.raises(InputError, match="Bag has parameters in float64 beside others"):
-        make(layer)
 
 
 @pytest.mark.parametrize("given", [BertModel, nn.Linear, {"a": 1}, object()])
@@ -399,21 +365,17 @@ def test_a_classifier_of_paddlenlp_gives_its_own_numbers(make, tmp_path, family)
     np.testing.assert_allclose(loaded(ids, ids * 0).numpy(), layer(ids, ids * 0).numpy(), atol=1e-6)
 
 
+class Sharper(BertForSequenceClassification):
+    def forward(self, input_ids, token_type_ids=None, **more):
+        return super().forward(input_ids, token_type_ids, **more) * 2
+
+
 def test_a_changed_classifier_of_paddlenlp_is_a_plain_layer(make):
-    layer = paddlenlp_model()
-    layer.extra = nn.Linear(2, 2)
-    assert isinstance(make(layer).model, PlainModel)
-
-
-def test_a_subclass_of_paddlenlps_classifier_is_a_plain_layer(tmp_path, make):
-    class Sharper(BertForSequenceClassification):
-        def forward(self, input_ids, token_type_ids=None, **more):
-            return super().forward(input_ids, token_type_ids, **more) * 2
-
-    paddle.seed(0)
-    layer = Sharper(paddlenlp_model("bert").config)
-    trainer = make(layer, max_steps=3)
-    assert isinstance(trainer.model, PlainModel) and trainer.train().is_done
+    changed = paddlenlp_model()
+    changed.extra = nn.Linear(2, 2)
+    for layer in (changed, Sharper(paddlenlp_model("bert").config)):
+        trainer = make(layer, max_steps=3, folder=type(layer).__name__)
+        assert isinstance(trainer.model, PlainModel) and trainer.train().is_done
 
 
 def test_attributes_of_the_layer_are_those_of_the_model(make):
@@ -429,6 +391,8 @@ def test_attributes_of_the_layer_are_those_of_the_model(make):
 def test_a_loop_of_ones_own_trains_the_layer(make):
     layer = tutorial_model()
     before = state(layer)
+    make(layer, dry_run=True, max_steps=4).train()
+    assert same(state(layer), before) == set(before)
     parts = make(layer, max_steps=2).open_parts()
     for step, batches in parts.steps:
         parts.optimizer.set_lr(parts.learning_rate(step))
@@ -436,22 +400,4 @@ def test_a_loop_of_ones_own_trains_the_layer(make):
         nn.functional.cross_entropy(logits, paddle.to_tensor(batches[0].labels)).backward()
         parts.optimizer.step()
         parts.optimizer.clear_grad()
-    assert not np.array_equal(state(layer)["clf.weight"], before["clf.weight"])
-
-
-def test_a_dry_run_leaves_the_layer_unchanged(tmp_path, make):
-    layer = tutorial_model()
-    before = state(layer)
-    make(layer, dry_run=True, max_steps=4).train()
-    assert all(np.array_equal(value, before[name]) for name, value in state(layer).items())
-
-
-def test_the_card_of_a_layer_says_how_to_load_it(make):
-    best = make(tutorial_model(), max_steps=3).train().best_model
-    card = (best / "README.md").read_text(encoding="utf-8")
-    assert "layer = TeachingPlanModel(...)" in card and 'weights="."' in card
-    assert "ernie-pair evaluate" not in card
-
-
-def test_positions_are_those_of_the_model_inside(make):
-    assert make(tutorial_model()).model.spec.max_positions == TINY["max_position_embeddings"]
+    assert "clf.weight" not in same(state(layer), before)

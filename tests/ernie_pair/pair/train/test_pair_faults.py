@@ -5,24 +5,15 @@ import os
 import signal
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from run_files import events
 from tiny_pair import train_config
+from tiny_pair_job import same
 
 from data_tools.files.errors import InputError, NumbersError, Stopped
 from ernie_pair.pair.train import loss as module
 from ernie_pair.pair.train.train_pair import PairJob, train_pair
-from ernie_pair.runtime.processes.stop_signals import SIGNAL_WEIGHTS
 from ernie_pair.weights.weight_files import from_safetensors
-
-
-@pytest.fixture(autouse=True)
-def handlers_as_before():
-    before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -74,8 +65,7 @@ def test_a_stopped_run_resumes_as_if_never_interrupted(tmp_path, config, monkeyp
         train_pair(cut)
     train_pair(cut)
     assert events(tmp_path / "cut") == events(tmp_path / "whole")
-    ours, theirs = weights(tmp_path / "cut", 12), weights(tmp_path / "whole", 12)
-    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert same(weights(tmp_path / "cut", 12), weights(tmp_path / "whole", 12))
     (best,), (again,) = (list((tmp_path / name).glob("best-*")) for name in ("whole", "cut"))
     assert best.name == again.name
 
@@ -101,35 +91,25 @@ def test_weights_made_non_finite_by_a_gradient_are_not_saved(tmp_path, config, p
 
 
 @pytest.mark.parametrize("gradient_only", [False, True])
-def test_skipped_updates_are_counted_in_the_log(tmp_path, config, poison, gradient_only):
+def test_a_skipped_update_changes_no_weight_and_is_counted(tmp_path, config, poison, gradient_only):
     poison(4, 7, gradient_only=gradient_only)
-    skipping = replace(config, on_nan="skip", checkpoint_steps=1, weight_decay=0.5)
-    train_pair(replace(skipping, max_steps=12))
-    out = tmp_path / "out"
-    counts = {event["step"]: event["skipped_updates"] for event in events(out) if event["split"] == "train"}
-    assert [counts[step] for step in range(1, 13)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2]
-    if not gradient_only:
-        assert [event["loss"] for event in events(out) if event["split"] == "train"][3] == "inf"
+    flags = {"on_nan": "skip", "checkpoint_steps": 1, "keep_checkpoints": 12, "weight_decay": 0.5}
+    train_pair(replace(config, **flags))
+    out, logged = tmp_path / "out", events(tmp_path / "out", "train")
+    assert [event["skipped_updates"] for event in logged] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2]
+    assert gradient_only or logged[3]["loss"] == "inf"
+    for step in (4, 7):
+        assert same(weights(out, step - 1), weights(out, step)) and not same(weights(out, 1), weights(out, 2))
+    assert json.loads((out / "model_last" / "state.json").read_text())["skipped_updates"] == 2
+    train_pair(replace(config, **flags, max_steps=13, allow_change="max_steps"))
+    assert events(out, "train")[-1]["skipped_updates"] == 2
 
 
-def test_a_skipped_update_changes_no_weight_and_is_counted(tmp_path, config, poison):
-    poison(2)
-    skipping = replace(config, on_nan="skip", checkpoint_steps=1, max_steps=2)
-    train_pair(skipping)
-    before, after = weights(tmp_path / "out", 1), weights(tmp_path / "out", 2)
-    assert all(np.array_equal(before[name], after[name]) for name in before)
-    state = json.loads((tmp_path / "out" / "model_last" / "state.json").read_text())
-    assert state["skipped_updates"] == 1
-    train_pair(replace(skipping, max_steps=3, allow_change="max_steps"))
-    assert events(tmp_path / "out")[-2]["skipped_updates"] == 1
-
-
-def test_an_allowed_flag_change_is_recorded_in_checkpoints(tmp_path, config, caplog):
+def test_an_allowed_flag_change_is_recorded_in_checkpoints(tmp_path, config):
     train_pair(replace(config, max_steps=4))
     faster = replace(config, max_steps=4, learning_rate=1e-3)
-    with pytest.raises(
-        InputError, match="learning_rate was 5e-05 and is now 0.001.*allow_change learning_rate"
-    ):
+    reason = "learning_rate was 5e-05 and is now 0.001.*allow_change learning_rate"
+    with pytest.raises(InputError, match=reason):
         train_pair(faster)
     train_pair(replace(faster, max_steps=8, allow_change="learning_rate, max_steps"))
     manifest = json.loads((tmp_path / "out" / "model_last" / "MANIFEST.json").read_text())

@@ -1,6 +1,7 @@
 """Updates, evaluation and state of the pair job, on a tiny model; one process."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -15,7 +16,6 @@ from ernie_pair.models.networks.kernel_path import logits_of
 from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.hooks import NoStop
-from ernie_pair.train.optimizer import new_optimizer
 from ernie_pair.train.process_group import ProcessGroup
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
@@ -34,9 +34,17 @@ def make(folder):
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
+def resume(tmp_path, make):
+    """resume(job, step, **flags): the job that goes on from the checkpoint of ``job`` at ``step``."""
     kept = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
-    yield kept
+
+    def go_on(job, step, to=None, **flags):
+        kept.save(TrainState(step, step * 16), {}, job.state_files(), {})
+        rest = make(consumed=step * 16, **flags) if to is None else to
+        rest.job.restore(kept.newest())
+        return rest
+
+    yield go_on
     kept.close()
 
 
@@ -117,66 +125,41 @@ def test_each_pass_of_an_update_has_its_own_dropout_mask(make):
     ],
 )
 @pytest.mark.parametrize("cut", [1, 4, 7])
-def test_a_resumed_job_ends_with_bit_identical_weights(make, checkpoints, cut, flags):
-    tiny = make(**flags)
-    whole = run(tiny, 9)
-    half = make(**flags)
-    before = run(half, cut)
-    checkpoints.save(TrainState(cut, cut * 16), {}, half.job.state_files(), {})
-    rest = make(consumed=cut * 16, **flags)
-    rest.job.restore(checkpoints.newest())
+def test_a_resumed_job_ends_with_bit_identical_weights(make, resume, cut, flags):
+    tiny, half = make(**flags), make(**flags)
+    whole, before = run(tiny, 9), run(half, cut)
+    rest = resume(half.job, cut, **flags)
+    assert same(state(rest.job), state(half.job))  # as where a run is stopped right after it was resumed
     assert before + run(rest, 9, first=cut + 1) == whole
     assert same(state(rest.job), state(tiny.job))
 
 
-@pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
-@pytest.mark.parametrize("before, after", [("plain", "fused"), ("fused", "plain")])
-def test_a_run_can_resume_with_the_other_kernels(make, checkpoints, before, after):
-    whole = make(dropout=0.0, kernels=before)
+no_kernels = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
+
+
+@pytest.mark.parametrize("before, after", [
+    pytest.param({"kernels": "plain"}, {"kernels": "fused"}, marks=no_kernels),
+    pytest.param({"kernels": "fused"}, {"kernels": "plain"}, marks=no_kernels),
+    ({}, {"batch_size": 4, "gradient_accumulation_steps": 4}),
+])  # fmt: skip
+def test_a_run_resumes_with_other_kernels_or_micro_batches(make, resume, before, after):
+    whole, half = (make(dropout=0.0, **before) for _ in "ab")
     run(whole, 8)
-    half = make(dropout=0.0, kernels=before)
     run(half, 4)
-    checkpoints.save(TrainState(4, 4 * 16), {}, half.job.state_files(), {})
-    rest = make(dropout=0.0, kernels=after, consumed=4 * 16)
-    rest.job.restore(checkpoints.newest())
+    rest = resume(half.job, 4, dropout=0.0, **after)
     run(rest, 8, first=5)
     assert difference(weights(rest.job), weights(whole.job)) < BOUND
 
 
-def test_a_run_resumes_with_another_split_of_its_global_batch(make, checkpoints):
-    whole = make(dropout=0.0)
-    run(whole, 8)
-    half = make(dropout=0.0)
-    run(half, 4)
-    checkpoints.save(TrainState(4, 4 * 16), {}, half.job.state_files(), {})
-    rest = make(dropout=0.0, consumed=4 * 16, batch_size=4, gradient_accumulation_steps=4)
-    rest.job.restore(checkpoints.newest())
-    run(rest, 8, first=5)
-    assert difference(weights(rest.job), weights(whole.job)) < BOUND
-
-
-def test_a_second_job_on_the_same_model_continues_the_first(make, checkpoints):
+def test_a_second_job_on_the_same_model_continues_the_first(make, resume):
     """As in a notebook that trains again; Paddle distinguishes the states of two optimizers by name."""
-    whole = make()
+    whole, tiny = make(), make()
     run(whole, 6)
-    tiny = make()
     run(tiny, 4)
-    checkpoints.save(TrainState(4, 64), {}, tiny.job.state_files(), {})
     old = tiny.job
     again = PairJob(old.config, old.model, old.splits["valid"], STEPS, ProcessGroup())
-    again.restore(checkpoints.newest())
-    run(tiny._replace(job=again), 6, first=5)
+    run(resume(old, 4, to=tiny._replace(job=again)), 6, first=5)
     assert same(state(again), state(whole.job))
-
-
-def test_a_restored_state_is_saved_unchanged_before_an_update(make, checkpoints):
-    """A run may be stopped, or skip its updates, right after it was resumed."""
-    tiny = make()
-    run(tiny, 3)
-    checkpoints.save(TrainState(3, 48), {}, tiny.job.state_files(), {})
-    again = make()
-    again.job.restore(checkpoints.newest())
-    assert same(state(again.job), state(tiny.job))
 
 
 def test_an_evaluation_does_not_affect_training(make):
@@ -200,31 +183,15 @@ def test_a_custom_measure_gets_all_logits_and_labels(make):
     assert seen == [((96, 2), job.splits["valid"].labels.tolist())]
 
 
-def test_a_mismatched_state_is_refused_and_changes_nothing(make, checkpoints):
-    tiny = make()
+def test_a_mismatched_state_is_refused_and_changes_nothing(make, resume):
+    tiny, other = make(), make(seed=5)
     run(tiny, 1)
-    files = dict(tiny.job.state_files())
+    files, before = dict(tiny.job.state_files()), weights(other.job)
     files["optimizer.safetensors"] = files["model.safetensors"]
-    checkpoints.save(TrainState(1, 16), {}, files.items(), {})
-    other = make(seed=5)
-    before = weights(other.job)
+    damaged = SimpleNamespace(state_files=files.items)
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors holds another model"):
-        other.job.restore(checkpoints.newest())
+        resume(damaged, 1, to=other)
     assert same(weights(other.job), before)
-
-
-def test_biases_and_norms_do_not_decay(make):
-    job = make(weight_decay=0.5).job
-    optimizer = new_optimizer(job.model, job.config)
-    optimizer.set_lr(0.1)
-    before = weights(job)
-    for parameter in job.model.parameters():
-        parameter.sum().backward()
-        parameter.clear_gradient(set_to_zero=True)
-    optimizer.step()
-    for name, after in weights(job).items():
-        kept = "bias" in name or "norm" in name
-        assert np.allclose(after, before[name] * (1 if kept else 0.95), rtol=1e-6), name
 
 
 def test_gradients_are_clipped_to_the_requested_norm(make):
@@ -276,7 +243,6 @@ def test_a_distributed_evaluation_is_bit_identical(make, size):
 def test_nan_logits_stop_the_run(make):
     job = make().job
     job.model.classifier.bias.set_value(np.array([0, np.nan], dtype=np.float32))
-    with pytest.raises(
-        NumbersError, match=r"the logits of row 0 are \[.*nan\].*; the weights are damaged, train again"
-    ):
+    reason = r"the logits of row 0 are \[.*nan\].*; the weights are damaged, train again"
+    with pytest.raises(NumbersError, match=reason):
         job.evaluate("valid")

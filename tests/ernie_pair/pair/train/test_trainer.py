@@ -9,6 +9,7 @@ import sys
 import textwrap
 from dataclasses import fields
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,9 +36,8 @@ TIMES = ("runtime", "samples_per_second")
 
 @pytest.fixture
 def files(tmp_path):
-    return str(write_pairs(tmp_path / "train.tsv", 90, seed=0)), str(
-        write_pairs(tmp_path / "dev.tsv", 41, seed=1)
-    )
+    sets = (("train", 90, 0), ("dev", 41, 1))
+    return tuple(str(write_pairs(tmp_path / f"{name}.tsv", rows, seed)) for name, rows, seed in sets)
 
 
 @pytest.fixture
@@ -49,6 +49,14 @@ def make(tmp_path, model):
         return PairTrainer(model, config, *(datasets or (TRAIN, DEV)), **(own or {}))
 
     return trainer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, model):
+    """A run on the pairs as tuples: its trainer, what `train` returned, and its folder."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    trainer = PairTrainer(model, PairConfig(str(folder), **SETTINGS), TRAIN, DEV)
+    return SimpleNamespace(trainer=trainer, result=trainer.train(), folder=folder)
 
 
 def without_times(metrics):
@@ -63,10 +71,8 @@ def as_dataset(rows):
 
 
 def test_importing_the_package_loads_paddle_only_for_trainer():
-    text = "import sys, ernie_pair; from ernie_pair import PairCallback, PairConfig, notebook_launcher"
-    text += (
-        "; print('paddle' in sys.modules, hasattr(ernie_pair, 'PairRun'), 'PairTrainer' in dir(ernie_pair))"
-    )
+    text = "import sys, ernie_pair; from ernie_pair import PairCallback, PairConfig, notebook_launcher; "
+    text += "print('paddle' in sys.modules, hasattr(ernie_pair, 'PairRun'), 'PairTrainer' in dir(ernie_pair))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False", "True"]
 
@@ -78,30 +84,18 @@ def test_the_command_has_every_config_flag_plus_its_files():
 
 
 def test_a_run_from_python_equals_the_run_of_the_command(tmp_path, model, files, make):
-    config = {
-        **SETTINGS,
-        "train_file": files[0],
-        "dev_file": files[1],
-        "output_dir": str(tmp_path / "command"),
-    }
-    train_pair(TrainConfig(model_name_or_path=str(model), **config))
-    result = make(*files).train()
-    ours, theirs = tmp_path / "out", tmp_path / "command"
-    assert events(ours) == events(theirs)
+    config = {**SETTINGS, "train_file": files[0], "dev_file": files[1]}
+    theirs, ours = tmp_path / "command", tmp_path / "out"
+    train_pair(TrainConfig(model_name_or_path=str(model), **config, output_dir=str(theirs)))
+    before, result = events(theirs), make(*files).train()
+    assert events(ours) == before
     for folder in ("checkpoints/step_00000012", result.best_model.name):
         assert files_of(ours / folder) == files_of(theirs / folder)
     assert result.step == 12 and result.is_done
     assert result.best_model.name == f"best-accuracy-{result.best_metric:.4f}"
-    assert result.metrics in [{n: e[n] for n in result.metrics} for e in events(ours, "valid")]
-
-
-def test_a_run_of_the_command_can_be_continued_in_python(tmp_path, model, files, make):
-    config = {**SETTINGS, "train_file": files[0], "dev_file": files[1], "output_dir": str(tmp_path / "out")}
-    train_pair(TrainConfig(model_name_or_path=str(model), **config))
-    before = events(tmp_path / "out")
-    result = make(*files).train()
-    assert result.step == 12 and events(tmp_path / "out") == before
-    assert result.metrics["accuracy"] == result.best_metric
+    assert result.metrics in [{n: e[n] for n in result.metrics} for e in before if e["split"] == "valid"]
+    again = make(*files, folder="command").train()  # what the command began goes on in Python
+    assert again.metrics == result.metrics and events(theirs) == before
 
 
 def test_after_training_the_model_is_the_best_one(make):
@@ -117,11 +111,9 @@ def test_after_training_the_model_is_the_best_one(make):
     assert right == pytest.approx(metrics["accuracy"])
 
 
-def test_a_second_call_of_train_does_nothing(tmp_path, make):
-    trainer = make()
-    first = trainer.train()
-    before = events(tmp_path / "out")
-    assert trainer.train() == first and events(tmp_path / "out") == before
+def test_a_second_call_of_train_does_nothing(whole):
+    before = events(whole.folder)
+    assert whole.trainer.train() == whole.result and events(whole.folder) == before
 
 
 @pytest.mark.parametrize("labels, known", [([1, 0], True), ([-1, -1], False), ([None, None], False)])
@@ -134,23 +126,19 @@ def test_labels_are_used_only_if_they_are_classes(make, labels, known):
 
 def test_files_can_be_predicted_and_evaluated(files, make):
     trainer = make()
-    found = trainer.predict(files[1])
-    asked = (found.metrics, trainer.evaluate(files[1]), trainer.evaluate())
-    by_name, by_file, of_dev = map(without_times, asked)
-    assert by_name == by_file == of_dev
-    assert found.label_ids.tolist() == [label for *_, label in DEV] and found.predictions.shape == (41, 2)
-
-
-def test_predictions_unpack_as_in_transformers(make, files):
-    trainer = make()
-    predictions, labels, metrics = trainer.predict(files[1])
     output = trainer.predict(files[1])
-    assert predictions.dtype == np.float32 and predictions.tobytes() == output.predictions.tobytes()
-    preds = np.argmax(output.predictions, axis=-1)
-    assert (preds == output.label_ids).mean() == output.metrics["accuracy"] == metrics["accuracy"]
-    assert output[0] is output.predictions and output[1].tolist() == labels.tolist()
+    by_name, by_file, of_dev = map(
+        without_times, (output.metrics, trainer.evaluate(files[1]), trainer.evaluate())
+    )
+    assert by_name == by_file == of_dev
+    assert output.label_ids.tolist() == [label for *_, label in DEV] and output.predictions.shape == (41, 2)
+    predictions, labels, metrics = output  # as in transformers
+    assert predictions is output[0] is output.predictions and predictions.dtype == np.float32
+    assert labels is output[1] and metrics == output.metrics
+    classes = np.argmax(output.predictions, axis=-1)
+    assert (classes == output.label_ids).mean() == output.metrics["accuracy"]
     assert output.names == [str(number) for number in output.classes.tolist()]
-    assert output.probabilities.argmax(axis=1).tolist() == preds.tolist() == output.classes.tolist()
+    assert output.probabilities.argmax(axis=1).tolist() == classes.tolist() == output.classes.tolist()
     again = pickle.loads(pickle.dumps(output))  # as a notebook hands it on
     assert again.predictions.tobytes() == predictions.tobytes() and again.names == output.names
 
@@ -171,14 +159,11 @@ def test_custom_metrics_are_logged_and_select_the_best_model(tmp_path, make):
     assert result.metrics["agreement"] == result.best_metric == trainer.evaluate()["agreement"]
 
 
-def test_a_custom_metric_can_be_lower_is_better(tmp_path, make):
+def test_a_custom_metric_can_be_lower_is_better(make):
     values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.1, 0.1, 0.1])
-
-    def falling(prediction):
-        return {"error": next(values)}
-
     settings = {"best_metric": "error", "greater_is_better": False, "max_steps": 4, "eval_freq": 1}
-    assert make(own={"compute_metrics": falling}, **settings).train().best_metric == 0.2
+    own = {"compute_metrics": lambda prediction: {"error": next(values)}}
+    assert make(own=own, **settings).train().best_metric == 0.2
 
 
 @pytest.mark.parametrize(
@@ -224,72 +209,54 @@ class Notes(PairCallback):
         self.note("end", state, control)
 
 
-def test_callbacks_are_called_in_the_order_of_events(make):
-    notes = Notes()
-    make(own={"callbacks": [notes]}, logging_freq=3, max_steps=6).train()
-    saved = [("save", step, f"step_0000000{step}", True) for step in (4, 6)]
-    assert notes.heard == [
-        *(("evaluate", 0), ("log", 3), saved[0], ("evaluate", 5)),
-        *(("log", 6), ("evaluate", 6), saved[1], ("end", 6)),
-    ]
-
-
-@pytest.mark.parametrize("asked", [("log", 3), ("evaluate", 5), ("save", 4)])
-def test_a_run_stopped_by_a_callback_resumes_unchanged(tmp_path, make, asked):
-    make(folder="whole").train()
-    notes = Notes(stop_at=asked)
+@pytest.mark.parametrize("at", [("log", 3), ("evaluate", 5), ("save", 4)])
+def test_a_run_stopped_by_a_callback_resumes_unchanged(tmp_path, make, whole, at):
+    notes = Notes(stop_at=at)
     trainer = make(own={"callbacks": [notes]})
     result = trainer.train()
-    assert (result.step, result.is_done) == (asked[1], False)
-    assert notes.heard[-1] == ("end", asked[1])
+    assert (result.step, result.is_done) == (at[1], False) and notes.heard[-1] == ("end", at[1])
     notes.stop_at = None
     assert trainer.train().is_done
-    ours, theirs = tmp_path / "out", tmp_path / "whole"
+    assert_same_run(tmp_path / "out", whole.folder)
+
+
+def assert_same_run(ours, theirs):
     assert files_of(ours / "model_last") == files_of(theirs / "model_last") and events(ours) == events(theirs)
 
 
-def test_a_callback_error_ends_the_run_and_is_raised_intact(make):
-    class Broken(PairCallback):
-        def on_log(self, args, state, control, **kwargs):
-            raise LookupError("no such thing")
+class Broken(PairCallback):
+    """Raises an error, or sends a signal, at the second step."""
 
+    def __init__(self, number=None):
+        self.number = number
+
+    def on_log(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            if self.number is None:
+                raise LookupError("no such thing")
+            os.kill(os.getpid(), self.number)
+
+
+def test_a_callback_error_ends_the_run_and_is_raised_intact(tmp_path, make, whole):
+    trainer = make(own={"callbacks": [Broken()]})
     with pytest.raises(LookupError, match="no such thing"):
-        make(own={"callbacks": [Broken()]}).train()
-
-
-def test_an_interrupt_saves_the_run_and_restores_the_handlers(tmp_path, make):
-    class Interrupt(PairCallback):
-        def on_log(self, args, state, control, **kwargs):
-            if state.global_step == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT after step 3, saved"):
-        make(own={"callbacks": [Interrupt()]}).train()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    make(folder="whole").train()
-    assert make().train().is_done
-    assert files_of(tmp_path / "out" / "model_last") == files_of(tmp_path / "whole" / "model_last")
-
-
-def test_a_failed_run_restarts_from_its_initial_weights(tmp_path, make):
-    class Broken(PairCallback):
-        def on_log(self, args, state, control, **kwargs):
-            if state.global_step == 2:
-                raise LookupError
-
-    trainer = make(own={"callbacks": [Broken()]}, max_steps=3)
-    with pytest.raises(LookupError):
         trainer.train()
     trainer.callbacks.clear()
-    trainer.train()
-    make(folder="whole", max_steps=3).train()
-    assert events(tmp_path / "out") == events(tmp_path / "whole")
+    trainer.train()  # from the initial weights
+    assert_same_run(tmp_path / "out", whole.folder)
 
 
-def test_a_model_in_memory_is_trained_in_place(tmp_path, make):
-    best = make(max_steps=6).train().best_model
-    classifier, vocab_file = load_classifier(str(best))
+def test_an_interrupt_saves_the_run_and_restores_the_handlers(tmp_path, make, whole):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT after step 3, saved"):
+        make(own={"callbacks": [Broken(signal.SIGINT)]}).train()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert make().train().is_done
+    assert_same_run(tmp_path / "out", whole.folder)
+
+
+def test_a_model_in_memory_is_trained_in_place(tmp_path, whole):
+    classifier, vocab_file = load_classifier(str(whole.result.best_model))
     config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 30})
     before = classifier.classifier.weight.numpy().copy()
     trainer = PairTrainer(classifier, config, TRAIN, DEV, vocab_file=vocab_file)
@@ -299,26 +266,40 @@ def test_a_model_in_memory_is_trained_in_place(tmp_path, make):
         PairTrainer(classifier, config, TRAIN, DEV)
 
 
-BAD_PAIRS = [
+@pytest.mark.parametrize("pairs, reason", [
     (None, "there is no train_dataset; give it to PairTrainer"),
+    (5, "train_dataset is a int; give a file, a list"),
     ([], "train_dataset: it holds no pairs"),
+    (iter([]), "train_dataset: it holds no pairs; give at least one"),
+    ({"train": [], "test": []}, r"train_dataset is a dictionary \(train, test\); give one of its parts"),
+    ("absent.tsv", "absent.tsv: no such file"),
     ([("今", "天", 1), ("今", "天", 7)], r"train_dataset\[1\]: label 7 is not one of 0, 1"),
+    ([("今", "天", 1), ("今", "天", 0.5)], r"\[1\]: label 0.5 is not one of 0, 1"),
+    ([("今", "天", 1), ("今", "天", [1])], r"\[1\]: label \[1\] is no single value; write one of"),
+    ([("今", "天", 1), ("今", "天", True)], r"\[1\]: label True is a boolean; name the classes so"),
+    ([("今", "天", 1), ("今", "天", 10**5000)], r"\[1\]: label a number of thousands of digits"),
     ([("今", "天", 1), ("今", "  ", 1)], r"train_dataset\[1\]: sentence2 is empty"),
     ([("今", "天", 1), "今天"], r"train_dataset\[1\]: '今天' is not a pair"),
     ([("今",)], r"train_dataset\[0\]: \('今',\) is not a pair"),
     ([("今", "天")], r"train_dataset\[0\]: no label"),
     ([("今", "\ud800", 1)], r"train_dataset\[0\]: half of a character"),
+    ([("今", ["天"])], r"train_dataset\[0\]: sentence2 is \['天'\], not a text"),
+    ([("今", 5, 1)], r"train_dataset\[0\]: sentence2 is 5, not a text"),
     ([{"text_a": "今", "text_b": None, "label": 1}], r"train_dataset\[0\]: sentence2 is None, not a text"),
-    ({"train": [], "test": []}, r"train_dataset is a dictionary \(train, test\); give one of its parts"),
-    ("absent.tsv", "absent.tsv: no such file"),
-]
-
-
-@pytest.mark.parametrize("pairs, reason", BAD_PAIRS, ids=range(len(BAD_PAIRS)))
+    (DataFrame([["今", "天"]], columns=["query", "query"]), "train_dataset has two columns of one name"),
+    (DataFrame({"query": ["今"], "other": ["天"]}), r"train_dataset\[0\]: sentence2 is None, not a text"),
+    (DataFrame({"query": ["今"], "title": [None]}), r"train_dataset\[0\]: sentence2 is None, not a text"),
+])  # fmt: skip
 def test_invalid_pairs_are_reported_and_nothing_is_written(tmp_path, make, pairs, reason):
     with pytest.raises(InputError, match=reason):
         make(pairs, DEV).train()
     assert not (tmp_path / "out").exists()
+
+
+def test_an_invalid_dataset_to_predict_is_reported(make):
+    for pairs, reason in ((5, "is a int"), ([("今", 5, 1)], r"\[0\]: sentence2 is 5, not a text")):
+        with pytest.raises(InputError, match=f"^dataset ?{reason}"):
+            make().predict(pairs)
 
 
 class EncodedPairs:
@@ -437,29 +418,24 @@ def test_a_dataset_that_is_empty_on_rereading_is_an_error(make):
 def test_windowed_predictions_give_the_same_answers(make, monkeypatch):
     trainer, waiting = make(), []
     expected = trainer.predict(DEV)
-
-    def counted():
-        for number, row in enumerate(DEV):
-            waiting.append(number)
-            yield row
-
-    asked = PairTrainer._logits_of
-
-    def ask(self, pairs, symmetric):
-        assert len(waiting) <= 16 and len(pairs) <= 16
-        waiting.clear()
-        return asked(self, pairs, symmetric)
-
     for module in (pair_rows, trainer_module):
         monkeypatch.setattr(module, "WINDOW", 16)
     by_window = trainer.predict(DEV)
-    monkeypatch.setattr(PairTrainer, "_logits_of", ask)
-    assert trainer.predict(counted()).predictions.tobytes() == by_window.predictions.tobytes()
+    logits_of = PairTrainer._logits_of
+
+    def counted(self, pairs, symmetric):
+        assert len(waiting) <= 16 and len(pairs) <= 16
+        waiting.clear()
+        return logits_of(self, pairs, symmetric)
+
+    monkeypatch.setattr(PairTrainer, "_logits_of", counted)
+    rows = (waiting.append(row) or row for row in DEV)
+    assert trainer.predict(rows).predictions.tobytes() == by_window.predictions.tobytes()
     np.testing.assert_allclose(by_window.predictions, expected.predictions, atol=1e-6)
 
 
 def test_skipped_rows_are_not_trained_on_but_keep_their_index(tmp_path, make, capfd):
-    bad = [TRAIN[0], ("今", " ", 1), *TRAIN[1:], ("今", "天", 7), "x"]
+    bad, places = [TRAIN[0], ("今", " ", 1), *TRAIN[1:], ("今", "天", 7), "x"], [1, 91, 92]
     with pytest.raises(InputError, match=r"train_dataset\[1\]: sentence2 is empty"):
         make(bad, DEV, max_steps=3).train()
     trainer = make(bad, DEV, max_steps=3, on_bad_row="skip")
@@ -468,43 +444,13 @@ def test_skipped_rows_are_not_trained_on_but_keep_their_index(tmp_path, make, ca
     assert events(tmp_path / "out", "valid") == events(tmp_path / "good", "valid")
     assert "train_dataset: 3 of 93 rows are not pairs and are left out" in capfd.readouterr().err
     notes = [json.loads(line) for line in (tmp_path / "out" / "train.rejected.jsonl").open()]
-    assert [note["file"] for note in notes] == ["train_dataset"] * 3
-    assert [note["line"] for note in notes] == [1, 91, 92]
+    assert [(note["file"], note["line"]) for note in notes] == [("train_dataset", n) for n in places]
     found, expected = trainer.predict(bad), trainer.predict(TRAIN)
-    assert np.flatnonzero(found.classes == -1).tolist() == [1, 91, 92]
-    assert np.flatnonzero(np.isnan(found.predictions).any(axis=1)).tolist() == [1, 91, 92]
-    assert np.delete(found.predictions, [1, 91, 92], axis=0).tobytes() == expected.predictions.tobytes()
+    assert np.flatnonzero(found.classes == -1).tolist() == places
+    assert np.flatnonzero(np.isnan(found.predictions).any(axis=1)).tolist() == places
+    assert np.delete(found.predictions, places, axis=0).tobytes() == expected.predictions.tobytes()
     metrics = without_times(expected.metrics)
     assert without_times(found.metrics) == metrics == without_times(trainer.evaluate(bad))
-
-
-@pytest.mark.parametrize(
-    "pairs, reason",
-    [
-        (5, "dataset is a int; give a file, a list"),
-        (DataFrame([["今", "天"]], columns=["query", "query"]), "dataset has two columns of one name"),
-        (DataFrame({"query": ["今"], "other": ["天"]}), r"dataset\[0\]: sentence2 is None, not a text"),
-        (DataFrame({"query": ["今"], "title": [None]}), r"dataset\[0\]: sentence2 is None, not a text"),
-        ([("今", ["天"])], r"dataset\[0\]: sentence2 is \['天'\], not a text"),
-        ([("今", 5, 1)], r"dataset\[0\]: sentence2 is 5, not a text"),
-        (iter([]), "dataset: it holds no pairs; give at least one"),
-        ([("今", "天", 1), ("今", "天", [1])], r"dataset\[1\]: label \[1\] is no single value; write one of"),
-        (
-            [("今", "天", 1), ("今", "天", True)],
-            r"dataset\[1\]: label True is a boolean; name the classes so",
-        ),
-        ([("今", "天", 1), ("今", "天", 0.5)], r"dataset\[1\]: label 0.5 is not one of 0, 1"),
-        ([("今", "天", 1), ("今", "天", 10**5000)], r"dataset\[1\]: label a number of thousands of digits"),
-    ],
-)
-def test_an_invalid_dataset_is_reported(make, pairs, reason):
-    with pytest.raises(InputError, match=reason):
-        make().predict(pairs)
-
-
-def test_a_missing_model_is_reported_at_once():
-    with pytest.raises(InputError, match="absent/model is not a folder"):
-        PairTrainer("absent/model", PairConfig("out", device="cpu"))
 
 
 def test_a_best_metric_with_a_slash_is_refused():

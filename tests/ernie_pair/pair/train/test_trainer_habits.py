@@ -26,6 +26,22 @@ def make(tmp_path, model):
     return trainer
 
 
+@pytest.fixture
+def losses(make):
+    """The losses of all steps of a new run, and what is logged beside them."""
+
+    def run(*given, **named):
+        trainer = make(*given, **named)
+        trainer.train()
+        return losses_of(trainer)
+
+    return run
+
+
+def subclass(**methods):
+    return type("Mine", (PairTrainer,), methods)
+
+
 def stop_at(step):
     """A callback that stops the run after ``step``."""
     stop = type("Stop", (PairCallback,), {})
@@ -41,9 +57,9 @@ def losses_of(trainer):
     return [line["loss"] for line in lines], [line.get("accuracy") for line in lines]
 
 
-@pytest.fixture
-def plain(make):
-    trainer = make(folder="plain")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, model):
+    trainer = PairTrainer(model, PairConfig(str(tmp_path_factory.mktemp("plain")), **SETTINGS), TRAIN, DEV)
     trainer.train()
     return losses_of(trainer)
 
@@ -67,80 +83,62 @@ class Doubled(PairTrainer):
         return 2 * F.cross_entropy(model(inputs["input_ids"], inputs["token_type_ids"]), inputs["labels"])
 
 
-@pytest.mark.parametrize("kind", [OwnLoss, FlagsLoss])
-def test_a_loss_of_a_subclass_is_trained_with(make, plain, kind):
-    trainer = make(kind)
-    trainer.train()
-    assert losses_of(trainer) == plain
-
-
-def test_a_loss_without_outputs_has_no_accuracy(make, plain):
-    trainer = make(Doubled)
-    trainer.train()
-    losses, accuracies = losses_of(trainer)
-    assert losses[0] == pytest.approx(2 * plain[0][0], rel=1e-6) and accuracies == [None] * 6
-    assert losses[1:] != [2 * loss for loss in plain[0][1:]]
+def of_outputs(outputs, labels):
+    return F.cross_entropy(outputs.logits, labels)
 
 
 @pytest.mark.parametrize(
-    "function",
-    [lambda outputs, labels: F.cross_entropy(outputs.logits, labels), paddle.nn.CrossEntropyLoss()],
-    ids=["function", "layer"],
+    "kind, function",
+    [
+        *((OwnLoss, None), (FlagsLoss, None)),
+        *((PairTrainer, of_outputs), (PairTrainer, paddle.nn.CrossEntropyLoss())),
+    ],
 )
-def test_a_loss_function_is_trained_with(make, plain, function):
-    trainer = make(own={"compute_loss_func": function})
-    trainer.train()
-    assert losses_of(trainer) == plain
+def test_a_loss_of_ones_own_is_trained_with(losses, plain, kind, function):
+    assert losses(kind, own={"compute_loss_func": function}) == plain
 
 
-def test_the_loss_of_the_flags_in_an_override_has_weights(make):
-    weighted = {"class_weights": "1,2.5"}
-    runs = [make(kind, folder=kind.__name__, **weighted) for kind in (PairTrainer, FlagsLoss)]
-    for run in runs:
-        run.train()
-    np.testing.assert_allclose(losses_of(runs[0])[0], losses_of(runs[1])[0], rtol=1e-6)
+def test_a_loss_without_outputs_has_no_accuracy(losses, plain):
+    doubled, accuracies = losses(Doubled)
+    assert doubled[0] == pytest.approx(2 * plain[0][0], rel=1e-6) and accuracies == [None] * 6
+    assert doubled[1:] != [2 * loss for loss in plain[0][1:]]
 
 
-def test_a_run_resumes_with_its_own_loss_alone(make, plain):
+def test_the_loss_of_the_flags_in_an_override_has_weights(losses):
+    both = [losses(kind, kind.__name__, class_weights="1,2.5")[0] for kind in (PairTrainer, FlagsLoss)]
+    np.testing.assert_allclose(*both, rtol=1e-6)
+
+
+def test_a_run_resumes_with_its_own_loss_alone(make, losses, plain):
     make(OwnLoss, own={"callbacks": [stop_at(3)]}).train()
     with pytest.raises(InputError, match="loss .*OwnLoss.compute_loss"):
         make().train()
-    resumed = make(OwnLoss)
-    resumed.train()
-    assert losses_of(resumed) == plain
+    assert losses(OwnLoss) == plain
 
 
 @pytest.mark.parametrize(
-    "found, reason",
+    "loss_of, reason",
     [
-        ("nothing", "returned NoneType, not a loss; return one number with its gradient"),
-        ("rows", r"returned a tensor \[16\], not a loss"),
-        ("number", r"returned a tensor \[\], not a loss"),
+        (lambda rows: None, "returned NoneType, not a loss; return one number with its gradient"),
+        (lambda rows: rows, r"returned a tensor \[16\], not a loss"),
+        (lambda rows: rows.mean().detach(), r"returned a tensor \[\], not a loss"),
     ],
 )
-def test_what_is_no_loss_is_refused(make, found, reason):
-    class Wrong(PairTrainer):
-        def compute_loss(self, model, inputs):
-            rows = F.cross_entropy(
-                model(inputs["input_ids"], inputs["token_type_ids"]), inputs["labels"], reduction="none"
-            )
-            return {"nothing": None, "rows": rows, "number": rows.mean().detach()}[found]
+def test_what_is_no_loss_is_refused(make, loss_of, reason):
+    def compute_loss(self, model, inputs):
+        logits = model(inputs["input_ids"], inputs["token_type_ids"])
+        return loss_of(F.cross_entropy(logits, inputs["labels"], reduction="none"))
 
-    with pytest.raises(InputError, match=f"Wrong.compute_loss {reason}"):
-        make(Wrong).train()
+    with pytest.raises(InputError, match=f"Mine.compute_loss {reason}"):
+        make(subclass(compute_loss=compute_loss)).train()
 
 
 @pytest.mark.parametrize("name", ["training_step", "get_eval_dataloader", "optimizer_step", "compute_losses"])
 def test_a_method_that_nobody_calls_is_refused(make, name):
-    kind = type("Mine", (PairTrainer,), {name: lambda self, *inputs: None})
-    with pytest.raises(
-        InputError, match=f"nothing calls Mine.{name}; what is called of a subclass is compute_loss"
-    ):
-        make(kind)
-
-
-def test_methods_of_ones_own_are_nobodys_business(make):
-    make(type("Mine", (PairTrainer,), {"describe": lambda self: "", "_training_step": lambda self: ""}))
+    reason = f"nothing calls Mine.{name}; what is called of a subclass is compute_loss"
+    with pytest.raises(InputError, match=reason):
+        make(subclass(**{name: lambda self, *inputs: None}))
+    make(subclass(describe=lambda self: "", _training_step=lambda self: ""))  # nobody's business
 
 
 def momentum(trainer):
@@ -178,46 +176,29 @@ def by_hand(make, rates):
     return losses
 
 
-@pytest.mark.parametrize("kind", [OwnOptimizer, SetOptimizer])
-def test_an_optimizer_of_a_subclass_follows_the_flags(make, kind):
+@pytest.mark.parametrize("kind", [OwnOptimizer, SetOptimizer, OwnScheduler])
+def test_an_optimizer_of_a_subclass_has_the_rates_of_the_run(make, kind):
     trainer = make(kind)
     trainer.train()
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
     assert losses_of(trainer)[0] == by_hand(make, rates)
-
-
-def test_a_scheduler_of_a_subclass_gives_the_rates(make):
-    trainer = make(OwnScheduler)
-    trainer.train()
-    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
-    np.testing.assert_allclose(rates, [0.1 / (1 + step) for step in range(6)])
-    assert losses_of(trainer)[0] == by_hand(make, rates)
-
-
-def given_model(make):
-    start = make(folder="start")
-    return start.model, str(start._start.source.vocab_file)
+    if kind is OwnScheduler:
+        np.testing.assert_allclose(rates, [0.1 / (1 + step) for step in range(6)])
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
 def test_optimizers_given_as_an_argument_are_used_and_resumed(tmp_path, make, is_inside):
+    lr = paddle.optimizer.lr
+
     def run(folder, steps):
-        model, vocab_file = given_model(make)
-        scheduler = paddle.optimizer.lr.LinearWarmup(
-            paddle.optimizer.lr.ExponentialDecay(0.1, 0.9), 2, 0.0, 0.1
-        )
+        start = make(folder="start")
+        scheduler = lr.LinearWarmup(lr.ExponentialDecay(0.1, 0.9), 2, 0.0, 0.1)
         rate = scheduler if is_inside else 0.1
-        optimizer = paddle.optimizer.Momentum(rate, 0.9, parameters=model.parameters())
-        config = PairConfig(str(tmp_path / folder), **{**SETTINGS, "learning_rate": 5e-5})
-        trainer = PairTrainer(
-            model,
-            config,
-            TRAIN,
-            DEV,
-            vocab_file=vocab_file,
-            optimizers=(optimizer, None if is_inside else scheduler),
-            callbacks=[stop_at(steps)],
-        )
+        optimizer = paddle.optimizer.Momentum(rate, 0.9, parameters=start.model.parameters())
+        own = {"vocab_file": start._start.source.vocab_file, "callbacks": [stop_at(steps)]}
+        own["optimizers"] = (optimizer, None if is_inside else scheduler)
+        config = PairConfig(str(tmp_path / folder), **{**SETTINGS, **RATE})
+        trainer = PairTrainer(start.model, config, TRAIN, DEV, **own)
         trainer.train()
         return losses_of(trainer)[0], read_weights(tmp_path / folder / "model_last" / "model.safetensors")
 
@@ -230,20 +211,17 @@ def test_optimizers_given_as_an_argument_are_used_and_resumed(tmp_path, make, is
 
 
 def creating(make_optimizer):
-    create = {"create_optimizer": lambda self: make_optimizer(parameters=self.model.parameters())}
-    return type("Wrong", (PairTrainer,), create)
-
-
-class TwoSchedulers(PairTrainer):
-    def create_optimizer(self):
-        return paddle.optimizer.SGD(DECAY, parameters=self.model.parameters())
-
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        return paddle.optimizer.lr.StepDecay(0.1, 2)
+    return subclass(create_optimizer=lambda self: make_optimizer(parameters=self.model.parameters()))
 
 
 DECAY = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
 FOREIGN = paddle.optimizer.SGD(0.1, parameters=paddle.nn.Linear(2, 2).parameters())
+TwoSchedulers = subclass(
+    create_optimizer=lambda self: paddle.optimizer.SGD(DECAY, parameters=self.model.parameters()),
+    create_scheduler=lambda self, steps, optimizer=None: paddle.optimizer.lr.StepDecay(0.1, 2),
+)
+
+
 SCHEDULED, RATE = (None, DECAY), {"learning_rate": 5e-5}
 IGNORED = "is of a part that PairTrainer is given here; leave it out"
 
@@ -267,28 +245,21 @@ def test_given_optimizers_that_do_not_fit_are_refused(make, given, flags, reason
         make(own={"optimizers": given}, **flags).train()
 
 
-@pytest.mark.parametrize(
-    "kind, reason",
-    [
-        (
-            creating(lambda parameters: None),
-            "create_optimizer of Wrong returned NoneType; return an optimizer",
-        ),
-        (
-            creating(paddle.optimizer.LBFGS),
-            "returned LBFGS; return an optimizer of Paddle's other than LBFGS",
-        ),
-        (
-            creating(lambda parameters: paddle.incubate.LookAhead(paddle.optimizer.SGD(0.005, parameters))),
-            "returned LookAhead; return an optimizer of Paddle's other than LBFGS and LookAhead",
-        ),
-        (
-            creating(lambda parameters: paddle.optimizer.SGD(0.5, parameters)),
-            "the optimizer has the learning rate 0.5, and its steps have that of learning_rate=0.005",
-        ),
-        (TwoSchedulers, "the optimizer has a ExponentialDecay, and there is a StepDecay"),
-    ],
-)
+OTHER = "return an optimizer of Paddle's other than LBFGS"
+
+
+def look_ahead(parameters):
+    return paddle.incubate.LookAhead(paddle.optimizer.SGD(0.005, parameters))
+
+
+@pytest.mark.parametrize("kind, reason", [
+    (creating(lambda parameters: None), "of Mine returned NoneType; return an optimizer"),
+    (creating(paddle.optimizer.LBFGS), f"returned LBFGS; {OTHER}"),
+    (creating(look_ahead), f"returned LookAhead; {OTHER} and LookAhead"),
+    (creating(lambda parameters: paddle.optimizer.SGD(0.5, parameters)),
+     "the optimizer has the learning rate 0.5, and its steps have that of learning_rate=0.005"),
+    (TwoSchedulers, "the optimizer has a ExponentialDecay, and there is a StepDecay"),
+])  # fmt: skip
 def test_optimizers_of_a_subclass_that_do_not_fit_are_refused(make, kind, reason):
     with pytest.raises(InputError, match=reason):
         make(kind).train()
@@ -314,12 +285,10 @@ def test_a_run_resumes_with_an_optimizer_of_the_same_kind(make):
 
 
 def test_gradients_that_an_optimizer_leaves_out_do_not_grow(make):
-    class Head(PairTrainer):
-        def create_optimizer(self):
-            head = self.model.classifier.parameters()
-            return paddle.optimizer.SGD(SETTINGS["learning_rate"], parameters=head)
+    def of_head(self):
+        return paddle.optimizer.SGD(SETTINGS["learning_rate"], self.model.classifier.parameters())
 
-    trainer = make(Head, dropout=0.0)
+    trainer = make(subclass(create_optimizer=of_head), dropout=0.0)
     trainer.train()
     gradients = [p.grad for p in trainer.model.encoder.parameters() if p.grad is not None]
     assert not any(float(gradient.abs().max()) for gradient in gradients)
@@ -340,29 +309,24 @@ class OwnLoader(PairTrainer):
     loader = None
 
 
-def test_the_loader_of_a_trainer_gives_the_batches_of_its_run(make, plain):
+def test_the_loader_of_a_trainer_gives_the_batches_of_its_run(make, losses, plain):
     batches = make(folder="loader").get_train_dataloader()
     assert len(batches) == 6 and [len(batch["labels"]) for batch in batches] == [16] * 6
-    trainer = make(OwnLoader)
-    trainer.train()
-    assert losses_of(trainer) == plain
+    assert losses(OwnLoader) == plain
 
 
-def test_the_loader_of_a_trainer_resumes_in_a_later_epoch(make):
+def test_the_loader_of_a_trainer_resumes_in_a_later_epoch(losses):
     settings = {"max_steps": 14, "dropout": 0.0}
-    whole, cut, resumed = (make(OwnLoader, name, **settings) for name in ("whole", "cut", "cut"))
-    whole.train()
-    cut.add_callback(stop_at(8))
-    cut.train()
-    resumed.train()
-    assert losses_of(resumed) == losses_of(whole)
+    whole = losses(OwnLoader, "whole", **settings)
+    losses(OwnLoader, own={"callbacks": [stop_at(8)]}, **settings)
+    assert losses(OwnLoader, **settings) == whole
 
 
 def test_a_loader_of_ones_own_is_refused_for_ranking(tmp_path, model):
     rows = [("今天", "好", 1), ("今天", "坏", 0)]
-    trainer = OwnLoader(model, PairConfig(str(tmp_path / "out"), **SETTINGS, target="ranking"), rows, rows)
+    config = PairConfig(str(tmp_path / "out"), **SETTINGS, target="ranking")
     with pytest.raises(InputError, match="get_train_dataloader: ranking draws the candidates of each query"):
-        trainer.train()
+        OwnLoader(model, config, rows, rows).train()
 
 
 def test_a_loader_of_ones_own_is_trained_with_epoch_by_epoch(make):
@@ -377,28 +341,27 @@ def test_a_loader_of_ones_own_is_trained_with_epoch_by_epoch(make):
     assert losses_of(first)[0] == losses_of(trainer)[0][:1]
 
 
+class Rows(paddle.io.Dataset):
+    """The rows of batches, padded."""
+
+    def __init__(self, batches):
+        self.rows = [row for batch in batches for row in zip(*batch.values())]
+
+    def __getitem__(self, index):
+        ids, types, label = self.rows[index]
+        return (*(np.pad(array, (0, 32 - len(array))) for array in (ids, types)), np.array([label]))
+
+    def __len__(self):
+        return len(self.rows)
+
+
 def test_a_loader_of_paddle_is_trained_with_and_resumed(make):
-    class Rows(paddle.io.Dataset):
-        def __init__(self, batches):
-            self.rows = [row for batch in batches for row in zip(*batch.values())]
-
-        def __getitem__(self, index):
-            ids, types, label = self.rows[index]
-            padded = [np.pad(array, (0, 32 - len(array))) for array in (ids, types)]
-            return (*padded, np.array([label]))
-
-        def __len__(self):
-            return len(self.rows)
-
     rows = Rows(make(folder="rows").get_train_dataloader())
 
     def run(folder, steps):
-        trainer = make(OwnLoader, folder=folder, max_steps=steps)
+        trainer = make(OwnLoader, folder, own={"callbacks": [stop_at(steps)]}, max_steps=9)
         sampler = paddle.io.DistributedBatchSampler(rows, 16, num_replicas=1, rank=0, shuffle=True)
         trainer.loader = paddle.io.DataLoader(rows, batch_sampler=sampler, return_list=True)
-        trainer.config = PairConfig(**{**vars(trainer.config), "max_steps": 9})
-        stop = stop_at(steps)
-        trainer.add_callback(stop)
         trainer.train()
         return losses_of(trainer)[0]
 
@@ -413,22 +376,16 @@ def test_a_pair_of_inputs_and_labels_is_a_batch(make):
     assert found.token_type_ids.tolist() == inputs["token_type_ids"] and found.labels.tolist() == [1]
 
 
-@pytest.mark.parametrize(
-    "batch, reason",
-    [
-        (
-            {"input_ids": [[1, 2]], "labels": [0], "weights": [1]},
-            "a batch of input_ids, labels, weights; give",
-        ),
-        ({"input_ids": [[1, 2]]}, "a batch of input_ids; give input_ids, token_type_ids, labels"),
-        (["a"], "a list, no batch"),
-        (3, "a int, no batch"),
-        ([[[1, 2]], [[0]], [1]], r"input_ids \(1, 2\), token_type_ids \(1, 1\)"),
-        ({"input_ids": [[1, 99]], "labels": [0]}, "input_ids that are no whole numbers from 0 to"),
-        ({"input_ids": [[1, 2]], "labels": [2]}, "labels that are no whole numbers from 0 to 1"),
-        ({"input_ids": [[1] * 200], "labels": [1]}, "rows of 200 tokens; the model takes 128"),
-    ],
-)
+@pytest.mark.parametrize("batch, reason", [
+    ({"input_ids": [[1, 2]], "labels": [0], "weights": [1]}, "a batch of input_ids, labels, weights; give"),
+    ({"input_ids": [[1, 2]]}, "a batch of input_ids; give input_ids, token_type_ids, labels"),
+    (["a"], "a list, no batch"),
+    (3, "a int, no batch"),
+    ([[[1, 2]], [[0]], [1]], r"input_ids \(1, 2\), token_type_ids \(1, 1\)"),
+    ({"input_ids": [[1, 99]], "labels": [0]}, "input_ids that are no whole numbers from 0 to"),
+    ({"input_ids": [[1, 2]], "labels": [2]}, "labels that are no whole numbers from 0 to 1"),
+    ({"input_ids": [[1] * 200], "labels": [1]}, "rows of 200 tokens; the model takes 128"),
+])  # fmt: skip
 def test_what_is_no_batch_is_refused(make, batch, reason):
     with pytest.raises(InputError, match=f"loader gave {reason}"):
         batch_of(batch, "loader", make().model.spec)
@@ -441,10 +398,8 @@ class Stream(paddle.io.IterableDataset):
 
 @pytest.mark.parametrize("loader", [iter([1]), paddle.io.DataLoader(Stream(), batch_size=2)])
 def test_a_loader_without_a_length_is_refused(make, loader):
-    trainer = make(OwnLoader)
-    trainer.loader = loader
     with pytest.raises(InputError, match="get_train_dataloader returned what has no length"):
-        trainer.train()
+        make(subclass(get_train_dataloader=lambda self: loader)).train()
 
 
 def test_evaluate_and_log_of_a_subclass_are_called(make):
@@ -493,13 +448,12 @@ def test_the_command_without_evaluations_leaves_the_last_model(tmp_path):
 
 @pytest.mark.parametrize("found", [None, {"accuracy": "good"}, {"accuracy": float("nan")}])
 def test_an_evaluation_without_numbers_is_refused(make, found):
-    trainer = make(type("Odd", (PairTrainer,), {"evaluate": lambda self: found}))
-    with pytest.raises(InputError, match="evaluate of Odd returned"):
-        trainer.train()
+    with pytest.raises(InputError, match="evaluate of Mine returned"):
+        make(subclass(evaluate=lambda self: found)).train()
 
 
 def test_times_of_an_evaluation_of_ones_own_are_not_logged(make):
-    trainer = make(type("Same", (PairTrainer,), {"evaluate": lambda self: PairTrainer.evaluate(self)}))
+    trainer = make(subclass(evaluate=lambda self: PairTrainer.evaluate(self)))
     assert "runtime" not in trainer.train().metrics and "runtime" in trainer.evaluate()
 
 

@@ -14,7 +14,7 @@ from foreign_weights import write_checkpoints
 from package_command import command
 from tiny_pretrain import CHARACTERS, VOCAB, write_corpus, write_model
 
-from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.format import find_corpus, open_corpus
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
@@ -137,28 +137,28 @@ def test_tokens_and_small_probabilities_are_shown():
 def test_stdin_is_read_if_open_and_a_table_is_printed(theirs, monkeypatch, capsys):
     text = io.BytesIO("\ufeff天[MASK]玄\n\n黄[MASK][MASK]\r\n".encode())
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=text, closed=False))
-    given = ["--model_name_or_path", str(theirs / "dynamic"), "--text_file", "-", "--top_k", "2"]
+    given = ["--model_path", str(theirs / "dynamic"), "--input_file", "-", "--top_k", "2"]
     fill_mask(parse_config(FillMaskConfig, [*given, "--device", "cpu"]))
     shown = capsys.readouterr().out
     assert shown.count(" %  ") == 4 and "word 1 (2 masks)" in shown
     assert shown.startswith("天[MASK]玄\n")  # without the byte-order mark
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match="text_file -: standard input is closed; give a file"):
-        fill_mask(FillMaskConfig("no such model", text_file="-", device="cpu"))
+    with pytest.raises(InputError, match="input_file -: standard input is closed; give a file"):
+        fill_mask(FillMaskConfig("no such model", input_file="-", device="cpu"))
 
 
 def test_the_command_writes_json_and_a_rerun_does_nothing(theirs, tmp_path):
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n{CHARACTERS[:5]}[MASK]\n", encoding="utf-8")
-    words = ["--model_name_or_path", theirs / "dynamic", "--text_file", tmp_path / "texts.txt"]
-    words += ["--output", tmp_path / "out.jsonl", "--format", "json", "--device", "cpu"]
-    first, again = (command("fill-mask", *words) for _ in range(2))
+    words = ["--model_path", theirs / "dynamic", "--input_file", tmp_path / "texts.txt"]
+    words += ["--output_file", tmp_path / "out.jsonl", "--format", "json", "--device", "cpu"]
+    first, again = (command("predict", "mlm", *words) for _ in range(2))
     assert first.code == 0, first.told
     assert again.code == 0 and "nothing to do" in again.told
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     one, two = map(json.loads, lines)
     assert one["text"] == TEXT and [slot["masks"] for slot in one["slots"]] == [1, 2]
     assert len(two["slots"][0]["fillings"]) == 5
-    other = command("fill-mask", *words, "--top_k", 2)
+    other = command("predict", "mlm", *words, "--top_k", 2)
     assert other.code == 2 and "--top_k 5 and not 2" in other.told.strip().splitlines()[-1]
 
 
@@ -182,7 +182,7 @@ def test_a_bad_line_is_reported_and_no_output_is_left(theirs, tmp_path, line, me
     "asked, message",
     [
         ({}, "no text is given; pass text"),
-        ({"text": "天[MASK]", "text_file": "a"}, "both given"),
+        ({"text": "天[MASK]", "input_file": "a"}, "both given"),
         ({"text": "天[MASK]", "top_k": 0}, "top_k=0 is below 1"),
     ],
 )
@@ -402,6 +402,6 @@ def test_the_command_writes_a_file_and_prints_the_loss(place, tmp_path):
         tmp_path / "o",
     ]
     words += ["--part", "all", "--num_samples", 8, "--max_seq_len", LENGTH, "--device", "cpu"]
-    done = command("evaluate-mlm", *words)
+    done = command("evaluate", "mlm", *words)
     assert done.code == 0, done.told
     assert done.said.startswith(f"lm_loss {json.loads((tmp_path / 'o').read_text())['lm_loss']:.4f}")

@@ -16,7 +16,7 @@ from tiny_pretrain import write_corpus, write_model
 
 from data_tools.files.errors import InputError
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.graph import fusion, optimizers
+from ernie_pair.pretrain.graph import fusion, strategy
 from ernie_pair.pretrain.graph.fusion import FLASH, NOTHING_FUSED, SOFTMAX_MASK, choose_fused
 
 HERE = Path(__file__).parent
@@ -237,9 +237,9 @@ def types_of(main):
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_parameters_with_equal_settings_share_one_op(made, clip):
     main = program_of(clip=clip, apply_decay_param_fun=lambda name: "w_" in name)
-    optimizers.fuse_updates(main)
+    strategy.fuse_updates(main)
     ((_, _, operator, inputs, _, attributes),) = made
-    assert operator == optimizers.OPERATOR and "adamw" not in types_of(main)
+    assert operator == strategy.OPERATOR and "adamw" not in types_of(main)
     assert len(inputs["Parameters@VECTOR"]) == 4 and sorted(attributes["decays"]) == pytest.approx(
         [0, 0, 0.01, 0.01]
     )
@@ -254,7 +254,7 @@ def test_parameters_with_equal_settings_share_one_op(made, clip):
 def test_parameters_with_own_settings_are_left_to_paddle(made, changes):
     main = program_of(**changes)
     before = types_of(main)
-    optimizers.fuse_updates(main)
+    strategy.fuse_updates(main)
     assert not made and types_of(main) == before and before.count("adamw") == 4
 
 

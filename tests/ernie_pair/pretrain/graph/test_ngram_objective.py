@@ -41,7 +41,7 @@ def world(tmp_path_factory):
     model = write_model(folder / "model", hidden_act="relu")
     write_corpus(folder / "a", model)
     for name, sizes in SIZES.items():
-        paths = {"input_path": folder / "a", "vocab_file": model / "vocab.txt", "output_path": folder / name}
+        paths = {"input_path": folder / "a", "vocab_file": model / "vocab.txt", "output_file": folder / name}
         build_ngrams(NgramsConfig(**{key: str(path) for key, path in paths.items()}, sizes=sizes))
     return folder
 

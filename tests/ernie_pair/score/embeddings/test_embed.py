@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,8 +118,9 @@ def test_a_killed_run_resumes_to_identical_bytes(folder, tmp_path, small_pieces,
     }
 
 
-def stop_after(monkeypatch, pieces):
-    """Let the machine fail after this many pieces."""
+@contextmanager
+def failing_after(monkeypatch, pieces):
+    """The machine fails after this many pieces."""
     pack, made = embedding.pack_vectors, []
 
     def fail(rows, kind):
@@ -126,7 +129,7 @@ def stop_after(monkeypatch, pieces):
         made.append(1)
         return pack(rows, kind)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(MachineError, match="the machine failed"):
         patch.setattr(embedding, "pack_vectors", fail)
         yield
 
@@ -134,30 +137,28 @@ def stop_after(monkeypatch, pieces):
 @pytest.mark.parametrize("damage", ["bytes", "lines", "absent"])
 def test_a_damaged_piece_is_recomputed(folder, tmp_path, small_pieces, monkeypatch, damage):
     embed(config_of(folder, tmp_path / "whole"))
-    with pytest.raises(MachineError, match="the machine failed"):
-        for _ in stop_after(monkeypatch, 4):
-            embed(config_of(folder, tmp_path / "cut"))
-    part = tmp_path / "cut.part"
+    with failing_after(monkeypatch, 4):
+        embed(config_of(folder, tmp_path / "cut"))
+    vectors, pieces = (tmp_path / "cut.part" / name for name in ("vectors.npy", "pieces.txt"))
     if damage == "bytes":
-        content = bytearray((part / "vectors.npy").read_bytes())
+        content = bytearray(vectors.read_bytes())
         content[128 + 32 * 2 * 20] ^= 1
-        (part / "vectors.npy").write_bytes(content)
+        vectors.write_bytes(content)
     elif damage == "lines":
-        (part / "pieces.txt").write_bytes((part / "pieces.txt").read_bytes()[:-7])
+        pieces.write_bytes(pieces.read_bytes()[:-7])
     else:
-        (part / "vectors.npy").unlink()
+        vectors.unlink()
     embed(config_of(folder, tmp_path / "cut"))
-    name = "vectors.npy"
-    assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    cut, whole = ((tmp_path / name / "vectors.npy").read_bytes() for name in ("cut", "whole"))
+    assert cut == whole
 
 
 def test_partial_output_of_other_texts_is_not_reused(folder, tmp_path, small_pieces, monkeypatch):
-    with pytest.raises(MachineError, match="the machine failed"):
-        for _ in stop_after(monkeypatch, 4):
-            embed(config_of(folder, tmp_path / "v"))
+    with failing_after(monkeypatch, 4):
+        embed(config_of(folder, tmp_path / "v"))
     other = write_texts(tmp_path / "other.txt", 50, seed=5)
-    embed(config_of(folder, tmp_path / "v", input_file=str(other)))
-    embed(config_of(folder, tmp_path / "w", input_file=str(other)))
+    for name in "vw":
+        embed(config_of(folder, tmp_path / name, input_file=str(other)))
     assert (tmp_path / "v" / "vectors.npy").read_bytes() == (tmp_path / "w" / "vectors.npy").read_bytes()
 
 
@@ -192,39 +193,31 @@ def test_a_replaced_model_is_opened_again(tmp_path):
     assert np.abs(after.rows(0, 8) - vectors_of(tmp_path)).max() < 1e-3
 
 
-BAD = {
-    "an empty line": ("我\n\n你\n".encode(), "texts.txt:2: an empty text"),
-    "not UTF-8": (b"a\n\xff\n", "texts.txt:2: not UTF-8"),
-    "no text": (b"", "holds no text"),
-}
+@pytest.mark.parametrize("name, content, reason", [
+    ("texts.txt", "我\n\n你\n".encode(), "texts.txt:2: an empty text"),
+    ("texts.txt", b"a\n\xff\n", "texts.txt:2: not UTF-8"),
+    ("texts.txt", b"", "holds no text"),
+    ("texts.tsv", "id\ttext\na\t我\nb\t你\na\t我你\n".encode(), "texts.tsv:4: repeats the id of line 2"),
+])  # fmt: skip
+def test_bad_texts_are_reported_and_nothing_is_written(folder, tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        embed(config_of(folder, tmp_path / "v", input_file=str(tmp_path / name)))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_duplicate_id_is_refused(folder, tmp_path):
-    path = tmp_path / "texts.tsv"
-    path.write_text("id\ttext\na\t我\nb\t你\na\t我你\n", encoding="utf-8")
-    with pytest.raises(InputError, match="texts.tsv:4: repeats the id of line 2"):
-        embed(config_of(folder, tmp_path / "v", input_file=str(path)))
-    assert [path.name for path in tmp_path.iterdir()] == ["texts.tsv"]
-
-
-@pytest.mark.parametrize("content, reason", BAD.values(), ids=BAD)
-def test_bad_texts_are_reported_and_nothing_is_written(folder, tmp_path, content, reason):
-    (tmp_path / "texts.txt").write_bytes(content)
-    with pytest.raises(InputError) as found:
-        embed(config_of(folder, tmp_path / "v", input_file=str(tmp_path / "texts.txt")))
-    assert reason in found.value.message
-    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
-
-
-def test_foreign_files_are_not_overwritten(folder, tmp_path):
-    (tmp_path / "v").mkdir()
-    (tmp_path / "v" / "dear.txt").write_text("x")
-    with pytest.raises(InputError, match="holds dear.txt, which would be lost"):
-        embed(config_of(folder, tmp_path / "v"))
-    (tmp_path / "w.part").mkdir()
-    (tmp_path / "w.part" / "dear.txt").write_text("x")
-    with pytest.raises(MachineError, match="holds dear.txt, which no run made there"):
-        embed(config_of(folder, tmp_path / "w"))
+@pytest.mark.parametrize("place, name, error, reason", [
+    ("v", "dear.txt", InputError, "holds dear.txt, which would be lost"),
+    ("v", CONFIG_YAML, InputError, "holds config.yaml, which would be lost"),
+    ("v.part", "dear.txt", MachineError, "holds dear.txt, which no run made there"),
+])  # fmt: skip
+def test_foreign_files_are_not_overwritten(folder, tmp_path, place, name, error, reason):
+    (tmp_path / place).mkdir()
+    (tmp_path / place / name).write_text("seed: 1\n")
+    for overwrite in (False, True):
+        with pytest.raises(error, match=reason):
+            embed(config_of(folder, tmp_path / "v", overwrite=overwrite))
+    assert (tmp_path / place / name).read_text() == "seed: 1\n"
 
 
 def test_a_link_to_a_folder_stays_a_link(folder, tmp_path):
@@ -245,15 +238,6 @@ def test_the_current_folder_is_refused_as_output(folder, tmp_path, monkeypatch):
         embed(config_of(folder, "."))
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_users_config_yaml_is_not_overwritten(folder, tmp_path, overwrite):
-    (tmp_path / "v").mkdir()
-    (tmp_path / "v" / CONFIG_YAML).write_text("seed: 1\n")
-    with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
-        embed(config_of(folder, tmp_path / "v", overwrite=overwrite))
-    assert [path.read_text() for path in (tmp_path / "v").iterdir()] == ["seed: 1\n"]
-
-
 def test_vectors_of_another_model_are_refused(folder, tmp_path):
     embed(config_of(folder, tmp_path / "v"))
     found = open_vectors(tmp_path / "v")
@@ -264,16 +248,14 @@ def test_vectors_of_another_model_are_refused(folder, tmp_path):
 
 def test_damaged_vectors_are_an_error(folder, tmp_path):
     embed(config_of(folder, tmp_path / "v"))
-    for name, content in (("cut", b"\x93NUMPY"), ("longer", None)):
-        shutil.copytree(tmp_path / "v", tmp_path / name)
-        if content is None:
-            about = json.loads((tmp_path / name / "vectors.json").read_text())
-            (tmp_path / name / "vectors.json").write_text(json.dumps({**about, "count": COUNT + 1}))
-        else:
-            (tmp_path / name / "vectors.npy").write_bytes(content)
-            with pytest.raises(CheckpointError, match="is not the file that was written"):
-                open_vectors(tmp_path / name).verify()
+    cut, longer = (Path(shutil.copytree(tmp_path / "v", tmp_path / name)) for name in ("cut", "longer"))
+    (cut / "vectors.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(CheckpointError, match="is not the file that was written"):
+        open_vectors(cut).verify()
+    about = json.loads((longer / "vectors.json").read_text())
+    (longer / "vectors.json").write_text(json.dumps({**about, "count": COUNT + 1}))
+    for damaged in (cut, longer):
         with pytest.raises(CheckpointError):
-            open_vectors(tmp_path / name).rows(0, 1)
+            open_vectors(damaged).rows(0, 1)
     with pytest.raises(InputError, match="holds no vectors.json"):
         open_vectors(tmp_path)

@@ -70,7 +70,7 @@ def test_the_exported_model_computes_the_same_vectors(folder, dim):
 
 
 def test_an_int8_export_reports_its_cosine_similarity(folder, capfd):
-    words = ["export-embedding", f"--model_path={folder}/model", f"--output_dir={folder}/int8"]
+    words = ["export", "embedding", f"--model_path={folder}/model", f"--output_dir={folder}/int8"]
     assert exit_code_of(lambda: run_here([*words, "--quantize=int8"])) == 0
     said = json.loads((folder / "int8" / "embedding.json").read_text())["int8"]
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "int8: cosine" in line]

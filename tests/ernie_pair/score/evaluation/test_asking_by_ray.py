@@ -12,7 +12,7 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.score.evaluation.inference_model import TrainedScorer
-from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.score.evaluation.scorer import logits_of_window, open_scorer
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
@@ -38,8 +38,8 @@ def asked(here, name, **flags):
 @needs_ray
 def test_ray_output_of_an_exported_model_is_byte_identical(here, monkeypatch):
     monkeypatch.setattr(PairPredictor, "window", 20)
-    predict_exported(RunConfig(str(here / "ship"), **asked(here, "alone.tsv", threads=2)))
-    predict_exported(RunConfig(str(here / "ship"), **asked(here, "ray.tsv", **RAY)))
+    predict_pair(PredictConfig(str(here / "ship"), **asked(here, "alone.tsv", threads=2)))
+    predict_pair(PredictConfig(str(here / "ship"), **asked(here, "ray.tsv", **RAY)))
     rows = (here / "ray.tsv").read_text().splitlines()
     assert len(rows) == 91 and rows[42].split("\t")[0] == "41" and not rows[42].strip("41\t")
     assert (here / "ray.tsv").read_bytes() == (here / "alone.tsv").read_bytes()
@@ -56,9 +56,9 @@ def test_ray_output_of_a_trained_model_is_byte_identical(here, monkeypatch):
 
 def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
     """What one engine has written, the other need not compute again."""
-    predict_exported(RunConfig(str(here / "ship"), **asked(here, "made.tsv")))
+    predict_pair(PredictConfig(str(here / "ship"), **asked(here, "made.tsv")))
     again = asked(here, "made.tsv", overwrite=False, **RAY)
-    predict_exported(RunConfig(str(here / "ship"), **again))
+    predict_pair(PredictConfig(str(here / "ship"), **again))
     assert "nothing to do" in capfd.readouterr().err
 
 
@@ -71,7 +71,7 @@ def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
         ({"engine": "ray", "workers": 0}, "workers=0 is below 1"),
     ],
 )
-@pytest.mark.parametrize("config_class, model", [(RunConfig, "model"), (PredictConfig, "model_path")])
+@pytest.mark.parametrize("config_class, model", [(PredictConfig, "model_path")])
 def test_inconsistent_ray_flags_are_rejected(config_class, model, flags, reason):
     with pytest.raises(InputError, match=reason):
         config_class(**{model: "m", "input_file": "i", "output_file": "o", "device": "cpu", **flags})
@@ -92,13 +92,13 @@ def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):
 def test_a_model_that_is_exported_again_is_opened_again(here, tmp_path):
     """A second run in one process must not answer with the model that it opened for the first."""
     other = ship(write_trained(tmp_path / "other", initializer_range=0.1), tmp_path / "ship")
-    predict_exported(RunConfig(str(other), **asked(here, "wanted.tsv")))
+    predict_pair(PredictConfig(str(other), **asked(here, "wanted.tsv")))
     folder = Path(shutil.copytree(here / "ship", tmp_path / "copy"))
-    predict_exported(RunConfig(str(folder), **asked(here, "again.tsv")))
+    predict_pair(PredictConfig(str(folder), **asked(here, "again.tsv")))
     before = (here / "again.tsv").read_bytes()
     shutil.rmtree(folder)
     other.rename(folder)
-    predict_exported(RunConfig(str(folder), **asked(here, "again.tsv")))
+    predict_pair(PredictConfig(str(folder), **asked(here, "again.tsv")))
     assert (here / "again.tsv").read_bytes() == (here / "wanted.tsv").read_bytes() != before
 
 
@@ -106,5 +106,5 @@ def test_an_unreachable_ray_cluster_is_reported_first(here):
     pytest.importorskip("ray")
     flags = asked(here, "y.tsv", engine="ray", ray_address="127.0.0.1:9")
     with pytest.raises(MachineError, match="no Ray cluster at ray_address 127.0.0.1:9"):
-        predict_exported(RunConfig(str(here / "ship"), **flags))
+        predict_pair(PredictConfig(str(here / "ship"), **flags))
     assert not Path(flags["output_file"]).exists()

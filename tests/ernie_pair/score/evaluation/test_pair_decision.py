@@ -25,7 +25,7 @@ from ernie_pair.models.temperature import (
 )
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
 
 NAMES = ("不同", "相同")
@@ -144,7 +144,7 @@ def test_the_saved_threshold_is_used_by_every_interface(folder):
     manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
     assert manifest["threshold"] == threshold and manifest["labels"] == list(NAMES)
     assert PairPredictor(exported).predict(texts_of(folder)).labels == list(table["label"])
-    predict_exported(RunConfig(str(exported), str(folder / "test.tsv"), str(folder / "out.tsv")))
+    predict_pair(PredictConfig(str(exported), str(folder / "test.tsv"), str(folder / "out.tsv")))
     assert table_of(folder / "out.tsv") == {key: table[key] for key in ("index", "prediction", "label")}
 
 
@@ -153,7 +153,7 @@ def test_an_explicit_threshold_overrides_the_saved_one(folder):
     assert set(predicted(folder, threshold=0.0)["prediction"]) == {"1"}
     exported = ship(folder / "best", folder / "ship")
     flags = {"input_file": str(folder / "test.tsv"), "output_file": str(folder / "out.tsv")}
-    predict_exported(RunConfig(str(exported), **flags, threshold=0.0))
+    predict_pair(PredictConfig(str(exported), **flags, threshold=0.0))
     assert set(table_of(folder / "out.tsv")["prediction"]) == {"1"}
     assert PairPredictor(exported, threshold=0.0).predict([("今", "天")]).labels == ["相同"]
     export_pair(ExportConfig(str(folder / "best"), str(folder / "other"), threshold=0.25))
@@ -193,17 +193,12 @@ def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
     assert evaluated(folder)["thresholds"]["saved"]["is_judged_file"]
 
 
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"save_temperature": True}, "fitted on the file that is judged is not saved; .* calibrate_on FILE"),
-        (
-            {"save_temperature": True, "calibrate_on": "copy.tsv"},
-            "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs",
-        ),
-        ({"tune_on": "ones.tsv"}, "tune_on .*ones.tsv has no pair of class 0, so no threshold"),
-    ],
-)
+@pytest.mark.parametrize("flags, reason", [
+    ({"save_temperature": True}, "fitted on the file that is judged is not saved; .* calibrate_on FILE"),
+    ({"save_temperature": True, "calibrate_on": "copy.tsv"},
+     "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs"),
+    ({"tune_on": "ones.tsv"}, "tune_on .*ones.tsv has no pair of class 0, so no threshold"),
+])  # fmt: skip
 def test_biased_or_undefined_calibration_is_not_saved(folder, flags, reason):
     shutil.copy(folder / "test.tsv", folder / "copy.tsv")
     (folder / "ones.tsv").write_text("今\t天\t1\n", encoding="utf-8")
@@ -348,7 +343,7 @@ def test_symmetric_predictions_ignore_the_order_of_texts(folder):
         for name in ("test", "exchanged")
     }
     for flags in files.values():
-        predict_exported(RunConfig(str(exported), scores=True, symmetric="average", **flags))
+        predict_pair(PredictConfig(str(exported), scores=True, symmetric="average", **flags))
     assert (folder / "test").read_bytes() == (folder / "exchanged").read_bytes()
 
 

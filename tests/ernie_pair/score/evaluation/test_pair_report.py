@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from made_up_answers import answers_of, config_of
 from run_files import events
-from tiny_pair import toy_rows, write_model, write_pairs, write_rows
+from tiny_pair import toy_rows, train_config, write_pairs, write_rows
 
 from data_tools.files.errors import InputError
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.report.page import Made
@@ -75,8 +74,11 @@ def test_texts_are_escaped_in_the_html_and_the_tsv(tmp_path):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_equal_answers_give_byte_identical_reports(tmp_path, monkeypatch, classes):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    answers = answers_of(classes)
     first, again = (written(tmp_path / name, answers_of(classes)) for name in "ab")
     assert first == again
+    other = answers._replace(logits=answers.logits * np.float32(1.01))
+    assert written(tmp_path / "c", other)["report.html"] != first["report.html"]
 
 
 @pytest.mark.parametrize("epoch", ["", "many", "²"])
@@ -85,25 +87,13 @@ def test_a_source_date_epoch_that_is_no_number_is_ignored(monkeypatch, epoch):
     assert Made().date >= "2026"
 
 
-def test_different_logits_give_a_different_page(tmp_path, monkeypatch):
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    answers = answers_of()
-    other = answers._replace(logits=answers.logits * np.float32(1.01))
-    assert written(tmp_path / "a", answers)["report.html"] != written(tmp_path / "b", other)["report.html"]
-
-
 def test_errors_tsv_lists_wrong_rows_by_descending_loss(tmp_path):
     answers = answers_of()
-    header, *lines = written(tmp_path, answers)["errors.tsv"].splitlines()
-    assert header.split("\t") == ["line", "loss", "probability", "label", "prediction", "text_a", "text_b"]
-    rows = [line.split("\t") for line in lines]
-    assert (
-        rows[0][0] == "2"
-        and rows[0][3:5] == ["<0>", "<1>"]
-        and float(rows[0][1]) == pytest.approx(18, rel=1e-3)
-    )
+    header, *rows = (line.split("\t") for line in written(tmp_path, answers)["errors.tsv"].splitlines())
+    assert header == ["line", "loss", "probability", "label", "prediction", "text_a", "text_b"]
+    assert [rows[0][0], *rows[0][3:5]] == ["2", "<0>", "<1>"]
     losses = [float(row[1]) for row in rows]
-    assert losses == sorted(losses, reverse=True)
+    assert losses == sorted(losses, reverse=True) and losses[0] == pytest.approx(18, rel=1e-3)
     assert [float(row[2]) for row in rows] == pytest.approx([math.exp(-loss) for loss in losses], rel=1e-4)
     wrong = np.flatnonzero(answers.predictions != answers.labels)
     assert {int(row[0]) - 2 for row in rows} <= set(wrong.tolist()) and len(rows) == min(10, len(wrong))
@@ -166,20 +156,9 @@ def test_the_page_says_when_no_row_is_wrong(tmp_path):
 def trained(tmp_path_factory):
     """The folder of the best model, and the one with the run and its pairs."""
     folder = tmp_path_factory.mktemp("trained")
-    config = TrainConfig(
-        model_name_or_path=str(write_model(folder / "model")),
-        model_type="ernie",
-        from_scratch=True,
-        train_file=str(write_pairs(folder / "train.tsv", 90, seed=0)),
-        dev_file=str(write_pairs(folder / "dev.tsv", 61, seed=1)),
-        output_dir=str(folder / "out"),
-        max_steps=60,
-        dropout=0.0,  # its random draws differ between processors
-        batch_size=16,
-        learning_rate=5e-3,
-        best_metric="loss",
-        device="cpu",
-    )
+    # The random draws of a dropout differ between processors.
+    config = train_config(folder, max_steps=60, dropout=0.0, learning_rate=5e-3, best_metric="loss")
+    write_pairs(folder / "dev.tsv", 61, seed=1)
     train_pair(config)
     (best,) = (folder / "out").glob("best-*")
     return best, folder
@@ -261,28 +240,20 @@ def test_predicting_at_the_threshold_gives_its_precision(trained, tmp_path):
 
 
 def test_a_threshold_from_few_predictions_gives_a_warning(trained, tmp_path, capfd):
-    for precision, is_told in ((0.6, False), (0.999, True)):
+    for precision, warns in ((0.6, False), (0.999, True)):
         chosen = asked(trained, tmp_path, at_precision=precision)["thresholds"]["at_precision"]
-        assert chosen["reached"]
-        assert (
-            f"precision {precision:g} is based on {chosen['rows']} predictions" in capfd.readouterr().err
-        ) is is_told
+        warning = f"precision {precision:g} is based on {chosen['rows']} predictions"
+        assert chosen["reached"] and (warning in capfd.readouterr().err) is warns
 
 
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
+def test_an_invalid_number_is_rejected():
+    for flags, reason in (
         ({"at_precision": 0.0}, "at_precision=0.0 is not above 0"),
         ({"at_precision": float("nan")}, "at_precision takes a number, not nan"),
         ({"bootstrap": -1}, "bootstrap=-1 is below 0"),
-    ],
-)
-def test_an_invalid_number_is_rejected(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        config_of(**flags)
-
-
-def test_an_out_of_range_threshold_is_rejected():
+    ):
+        with pytest.raises(InputError, match=reason):
+            config_of(**flags)
     with pytest.raises(InputError, match="threshold=1.5 is above 1"):
         PredictConfig("m", "in", "out", threshold=1.5)
 

@@ -18,7 +18,7 @@ from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pair.audit.pairs_to_text import PairsToTextConfig, pairs_to_text
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported, predict_pair
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.series.compare_starts import CompareConfig, compare_starts
 
 
@@ -39,7 +39,7 @@ def evaluate(world, pairs, out, **flags):
 
 
 def run(world, pairs, out, **flags):
-    predict_exported(RunConfig(str(world / "ship"), str(pairs), str(out), **flags))
+    predict_pair(PredictConfig(str(world / "ship"), str(pairs), str(out), **flags))
 
 
 def audit(world, pairs, out, **flags):
@@ -141,22 +141,18 @@ def test_predictions_can_go_to_stdout_or_dev_null(world, tmp_path, name, capfd):
 
 def test_an_evaluation_records_which_kernels_it_used(world, tmp_path, capfd):
     pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
-    evaluate(world, pairs, tmp_path / "out.json", report=str(report), kernels="plain")
-    reason = "plain kernels of Paddle: --kernels plain"
-    for name in (tmp_path / "out.json", report / "report.json"):
-        assert json.loads(name.read_text())["kernels"] == reason
-    assert f"<dt>Computed by</dt><dd>{reason}</dd>" in (report / "report.html").read_text()
-    said = capfd.readouterr().err
-    assert " on cpu, " in said and ", 1 process" in said and reason in said
-
-
-def test_an_existing_report_needs_overwrite_true(world, tmp_path):
-    pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
     report.mkdir()
     (report / "report.html").write_text("mine")
     with pytest.raises(InputError, match=r"report\.html exists; pass overwrite=True"):
         evaluate(world, pairs, tmp_path / "out.json", report=str(report))
     assert (report / "report.html").read_text() == "mine" and not (tmp_path / "out.json").exists()
+    evaluate(world, pairs, tmp_path / "out.json", report=str(report), kernels="plain", overwrite=True)
+    reason = "plain kernels of Paddle: --kernels plain"
+    for name in (tmp_path / "out.json", report / "report.json"):
+        assert json.loads(name.read_text())["kernels"] == reason
+    assert f"<dt>Computed by</dt><dd>{reason}</dd>" in (report / "report.html").read_text()
+    log = capfd.readouterr().err
+    assert " on cpu, " in log and ", 1 process" in log and reason in log
 
 
 @pytest.mark.parametrize("name", ["compare.json", "test.jsonl", "plan.json"])
@@ -199,8 +195,8 @@ if command == "predict":
     asked = PredictConfig(model, pairs, out, scores=True, on_bad_row="skip", device="cpu")
     predict_pair.predict_pair(asked)
 else:
-    asked = predict_pair.RunConfig(model, pairs, out, scores=True, on_bad_row="skip")
-    predict_pair.predict_exported(asked)
+    asked = predict_pair.PredictConfig(model, pairs, out, scores=True, on_bad_row="skip")
+    predict_pair.predict_pair(asked)
 peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())  # ru_maxrss begins with pytest's
 print(int(peak[1]) / 1e3)
 """

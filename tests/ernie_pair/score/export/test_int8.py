@@ -12,8 +12,9 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.networks.classifier import load_classifier
+from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.score.evaluation.predict_pair import RunConfig, predict_exported
+from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.score.export import formats as quantize
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.judge_precision import BF16, FLOAT, INT8
@@ -185,7 +186,7 @@ def test_int8_is_used_only_when_named_as_the_backend(exported, tmp_path):
     lines = "".join(f"{a}\t{b}\n" for a, b in PAIRS)
     (tmp_path / "new.tsv").write_text(lines, encoding="utf-8")
     out = tmp_path / "out.tsv"
-    predict_exported(RunConfig(str(exported), str(tmp_path / "new.tsv"), str(out), backend=INT8))
+    predict_pair(PredictConfig(str(exported), str(tmp_path / "new.tsv"), str(out), backend=INT8))
     written = [int(line.split("\t")[1]) for line in out.read_text(encoding="utf-8").splitlines()[1:]]
     assert written == PairPredictor(exported, INT8).predict(PAIRS).classes.tolist()
 
