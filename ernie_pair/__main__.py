@@ -357,7 +357,8 @@ def _run(words) -> Optional[int]:
     of_models = [one for one in forms if one == form or one.split()[-1] in KINDS_OF_MODEL]
     if form == words[0] and len(of_models) > 1 and flags:
         flags_of = {one: flag_names(config_class_of(COMMANDS[one])) for one in of_models}
-        form = form_of_model(flags, flags_of)
+        kind_of = import_module("ernie_pair.models.source").kind_of_folder
+        form = form_of_model(flags, flags_of, kind_of)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
     return getattr(import_module(entry[0]), entry[1])(config)

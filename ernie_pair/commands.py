@@ -3,7 +3,7 @@
 import platform
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.options.foreign_flags import nearest_names
@@ -139,19 +139,20 @@ def form_of(words: Sequence[str], forms: Sequence[str]) -> Tuple[str, List[str]]
     raise InputError(f"{command} has several forms; write {_either(forms)}; {command} --help explains them")
 
 
-def form_of_model(words: Sequence[str], forms: Mapping[str, Sequence[str]]) -> str:
+def form_of_model(
+    words: Sequence[str], forms: Mapping[str, Sequence[str]], kind_of_folder: Callable[[str], str]
+) -> str:
     """Return the form of a command for the folder of --model_path, of which no word has chosen one.
 
     ``words``: flags and their values; ``forms``: {form: its flags}, the one for models of pairs first. A form
-    that lacks one of the flags is not meant.
+    that lacks one of the flags is not meant. ``kind_of_folder`` returns the last word of a form for a path,
+    '' for models of pairs.
     """
     words = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
     names = [word[2:].replace("-", "_") if word[:2] == "--" else "" for word in words]
     fitting = [form for form, flags in forms.items() if {*filter(None, names)} <= {*flags, "help"}]
     kind = ""
     if "model_path" in names[:-1]:
-        from ernie_pair.models.source import kind_of_folder
-
         kind = kind_of_folder(words[names.index("model_path") + 1])
     first = next(iter(forms))
     wanted = f"{first} {kind}" if kind else first

@@ -63,7 +63,8 @@ class MineConfig(Options):
     """Derive new training pairs from labelled ones: pairs that they imply, and similar texts that differ."""
 
     EXAMPLE = (
-        "train.tsv --output_file mined.tsv --dev_file dev.tsv --test_file test.tsv --include_labelled true"
+        "--train_file train.tsv --output_file mined.tsv --dev_file dev.tsv --test_file test.tsv "
+        "--include_labelled true"
     )
 
     train_file: str = option(

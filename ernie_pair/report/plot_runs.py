@@ -11,7 +11,7 @@ from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.json_file import JsonError, parse_json_object
 from data_tools.files.results import MAKER, Results, read_own_config
-from data_tools.options.options import Options, names_in, option
+from data_tools.options.options import Options, names_in, option, refuse_empty
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_config import find_config, latest_of
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
@@ -355,6 +355,7 @@ class PlotConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
+        refuse_empty(self, "output_file")
         if self.kind not in KINDS:
             raise InputError(
                 f"--output_file {self.output_file} does not end in .html, .svg or .png; use one of them"

@@ -50,7 +50,7 @@ def test_raw_text_gives_the_corpus_of_the_two_programs(folder, capfd):
     assert (folder / "out_ids.npy").stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_its_own_json_lines_in_the_folder_of_raw_text_are_no_input(folder):
+def test_its_own_json_lines_among_raw_text_are_no_input(folder):
     config = PrepareConfig(
         str(folder / "raw"), str(folder / "raw" / "c"), vocab_file=str(folder / "model" / "vocab.txt")
     )

@@ -60,7 +60,7 @@ def test_the_folder_and_the_flags_choose_the_form(world, monkeypatch, command, w
     monkeypatch.chdir(world)
     forms = [name for name in COMMANDS if name.split()[0] == command]
     flags = {name: flag_names(config_class_of(COMMANDS[name])) for name in forms}
-    assert form_of_model(words.split(), flags) == form
+    assert form_of_model(words.split(), flags, kind_of_folder) == form
 
 
 def test_an_exported_model_is_evaluated_as_its_trained_one(world, tmp_path):

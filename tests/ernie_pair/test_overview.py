@@ -76,7 +76,7 @@ def test_help_command_prints_the_same_as_the_help_flag(capsys):
         ("pre", "did you mean prepare, predict or pretrain? "),
         ("finetune", "did you mean train? "),
         ("run_pretrain", "did you mean pretrain? "),
-        ("infer", "did you mean predict or run? "),
+        ("infer", "did you mean predict? "),
         ("xyzzy", ""),
     ],
 )
@@ -93,7 +93,7 @@ def test_other_and_former_names_are_those_of_commands(capsys):
         assert word not in ALL and word == word.lower() and "_" not in word
         assert set(commands) <= {*ALL, "--version"}, word
     for former, name in FORMER_NAMES.items():
-        assert name in COMMANDS and run(former, "--help") == 2
+        assert {name, name.partition(" --")[0]} & set(COMMANDS) and run(former, "--help") == 2
         assert capsys.readouterr().err == (f"error: {former} is called {name} now; write ernie-pair {name}\n")
 
 

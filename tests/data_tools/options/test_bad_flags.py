@@ -27,7 +27,7 @@ def needed(config_class):
     """The arguments without which parsing fails."""
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
     words += ["--input_path", "x"] if config_class is VocabConfig else []
-    words += ["--model_path", "x"] if config_class is IndexConfig else []
+    words += ["--embedding_model", "x"] if config_class is IndexConfig else []
     for item in fields(config_class):
         if item.default is MISSING:
             word = __file__ if item.name == "train_config" else "x"  # a file that must exist
@@ -307,6 +307,7 @@ OUTPUTS = [
     for config_class in CONFIGS
     for item in fields(config_class)
     if item.name in ("output_dir", "output_file", "output_path", "output_prefix")
+    and item.default != ""
     and config_class.__name__ != "DoctorConfig"  # which writes nothing
 ]
 
@@ -338,7 +339,7 @@ def test_an_empty_output_path_is_refused(config_class, flag, nothing):
 def test_a_text_that_is_not_utf8_is_refused(config_class, words):
     given = [] if config_class is PredictConfig else needed(config_class)
     with pytest.raises(InputError, match=rf"^{words[0][2:]} is not UTF-8 \(it contains \\udcff\); give it"):
-        parse_config(config_class, [*given, *(["--model", "x"] if not given else []), *words])
+        parse_config(config_class, [*given, *(["--model_path", "x"] if not given else []), *words])
 
 
 @pytest.mark.parametrize("place", ["data/", "data/.", ".."])

@@ -192,7 +192,7 @@ def test_the_help_names_the_program(capsys, monkeypatch):
 def test_the_example_of_a_module_shows_how_it_was_started():
     words = [sys.executable, "-m", "data_tools.audit_text"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.stderr.startswith("error: INPUT is missing: ") and done.returncode == 2
+    assert done.stderr.startswith("error: INPUTS is missing: ") and done.returncode == 2
     assert f"; for example: python -m data_tools.audit_text {AuditConfig.EXAMPLE}\n" in done.stderr
 
 

@@ -223,8 +223,8 @@ def program_of(attributes=None, clip=0.5, **settings):
 def made(monkeypatch):
     """The ops that would replace Paddle's in the program; the operator itself is not loaded here."""
     ops = []
-    monkeypatch.setattr(optimizers, "insert_described", lambda *given: ops.append(given))
-    monkeypatch.setattr(optimizers, "sync", lambda main: None)
+    monkeypatch.setattr(strategy, "insert_described", lambda *given: ops.append(given))
+    monkeypatch.setattr(strategy, "sync", lambda main: None)
     paddle.enable_static()
     yield ops
     paddle.disable_static()
