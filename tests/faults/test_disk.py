@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from children import in_child
+from forked import in_child
 from launched import PATH
 
 from data_tools.files.errors import MachineError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from children import in_child, kill_before, killed_everywhere
+from forked import in_child, kill_before, killed_everywhere
 from fake_ranks import on_ranks
 
 from data_tools.files.atomic_files import own_name

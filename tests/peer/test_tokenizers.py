@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 from other_libraries.client import LibraryError
-from other_libraries.comparing import different_rows, rows_here
+from other_libraries.families import different_rows, rows_here
 from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences
 from other_libraries.tiny_models import SENTENCE_PIECE
 

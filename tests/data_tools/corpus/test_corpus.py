@@ -177,7 +177,6 @@ WRAPPING = np.array([2**62 + 1] * 4 + [2], np.int64)  # their sum is 6, modulo 2
         ({"extra": np.array([1])}, "something other"),
         ({"lens": np.zeros(1 << 16, np.int32)}, "something other"),
     ],
-    ids=str,
 )
 def test_an_inconsistent_index_is_refused(foreign, index, what):
     save(foreign, **index)

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from other_libraries.comparing import classifier_here, different_rows, rows_here, scores_there
+from other_libraries.families import classifier_here, different_rows, rows_here, scores_there
 from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences
 from tiny_embedding import embedding_config, write_files
 from tiny_pair import CHARACTERS, write_model
