@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import in_child, kill_before, killed_everywhere
 from fake_ranks import on_ranks
+from forked import in_child, kill_before, killed_everywhere
 
 from data_tools.files.atomic_files import own_name
 from data_tools.files.atomic_folder import MADE, is_as_made, publish_folder
