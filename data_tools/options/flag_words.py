@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from itertools import groupby
 from typing import Any, NamedTuple, Optional, get_args, get_origin
 
@@ -211,7 +211,9 @@ def given_by(split: SplitWords, config_class: type[Options], program: str = "") 
             text = words[:taken] if get_origin(hints[item.name]) is list else words[0]
             given[item.name], words = Given(text, item.name.upper()), words[taken:]
     if words:
-        raise _unrecognized(words, nearest([], []))
+        absent = (i.name for i in fields(config_class) if i.default is MISSING and i.name not in given)
+        flag = next(absent, "")
+        raise _unrecognized(words, f"write --{flag} {words[0]}" if flag else nearest([], []))
     return given
 
 

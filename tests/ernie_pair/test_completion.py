@@ -74,7 +74,7 @@ def test_bash_completes_commands_and_flags(ask):
         ("train --train_file t", ["tables", "train.tsv"]),
         ("train --output_dir t", ["tables"]),
         ("train --epochs ", []),
-        ("inspect-data tr", ["train.tsv"]),
+        ("inspect-data --input_path tr", ["train.tsv"]),
         ("checkpoint d", ["diff"]),
         ("compare models --int", ["--int8"]),
         ("launch tra", ["train", "train-embedding", "train.tsv"]),

@@ -63,12 +63,12 @@ def labelled(count=8):
     return "".join(f"{left}\t{right}\t{row % 2}\n" for row, (left, right) in enumerate(random_texts(count)))
 
 
-@pytest.mark.parametrize("command", ["predict", "run"])
-def test_predictions_work_from_stdin_to_stdout(command, trained, exported, tmp_path, run_here):
+@pytest.mark.parametrize("kind", ["trained", "exported"])
+def test_predictions_work_from_stdin_to_stdout(kind, trained, exported, tmp_path, run_here):
     """They equal those of files; JSON rows are recognised by their opening brace."""
-    ask = run if command == "run" else run_here
-    pairs = random_texts(7)
-    model = ("--model_path", trained) if command == "predict" else ("--model", exported)
+    ask = run if kind == "exported" else run_here
+    pairs, command = random_texts(7), "predict"
+    model = ("--model_path", trained if kind == "trained" else exported)
     (tmp_path / "pairs.tsv").write_text(table(pairs), encoding="utf-8")
     shown, told, code = ask(command, *model, "--input_file", "-", "--output_file", "-", given=table(pairs))
     assert code == 0, told
@@ -83,12 +83,12 @@ def test_predictions_work_from_stdin_to_stdout(command, trained, exported, tmp_p
 
 def test_mine_works_from_stdin_and_leaves_nothing_behind(run_here, tmp_path, monkeypatch):
     given = "a\tb\t1\nb\tc\t1\nc\td\t0\n"
-    shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "implied", given=given)
+    shown, told, code = run_here("mine", "--train_file", "-", "--output_file", "-", "--kinds", "implied", given=given)
     assert code == 0, told
     assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"] and "b\td\t0\t" in shown
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     given = "".join(f"怎么开户{n}\t如何开户{n}\t1\n" for n in range(6))
-    shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "near", given=given)
+    shown, told, code = run_here("mine", "--train_file", "-", "--output_file", "-", "--kinds", "near", given=given)
     assert code == 0, told
     assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"]
     assert not list(tmp_path.glob("ernie-pair-*"))
@@ -98,11 +98,11 @@ def test_index_search_and_embed_read_stdin(run_here, trained, tmp_path, monkeypa
     pytest.importorskip("faiss")
     use_embedder(monkeypatch, HashEmbedder())
     texts = texts_of(20)
-    index = ["--output_dir", tmp_path / "index", "--model_path", "any", "--kind", "flat"]
+    index = ["--output_dir", tmp_path / "index", "--embedding_model", "any", "--kind", "flat"]
     _, told, code = run_here("index", "--input_file", "-", *index, given="\n".join(texts))
     assert code == 0, told
     assert load_config(IndexConfig, tmp_path / "index" / CONFIG_YAML).input_file == "-"
-    search = ["search", "--index", tmp_path / "index", "--model_path", "any", "--top_k", "1"]
+    search = ["search", "--index", tmp_path / "index", "--embedding_model", "any", "--top_k", "1"]
     rows = [json.dumps({"id": f"q{number}", "text": text}) for number, text in enumerate(texts[:3])]
     files = ["--input_file", "-", "--output_file", "-"]
     shown, told, code = run_here(*search, *files, given="\n".join(rows))
@@ -127,15 +127,16 @@ def test_reports_on_stdin_show_no_temporary_file_name(run_here, trained, tmp_pat
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "input_file" in page and "/stdin." not in page
     words = ["--robustness", "order", "--bootstrap", "0", "--output_file", tmp_path / "found.json"]
-    _, told, code = run_here("robustness", "--model", exported, "--input_file", "-", *words, given=labelled())
+    files = ["--model_path", exported, "--input_file", "-"]
+    _, told, code = run_here("evaluate", *files, *words, given=labelled())
     assert code == 0, told
     assert json.loads((tmp_path / "found.json").read_text())["input_file"] == "-"
 
 
-@pytest.mark.parametrize("command", ["predict", "run"])
-def test_the_pair_flag_predicts_one_pair(command, trained, exported, capfd):
-    model = ["--model_path", str(trained)] if command == "predict" else ["--model", str(exported)]
-    words = [command, *model, "--scores", "true", "--pair", "今天 天气\t好", '坏"']
+@pytest.mark.parametrize("kind", ["trained", "exported"])
+def test_the_pair_flag_predicts_one_pair(kind, trained, exported, capfd):
+    folder = trained if kind == "trained" else exported
+    words = ["predict", "--model_path", str(folder), "--scores", "true", "--pair", "今天 天气\t好", '坏"']
     assert exit_code_of(lambda: _run(words)) == 0
     header, row = capfd.readouterr().out.splitlines()
     assert header.split("\t") == ["index", "prediction", "probability_0", "probability_1"]
@@ -159,13 +160,13 @@ def test_a_bad_row_of_stdin_is_reported(exported, run_here):
 
 def test_an_audit_of_stdin_shows_no_temporary_file_name(run_here, tmp_path):
     rows = "a\tb\t1\na\tb\t1\nonly one\n"
-    words = ("--output", tmp_path / "audit", "--on_bad_row", "skip")
-    shown, told, code = run_here("audit", "pairs", "-", *words, given=rows)
+    words = ("--output_dir", tmp_path / "audit", "--on_bad_row", "skip")
+    shown, told, code = run_here("audit", "pairs", "--train_file", "-", *words, given=rows)
     assert code == 0 and "standard input:2  a | b | 1" in shown, told
-    shown, told, code = run_here("audit", "pairs", "-", given="a\tb\n")
+    shown, told, code = run_here("audit", "pairs", "--train_file", "-", given="a\tb\n")
     assert (shown, code) == ("", 2) and told.startswith("error: standard input:1: ")
     text = "今天天气真的非常好啊啊\n" * 2
-    assert run_here("audit", "text", "-", "--output", tmp_path / "text", given=text)[2] == 0
+    assert run_here("audit", "text", "-", "--output_dir", tmp_path / "text", given=text)[2] == 0
     kept = [path.read_text("utf-8") for path in sorted(tmp_path.glob("*/[at]*.json*"))]
     assert len(kept) == 3 and all("standard input" in one and "stdin." not in one for one in kept)
 
@@ -177,13 +178,13 @@ def test_an_error_in_a_pair_names_the_pair_flag(exported, capfd):
 
 def test_text_can_be_piped_through_to_a_vocabulary(run_here):
     text = "今天天气真的非常好啊啊\n\n明天的天气也会非常好的吧\n"
-    streams = ("--input_path", "-", "--output_path", "-")
-    words = ("text-to-json", *streams, "--no_shuffle", "true", "--workers", 2)
-    lines, told, code = run(*words, given=text)
-    assert code == 0, told
+    words = ("--input_path", "-", "--output_path", "-", "--no_shuffle", "true", "--workers", "2")
+    done = python("-m", "data_tools.trans_to_json", *words, given=text)
+    lines = done.stdout
+    assert done.returncode == 0, done.stderr
     assert [json.loads(line)["text"] for line in lines.splitlines()] == text.split("\n")[0:3:2]
-    assert run_here(*words, given=text)[::2] == (lines, 0)  # where standard output is a file
     assert [name for name in os.listdir("/dev") if "stdout." in name] == []
+    streams = ("--input_path", "-", "--output_file", "-")
     vocabulary, told, code = run_here("build", "vocab", *streams, given=lines)
     assert code == 0 and vocabulary.startswith("[PAD]\n") and "天\n" in vocabulary, told
     report, told, code = run_here("audit", "text", "-", given=lines)
@@ -208,7 +209,7 @@ def streams_of(config_class):
 def test_every_command_with_stream_flags_handles_streams(name):
     module, function, _, _ = COMMANDS[name]
     takes = getattr(getattr(import_module(module), function), "takes_streams", False)
-    assert takes or name == "predict", "mlm"  # which reads each line as it comes
+    assert takes or name == "predict mlm"  # which reads each line as it comes
 
 
 @pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
@@ -262,7 +263,7 @@ def test_a_pair_without_two_texts_is_a_one_line_error(words, capsys):
 def test_a_dash_among_other_inputs_is_a_one_line_error(words, capsys):
     assert exit_code_of(lambda: _run(["audit", "text", *words.split()])) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: INPUT -: standard input must be the only input") and told.count("\n") == 1
+    assert told.startswith("error: INPUTS -: standard input must be the only input") and told.count("\n") == 1
 
 
 def test_stdin_that_is_closed_or_shared_is_refused(monkeypatch):

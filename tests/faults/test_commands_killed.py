@@ -43,7 +43,8 @@ class Case(NamedTuple):
 MINING, SEARCH = "ernie_pair.mining", "ernie_pair.search"
 CASES = {
     "mine": Case(
-        "train.tsv --output_file OUT.tsv --embedding_model model --min_similarity 0.01 --max_similarity 1",
+        "--train_file train.tsv --output_file OUT.tsv --embedding_model model --min_similarity 0.01 "
+        "--max_similarity 1",
         r"block-\w+\.json",
         4,
         {f"{MINING}.neighbours": {"BLOCK_BYTES": 4000, "EMBEDDED_AT_ONCE": 30}},

@@ -10,7 +10,7 @@ from places import ROOT
 from quickstart_table import PUBLISHED, render_printed, render_seeds
 from readme_block import PAGES, QUICKSTART, SEEDS, between, pages_with
 
-SMALL = ("--steps", 20, "--pairs", 900, "--documents", 100, "--epochs", 1, "--device", "cpu")
+SMALL = ("--max_steps", 20, "--pairs", 900, "--documents", 100, "--epochs", 1, "--device", "cpu")
 # Other processors sum in another order, and 2,400 steps magnify it: the tolerance against the READMEs.
 TOLERANCE = {"accuracy": 0.04, "flip_rate": 0.06, "valid_lm_loss": 0.25}
 

@@ -18,7 +18,7 @@ from places import ROOT
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(900)]
 SOURCES = ("data_tools", "ernie_pair", "setup.py", "pyproject.toml", "README.md")
-SHORT = "--documents 60 --pairs 90 --steps 4 --epochs 1 --device cpu"
+SHORT = "--documents 60 --pairs 90 --max_steps 4 --epochs 1 --device cpu"
 
 
 def run(*words, cwd, **environment):

@@ -129,7 +129,7 @@ def test_a_signal_leaves_no_processes_or_files_behind(tmp_path, number, code):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
-    words = f"check --gpu --device cpu --steps 2 --quick --output {tmp_path}/out.json".split()
+    words = f"check --gpu --device cpu --steps 2 --quick --output_file {tmp_path}/out.json".split()
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     check = subprocess.Popen([sys.executable, "-m", "ernie_pair", *words], env=environment, **pipes)
     until(lambda: list(temporary.glob("ernie-pair-check-gpu-*/log/2.txt")))  # the second command: of step 2
