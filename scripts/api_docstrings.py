@@ -1,7 +1,8 @@
 """Docstrings as the API page of mkdocs shows them: options with their help, examples as code."""
 
-import ast
 import re
+from dataclasses import MISSING
+from pydoc import locate
 from typing import Any
 
 import griffe
@@ -18,24 +19,11 @@ class ApiDocstrings(griffe.Extension):
             obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
-        """Give an attribute that is made by option(...) its help as docstring and its default as value."""
-        value = str(attr.value or "")
-        if not value.startswith("option("):
+        """Give an option of a class its help as docstring and its default as value."""
+        if "option(" not in str(attr.value) or not isinstance(attr.parent, griffe.Class):
             return
-        call = ast.parse(value, mode="eval").body
-        assert isinstance(call, ast.Call)
-        words = {word.arg: word.value for word in call.keywords}
-        text = _text_of(words.get("help"))
-        unit = _text_of(words.get("unit"))
-        attr.docstring = griffe.Docstring(f"{text} ({unit})" if unit else text, parent=attr)
-        attr.value = ast.unparse(call.args[0]) if call.args else None
-
-
-def _text_of(node: Any) -> str:
-    """Return the string that an expression is, or its source if it is more than a string."""
-    if node is None:
-        return ""
-    try:
-        return str(ast.literal_eval(node))
-    except ValueError:
-        return ast.unparse(node)
+        item = locate(attr.parent.path).__dataclass_fields__[attr.name]
+        unit = item.metadata["unit"]
+        text = f"{item.metadata['help']} ({unit})" if unit else item.metadata["help"]
+        attr.docstring = griffe.Docstring(text, parent=attr)
+        attr.value = None if item.default is MISSING else repr(item.default)

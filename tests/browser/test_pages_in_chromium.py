@@ -253,7 +253,7 @@ def test_audit_charts_can_be_opened_in_the_browser(browser, folder):
     train = write_pairs(folder / "train.tsv", 60)
     audit_pairs(AuditPairsConfig(train_file=str(train), output=str(folder / "pairs")))
     text = write_rows(folder / "text.txt", [["今天天气很好，我们去公园。"], ["今天天气很好，我们去公园。"]])
-    audit_text(AuditConfig([str(text)], output=str(folder / "text")))
+    audit_text(AuditConfig([str(text)], output_dir=str(folder / "text")))
     for picture in (*(folder / "pairs").glob("*.png"), *(folder / "text").glob("*.png")):
         browser.open(picture)
         assert browser.run("return document.images[0].naturalWidth") > 800 and browser.errors() == []

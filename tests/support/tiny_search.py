@@ -70,7 +70,7 @@ def index_of(folder: Path, texts, **flags) -> Path:
     """The folder of an index of ``texts``, whose ids are t0, t1 and so on."""
     rows = (json.dumps({"id": f"t{place}", "text": text}) for place, text in enumerate(texts))
     path = write_lines(folder / "texts.jsonl", rows)
-    make_index(IndexConfig(str(path), str(folder / "index"), model_path="any", **flags))
+    make_index(IndexConfig(str(path), str(folder / "index"), embedding_model="any", **flags))
     return folder / "index"
 
 

@@ -35,7 +35,7 @@ def write(path, *lines):
 
 
 def audit(*paths, **flags):
-    config = AuditConfig(input=[str(path) for path in paths], **flags)
+    config = AuditConfig(inputs=[str(path) for path in paths], **flags)
     return json.loads(json.dumps(asdict(audit_of(list(paths), config))))
 
 
@@ -150,26 +150,26 @@ def test_only_a_sample_is_compared_above_the_limit(tmp_path, capsys):
     assert (whole["candidates"], whole["compared"], whole["paragraphs"]) == (40, 40, 20)
     assert (part["candidates"], part["compared"]) == (40, 20) and part["paragraphs"] < 20
     assert audit(path, near_limit=20)["near"] == part
-    audit_text(AuditConfig(input=[str(path)], near_limit=20))
+    audit_text(AuditConfig(inputs=[str(path)], near_limit=20))
     assert "a sample of 20 of 40 was compared, 25.0% of the pairs" in capsys.readouterr().out
 
 
 def test_datasketch_is_required_only_for_near_repeats(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasketch", None)
     path = write(tmp_path / "a.txt", "甲")
-    audit_text(AuditConfig(input=[str(path)], near_limit=0))
+    audit_text(AuditConfig(inputs=[str(path)], near_limit=0))
     assert audit(path, near_limit=0)["near"] is None
     with pytest.raises(
         InputError, match=re.escape(f"datasketch is not installed; {install_command('audit')}")
     ):
-        audit_text(AuditConfig(input=[str(path)]))
+        audit_text(AuditConfig(inputs=[str(path)]))
 
 
 @pytest.mark.parametrize("name", ["hanzidentifier", "py3langid.langid"])
 def test_a_missing_library_is_reported_with_install_command(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=rf"{name.split('.')[0]} is not installed; pip install"):
-        audit_text(AuditConfig(input=[str(write(tmp_path / "a.txt", "甲"))]))
+        audit_text(AuditConfig(inputs=[str(write(tmp_path / "a.txt", "甲"))]))
 
 
 ODD = {
@@ -314,7 +314,7 @@ def test_any_number_of_workers_gives_the_same_report(tmp_path):
 
 def test_a_name_that_is_not_utf8_is_reported(tmp_path):
     path = write(tmp_path / os.fsdecode(b"\xd6\xd0.txt"), "甲", "甲")
-    audit_text(AuditConfig(input=[str(path)], output=str(tmp_path / "report"), near_limit=0))
+    audit_text(AuditConfig(inputs=[str(path)], output_dir=str(tmp_path / "report"), near_limit=0))
     found = json.loads((tmp_path / "report" / "audit.json").read_text(encoding="utf-8"))
     assert found["exact"]["most_repeated"][0]["at"] == f"{path}:1"
 
@@ -371,7 +371,7 @@ def test_text_without_findings_is_plotted_too(tmp_path, monkeypatch):
         lambda self, *args, **kwargs: (drawn.extend(self.axes), save(self, *args, **kwargs)),
     )
     path = write(tmp_path / "a.txt", "甲")
-    audit_text(AuditConfig(input=[str(path)], output=str(tmp_path / "report"), near_limit=0))
+    audit_text(AuditConfig(inputs=[str(path)], output_dir=str(tmp_path / "report"), near_limit=0))
     assert (tmp_path / "report" / "audit.png").is_file()
     empty = {axes.get_title() for axes in drawn if "none" in [text.get_text() for text in axes.texts]}
     assert empty == {"repeats", "odd characters"}
@@ -392,7 +392,7 @@ def test_text_without_findings_is_plotted_too(tmp_path, monkeypatch):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, name, message, workers):
     (tmp_path / name).write_bytes(content)
-    config = AuditConfig(input=[str(tmp_path / name)], output=str(tmp_path / "report"), workers=workers)
+    config = AuditConfig(inputs=[str(tmp_path / name)], output_dir=str(tmp_path / "report"), workers=workers)
     with pytest.raises(InputError, match=message):
         audit_text(config)
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -408,7 +408,7 @@ def test_bad_bytes_can_be_replaced_and_long_lines_refused(tmp_path):
 
 def test_a_missing_input_is_reported(tmp_path):
     with pytest.raises(InputError, match="no: no such file or folder; fix INPUT"):
-        audit_text(AuditConfig(input=[str(tmp_path / "no")]))
+        audit_text(AuditConfig(inputs=[str(tmp_path / "no")]))
 
 
 @pytest.mark.parametrize("later", ["换了别的文字" * 10 + "\n", ""])
@@ -428,6 +428,6 @@ def test_a_file_that_changes_during_the_audit_is_an_error(tmp_path, monkeypatch,
 
 def test_several_inputs_are_given_as_positional_arguments():
     config = parse_config(AuditConfig, ["a.txt", "b", "--shingle", "4"])
-    assert (config.input, config.shingle) == (["a.txt", "b"], 4)
-    with pytest.raises(InputError, match="INPUT is missing"):
+    assert (config.inputs, config.shingle) == (["a.txt", "b"], 4)
+    with pytest.raises(InputError, match="INPUTS is missing"):
         parse_config(AuditConfig, [])

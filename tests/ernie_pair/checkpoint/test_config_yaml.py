@@ -275,7 +275,7 @@ def export(model, out):
 
 
 def index(model, out):
-    make_index(IndexConfig("texts.txt", out / "out", model_path=model))
+    make_index(IndexConfig("texts.txt", out / "out", embedding_model=model))
 
 
 def index_of_vectors(model, out):
@@ -285,7 +285,7 @@ def index_of_vectors(model, out):
 def search(model, out):
     files = {"input_file": "queries.txt", "output_file": out / "answers.jsonl"}
     search_texts._results(
-        search_texts.SearchConfig(index=out / "index", model_path=model, **files)
+        search_texts.SearchConfig(index=out / "index", embedding_model=model, **files)
     ).are_done()
 
 

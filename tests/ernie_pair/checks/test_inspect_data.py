@@ -20,8 +20,10 @@ def world(tmp_path_factory):
 
 def inspect(world, *words, vocab_file=None, samples=80, given="text"):
     vocab = vocab_file or world / "model" / "vocab.txt"
-    flags = ["--vocab_file", vocab, "--max_seq_len", 32, "--samples", samples, *words]
-    inspect_data(parse_config(InspectConfig, list(map(str, [world / "data" / given, *flags]))))
+    flags = ["--vocab_file", vocab, "--max_seq_len", 32, "--num_samples", samples, *words]
+    inspect_data(
+        parse_config(InspectConfig, list(map(str, ["--input_path", world / "data" / given, *flags])))
+    )
 
 
 def test_samples_are_shown_by_the_options_of_pretraining(world, capsys):
@@ -52,7 +54,7 @@ def test_output_receives_a_json_report_and_a_plot(world, tmp_path, capsys):
         ("--geometric --favor_longer_ngram", "two distributions"),
         ("--geometric --max_ngrams 1", "raise max_ngrams"),
         ("--masking_fn nothing", "package.module:function"),
-        ("--samples 0", "samples=0 is below 1"),
+        ("--num_samples 0", "num_samples=0 is below 1"),
         ("--text_a q", "text_a q is for pairs, and .*text is a corpus; leave it out"),
     ],
 )
@@ -74,7 +76,7 @@ def test_the_input_may_be_a_corpus_folder_or_file(world, given, capsys):
 def show_pairs(folder, *words, rows=(("今天气", "明天", 1), ("他", "她", 0)), name="pairs.tsv"):
     write_rows(folder / name, rows)
     write_pair_model(folder / "model")
-    words = [folder / name, "--vocab_file", folder / "model", "--max_seq_len", 8, *words]
+    words = ["--input_path", folder / name, "--vocab_file", folder / "model", "--max_seq_len", 8, *words]
     inspect_data(parse_config(InspectConfig, list(map(str, words))))
 
 

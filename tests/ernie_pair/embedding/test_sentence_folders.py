@@ -181,7 +181,7 @@ def test_embed_writes_vectors_as_they_are_and_with_their_prompt(plain, asked, tm
 
 def index_of(folder, tmp_path, **flags):
     texts = write_lines(tmp_path / "texts.txt", TEXTS)
-    make_index(IndexConfig(str(texts), str(tmp_path / "index"), **{"model_path": str(folder), **flags}))
+    make_index(IndexConfig(str(texts), str(tmp_path / "index"), **{"embedding_model": str(folder), **flags}))
     return tmp_path / "index", json.loads((tmp_path / "index" / "index.json").read_text())
 
 

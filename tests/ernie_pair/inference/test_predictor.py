@@ -302,7 +302,7 @@ def test_a_manifest_that_cannot_be_parsed_is_refused(tmp_path, exported, content
 
 
 def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
-    with pytest.raises(InputError, match=r"model .*absent is not a folder; give the output_dir"):
+    with pytest.raises(InputError, match=r"model_path .*absent is not a folder; give the output_dir"):
         PairPredictor(tmp_path / "absent")
     with pytest.raises(
         InputError, match=r"holds no export\.json; make an exported model of a trained one with"
@@ -363,8 +363,7 @@ def test_commands_that_train_name_the_extra_they_need():
         "pseudo-label --model_path x --dev_file x " + asked,
     ]
     helped = [
-        f"{command} --help"
-        for command in ("train", "predict", "pretrain", "convert", "launch", "run", "doctor")
+        f"{command} --help" for command in ("train", "predict", "pretrain", "convert", "launch", "doctor")
     ]
     ran = run_without_training(COMMANDS_RUN, *refused, *helped)
     assert ran.returncode == 0, ran.stderr
@@ -392,7 +391,7 @@ def test_the_package_exports_pair_predictor():
 @pytest.mark.parametrize(
     "changes, code, reason",
     [
-        ({"model": "absent"}, 2, "--model absent is not a folder"),
+        ({"model_path": "absent"}, 2, "--model_path absent is not a folder"),
         ({"input_file": "absent.tsv"}, 2, "absent.tsv: no such file"),
         ({"output_file": "no/such/out"}, 2, "does not exist; make it first"),
     ],
@@ -400,7 +399,7 @@ def test_the_package_exports_pair_predictor():
 def test_bad_command_input_is_a_one_line_error(tmp_path, exported, monkeypatch, capfd, changes, code, reason):
     monkeypatch.chdir(tmp_path)
     flags = {
-        "model": str(exported),
+        "model_path": str(exported),
         "input_file": write_texts(tmp_path / "p.tsv"),
         "output_file": "out",
         **changes,

@@ -169,7 +169,17 @@ def mine(train, out, **flags):
 
 def test_the_command_writes_a_valid_training_file(train, tmp_path, capsys):
     out = tmp_path / "more.jsonl"
-    words = ("mine", train, "--output_file", out, "--include_labelled", "true", "--min_similarity", "0.05")
+    words = (
+        "mine",
+        "--train_file",
+        train,
+        "--output_file",
+        out,
+        "--include_labelled",
+        "true",
+        "--min_similarity",
+        "0.05",
+    )
     assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     kinds = Counter(row["origin"].split()[0] for row in rows)

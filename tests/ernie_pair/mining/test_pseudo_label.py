@@ -111,20 +111,22 @@ class Killed(BaseException):
 def test_a_killed_run_resumes_to_byte_identical_output(world, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 50)
     whole = label(world, tmp_path / "whole.tsv")
-    ask, asked = InferenceModel.logits, []
+    ask, asked = InferenceModel.logits_in, []
 
-    def until_killed(self, pairs, symmetric):
-        asked.append(len(pairs))
+    def until_killed(self, left, right, symmetric):
+        asked.append(len(left))
         if len(asked) == 4:  # dev, and two blocks
             raise Killed
-        return ask(self, pairs, symmetric)
+        return ask(self, left, right, symmetric)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(InferenceModel, "logits", until_killed)
+        patch.setattr(InferenceModel, "logits_in", until_killed)
         label(world, tmp_path / "cut.tsv")
     assert not (tmp_path / "cut.tsv").exists()
     again = []
-    monkeypatch.setattr(InferenceModel, "logits", lambda *words: again.append(len(words[1])) or ask(*words))
+    monkeypatch.setattr(
+        InferenceModel, "logits_in", lambda *words: again.append(len(words[1])) or ask(*words)
+    )
     assert label(world, tmp_path / "cut.tsv").read_bytes() == whole.read_bytes()
     assert again == [300, 50, 50] and not (tmp_path / "cut.tsv.work").exists()
 

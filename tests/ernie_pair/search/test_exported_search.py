@@ -19,7 +19,7 @@ for library in ("faiss", "onnxruntime", "paddle2onnx"):
 
 SEARCHED = """
 folder = sys.argv[1]
-models = ["--model_path", f"{folder}/exported"]
+models = ["--embedding_model", f"{folder}/exported"]
 _run(["index", "--input_file", f"{folder}/faq.tsv", *models, "--dim", "8", "--output_dir", f"{folder}/own"])
 files = ["--input_file", f"{folder}/queries.txt", "--output_file", f"{folder}/answers.jsonl"]
 _run(["search", "--index", f"{folder}/own", *models, "--model_path", f"{folder}/ship", *files])

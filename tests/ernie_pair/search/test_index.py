@@ -51,7 +51,7 @@ def hashes_of(folder):
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
 def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, kind, precision):
-    index = index_of(tmp_path, TEXTS, kind=kind, precision=precision)
+    index = index_of(tmp_path, TEXTS, kind=kind, dtype=precision)
     searcher = PairSearcher(index, "any", recall_k=10, breadth=0 if kind == "flat" else 400, threads=1)
     queries = texts_of(30, seed=7)
     found = [[hit.id for hit in hits] for hits in searcher.search_many(queries)]
@@ -134,7 +134,7 @@ def test_every_file_format_gives_the_same_texts(tmp_path, embedder, name, packed
     if packed:
         path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = path.with_name(f"{name}.gz")
-    make_index(IndexConfig(str(path), str(tmp_path / "index"), model_path="any"))
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any"))
     folder = open_index_folder(tmp_path / "index")
     assert [folder.texts[place] for place in range(400)] == TEXTS
     assert [folder.ids[place] for place in (0, 7, 399)] == [id_of(place) for place in (0, 7, 399)]
@@ -149,16 +149,16 @@ def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, cap
     killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
     assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
     assert len(list(work_folder_of(tmp_path / "cut").glob("*.npy"))) == 2
-    make_index(IndexConfig(str(path), str(tmp_path / "cut"), model_path="any"))
+    make_index(IndexConfig(str(path), str(tmp_path / "cut"), embedding_model="any"))
     assert embedder.calls == [50] * 6 and "reused 100 of 400 vectors" in capfd.readouterr().err
-    make_index(IndexConfig(str(path), str(tmp_path / "whole"), model_path="any"))
+    make_index(IndexConfig(str(path), str(tmp_path / "whole"), embedding_model="any"))
     assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else is left
 
 
 def test_vectors_of_another_model_are_not_reused(tmp_path, embedder, monkeypatch):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
+    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any")
     monkeypatch.setattr(building, "write_index", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         make_index(config)
@@ -172,7 +172,7 @@ def test_vectors_of_another_model_are_not_reused(tmp_path, embedder, monkeypatch
 
 def test_a_damaged_chunk_of_a_killed_run_is_recomputed(tmp_path, embedder, monkeypatch):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
+    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any")
     with monkeypatch.context() as failing:
         failing.setattr(building, "write_index", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -237,7 +237,7 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
     assert [row["hits"][0]["id"] for row in typed_rows] == [row["hits"][0]["id"] for row in rows[:2]]
     with pytest.raises(InputError, match="has 21[0-9] tokens, above the 128 of the model"):
         PairSearcher(tmp_path / "index", model).search("今" * 210)
-    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="x")
+    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="x")
     assert exit_code_of(lambda: make_index(config)) == 2
 
 

@@ -104,7 +104,7 @@ OF_LABELS = [
     f"cross-validate --model_name_or_path HERE/bare --train_file HERE/bad.tsv {TRAIN} --output_dir HERE/new",
     "train-embedding --model_name_or_path HERE/bare --train_file HERE/bad.tsv --dev_file HERE/dev.tsv "
     f"{TRAIN} --output_dir HERE/new",
-    "mine HERE/bad.tsv --output_file HERE/new.tsv",
+    "mine --train_file HERE/bad.tsv --output_file HERE/new.tsv",
     "pseudo-label --model_path HERE/model --input_file HERE/dev.tsv --dev_file HERE/bad.tsv "
     "--output_file HERE/new.tsv",
     "distill --teacher HERE/model --train_file HERE/bad.tsv --dev_file HERE/dev.tsv --device cpu "

@@ -44,7 +44,7 @@ def refusal_of(path, **flags):
     """The error of indexing ``path``, after checking that no files were added beside it."""
     before = sorted(os.listdir(path.parent))
     with pytest.raises((InputError, NumbersError, MachineError)) as refused:
-        make_index(IndexConfig(str(path), str(path.parent / "index"), model_path="any", **flags))
+        make_index(IndexConfig(str(path), str(path.parent / "index"), embedding_model="any", **flags))
     assert sorted(os.listdir(path.parent)) == before and "\n" not in refused.value.message
     return refused.value
 
@@ -76,7 +76,7 @@ def test_a_bad_text_file_is_refused_with_its_line_number(tmp_path, embedder, nam
 def test_bad_lines_are_skipped_on_request(tmp_path, embedder):
     path = tmp_path / "texts.txt"
     path.write_bytes("今天\n\n明天\n".encode() + b"\xff\xff\n" + "好\n".encode())
-    make_index(IndexConfig(str(path), str(tmp_path / "index"), model_path="any", on_bad_row="skip"))
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any", on_bad_row="skip"))
     folder = open_index_folder(tmp_path / "index")
     kept = [(folder.ids[place], folder.texts[place]) for place in range(3)]
     assert kept == [("0", "今天"), ("2", "明天"), ("4", "好")]
@@ -119,12 +119,12 @@ def test_breadth_is_refused_for_a_flat_index(index, embedder):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({}, "give either model_path or vectors"),
-        ({"model_path": "m", "vectors": "v"}, "give either model_path or vectors"),
-        ({"vectors": "v", "dim": 8}, "dim=8 needs model_path"),
-        ({"model_path": "m", "lists": 8}, "lists=8 is for kind ivf"),
-        ({"model_path": "m", "links": 8, "kind": "ivf"}, "links=8 is for kind hnsw"),
-        ({"model_path": "m", "output_dir": " "}, "output_dir is empty"),
+        ({}, "give either embedding_model or vectors"),
+        ({"embedding_model": "m", "vectors": "v"}, "give either embedding_model or vectors"),
+        ({"vectors": "v", "dim": 8}, "dim=8 needs embedding_model"),
+        ({"embedding_model": "m", "lists": 8}, "lists=8 is for kind ivf"),
+        ({"embedding_model": "m", "links": 8, "kind": "ivf"}, "links=8 is for kind hnsw"),
+        ({"embedding_model": "m", "output_dir": " "}, "output_dir is empty"),
     ],
 )
 def test_inconsistent_index_flags_are_refused(flags, reason):
@@ -277,7 +277,7 @@ def test_existing_answers_are_not_overwritten(index, embedder, tmp_path, capfd):
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_column_names_are_printed_only_on_a_terminal(index, embedder, capsys, monkeypatch, is_terminal):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    search_texts(config_of(index, query="今天", top_k=2))
+    search_texts(config_of(index, text="今天", top_k=2))
     first, *others = capsys.readouterr().out.splitlines()
     assert (first == "cosine\tid\ttext") == is_terminal
     assert len(others) == 1 + is_terminal and all(len(line.split("\t")) == 3 for line in others)
@@ -285,7 +285,7 @@ def test_column_names_are_printed_only_on_a_terminal(index, embedder, capsys, mo
 
 def test_a_closed_stdin_is_a_one_line_error(index, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match="query -: standard input is closed; give a query"):
+    with pytest.raises(InputError, match="text -: standard input is closed; give a query"):
         search_texts(config_of(index))
 
 
@@ -297,15 +297,15 @@ def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, cap
 
 
 def test_an_empty_result_names_the_threshold(index, embedder, capfd):
-    search_texts(config_of(index, query="今天", threshold=1.0))
+    search_texts(config_of(index, text="今天", threshold=1.0))
     assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"query": ""}, "query is empty; fill it in, or leave it out"),
-        ({"query": " "}, "query is empty"),
+        ({"text": ""}, "text is empty; fill it in, or leave it out"),
+        ({"text": " "}, "text is empty"),
         ({"text": "q", "input_file": "f", "output_file": "o"}, "exclude each other"),
         ({"input_file": "f"}, "input_file and output_file go together"),
         ({"output_file": "f"}, "input_file and output_file go together"),
@@ -321,7 +321,7 @@ def test_inconsistent_search_flags_are_refused(flags, reason):
 def test_missing_faiss_is_reported_with_its_install_command(monkeypatch, capfd, tmp_path):
     monkeypatch.setitem(sys.modules, "faiss", None)
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
+    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any")
     assert exit_code_of(lambda: make_index(config)) == 2
     assert f"error: faiss is not installed; {install_command('search')}" in capfd.readouterr().err
 

@@ -36,7 +36,7 @@ def indexed(stored, folder, dtype="float16", texts="texts.txt"):
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_stored_vectors_give_the_same_hits_as_the_model(stored, tmp_path, dtype):
     texts, model = str(stored / "texts.txt"), str(stored / "model")
-    make_index(IndexConfig(texts, str(tmp_path / "own"), model_path=model))
+    make_index(IndexConfig(texts, str(tmp_path / "own"), embedding_model=model))
     of_both = [
         PairSearcher(index, stored / "model", threads=1).search(TEXTS[5], top_k=5)
         for index in (tmp_path / "own", indexed(stored, tmp_path, dtype))

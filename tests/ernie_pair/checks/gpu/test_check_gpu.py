@@ -49,11 +49,11 @@ def steps(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path):
-    return CheckGpuConfig(output=str(tmp_path / "check.json"), device="gpu")
+    return CheckGpuConfig(output_file=str(tmp_path / "check.json"), device="gpu")
 
 
 def report_of(config):
-    return json.loads(Path(config.output).read_text(encoding="utf-8"))
+    return json.loads(Path(config.output_file).read_text(encoding="utf-8"))
 
 
 def test_a_passing_check_writes_its_report(steps, config, capsys):
@@ -83,14 +83,16 @@ def test_the_first_failure_is_reported_and_the_rest_still_runs(steps, config, ca
     assert verdicts == [["passed"], ["failed", "failed"], ["passed", "passed"]]
     assert report["steps"][1]["cases"][1]["said"] == "KeyError: 'loss'"
     error = capsys.readouterr().err
-    assert error.startswith("error: step 1, title 1: damaged: ") and f"attach {config.output} to" in error
+    assert (
+        error.startswith("error: step 1, title 1: damaged: ") and f"attach {config.output_file} to" in error
+    )
 
 
 def test_the_page_shows_what_the_report_holds(steps, config):
     steps([("works", lambda: FIGURES, ""), ("damaged", fails, "")], [("other", dict, "a GPU")])
     with pytest.raises(CheckpointError):
         check_gpu(config)
-    page = Path(config.output).with_suffix(".html").read_text(encoding="utf-8")
+    page = Path(config.output_file).with_suffix(".html").read_text(encoding="utf-8")
     shown = _Texts.of(page)
     for words in ("GPU check", "A card", "tokens/s", "123,457", "works", "needs a GPU", "First failure:"):
         assert words in shown, words
@@ -140,7 +142,7 @@ def test_a_report_reveals_no_user_host_or_folder(steps, config, monkeypatch):
     with pytest.raises(NumbersError):
         check_gpu(config)
     for ending in ("json", "html"):
-        text = Path(config.output).with_suffix(f".{ending}").read_text(encoding="utf-8")
+        text = Path(config.output_file).with_suffix(f".{ending}").read_text(encoding="utf-8")
         for private in ("anna", "node17", "10.0.0.7", "secret", "project", os.getcwd(), str(Path.home())):
             assert private not in text, private
         assert "model.pdparams" in text and "1/2 and --max_lr 0.1" in text
@@ -162,12 +164,12 @@ def test_folders_and_addresses_are_removed_from_texts(text, wanted):
 
 def test_an_existing_report_is_kept_unless_overwrite_is_set(steps, config):
     steps([("works", dict, "")])
-    page = Path(config.output).with_suffix(".html")
+    page = Path(config.output_file).with_suffix(".html")
     page.write_text("mine")
     with pytest.raises(InputError, match="check.html exists; pass overwrite=True to replace it"):
         check_gpu(config)
-    assert page.read_text() == "mine" and not Path(config.output).exists()
-    check_gpu(CheckGpuConfig(output=config.output, device="gpu", overwrite=True))
+    assert page.read_text() == "mine" and not Path(config.output_file).exists()
+    check_gpu(CheckGpuConfig(output_file=config.output_file, device="gpu", overwrite=True))
     assert "GPU check" in page.read_text()
 
 
@@ -177,7 +179,7 @@ def test_an_existing_report_is_kept_unless_overwrite_is_set(steps, config):
         ("a/b.json", "its folder .* does not exist"),
         ("c.json", "is a folder"),
         *(
-            (name, f"output .*{name} does not end in .json; name a FILE.json")
+            (name, f"output_file .*{name} does not end in .json; name a FILE.json")
             for name in ("d", "d.html", "d.json.gz")
         ),
     ],
@@ -185,7 +187,7 @@ def test_an_existing_report_is_kept_unless_overwrite_is_set(steps, config):
 def test_a_report_path_that_cannot_be_written_is_refused(steps, tmp_path, name, words):
     (tmp_path / "c.json").mkdir()
     with pytest.raises(InputError, match=words):
-        check_gpu(CheckGpuConfig(output=str(tmp_path / name), device="gpu", overwrite=True))
+        check_gpu(CheckGpuConfig(output_file=str(tmp_path / name), device="gpu", overwrite=True))
 
 
 def test_a_crash_while_querying_paddle_is_a_finding(tmp_path, monkeypatch):

@@ -254,7 +254,16 @@ def test_the_report_has_names_tokens_and_no_control_codes(tmp_path, capsys):
     train = tmp_path / "train.tsv"
     train.write_text("今\x1b天\t明天\tsame\n今\x1b天\t明天\tsame\n我\t你\tdifferent\n", encoding="utf-8")
     vocab = write_model(tmp_path / "model") / "vocab.txt"
-    words = [str(train), "--label_map", "different,same", "--vocab_file", str(vocab), "--max_seq_len", "5"]
+    words = [
+        "--train_file",
+        str(train),
+        "--label_map",
+        "different,same",
+        "--vocab_file",
+        str(vocab),
+        "--max_seq_len",
+        "5",
+    ]
     _run(["audit", "pairs", *words])
     out = capsys.readouterr().out.splitlines()
     assert f"train         {train}: 3 pairs" in out
