@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Dict, List, Mapping, Tuple
 
-from proof.experiments import PEER_PYTHON, TITLES, Places, Run, Scale, Words, runs_of
+from proof.experiments import PEER_PYTHON, TITLES, Places, Run, Scale, Words, of_today, runs_of
 from proof.figures import read_curve
 
 from data_tools.files.arrays import sha256_of_file
@@ -46,7 +46,6 @@ from data_tools.options.options import (
 )
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import machine
-from ernie_pair.commands import FORMER_NAMES
 from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -227,14 +226,12 @@ class Runner:
 
     def _call(self, words: Words, run: Run, places: Places) -> None:
         """Run a command, and count its seconds however it ends."""
-        first, *others = map(places.expand, words)
-        program = ["-m", "ernie_pair"] if first == "ernie-pair" else [str(ROOT / first)]
-        if first == "ernie-pair":  # recipes keep the names that commands had when they were first run
-            others[:1] = FORMER_NAMES.get(others[0], others[0]).split()
+        first, *others = map(places.expand, of_today(words))
+        program = {"ernie-pair": ["-m", "ernie_pair"], "python": []}.get(first, [str(ROOT / first)])
         logger.info("%s: %s", run.name, " ".join(words[:2]))
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": path}  # the runs use the code beside them
-        name = f"{words[1] if first == 'ernie-pair' else first} of {self.group}/{run.name}"
+        name = f"{words[1] if words[0] == 'ernie-pair' else first} of {self.group}/{run.name}"
         started = time.monotonic()
         try:
             with ChildCommand(others, name, places.run / LOG, environment, program) as child:

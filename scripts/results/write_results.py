@@ -15,7 +15,7 @@ from statistics import mean, stdev
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from jinja2 import Environment, FileSystemLoader
-from proof.experiments import TABLE, TITLES, Scale, runs_of
+from proof.experiments import TABLE, TITLES, Scale, of_today, runs_of
 from run import RESULTS, ROOT
 
 from data_tools.files.atomic_files import published
@@ -148,7 +148,7 @@ def _render(template: str, **values: object) -> str:
     environment = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(shown=shown_difference, mean_of=mean_of)
     functions = (table, counted, mean, zip, difference_of, models_of, seeds_of, steps_of, weights_of)
-    functions += (texts_in, forgotten)
+    functions += (texts_in, forgotten, of_today)
     environment.globals.update({function.__name__: function for function in functions})
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(template).render(**values)).strip()
 

@@ -11,6 +11,7 @@ import yaml
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, option
+from ernie_pair.commands import FORMER_NAMES
 from proof import figures
 
 TABLE = yaml.safe_load(Path(__file__).with_name("experiments.yaml").read_text(encoding="utf-8"))
@@ -151,6 +152,22 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
         tuple(fill(row.get("needs", []), values)), fill(row.get("curve", ""), values),
         fill(row.get("links", {}), values),
     )  # fmt: skip
+
+
+# What commands of before are now; recipes keep the words with which their runs were made.
+PROGRAMS = {"text-to-json": "data_tools.trans_to_json", "create-corpus": "data_tools.create_pretraining_data"}
+
+
+def of_today(words: Words) -> Words:
+    """Return the words of a command as it is called today; those of a script are the same."""
+    if words[0] != "ernie-pair":
+        return words
+    _, name, *flags = words
+    if name in PROGRAMS:
+        return ("python", "-m", PROGRAMS[name], *flags)
+    if name == "mine" and not flags[0].startswith("--"):
+        flags[0] = f"--train_file={flags[0]}"
+    return ("ernie-pair", *FORMER_NAMES.get(name, name).split(), *flags)
 
 
 def _commands(entries: List[Any], values: Values) -> Iterator[Words]:

@@ -356,7 +356,7 @@ def test_inference_works_without_the_training_libraries(tmp_path, exported):
 
 def test_commands_that_train_name_the_extra_they_need():
     """Their help, and that of other commands, works without it."""
-    asked = "--input_file x --output_file x"
+    asked = "--input_file x --output_file x.tsv"
     refused = [
         "train --model_name_or_path x --train_file x --dev_file x --output_dir x",
         *(f"{command} --model_path x {asked}" for command in ("predict", "evaluate")),
