@@ -1,4 +1,4 @@
-"""The flags for using an embedding model: embed, evaluate-embedding, export-embedding."""
+"""The flags for using an embedding model: embed, evaluate and export."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Optional

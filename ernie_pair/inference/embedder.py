@@ -179,7 +179,7 @@ def open_exported_embedder(
     batch_size: int = BATCH_SIZE,
     prompt: Optional[str] = None,
 ) -> TextEmbedder:
-    """Open what `ernie-pair export-embedding` wrote, on ONNX Runtime and a CPU, without a training framework.
+    """Open what `ernie-pair export` wrote, on ONNX Runtime and a CPU, without a training framework.
 
     ``threads``: of one forward pass, 0: the cores of this process. ``prompt``: see `TextEmbedder`. Raises
     InputError when ``folder`` is not such a folder or has no vectors of length ``dim``, CheckpointError when
@@ -189,7 +189,7 @@ def open_exported_embedder(
     settings = read_embedding(folder)
     if settings is None or not settings.is_exported:
         raise InputError(
-            f"{folder} is not an exported embedding model; make one with ernie-pair export-embedding"
+            f"{folder} is not an exported embedding model; make one with ernie-pair export"
         )
     backend = open_vector_backend(folder, settings, threads or cpu_threads())
     vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)

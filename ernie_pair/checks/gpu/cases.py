@@ -170,15 +170,15 @@ class SmallData:
     @made_once
     def answers_on_cpu(self) -> "Answers":
         """Return the predictions of the trained model on the CPU, with Paddle's own kernels."""
-        return self.predict("predict", "cpu", {"kernels": "plain"})
+        return self.predict("trained", "cpu", {"kernels": "plain"})
 
-    def predict(self, command: str, device: str, flags: Flags) -> "Answers":
-        """Return the predictions for the test pairs; those of `run` are of the exported model."""
-        name = "".join(c if c.isalnum() else "_" for c in f"{command} {device} {flags}")
+    def predict(self, kind: str, device: str, flags: Flags) -> "Answers":
+        """Return the predictions for the test pairs by the ``kind`` of model, trained or exported."""
+        name = "".join(c if c.isalnum() else "_" for c in f"{kind} {device} {flags}")
         output = self.lab.folder / "models" / f"{name}.tsv"
-        model = {"model": self.exported()} if command == "run" else {"model_path": self.trained() / "best"}
-        paths = {"input_file": self.pairs() / "test.tsv", "output_file": output}
-        self.lab.run(words_of(command, **model, **paths, scores="true", device=device, **flags))
+        model = self.exported() if kind == "exported" else self.trained() / "best"
+        paths = {"model_path": model, "input_file": self.pairs() / "test.tsv", "output_file": output}
+        self.lab.run(words_of("predict", **paths, scores="true", device=device, **flags))
         header, *rows = (line.split("\t") for line in output.read_text(encoding="utf-8").splitlines())
         scores = [place for place, name in enumerate(header) if name.startswith("probability_")]
         chosen = header.index("prediction")
@@ -497,17 +497,17 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
         losses = losses_of(data.trained())
         return {"first loss": losses[0], "last loss": losses[-1]}
 
-    def compare(command: str, device: str, flags: Flags, most: float) -> Figures:
-        return compare_answers(data.predict(command, device, flags), data.answers_on_cpu(), most)
+    def compare(kind: str, device: str, flags: Flags, most: float) -> Figures:
+        return compare_answers(data.predict(kind, device, flags), data.answers_on_cpu(), most)
 
-    def on_gpu(command: str, name: str, flags: Flags) -> List[Planned]:
+    def on_gpu(kind: str, name: str, flags: Flags) -> List[Planned]:
         halves = {half: {**flags, "precision": half} for half in ("fp16", "bf16")}
         return [
-            Planned(f"{name}, GPU", partial(compare, command, "gpu", flags, SAME), lab.lacks()),
+            Planned(f"{name}, GPU", partial(compare, kind, "gpu", flags, SAME), lab.lacks()),
             *(
                 Planned(
                     f"{name}, GPU in {half}",
-                    partial(compare, command, "gpu", of_half, NEARLY_SAME),
+                    partial(compare, kind, "gpu", of_half, NEARLY_SAME),
                     lab.lacks(1, DTYPES[half]),
                 )
                 for half, of_half in halves.items()
@@ -519,10 +519,10 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
     return [
         Planned("the converter's proof", convert),
         Planned("training of pairs from converted weights", train),
-        *on_gpu("predict", "predict", {}),
-        Planned("run by Paddle Inference, CPU", partial(compare, "run", "cpu", paddle, SAME)),
-        Planned("run by ONNX Runtime, CPU", partial(compare, "run", "cpu", onnx, SAME), needs),
-        *on_gpu("run", "run by Paddle Inference", paddle),
+        *on_gpu("trained", "predict", {}),
+        Planned("run by Paddle Inference, CPU", partial(compare, "exported", "cpu", paddle, SAME)),
+        Planned("run by ONNX Runtime, CPU", partial(compare, "exported", "cpu", onnx, SAME), needs),
+        *on_gpu("exported", "run by Paddle Inference", paddle),
     ]
 
 

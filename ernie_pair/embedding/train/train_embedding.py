@@ -175,7 +175,7 @@ logger = logging.getLogger(__name__)
 
 COMMANDS = """\
 ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors
-ernie-pair evaluate-embedding --model_path . --input_file pairs.tsv --output_file metrics.json"""
+ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.json"""
 
 
 def train_embedding(config: TrainEmbeddingConfig) -> None:

@@ -72,7 +72,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     """
     start_console(World())
     quiet_libraries()
-    refuse_without_programs("export-embedding")
+    refuse_without_programs("export")
     if not Path(config.model_path).is_dir():
         raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))

@@ -65,8 +65,8 @@ from ernie_pair.score.export.judge_precision import (
 )
 
 COMMANDS = """\
-ernie-pair run --model . --input_file pairs.tsv --output_file predictions.tsv --scores true
-ernie-pair serve --model . --port 8000"""
+ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv --scores true
+ernie-pair serve --model_path . --port 8000"""
 PYTHON = """\
 from ernie_pair import PairPredictor
 

@@ -93,7 +93,7 @@ class FakeLab(Lab):
         command = words[1] if words[0] == "launch" else words[0]
         if command in ("pretrain", "train"):
             self.leave_run(Path(config.output_dir), config, command, launch)
-        elif command in ("predict", "run"):
+        elif command == "predict":
             text = "index\tprediction\tprobability_0\tprobability_1\n" + "".join(PAIRS)
             Path(config.output_file).write_text(text)
         elif command == "convert":
