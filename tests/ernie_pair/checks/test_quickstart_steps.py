@@ -46,7 +46,7 @@ def program(tmp_path, monkeypatch):
 def config(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "collect_results", lambda folder: {"accuracy": 0.9})
     monkeypatch.setattr(running, "render_table", lambda results, folder: f"the table of {folder}")
-    return QuickstartConfig(output_dir=str(tmp_path / "a run"), pairs=90, steps=7, epochs=3, device="cpu")
+    return QuickstartConfig(output_dir=str(tmp_path / "a run"), pairs=90, max_steps=7, epochs=3, device="cpu")
 
 
 def test_the_quickstart_runs_its_seven_steps_in_order(program, config, tmp_path, capsys, monkeypatch):
@@ -55,15 +55,15 @@ def test_the_quickstart_runs_its_seven_steps_in_order(program, config, tmp_path,
     quickstart(config)
     words = [line.split()[0] for line in asked()]
     assert words[:4] == ["make-sample", "build", "prepare", "new-model"]
-    assert words[5:] == ["launch", "convert", "train", "train", "evaluate", "evaluate", "predict"]
+    assert words[4:] == ["launch", "convert", "train", "train", "evaluate", "evaluate", "predict"]
     said = capsys.readouterr()
     assert [line[:5] for line in said.err.splitlines() if line] == [f"[{n}/7]" for n in range(1, 8)]
     assert f"the table of {config.output_dir}" in said.out and f"board '{config.output_dir}', or" in said.out
     assert json.loads((tmp_path / "a run" / "quickstart.json").read_text()) == {"accuracy": 0.9}
-    steps, epochs = asked()[5], asked()[7:9]
+    steps, epochs = asked()[4], asked()[6:8]
     assert steps.startswith("launch pretrain ") and "--max_steps=7 --decay_steps=7 " in steps
     assert all("--epochs=3" in line and line.endswith("threads=3") for line in epochs)
-    assert asked()[9].endswith("threads=") and "--pairs=90" in asked()[0]
+    assert asked()[8].endswith("threads=") and "--pairs=90" in asked()[0]
 
 
 @pytest.mark.parametrize("library", ["paddle", "rjieba"])
@@ -78,7 +78,7 @@ def test_nothing_starts_if_a_training_library_is_missing(program, config, tmp_pa
 def test_the_gpus_flag_is_passed_to_pretraining(program, config):
     asked = program()
     quickstart(replace(config, device="gpu", gpus="2"))
-    assert "--gpus=2 --use_amp=true" in asked()[5] and "--device=gpu" in asked()[5]
+    assert "--gpus=2 --use_amp=true" in asked()[4] and "--device=gpu" in asked()[4]
 
 
 @pytest.mark.parametrize(

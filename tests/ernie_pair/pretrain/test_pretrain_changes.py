@@ -57,6 +57,7 @@ from read_late import open_job
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.train.hooks import NoStop
+from ernie_pair.train.loop import learning_rate
 from ernie_pair.pretrain.graph.step_monitors import SKIPPED_UPDATES
 
 class After(Checkpoint):
@@ -69,7 +70,7 @@ folder, found = Path(sys.argv[1]), {}
 for on_nan in ("skip", "stop"):
     job, data = open_job(folder, on_nan=on_nan, decay_steps=6, warmup_rate=0)
     job.restore(After(folder / "out" / "model_last"))
-    rates = [job._learning_rate(step) for step in (3, 4)]
+    rates = [learning_rate(step - job._skipped, **job.config.rates) for step in (3, 4)]
     metrics = dict(job.step(next(data.updates(2)), 3, NoStop()))
     found[on_nan] = [*rates, metrics["learning_rate"], metrics.get("skipped_updates")]
 print("\\n" + json.dumps(found))

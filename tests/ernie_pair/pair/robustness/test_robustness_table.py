@@ -165,14 +165,14 @@ def test_invalid_flags_give_a_one_line_error(world, tmp_path, capsys, words, mes
 def test_exported_and_trained_models_have_equal_robustness(world, tmp_path):
     ship(world / "model", tmp_path / "ship")
     out, rows = tmp_path / "out.json", tmp_path / "rows.jsonl"
-    flags = ("--model", tmp_path / "ship", "--input_file", world / "test.tsv", "--output_file", out)
+    flags = ("--model_path", tmp_path / "ship", "--input_file", world / "test.tsv", "--output_file", out)
     asked = (*flags, *KINDS, "--bootstrap", 20)
-    assert run("robustness", *asked) == 0
-    assert run("robustness", *asked, "--robustness_file", rows) == 0  # the rows alone are missing
+    assert run("evaluate", *asked) == 0
+    assert run("evaluate", *asked, "--robustness_file", rows) == 0  # the rows alone are missing
     assert evaluate(world, tmp_path / "trained.json", *KINDS) == 0
     found, trained = (json.loads(path.read_text()) for path in (out, tmp_path / "trained.json"))
     assert found["robustness"] == trained["robustness"] and found["accuracy"] == trained["accuracy"]
     first = json.loads(rows.read_text(encoding="utf-8").splitlines()[0])
     assert first["origin"].startswith("typo") and first["label"] in ("0", "1")
     before = out.read_bytes()
-    assert run("robustness", *asked) == 0 and out.read_bytes() == before  # nothing to do
+    assert run("evaluate", *asked) == 0 and out.read_bytes() == before  # nothing to do
