@@ -73,7 +73,7 @@ def compare(folder, steps, changes):
     with counted(late, found):
         metrics += [late.step(late.place(batches), n, NoStop()) for n, batches in enumerate(updates[1:], 2)]
     unread = dict(found)
-    program, _ = late.program._held[id(late.program.main)]._prepared
+    program, _ = late.program._runners[id(late.program.main)]._prepared
     ops = [op.type for op in program.global_block().ops]
     same_metrics = list(map(dict, metrics)) == wanted
     valid = each.evaluate("valid") == late.evaluate("valid")
@@ -108,7 +108,7 @@ def held_beside_executor(folder):
                 other.program.main, feed=feed, fetch_list=other.program.sums.recorded
             )
         fetched.append([float(value) for value in sums])
-    assert isinstance(program._held[id(program.main)], HeldProgram)
+    assert isinstance(program._runners[id(program.main)], HeldProgram)
     return rows == fetched
 
 
