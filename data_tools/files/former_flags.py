@@ -12,7 +12,7 @@ FORMER_FLAGS: Dict[str, Dict[str, str]] = {
         "answers_file": "output_file",
         "query": "text",
     },
-    "serve": {"model": "model_path"},
+    **dict.fromkeys(("run", "serve"), {"model": "model_path"}),
     "ensemble": {"eval_file": "dev_file"},
     "fill-mask": {"model_name_or_path": "model_path", "text_file": "input_file", "output": "output_file"},
     "inspect-data": {"prefix": "input_path", "output": "output_dir", "samples": "num_samples"},
@@ -24,6 +24,8 @@ FORMER_FLAGS: Dict[str, Dict[str, str]] = {
     "build-ngrams": {"output_path": "output_file"},
     "quickstart": {"steps": "max_steps"},
 }
+
+FORMER_COMMANDS = {"run": "predict"}  # of records
 
 
 def renamed(command: Optional[str], values: Mapping[str, Any]) -> Dict[str, Any]:

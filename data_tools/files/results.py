@@ -25,7 +25,7 @@ import yaml
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, MOST_CONFIG_BYTES, published, read_regular
 from data_tools.files.errors import InputError
-from data_tools.files.former_flags import renamed
+from data_tools.files.former_flags import FORMER_COMMANDS, renamed
 from data_tools.files.json_file import as_read, parse_json_object
 from data_tools.files.progress import Progress
 
@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine 
 _OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
 # Flags that were added later, with what was done before they existed.
 _AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
-_AS_BEFORE.update(prompt=None, prompt_name="")
+_AS_BEFORE.update(prompt=None, prompt_name="", backend="auto", max_seq_len=0, label="", model_class="")
 
 
 class Results:
@@ -232,9 +232,11 @@ class Results:
             return {}
         if record.get("made_by") != MAKER or not isinstance(record.get("outputs"), dict):
             return {}
+        command = record.get("command")
         for part in ("settings", "inputs"):
             if isinstance(record.get(part), dict):
-                record[part] = renamed(record.get("command"), record[part])
+                record[part] = renamed(command, record[part])
+        record["command"] = FORMER_COMMANDS.get(command, command)
         return record
 
 

@@ -251,7 +251,7 @@ def test_a_model_without_classes_ranks_by_plain_scores(browser):
 
 def test_audit_charts_can_be_opened_in_the_browser(browser, folder):
     train = write_pairs(folder / "train.tsv", 60)
-    audit_pairs(AuditPairsConfig(train_file=str(train), output=str(folder / "pairs")))
+    audit_pairs(AuditPairsConfig(train_file=str(train), output_dir=str(folder / "pairs")))
     text = write_rows(folder / "text.txt", [["今天天气很好，我们去公园。"], ["今天天气很好，我们去公园。"]])
     audit_text(AuditConfig([str(text)], output_dir=str(folder / "text")))
     for picture in (*(folder / "pairs").glob("*.png"), *(folder / "text").glob("*.png")):

@@ -36,7 +36,7 @@ EXTRAS = ("predict", "serve")
 PORT = 8000
 USER = 10001  # no user of the host
 HEALTH = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)"
-SERVE = ("ernie-pair", "serve", "--model", "/model", "--host", "0.0.0.0", "--port", str(PORT))
+SERVE = ("ernie-pair", "serve", "--model_path", "/model", "--host", "0.0.0.0", "--port", str(PORT))
 TEXT = """\
 # An image that answers sentence pairs over HTTP: docker build -t pairs . && docker run -p {port}:{port} pairs
 # To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.

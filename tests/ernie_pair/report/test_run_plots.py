@@ -151,7 +151,7 @@ def test_non_numeric_values_are_left_out(tmp_path):
         ("absent", {}, "is not a folder"),
         ("empty", {}, "holds no run"),
         ("a", {"metrics": "los"}, "metrics los was not logged by any"),
-        ("a", {"output": "runs.pdf"}, "does not end in"),
+        ("a", {"output_file": "runs.pdf"}, "does not end in"),
     ],
 )
 def test_invalid_plot_requests_are_refused(runs, tmp_path, monkeypatch, outs, flags, fault):

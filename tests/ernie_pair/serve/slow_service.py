@@ -30,6 +30,9 @@ class Model:
     def of(cls, config):
         return cls()
 
+    def decide_by(self, threshold, symmetric):
+        pass
+
     def describe(self):
         return self.backend
 
@@ -45,4 +48,4 @@ if __name__ == "__main__":
         module, constant = name.split(".")
         setattr(import_module(f"ernie_pair.serve.{module}"), constant, value)
     serving.PairPredictor = Model
-    run_command(serving.serve, serving.ServeConfig, ["--model", "none", "--port", "0", *sys.argv[2:]])
+    run_command(serving.serve, serving.ServeConfig, ["--model_path", "none", "--port", "0", *sys.argv[2:]])

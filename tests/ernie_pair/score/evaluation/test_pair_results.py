@@ -43,7 +43,7 @@ def run(world, pairs, out, **flags):
 
 
 def audit(world, pairs, out, **flags):
-    audit_pairs(AuditPairsConfig(str(pairs), output=str(Path(out).parent), **flags))
+    audit_pairs(AuditPairsConfig(str(pairs), output_dir=str(Path(out).parent), **flags))
 
 
 COMMANDS = {

@@ -152,7 +152,7 @@ def test_the_dockerfile_copies_only_files_of_the_export(exported):
     assert by_name["FROM"] == "python:3.10-slim"  # the wheel's Python version
     assert f"--uid {by_name['USER']} " in by_name["RUN"] and int(by_name["USER"]) > 0
     served = parse_config(ServeConfig, json.loads(by_name["CMD"])[2:], "serve")
-    assert f"{served.model}/" == model and served.host == "0.0.0.0"
+    assert f"{served.model_path}/" == model and served.host == "0.0.0.0"
     assert by_name["EXPOSE"] == str(served.port) and f":{served.port}/health" in by_name["HEALTHCHECK"]
 
 
