@@ -232,11 +232,12 @@ class Results:
             return {}
         if record.get("made_by") != MAKER or not isinstance(record.get("outputs"), dict):
             return {}
-        command = record.get("command")
+        command = str(record.get("command"))
         for part in ("settings", "inputs"):
             if isinstance(record.get(part), dict):
                 record[part] = renamed(command, record[part])
-        record["command"] = FORMER_COMMANDS.get(command, command)
+        if command in FORMER_COMMANDS:
+            record["command"] = FORMER_COMMANDS[command]
         return record
 
 

@@ -167,7 +167,7 @@ def of_today(words: Words) -> Words:
         return ("python", "-m", PROGRAMS[name], *flags)
     if name == "mine" and not flags[0].startswith("--"):
         flags[0] = f"--train_file={flags[0]}"
-    return ("ernie-pair", *FORMER_NAMES.get(name, name).split(), *flags)
+    return ("ernie-pair", *(FORMER_NAMES[name].split() if name in FORMER_NAMES else [name]), *flags)
 
 
 def _commands(entries: List[Any], values: Values) -> Iterator[Words]:
