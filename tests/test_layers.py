@@ -98,7 +98,7 @@ TOP_FOLDERS = ("data_tools", "ernie_pair")
 TOP = {"ernie_pair/__main__.py", "ernie_pair/__init__.py"}
 NO_PADDLE = """
     checkpoint inference launch/notebook runtime/processes train/dry_run.py train/loop.py train/hooks.py
-    train/run.py train/run_log.py train/step_work.py train/reporters.py weights/weight_files.py
+    train/run.py train/run_log.py train/step_work.py weights/weight_files.py
     runtime/cpu_env.py models/temperature.py __init__.py
 """.split()
 PATCHES = "ernie_pair/runtime/paddle_patches"
@@ -113,6 +113,22 @@ KNOWN_PRIVATE = {"_asdict", "_fields", "_replace", "_exit", "_Unpickler", "_help
 CHECKED_ONLY = {"tokenizer_name", "data_format", "hidden_act"}
 
 
+def test_the_picture_of_the_rooms_shows_what_stands_above_what():
+    picture = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    lines = {}
+    for number, line in enumerate(picture.splitlines()):
+        for word in line.split():
+            if word == "data_tools" or f"ernie_pair/{word}" in BELOW:
+                lines.setdefault(word, number)
+    rooms = {room.replace("ernie_pair/", "") for room in BELOW if room.startswith("ernie_pair/")}
+    assert rooms - lines.keys() == {"pair", "score"}  # which hold rooms alone
+    for room, below in BELOW.items():
+        for each in below:
+            upper, lower = (name.replace("ernie_pair/", "") for name in (room, each))
+            if upper in lines and lower in lines:
+                assert lines[lower] > lines[upper], (upper, lower)
+
+
 def sources(folder):
     """Return the Python files of a room, not those of the rooms inside it."""
     return [path for path in sorted((ROOT / folder).glob("*.py")) if str(path.relative_to(ROOT)) not in TOP]
@@ -120,6 +136,7 @@ def sources(folder):
 
 def sources_within(name):
     path = ROOT / name
+    assert path.exists()
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
