@@ -506,7 +506,7 @@ def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes)
         scorer = open_scorer(str(tmp_path / "theirs"), "cpu", 0)
         score, unit = scorer.score, scorer.unit
         assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
-        assert unit == predictor.exported.score_unit
+        assert unit == predictor.unit
     trained = retrained(tmp_path / "theirs", tmp_path / "trained")
     assert np.array_equal(logits_in(trained), logits_of(ours))
     write_theirs(trained, tmp_path / "back")
