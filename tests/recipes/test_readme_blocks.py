@@ -150,7 +150,9 @@ def write_texts(here):
     for row in (0, 14, 28):  # wrong labels, so that there is something to calibrate
         lines[row] = lines[row].replace("\t0\n", "\t1\n")
     (here / "dev.tsv").write_text("".join(lines), encoding="utf-8")
-    (here / "my_train.py").write_text("import paddle.distributed as dist\ndist.init_parallel_env()\n")
+    # Rank 0 serves the store by which the others join: it may not end before they have.
+    program = "import paddle.distributed as dist\ndist.init_parallel_env()\ndist.barrier()\n"
+    (here / "my_train.py").write_text(program)
     pairs = here / "output" / "quickstart" / "sample" / "pairs"
     pairs.mkdir(parents=True)
     for name in ("train.tsv", "dev.tsv"):
