@@ -26,8 +26,8 @@ def half(request, halves):
 of_both = pytest.mark.parametrize("half", HALVES, indirect=True)
 
 
-def start(half, output):
-    return Run(half, output, half.settings, processes=2)
+def start(half, output, **variables):
+    return Run(half, output, half.settings, processes=2, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_signal_to_the_launcher_stops_both_at_the_same_step(half, wholes):
 @pytest.mark.slow
 @of_both
 def test_ranks_of_a_killed_launcher_save_stop_and_can_resume(half, wholes):
-    run = start(half, "orphans")
+    run = start(half, "orphans", COLD="1")  # the launcher itself is killed
     run.wait_for_update(5)
     pids = run.pids()
     run.process.kill()
