@@ -21,6 +21,7 @@ from data_tools.files.errors import InputError, MachineError
 from data_tools.files.json_file import begins_json_lines
 from data_tools.files.process_pool import ordered_map
 from data_tools.files.ray_pool import ray_map, require_ray
+from data_tools.files.results import Results
 from data_tools.options.cli import run_command
 from data_tools.options.options import data_option, option
 from data_tools.options.standard_streams import with_standard_streams
@@ -88,6 +89,7 @@ def prepare(config: PrepareConfig) -> None:
     if _is_raw(config):
         names = {item.name for item in fields(TransConfig)} - {"input_path", "output_path", "no_merge"}
         flags = {name: getattr(config, name) for name in names}
+        _refuse_foreign_lines(Path(f"{config.output_prefix}.jsonl"))
         trans_to_json(TransConfig(config.input_path, config.output_prefix, **flags))
         given = replace(given, input_path=f"{config.output_prefix}.jsonl")
     else:
@@ -102,6 +104,17 @@ def prepare(config: PrepareConfig) -> None:
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))
     else:
         create_pretraining_data(given, ordered_map)
+
+
+def _refuse_foreign_lines(path: Path) -> None:
+    """Raise InputError for JSON lines that no run made: --overwrite is for what is made of them."""
+    try:
+        Results("trans_to_json", [path], {}, {}, overwrite=False).refuse_foreign()
+    except InputError:
+        raise InputError(
+            f"{path} exists and is not what prepare made of raw text; move it, or choose another "
+            "--output_prefix"
+        ) from None
 
 
 def _is_raw(config: PrepareConfig) -> bool:

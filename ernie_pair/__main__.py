@@ -357,11 +357,15 @@ def _run(words) -> Optional[int]:
     of_models = [one for one in forms if one == form or one.split()[-1] in KINDS_OF_MODEL]
     if form == words[0] and len(of_models) > 1 and flags:
         flags_of = {one: flag_names(config_class_of(COMMANDS[one])) for one in of_models}
-        kind_of = import_module("ernie_pair.models.source").kind_of_folder
-        form = form_of_model(flags, flags_of, kind_of)
+        form = form_of_model(flags, flags_of, _kind_of_folder)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
     return getattr(import_module(entry[0]), entry[1])(config)
+
+
+def _kind_of_folder(folder: str) -> str:
+    """Return what a folder is for; no help and no flag alone needs the module that knows it."""
+    return import_module("ernie_pair.models.source").kind_of_folder(folder)
 
 
 def _purposes() -> Dict[str, str]:

@@ -85,3 +85,16 @@ def test_a_folder_of_both_is_refused_before_anything_is_written(folder):
     ):
         prepare(config_of(folder, "raw"))
     assert sorted(path.name for path in folder.iterdir()) == ["model", "raw"]
+
+
+def test_json_lines_of_a_user_are_never_replaced(folder):
+    (folder / "out.jsonl").write_text("mine", encoding="utf-8")
+    for overwrite in (False, True):
+        with pytest.raises(
+            InputError, match="out.jsonl exists and is not what prepare made of raw text; move"
+        ):
+            prepare(config_of(folder, "raw", overwrite=overwrite))
+    assert (folder / "out.jsonl").read_text(encoding="utf-8") == "mine"
+    (folder / "out.jsonl").unlink()
+    for seed in (1, 2):
+        prepare(config_of(folder, "raw", overwrite=True, seed=seed))

@@ -130,3 +130,11 @@ def test_evaluate_prints_and_keeps_only_what_is_asked_for(world, tmp_path, capsy
     _run([*words, "--bootstrap", "0", "--report", "report"])
     done = capsys.readouterr()
     assert "nothing to do" in done.err and json.loads(done.out)["rows"] == 40
+
+
+def test_an_exported_model_is_refused_to_several_processes(world, tmp_path, monkeypatch):
+    for name, value in (("TRAINERS_NUM", "2"), ("TRAINER_ID", "0"), ("TRAINER_ENDPOINTS", "a:1,b:1")):
+        monkeypatch.setenv(f"PADDLE_{name}", value)
+    config = PredictConfig(str(world / "exported"), str(world / "pairs.tsv"), str(tmp_path / "out"))
+    with pytest.raises(InputError, match="exported is an exported model, which one process computes; start"):
+        predict_pair(config)

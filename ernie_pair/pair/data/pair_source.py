@@ -269,15 +269,6 @@ class PairSource:
                 yield BadRow(number, error.message)
 
 
-class FileSource(PairSource):
-    """A source that is a file whatever its name: an exported model knows no sets."""
-
-    @property
-    def is_file(self) -> bool:
-        """Return True: ``name`` is never that of a set."""
-        return True
-
-
 class CheckedPairs:
     """The ``count`` good pairs of ``source``: checked and counted first, then read window by window.
 
