@@ -35,8 +35,8 @@ OF_RAW_TEXT = ("doc_spliter", "min_doc_length", "no_shuffle", "seed")
 def of_trans(name: str) -> Any:
     """Return the option ``name`` of `trans_to_json`, for raw text."""
     item = TransConfig.__dataclass_fields__[name]
-    told = {**item.metadata, "help": f"of raw text: {item.metadata['help']}"}
-    return field(default=item.default, metadata=told)
+    metadata = {**item.metadata, "help": f"of raw text: {item.metadata['help']}"}
+    return field(default=item.default, metadata=metadata)
 
 
 @dataclass(frozen=True)
