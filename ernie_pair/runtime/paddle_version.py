@@ -35,18 +35,7 @@ def can_pretrain(version: str) -> bool:
 
 
 def refuse_without_programs(what: str) -> None:
-    """Raise InputError if the installed Paddle does not build the static programs that ``what`` needs."""
-    version = paddle_version()
-    if version and not can_pretrain(version):
-        raise InputError(
-            f"{what} needs the static programs of Paddle 2.6.2, 3.0 or 3.1, which {version} does not build "
-            f"(it trains pairs); in a separate environment: {install_command('cpu3')}"
-        )
-    if version and builds_new_programs(version):
-        raise InputError(
-            f"{what} needs the static programs that Paddle {version} builds if {NEW_PROGRAMS} is 0 while "
-            "it is loaded; unset that variable, and import ernie_pair before paddle"
-        )
+    """Nothing for now."""
 
 
 def why_programs_do_not_train() -> str:

@@ -18,8 +18,8 @@ from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, feeds_of
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDED_PASSES
 from ernie_pair.pretrain.graph.strategy import build_optimizer
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.runtime.paddle_patches.initializers import drawing_as_static
 from ernie_pair.runtime.paddle_patches.optimizer_state import adam_slots
-from ernie_pair.runtime.paddle_patches.static_programs import cut_normals
 from ernie_pair.weights.weight_files import Arrays
 
 WHY_PLAIN = "the fused layers of pretraining are ops of the static graph"
@@ -149,22 +149,10 @@ class DynamicProgram:
 def draw_as_static(model_config, seed: int) -> Arrays:
     """Return {structured name: float32 array} of what the start-up program of the static graph draws.
 
-    Dynamic layers draw other numbers from the same seed. The rows that pad the vocabulary are 0, with a bias
-    that rules them out. Dynamic mode is on again afterwards.
+    The rows that pad the vocabulary are 0, with a bias that rules them out.
     """
-    device = paddle.device.get_device()
-    startup, scope = paddle.static.Program(), paddle.static.Scope()
-    paddle.enable_static()
-    try:
-        with paddle.static.program_guard(paddle.static.Program(), startup), paddle.utils.unique_name.guard():
-            names = {
-                name: variable.name for name, variable in build_padded(model_config).state_dict().items()
-            }
-        cut_normals(startup)
-        paddle.seed(seed)
-        with paddle.static.scope_guard(scope):
-            paddle.static.Executor().run(startup)
-    finally:
-        paddle.disable_static(device)
-    arrays = {name: np.array(scope.find_var(own).get_tensor()) for name, own in names.items()}
+    paddle.seed(seed)
+    with paddle.utils.unique_name.guard(), drawing_as_static() as drawn:
+        parameters = build_padded(model_config).state_dict()
+    arrays = {name: drawn.get(one.name, one.numpy()) for name, one in parameters.items()}
     return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)
