@@ -14,7 +14,7 @@ import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional, install_command
-from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
+from ernie_pair.inference.exported_model import FILES_OF, PADDLE_FILES, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import refuse_no_bf16
 
@@ -112,7 +112,7 @@ class OnnxBackend:
         self.name, self.precision, self.output = name, "int8" if name == "onnx-int8" else "fp32", output
         self.where = "cpu" if device == "cpu" else "gpu:0, by CUDA"
         onnxruntime = import_optional("onnxruntime", "predict")
-        (path,) = map(exported.file, FILES_OF[name])
+        (path,) = map(exported.file, exported.files_of(name))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         # Threads that wait for their part would spin: 16% more processor time with two threads.
@@ -158,12 +158,13 @@ class PaddleBackend:
 
     def __init__(self, exported: ExportedModel, threads: int, precision: str = "fp32", device: str = "cpu"):
         inference = import_optional("paddle", "cpu").inference
-        model, parameters = map(exported.file, FILES_OF[self.name])
+        model, parameters = map(exported.file, exported.files_of(self.name))
         self.precision, self.where = precision, device
         config = inference.Config(str(model), str(parameters))
         config.disable_glog_info()
         config.set_cpu_math_library_num_threads(threads)
-        config.enable_memory_optim()
+        if model.name == PADDLE_FILES[0]:  # for a program of Paddle 3.3 its pass is missing
+            config.enable_memory_optim()
         self.rules = self._use_gpu(config, inference) if device == "gpu" else self._use_cpu(config)
         is_quiet = device == "cpu" and precision == "bf16"
         try:

@@ -1,6 +1,6 @@
 """The folder of an exported model: written by `ernie-pair export`, read by the predictor.
 
-model.pdmodel, model.pdiparams  the model for Paddle Inference
+model.pdmodel, model.pdiparams  the model for Paddle Inference; of Paddle 3.3 model.json and model.pdiparams
 model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
                                 -> logits float32 [batch, classes]
 model.int8.onnx                 the same with int8 weights in its products; only beside model.onnx
@@ -33,10 +33,21 @@ from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperatur
 EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
 NEEDED = ("format", "labels", "files", "max_seq_len", "temperature")
 READABLE = (1, 2, 3, EXPORT_FORMAT)
-PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
+PADDLE_FILES, PIR_FILES = ("model.pdmodel", "model.pdiparams"), ("model.json", "model.pdiparams")
 ONNX_FILES, INT8_FILES = ("model.onnx",), ("model.int8.onnx",)
-FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
-WRITTEN = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST)
+# {backend: the files of its model, in each form}
+FILES_OF = {"onnx": (ONNX_FILES,), "paddle": (PADDLE_FILES, PIR_FILES), "onnx-int8": (INT8_FILES,)}
+WRITTEN = (
+    *PADDLE_FILES,
+    PIR_FILES[0],
+    *ONNX_FILES,
+    *INT8_FILES,
+    VOCAB,
+    FAST_TOKENIZER,
+    CONFIG,
+    TOKENIZER,
+    EXPORT_MANIFEST,
+)
 MOST_MANIFEST_BYTES = 1 << 20
 CURE = "export the model again"
 
@@ -67,7 +78,11 @@ class ExportedModel:
 
     def holds(self, backend: str) -> bool:
         """Return whether the model was exported for ``backend``, a key of FILES_OF."""
-        return all(name in self.files for name in FILES_OF[backend])
+        return bool(self.files_of(backend))
+
+    def files_of(self, backend: str) -> Tuple[str, ...]:
+        """Return the names of the files of the model for ``backend``; none if it was not exported for it."""
+        return next((names for names in FILES_OF[backend] if self.files.keys() >= set(names)), ())
 
     @property
     def tokenizer_file(self) -> Path:

@@ -8,8 +8,7 @@ versions do not. A variable that the user has set is kept.
 import os
 import sys
 
-from data_tools.files.errors import InputError
-from data_tools.files.installation import WITH_PRETRAINING, install_command, series_of
+from data_tools.files.installation import WITH_PRETRAINING, series_of
 from ernie_pair.runtime.gpu.builds import installed_build
 
 NEW_PROGRAMS = "FLAGS_enable_pir_api"  # Paddle 3's name for it

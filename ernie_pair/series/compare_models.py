@@ -13,7 +13,6 @@ from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.standard_streams import as_asked, with_standard_streams
 from ernie_pair.checkpoint.run_config import replace_config
-from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.model_card import markdown_table
@@ -180,7 +179,8 @@ def compare(
             "times_as_fast": round(seconds[first] / seconds[name], 2),
             "latency_ms": latencies[name],
             "bytes": sum(
-                (predictor.exported.folder / file).stat().st_size for file in FILES_OF[predictor.backend]
+                (predictor.exported.folder / file).stat().st_size
+                for file in predictor.exported.files_of(predictor.backend)
             ),
         }
         for name, predictor in predictors.items()

@@ -1,8 +1,9 @@
-"""The random weights that a static start-up program of Paddle 2.6 draws, drawn in the dynamic graph by any version.
+"""The weights that a static start-up program of Paddle 2.6 draws, drawn in the dynamic graph of any version.
 
-Both graphs draw in the order in which layers create parameters. Where the numbers would differ: PaddleNLP draws
-the weights of its models a second time in the dynamic graph alone (`init_weights`), nn.Embedding clears its
-padding row there, and Paddle 3 cuts a TruncatedNormal at -2 and 2 where 2.6 cut at two standard deviations.
+Both graphs draw in the order in which layers create parameters. Where the numbers would differ: PaddleNLP
+draws the weights of its models a second time in the dynamic graph alone (`init_weights`), nn.Embedding clears
+its padding row there, and Paddle 3 cuts a TruncatedNormal at -2 and 2 where 2.6 cut at two standard
+deviations.
 """
 
 from contextlib import contextmanager

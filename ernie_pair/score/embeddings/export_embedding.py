@@ -23,7 +23,7 @@ from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.trained_model import load_text_encoder
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.embedder import VECTORS, open_vector_backend
-from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
@@ -123,9 +123,9 @@ def _fill(
     copy_tokenizer(source.vocab_file, source.spec, draft)
     content = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
     (draft / CONFIG).write_text(f"{content}\n", encoding="utf-8")
-    write_paddle(model, draft, layer)
-    write_onnx(draft, VECTORS)
-    for name in PADDLE_FILES:
+    written = write_paddle(model, draft, layer)
+    write_onnx(draft, written, VECTORS)
+    for name in written:
         (draft / name).unlink()
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     settings = replace(settings, model_sha256=model_sha256, files=files)

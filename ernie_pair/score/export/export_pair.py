@@ -19,7 +19,6 @@ from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
     EXPORT_FORMAT,
     EXPORT_MANIFEST,
-    PADDLE_FILES,
     WRITTEN,
     ExportedModel,
 )
@@ -255,12 +254,12 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
         write_json(draft / CONFIG, source.model.spec.to_config())
     else:
         shutil.copyfile(config_file, draft / CONFIG)
-    write_paddle(source.model, draft)
+    written = write_paddle(source.model, draft)
     if "onnx" in config.backends:
-        write_onnx(draft)
+        write_onnx(draft, written)
     if config.quantize == "int8":
         write_int8(draft)
-    for name in PADDLE_FILES if "paddle" not in config.backends else ():
+    for name in written if "paddle" not in config.backends else ():
         (draft / name).unlink()
 
 

@@ -7,7 +7,7 @@ batch, as with the float model. (Measured, 4 layers x 312: 1.7 times as fast as 
 """
 
 from pathlib import Path
-from typing import Dict, List, Optional, Set, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 import paddle
@@ -17,7 +17,7 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.wordpiece import CONTINUATION
-from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, PIR_FILES
 from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batches
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
@@ -36,8 +36,10 @@ NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 def write_paddle(
     model: Union[EncoderModel, PlainModel], folder: Path, traced: Optional[nn.Layer] = None
-) -> None:
-    """Write PADDLE_FILES, for any batch and length. ``model`` is a static one afterwards.
+) -> Tuple[str, ...]:
+    """Write PADDLE_FILES, or with Paddle 3.3 PIR_FILES, for any batch and length, and return which.
+
+    ``model`` is a static one afterwards.
 
     ``traced``: a layer that makes something of what ``model`` answers; None: the model itself.
 
@@ -60,7 +62,8 @@ def write_paddle(
             f"{named} has no static graph in Paddle ({reason}); write super({own}, self) in place of "
             "super(), and operations of tensors for those of Python"
         ) from None
-    (folder / f"{PADDLE_FILES[1]}.info").unlink()  # for training on; nothing here reads it
+    (folder / f"{PADDLE_FILES[1]}.info").unlink(missing_ok=True)  # for training on; nothing here reads it
+    return PADDLE_FILES if (folder / PADDLE_FILES[0]).is_file() else PIR_FILES
 
 
 class _AlsoTakesTypes(nn.Layer):
@@ -94,8 +97,10 @@ def _drop_padding_ids(model: nn.Layer) -> None:
                 setattr(layer, name, table)
 
 
-def write_onnx(folder: Path, output: str = OUTPUT) -> None:
-    """Write ONNX_FILES from the PADDLE_FILES of the same folder. Raises InputError when it cannot be done.
+def write_onnx(folder: Path, written: Sequence[str], output: str = OUTPUT) -> None:
+    """Write ONNX_FILES from what `write_paddle` has ``written`` into the same folder.
+
+    Raises InputError when it cannot be done.
 
     ``output``: what its answer is called.
 
@@ -108,7 +113,7 @@ def write_onnx(folder: Path, output: str = OUTPUT) -> None:
     import onnx
 
     paddle2onnx = import_optional("paddle2onnx", "onnx")
-    sources = [str(folder / name) for name in PADDLE_FILES]
+    sources = [str(folder / name) for name in written]
     content = paddle2onnx.export(*sources, opset_version=OPSET, verbose=False)
     if not content:
         raise InputError("paddle2onnx cannot express this model in ONNX; pass --format paddle")

@@ -9,7 +9,6 @@ import numpy as np
 
 from data_tools.files.errors import CheckpointError
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Decisions
 from ernie_pair.models.labels import Labels
@@ -106,7 +105,9 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
         alone = np.concatenate([predictor.logits([pair]) for pair in pairs[:MOST_ALONE]])
         facts["alone"][name] = float(np.abs(alone - logits[name][:MOST_ALONE]).max())
         facts["pairs_per_second"][name] = round(len(pairs) / seconds[name], 1)
-        facts["bytes"][name] = sum((folder / file).stat().st_size for file in FILES_OF[predictor.backend])
+        facts["bytes"][name] = sum(
+            (folder / file).stat().st_size for file in predictor.exported.files_of(predictor.backend)
+        )
     return {**facts, "threads": threads}
 
 
