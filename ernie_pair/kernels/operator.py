@@ -32,6 +32,7 @@ from ernie_pair.kernels.encoder_layer import parameters_of
 from ernie_pair.kernels.library import ACTIVATIONS, PRECISIONS, Kernels
 from ernie_pair.runtime.paddle_patches.core_settings import core_library, register_operators
 from ernie_pair.runtime.paddle_patches.layers import activation_of, epsilon_of
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir, run_custom
 
 SOURCE = Path(__file__).parent / "cpp" / "fused_operator.cc"
 PART = SOURCE.with_name("adamw_operator.h")
@@ -198,6 +199,16 @@ def add_encoder_layer(
     ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], added to the scores. Evaluation programs,
     which are clones for tests, have no dropout.
     """
+    settings = {
+        "heads": layer.self_attn.num_heads, "layer": number, "activation": ACTIVATIONS[activation_of(layer)],
+        "precision": PRECISIONS[precision], "hidden_dropout": float(layer.dropout1.p),
+        "attention_dropout": float(layer.self_attn.dropout), "epsilon": epsilon_of(layer.norm1),
+        "read_rows_alone": is_last, "is_test": False,
+    }  # fmt: skip
+    if builds_pir():
+        settings["is_test"] = not layer.training
+        inputs_of_layer = (x, mask, inputs.seed, inputs.positions, *parameters_of(layer))
+        return run_custom(OPERATOR, *inputs_of_layer, *settings.values())[0]
     block = paddle.static.default_main_program().current_block()
     names = [paddle.utils.unique_name.generate(f"{OPERATOR}.{name}") for name in ("y", "saved")]
     y = block.create_var(name=names[0], dtype=x.dtype)
@@ -208,11 +219,6 @@ def add_encoder_layer(
         type=OPERATOR,
         inputs={"X": [x], "Mask": [mask], **of_graph, **parameters},
         outputs={"Y": [y], "Saved": [saved]},
-        attrs={
-            "heads": layer.self_attn.num_heads, "layer": number, "precision": PRECISIONS[precision],
-            "activation": ACTIVATIONS[activation_of(layer)], "hidden_dropout": float(layer.dropout1.p),
-            "attention_dropout": float(layer.self_attn.dropout), "epsilon": epsilon_of(layer.norm1),
-            "read_rows_alone": is_last, "is_test": False,
-        },
-    )  # fmt: skip
+        attrs=settings,
+    )
     return y

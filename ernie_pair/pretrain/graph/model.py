@@ -16,6 +16,7 @@ from ernie_pair.pretrain.config.pretrain_config import refuse_other_family
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 if TYPE_CHECKING:
     from paddlenlp.transformers import PretrainedConfig
@@ -81,7 +82,7 @@ class Outputs(NamedTuple):
 
     lm_logits_PV: paddle.Tensor
     sop_logits_B2: paddle.Tensor
-    layers: list[str]  # the name of each encoder layer's output
+    layers: list[paddle.Tensor]  # the output of each encoder layer, [B, S, D]
     ngram_logits_PK: Optional[paddle.Tensor] = None  # None without an n-gram lexicon
 
 
@@ -162,7 +163,7 @@ def build_ernie(config: "PretrainedConfig") -> nn.Layer:
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
-    if family in OWN_RANGE and not paddle.in_dynamic_mode():  # draws as they do in dynamic mode
+    if family in OWN_RANGE and _draws_in_program():  # draws as they do in dynamic mode
         draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
         for layer in model.sublayers():
             if isinstance(layer, (nn.Linear, nn.Embedding)):
@@ -198,13 +199,19 @@ def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> N
     """Initialize the bias with ``bias_values``; in the dynamic graph, those rows of the embedding with 0."""
     bias = model.cls.predictions.decoder.bias
     if not paddle.in_dynamic_mode():
-        _start_from(nn.initializer.Assign(bias_values), bias)
+        if _draws_in_program():
+            _start_from(nn.initializer.Assign(bias_values), bias)
         return
     bias.set_value(bias_values)
     embedding = encoder_of(model).embeddings.word_embeddings.weight
     rows = embedding.numpy()
     rows[first:] = 0
     embedding.set_value(rows)
+
+
+def _draws_in_program() -> bool:
+    """Return whether the start-up program draws the weights: for Paddle 3.3 they are drawn before."""
+    return not paddle.in_dynamic_mode() and not builds_pir()
 
 
 def _start_from(initializer, parameter) -> None:
@@ -219,9 +226,9 @@ def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:
     The model itself adds -1e4 to the attention scores of padding and makes position and task ids, so no mask,
     no positions and no task are fed.
     """
-    layers: list[str] = []
+    layers: list[paddle.Tensor] = []
     hooks = [
-        layer.register_forward_post_hook(lambda _, __, output: layers.append(output.name))
+        layer.register_forward_post_hook(lambda _, __, output: layers.append(output))
         for layer in encoder_of(model).encoder.layers
     ]
     states: list[paddle.Tensor] = []  # of the masked slots, transformed: what the decoder reads

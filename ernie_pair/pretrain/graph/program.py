@@ -3,7 +3,7 @@
 import contextlib
 import io
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from typing import Any, Callable, Iterable, NamedTuple, Optional
 
@@ -26,11 +26,10 @@ from ernie_pair.pretrain.graph.fusion import (
     fuse_softmax,
 )
 from ernie_pair.pretrain.graph.model import LossSums, Outputs, build_padded, encoder_of, run_ernie, sum_losses
+from ernie_pair.pretrain.graph.program_state import MASTER_MARK, ProgramState
 from ernie_pair.pretrain.graph.step_monitors import (
     PASS_SEED,
     RECORDED_PASSES,
-    RECORDS,
-    Monitors,
     add_monitors,
     add_records,
     divide_by_labelled,
@@ -40,7 +39,6 @@ from ernie_pair.pretrain.graph.step_monitors import (
     replace_seed_ops,
 )
 from ernie_pair.pretrain.graph.strategy import (
-    MASTER_MARK,
     build_optimizer,
     distributed_strategy,
     fleet_decorates,
@@ -54,51 +52,26 @@ from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.runtime.paddle_patches.static_programs import (
     HeldProgram,
     cut_normals,
-    dtype_of,
     is_tensor,
-    place_of,
-    view_array,
     without_nccl,
 )
-from ernie_pair.weights.half_tensors import narrow_array, widen_array
-from ernie_pair.weights.weight_files import Arrays
 
 MERGED = "gradient_merge_k"  # what fleet's GradientMergeOptimizer calls it, in Paddle 2.6.2 and 3
 
 
 @dataclass
-class PretrainProgram:
-    """The programs and the scope that they share.
-
-    ``slots``: {parameter: {variable of its optimizer state: shape}}, of all parameters. When the state
-    is sharded, this process holds only a part of it; every process holds all parameters.
-    """
+class PretrainProgram(ProgramState):
+    """The programs of Paddle 2.6, on the scope that they share."""
 
     main: paddle.static.Program
     startup: paddle.static.Program
     test: paddle.static.Program
-    parameters: dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
-    slots: dict[str, dict[str, tuple]]
     sums: LossSums
-    monitors: Monitors
     rate: Callable[[float], None]  # sets the learning rate of the next pass
-    device: str
-    recorded_passes: int  # that the records keep
-    kernels: KernelChoice = PLAIN  # of the encoder layers
     narrow: Optional[Callable] = None  # O2: (place, scope=scope) -> casts the weights to half precision
     file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: random
-    scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
     _runners: dict[int, HeldProgram] = field(default_factory=dict)
     _merged: int = 0  # micro-batches per step; 0: as many as it was built for
-
-    @cached_property
-    def executor(self) -> paddle.static.Executor:
-        """Return the executor; the device is opened when it is first requested.
-
-        So a program for a GPU can be built and inspected without one.
-        """
-        gpu = int(paddle.device.get_device().partition(":")[2] or 0)
-        return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
 
     def start(self, seed: int) -> None:
         """Draw fresh weights and optimizer state, the same on every rank."""
@@ -143,18 +116,6 @@ class PretrainProgram:
             self.set({MERGED: np.array([passes], dtype=np.int32)})
         self._merged = passes
 
-    def records(self, passes: int) -> np.ndarray:
-        """Return the records of the last ``passes`` runs, at most ``recorded_passes``.
-
-        float32 [passes, 4 to 7]: the sums of the losses and hits, those of n-grams if there is a lexicon, and
-        the gradient norm of the step if it is clipped. Nothing else waits for the device.
-        """
-        if self.device == "gpu":
-            paddle.device.cuda.synchronize()
-        width = record_width(self.sums.recorded, self.monitors.gradient_norm)
-        rows = view_array(self._tensor(RECORDS)).reshape(-1, width)
-        return np.array(rows[len(rows) - passes :])
-
     def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that this process has."""
         return [name for name in names if self.main.global_block().has_var(name)]
@@ -172,65 +133,6 @@ class PretrainProgram:
             if is_state and not computed:
                 names.append(variable.name)
         return sorted(names)
-
-    def get(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array}, copies."""
-        return {name: np.array(array) for name, array in self.view_variables(names).items()}
-
-    def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array}, without a copy where possible.
-
-        The arrays are valid until the program runs again.
-        """
-        return {name: view_array(self._tensor(name)) for name in names}
-
-    def weights(self) -> Arrays:
-        """Return {parameter: float32 array}, without a copy where ``view_variables`` makes none."""
-        names = (parameter.name for parameter in self.parameters.values())
-        return {
-            name: widen_array(array, self._dtype(name)) for name, array in self.view_variables(names).items()
-        }
-
-    def set_weights(self, weights: Arrays) -> None:
-        """Set the parameters to {parameter: float32 array}.
-
-        The float32 copies that O2 keeps beside half-precision weights are set too.
-        """
-        for name, array in weights.items():
-            self.set({name: narrow_array(array, self._dtype(name))})
-            self.set(
-                {
-                    copy: array
-                    for copy in self.owned_variables(self.slots.get(name, []))
-                    if MASTER_MARK in copy
-                }
-            )
-
-    def set(self, arrays: Arrays) -> None:
-        """Copy arrays into the variables of the same names; names and shapes have been checked.
-
-        Each stays on its device: on a GPU the beta powers are in CPU memory, otherwise AdamW uses another
-        kernel.
-        """
-        for name, array in arrays.items():
-            tensor = self._tensor(name)
-            tensor.set(array, place_of(tensor, self.executor.place))
-
-    def _dtype(self, name: str):
-        return dtype_of(self._tensor(name))
-
-    @property
-    def skips(self) -> bool:
-        """Return whether the program itself skips steps that are not finite."""
-        return self.monitors.skipped_updates is not None
-
-    def monitored(self) -> dict[str, float]:
-        """Return what the last step recorded for the log."""
-        names = {key: name for key, name in self.monitors._asdict().items() if name}
-        return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
-
-    def _tensor(self, name: str):
-        return self.scope.find_var(name).get_tensor()
 
 
 FEEDS = {
@@ -301,17 +203,18 @@ def build_program(
         drop_stream_syncs(main, startup)
     fleets = fleet.fleet  # the one that ``minimize`` went through
     return PretrainProgram(
-        main,
-        startup,
-        test,
-        forward.model.state_dict(),
-        slots,
-        forward.sums,
-        monitors,
-        rate,
-        config.device,
-        recorded_passes,
-        forward.kernels,
+        parameters=forward.model.state_dict(),
+        slots=slots,
+        num_recorded=record_width(forward.sums.recorded, monitors.gradient_norm),
+        monitors=monitors,
+        device=config.device,
+        recorded_passes=recorded_passes,
+        kernels=forward.kernels,
+        main=main,
+        startup=startup,
+        test=test,
+        sums=forward.sums,
+        rate=rate,
         narrow=partial(fleets.amp_init, test_program=test) if config.narrows_weights else None,
         file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # they enter its norms
     )
@@ -351,7 +254,7 @@ def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Cal
         loss = loss + forward.sums.sop_loss * forward.weights[1]
     schedule = _SetRate()
     optimizer = build_optimizer(config, forward.model, schedule)
-    strategy = distributed_strategy(config, forward.outputs.layers, fused)
+    strategy = distributed_strategy(config, [layer.name for layer in forward.outputs.layers], fused)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
     by_gloo = needs_gloo(config.device, config.processes)
     meets = without_nccl() if by_gloo else contextlib.nullcontext()

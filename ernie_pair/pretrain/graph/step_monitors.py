@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional, Sequence
 import numpy as np
 import paddle
 
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir, sum_over_ranks
 from ernie_pair.runtime.paddle_patches.process_groups import connect_static_programs
 from ernie_pair.runtime.paddle_patches.static_programs import (
     declare_written,
@@ -74,8 +75,11 @@ class RankSums:
             with paddle.static.program_guard(self.program), paddle.utils.unique_name.guard():
                 values = paddle.static.data("values", [None], "float64")
                 self.total = values * 1.0
-                self.program.global_block().append_op(**describe_sum(self.total, self.total))
-            if cpu:
+                if builds_pir():
+                    self.total = sum_over_ranks(self.total)
+                else:
+                    self.program.global_block().append_op(**describe_sum(self.total, self.total))
+            if cpu and not builds_pir():
                 drop_stream_syncs(self.program)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:

@@ -34,9 +34,7 @@ def build_optimizer(
     |w| / |r + decay x w| with Adam's step r; biases and norms take Adam's step, without decay. Paddle
     couples the two: what does not decay is not adapted.
     """
-    decayed = {
-        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
-    }
+    decayed = decayed_names(model)
     settings: dict[str, Any] = {
         "learning_rate": schedule,
         "parameters": parameters,
@@ -55,6 +53,13 @@ def build_optimizer(
     return paddle.optimizer.AdamW(
         weight_decay=config.weight_decay, apply_decay_param_fun=decayed.__contains__, **settings
     )
+
+
+def decayed_names(model: nn.Layer) -> set[str]:
+    """Return the names of the parameters that decay: all but biases and norms."""
+    return {
+        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
+    }
 
 
 UPDATES = ("adamw", "lamb")  # both keep their state under the same names
@@ -177,7 +182,6 @@ FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_ent
 # Of `--fused_ops`: the first in half precision only, the second in the precision of the softmax it replaces.
 FLASH_ATTENTION, FUSED_SOFTMAX, SOFTMAX = "flash_attn", "fused_softmax_mask", "softmax"
 NEVER = 2**31 - 1
-MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a half-precision weight
 
 
 @dataclass(frozen=True)

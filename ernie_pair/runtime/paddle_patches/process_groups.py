@@ -23,7 +23,7 @@ from typing import Dict, Iterator, List, NamedTuple
 import paddle
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
-from ernie_pair.runtime.paddle_patches.static_programs import WORLD_RING
+from ernie_pair.runtime.paddle_patches.pir_programs import WORLD_RING
 
 
 def join_processes() -> None:

@@ -23,10 +23,10 @@ from paddle.distributed.fleet.meta_optimizers import AMPOptimizer, common
 from paddle.static.amp import decorator
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
+from ernie_pair.runtime.paddle_patches.pir_programs import WORLD_RING
 
 Names = Dict[str, List[str]]  # {the op's name: variables}
 FEED, FETCH = "feed", "fetch"  # the executor's names of its lists
-WORLD_RING = 0  # all processes of a run
 CUT = 2.0  # standard deviations
 
 

@@ -1,0 +1,385 @@
+"""The programs of pretraining for Paddle 3.3 (PIR): the same steps, built without editing a block.
+
+What `program.py` leaves to fleet and to edits is said here while a program is built: gradients are summed
+over the processes by an operator, one for all of them laid end to end, so that no two ranks meet in different
+sums; each process moves its own parameters and receives the others; the layers of recompute are computed
+again from inputs that are cut off from the graph. A step of several micro-batches has two programs: one
+adds gradients up in variables of the scope, the other moves the weights.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
+
+import numpy as np
+import paddle
+
+from ernie_pair.kernels.choice import KernelChoice
+from ernie_pair.kernels.operator import GraphInputs
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.dynamic_program import draw_as_static
+from ernie_pair.pretrain.graph.fusion import PLAIN, fuse_layers
+from ernie_pair.pretrain.graph.model import LossSums, build_padded, encoder_of, run_ernie, sum_losses
+from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, feeds_of
+from ernie_pair.pretrain.graph.program_state import ProgramState
+from ernie_pair.pretrain.graph.step_monitors import (
+    GRADIENT_NORM,
+    LABELLED,
+    PASS_SEED,
+    RECORDED_PASSES,
+    RECORDS,
+    SKIPPED_UPDATES,
+    Monitors,
+    record_width,
+)
+from ernie_pair.pretrain.graph.strategy import OPERATOR, AmpPlan, decayed_names, owners_of, precision_of
+from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
+from ernie_pair.runtime.paddle_patches.pir_programs import (
+    SeededDropout,
+    gradients_of,
+    keep_order,
+    move,
+    parameter_here,
+    run_custom,
+    scope_variable,
+    squared_norm,
+    sum_over_ranks,
+    sums_over_ranks,
+    unscale,
+    update_scale,
+)
+from ernie_pair.weights.weight_files import Arrays
+
+RATE = "learning_rate"
+SLOTS = ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0")
+# As Paddle 2.6 calls them, so that a checkpoint of one version is resumed by the other.
+LOSS_SCALE, GOOD_STEPS, BAD_STEPS = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"
+DROPOUTS = 16  # of a layer, at most: each has a place of its own
+
+
+@dataclass
+class PirProgram(ProgramState):
+    """The programs of Paddle 3.3, on the scope that they share, and the steps that they make."""
+
+    main: paddle.static.Program
+    startup: paddle.static.Program
+    test: paddle.static.Program
+    update: Optional[
+        paddle.static.Program
+    ]  # of a step of several micro-batches; None: main moves the weights
+    owned: set[str]  # the optimizer state of this process
+    shared: list[str]  # the state that belongs to no parameter
+    drawn: Arrays  # the weights at the start, under their structured names
+    _feeds_rate: dict[str, np.ndarray] = field(default_factory=lambda: {RATE: np.zeros(1, np.float32)})
+    _merged: int = 1  # micro-batches of a step
+    _passes: int = 0  # of the step that has begun
+
+    def start(self, seed: int) -> None:
+        """Fill the optimizer state, and set the weights that were drawn, the same on every rank."""
+        paddle.seed(seed)
+        with paddle.static.scope_guard(self.scope):
+            self.executor.run(self.startup)
+        self.set_weights({self.parameters[name].name: array for name, array in self.drawn.items()})
+        self.drawn = {}
+
+    def rate(self, rate: float) -> None:
+        """Set the learning rate of the next step."""
+        self._feeds_rate = {RATE: np.array([rate], np.float32)}
+
+    def merge(self, passes: int) -> None:
+        """Set the micro-batches per step from now on."""
+        self._merged = passes
+
+    def run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
+        """Run ``main`` or ``test`` on one micro-batch; the last one of a step moves the weights."""
+        if program is self.main and self.update is None:
+            feed = {**feed, **self._feeds_rate}
+        self.executor.run(program, feed=feed, fetch_list=[], scope=self.scope)
+        if program is not self.main or self.update is None:
+            return
+        self._passes += 1
+        if self._passes == self._merged:
+            self.executor.run(self.update, feed=self._feeds_rate, fetch_list=[], scope=self.scope)
+            self._passes = 0
+
+    def owned_variables(self, names: Iterable[str]) -> list[str]:
+        """Return those of ``names`` that this process has."""
+        return [name for name in names if name in self.owned or name in self.shared]
+
+    def shared_state(self) -> list[str]:
+        """Return the names of the state that outlives a pass and belongs to no parameter."""
+        return self.shared
+
+
+class _Forward(NamedTuple):
+    model: paddle.nn.Layer
+    weights: paddle.Tensor  # of the two losses, float32 [2]
+    sums: LossSums
+    kernels: KernelChoice
+    layers: list["_CutLayer"]  # of recompute
+
+
+class _Update(NamedTuple):
+    """What an update leaves behind: names of variables, and the gradient norm if it is clipped."""
+
+    slots: dict[str, dict[str, tuple]]
+    owned: set[str]
+    shared: list[str]
+    monitors: Monitors
+    norm: Optional[paddle.Tensor]
+
+
+def build_pir_program(
+    config: PretrainConfig, model_config, rank: int = 0, kernels: KernelChoice = PLAIN
+) -> PirProgram:
+    """Build everything for one rank, after ``start_fleet``. Nothing is run yet; see `build_program`."""
+    keep_order()
+    paddle.disable_static(paddle.device.get_device())
+    drawn = draw_as_static(model_config, config.seed)
+    paddle.enable_static()
+    main, startup, test = (paddle.static.Program() for _ in range(3))
+    several = config.accumulation_steps > 1
+    update = paddle.static.Program() if several else main
+    num_rows = max(RECORDED_PASSES, config.accumulation_steps)
+    has_norm = config.grad_clip > 0
+    with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        forward = _add_forward(config, model_config, kernels, is_test=False)
+        parameters, gradients = _add_backward(config, forward)
+        if several:
+            for parameter, gradient in zip(parameters, gradients):
+                total = _accumulated(parameter)
+                paddle.assign(total + gradient, total)
+            _add_record(forward.sums, [paddle.zeros([1])] * has_norm, num_rows)
+    with paddle.static.program_guard(update, startup), paddle.utils.unique_name.guard():
+        if several:
+            parameters = [parameter_here(parameter) for parameter in parameters]
+            gradients = [_accumulated(parameter) for parameter in parameters]
+        decays = {name: config.weight_decay for name in decayed_names(forward.model)}
+        made = _add_update(config, parameters, gradients, decays, rank, forward.kernels.is_fused)
+        norms = [made.norm] if made.norm is not None else []
+        if several:
+            for total in gradients:
+                paddle.assign(paddle.zeros_like(total), total)
+            _add_norm(forward.sums, norms, num_rows)
+        else:
+            _add_record(forward.sums, norms, num_rows)
+    with paddle.static.program_guard(test, paddle.static.Program()), paddle.utils.unique_name.guard():
+        evaluation = _add_forward(config, model_config, kernels, is_test=True)
+        _add_record(evaluation.sums, [paddle.zeros([1])] * has_norm, num_rows)
+    return PirProgram(
+        parameters=forward.model.state_dict(),
+        slots=made.slots,
+        num_recorded=record_width(forward.sums.recorded, None) + has_norm,
+        monitors=made.monitors,
+        device=config.device,
+        recorded_passes=num_rows,
+        kernels=forward.kernels,
+        main=main,
+        startup=startup,
+        test=test,
+        update=update if several else None,
+        owned=made.owned,
+        shared=made.shared,
+        drawn=drawn,
+        _merged=config.accumulation_steps,
+    )
+
+
+def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice, is_test: bool) -> _Forward:
+    fed = feeds_of(model_config)
+    feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in fed.items()}
+    seed = paddle.static.data(PASS_SEED, [1], "int32")
+    weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32") if not is_test else None
+    if config.processes > 1 and not is_test:
+        labelled = paddle.clip(sum_over_ranks(paddle.static.data(LABELLED, [2], "float64")), 1.0, 3e38)
+        weights = paddle.cast(paddle.cast(weights, "float64") / labelled, "float32")
+    model = build_padded(model_config)
+    model.eval() if is_test else model.train()
+    layers, dropout = encoder_of(model).encoder.layers, SeededDropout(seed)
+    kernels = fuse_layers(layers, kernels, config, GraphInputs(seed, feeds["masked_positions"]))
+    recomputes = config.use_recompute and not is_test
+    cut = [_CutLayer(layer, dropout, place, recomputes) for place, layer in enumerate(layers, start=1)]
+    plan = precision_of(config)
+    casts = plan is not None and plan.dtype != "float32" and not is_test
+    with dropout.used(), _cast_by(plan) if casts else nullcontext():
+        outputs = run_ernie(model, feeds)
+        return _Forward(model, weights, sum_losses(outputs, feeds), kernels, cut if recomputes else [])
+
+
+def _cast_by(plan: AmpPlan):
+    return paddle.amp.auto_cast(custom_black_list=plan.float32_ops, level=plan.level, dtype=plan.dtype)
+
+
+class _CutLayer:
+    """The forward pass of an encoder layer, its dropout at its own place in the model.
+
+    With recompute, input and output are cut off from the graph: the backward pass computes the layer again.
+    """
+
+    def __init__(self, layer: paddle.nn.Layer, dropout: SeededDropout, place: int, is_cut: bool):
+        self.layer, self.dropout, self.place, self.is_cut = layer, dropout, place, is_cut
+        self.plain = own_forward(layer) or layer.forward
+        self.again: Optional[Callable] = None  # computes the output from `source`
+        set_forward(layer, self)
+
+    def __call__(self, x, *args, **kwargs):
+        if not self.is_cut:
+            return self._run(x, *args, **kwargs)
+        self.x, self.source = x, _cut_off(x)
+        self.again = partial(self._run, self.source, *args, **kwargs)
+        self.y = _cut_off(self.again())
+        return self.y
+
+    def _run(self, *args, **kwargs):
+        self.dropout.place = DROPOUTS * self.place
+        return self.plain(*args, **kwargs)
+
+
+def _cut_off(value):
+    value = value.detach()
+    value.stop_gradient = False
+    return value
+
+
+def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list]:
+    """Return the parameters that have a gradient, and their gradients by the loss of this micro-batch.
+
+    The caller's weights count for an average over all ranks and micro-batches of a step.
+    """
+    loss = forward.sums.masked_loss * forward.weights[0]
+    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
+        loss = loss + forward.sums.sop_loss * forward.weights[1]
+    loss = loss * (1.0 / (config.processes * config.accumulation_steps))
+    plan = precision_of(config)
+    if plan is not None and plan.dtype != "float32":
+        loss = loss * scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
+    parameters = {parameter.name: parameter for parameter in forward.model.parameters()}
+    gradients = dict(zip(parameters, _gradients_through(forward, loss, list(parameters.values()))))
+    trained = [name for name, gradient in gradients.items() if gradient is not None]
+    return [parameters[name] for name in trained], [gradients[name] for name in trained]
+
+
+def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
+    """Return the gradients of ``loss``, with recompute layer by layer; None: the parameter has no influence."""
+    if not forward.layers:
+        return gradients_of([loss], parameters)
+    last, first = forward.layers[-1], forward.layers[0]
+    of_output, *gradients = gradients_of([loss], [last.y, *parameters])
+    found = dict(zip((parameter.name for parameter in parameters), gradients))
+    for cut in reversed(forward.layers):
+        own = cut.layer.parameters()
+        with cut.dropout.used():
+            of_output, *gradients = gradients_of([cut.again()], [cut.source, *own], [of_output])
+        found.update(zip((parameter.name for parameter in own), gradients))
+    for parameter, gradient in zip(parameters, gradients_of([first.x], parameters, [of_output])):
+        if gradient is not None:  # an embedding, which the decoder may share
+            of_head = found[parameter.name]
+            found[parameter.name] = gradient if of_head is None else of_head + gradient
+    return [found[parameter.name] for parameter in parameters]
+
+
+def _accumulated(parameter):
+    return scope_variable(f"{parameter.name}.accumulated", parameter.shape)
+
+
+def _add_update(
+    config: PretrainConfig, parameters: list, gradients: list, decays: dict, rank: int, is_fused: bool
+) -> _Update:
+    """Add what follows the backward pass of a step: sums over ranks, loss scale, clipping, AdamW or LAMB."""
+    rate = paddle.static.data(RATE, [1], "float32")
+    if config.processes > 1:
+        gradients = sums_over_ranks(gradients)
+    shared, skip, plan = [], None, precision_of(config)
+    if plan is not None:
+        gradients, skip = _add_scaling(plan, gradients, shared)
+    norm = factor = None
+    if config.grad_clip > 0:
+        norm = paddle.sqrt(paddle.add_n([squared_norm(gradient) for gradient in gradients])).reshape([1])
+        limit = paddle.full([1], config.grad_clip)
+        factor = limit / paddle.maximum(norm, limit)
+        paddle.assign(norm, scope_variable(GRADIENT_NORM, [1]))
+    sizes = {parameter.name: int(np.prod(parameter.shape)) for parameter in parameters}
+    owners = owners_of(sizes, config.sharding_degree)
+    part = rank % config.sharding_degree
+    own = [pair for pair in zip(parameters, gradients) if owners[pair[0].name] == part]
+    slots = {
+        parameter.name: {
+            f"{parameter.name}_{slot}": (1,) if "pow" in slot else tuple(parameter.shape) for slot in SLOTS
+        }
+        for parameter in parameters
+    }
+    state = [_state_of(config, slots[parameter.name]) for parameter, _ in own]
+    _move(config, own, state, decays, rate, factor, skip, is_fused)
+    if config.sharding_degree > 1:
+        moves = rank < config.sharding_degree  # the first group of ranks that holds all parts gives them
+        given = [p if moves and owners[p.name] == part else paddle.zeros_like(p) for p in parameters]
+        for parameter, moved in zip(parameters, sums_over_ranks(given)):
+            paddle.assign(moved, parameter)
+    owned = {name for parameter, _ in own for name in slots[parameter.name]}
+    scales = plan is not None and plan.dtype == "float16"
+    monitors = Monitors(
+        None if norm is None else GRADIENT_NORM,
+        None if skip is None else SKIPPED_UPDATES,
+        LOSS_SCALE if scales else None,
+    )
+    return _Update(slots, owned, shared, monitors, norm)
+
+
+def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, Any]:
+    """Return the gradients without their scale, and whether the step is skipped, which is counted."""
+    scale = scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
+    gradients, is_infinite = unscale(gradients, scale)
+    count = scope_variable(SKIPPED_UPDATES, [1])
+    paddle.assign(count + paddle.cast(is_infinite, "float32"), count)
+    shared.append(SKIPPED_UPDATES)
+    if plan.dtype == "float16":
+        steps = [scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS)]
+        settings = (
+            plan.incr_every_n_steps, plan.decr_every_n_nan_or_inf, plan.incr_ratio, plan.decr_ratio,
+        )  # fmt: skip
+        update_scale(gradients, is_infinite, scale, *steps, settings)
+        shared.extend((LOSS_SCALE, GOOD_STEPS, BAD_STEPS))
+    return gradients, is_infinite
+
+
+def _state_of(config: PretrainConfig, names: dict[str, tuple]) -> dict[str, Any]:
+    starts = (0.0, 0.0, config.adam_beta1, config.adam_beta2)
+    return {name: scope_variable(name, shape, start) for (name, shape), start in zip(names.items(), starts)}
+
+
+def _move(
+    config: PretrainConfig,
+    own: list,
+    state: Sequence[dict[str, Any]],
+    decays: dict[str, float],
+    rate,
+    factor,
+    skip,
+    is_fused: bool,
+) -> None:
+    """Move the parameters of ``own``, pairs with gradients; ``factor``: of clipping, or None."""
+    betas = config.adam_beta1, config.adam_beta2, config.adam_epsilon
+    of_each = [decays.get(parameter.name, 0.0) for parameter, _ in own]
+    if is_fused and config.optimizer == "adamw":
+        vectors = [list(each) for each in (*zip(*own), *zip(*(slots.values() for slots in state)))]
+        run_custom(OPERATOR, *vectors, rate, factor, skip, *betas, of_each)
+        return
+    for (parameter, gradient), slots, decay in zip(own, state, of_each):
+        gradient = gradient if factor is None else gradient * factor
+        move(config.optimizer, (parameter, gradient), slots, rate, skip, betas, decay)
+
+
+def _add_record(sums: LossSums, norms: list, num_rows: int) -> None:
+    """Append a row to the records of the scope: the ``sums``, each [], and the gradient norm [1] or none."""
+    width = len(sums.recorded) + len(norms)
+    records = scope_variable(RECORDS, [num_rows * width])
+    row = paddle.stack([paddle.cast(each, "float32") for each in sums.recorded])
+    paddle.assign(paddle.concat([records[width:], row, *norms]), records)
+
+
+def _add_norm(sums: LossSums, norms: list, num_rows: int) -> None:
+    """Write the gradient norm of the step into the last row."""
+    if norms:
+        records = scope_variable(RECORDS, [num_rows * (len(sums.recorded) + 1)])
+        paddle.assign(paddle.concat([records[:-1], *norms]), records)

@@ -1,0 +1,117 @@
+"""The state of a pretraining program: the variables of a scope, by name, and what its runs recorded."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Iterable
+
+import numpy as np
+import paddle
+
+from ernie_pair.kernels.choice import KernelChoice
+from ernie_pair.pretrain.graph.step_monitors import RECORDS, Monitors
+from ernie_pair.runtime.paddle_patches.static_programs import dtype_of, place_of, view_array
+from ernie_pair.weights.half_tensors import narrow_array, widen_array
+from ernie_pair.weights.weight_files import Arrays
+
+MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a half-precision weight
+
+
+@dataclass
+class ProgramState:
+    """The scope that the programs of a run share, and its device.
+
+    ``slots``: {parameter: {variable of its optimizer state: shape}}, of all parameters. When the state
+    is sharded, this process holds only a part of it; every process holds all parameters.
+    """
+
+    parameters: dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
+    slots: dict[str, dict[str, tuple]]
+    num_recorded: int  # numbers in a row of the records
+    monitors: Monitors
+    device: str
+    recorded_passes: int  # that the records keep
+    kernels: KernelChoice  # of the encoder layers
+    scope: paddle.static.Scope = field(default_factory=paddle.static.Scope, kw_only=True)
+
+    @cached_property
+    def executor(self) -> paddle.static.Executor:
+        """Return the executor; the device is opened when it is first requested.
+
+        So a program for a GPU can be built and inspected without one.
+        """
+        gpu = int(paddle.device.get_device().partition(":")[2] or 0)
+        return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
+
+    def records(self, passes: int) -> np.ndarray:
+        """Return the records of the last ``passes`` runs, at most ``recorded_passes``.
+
+        float32 [passes, 4 to 7]: the sums of the losses and hits, those of n-grams if there is a lexicon, and
+        the gradient norm of the step if it is clipped. Nothing else waits for the device.
+        """
+        if self.device == "gpu":
+            paddle.device.cuda.synchronize()
+        rows = view_array(self._tensor(RECORDS)).reshape(-1, self.num_recorded)
+        return np.array(rows[len(rows) - passes :])
+
+    def owned_variables(self, names: Iterable[str]) -> list[str]:
+        """Return those of ``names`` that this process has."""
+        raise NotImplementedError
+
+    def get(self, names: Iterable[str]) -> Arrays:
+        """Return {variable: array}, copies."""
+        return {name: np.array(array) for name, array in self.view_variables(names).items()}
+
+    def view_variables(self, names: Iterable[str]) -> Arrays:
+        """Return {variable: array}, without a copy where possible.
+
+        The arrays are valid until the program runs again.
+        """
+        return {name: view_array(self._tensor(name)) for name in names}
+
+    def weights(self) -> Arrays:
+        """Return {parameter: float32 array}, without a copy where ``view_variables`` makes none."""
+        names = (parameter.name for parameter in self.parameters.values())
+        return {
+            name: widen_array(array, self._dtype(name)) for name, array in self.view_variables(names).items()
+        }
+
+    def set_weights(self, weights: Arrays) -> None:
+        """Set the parameters to {parameter: float32 array}.
+
+        The float32 copies that O2 keeps beside half-precision weights are set too.
+        """
+        for name, array in weights.items():
+            self.set({name: narrow_array(array, self._dtype(name))})
+            self.set(
+                {
+                    copy: array
+                    for copy in self.owned_variables(self.slots.get(name, []))
+                    if MASTER_MARK in copy
+                }
+            )
+
+    def set(self, arrays: Arrays) -> None:
+        """Copy arrays into the variables of the same names; names and shapes have been checked.
+
+        Each stays on its device: on a GPU the beta powers are in CPU memory, otherwise AdamW uses another
+        kernel.
+        """
+        for name, array in arrays.items():
+            tensor = self._tensor(name)
+            tensor.set(array, place_of(tensor, self.executor.place))
+
+    def _dtype(self, name: str):
+        return dtype_of(self._tensor(name))
+
+    @property
+    def skips(self) -> bool:
+        """Return whether the program itself skips steps that are not finite."""
+        return self.monitors.skipped_updates is not None
+
+    def monitored(self) -> dict[str, float]:
+        """Return what the last step recorded for the log."""
+        names = {key: name for key, name in self.monitors._asdict().items() if name}
+        return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
+
+    def _tensor(self, name: str):
+        return self.scope.find_var(name).get_tensor()

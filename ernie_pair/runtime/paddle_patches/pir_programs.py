@@ -1,0 +1,121 @@
+"""Static programs of Paddle 3.3 (PIR), whose blocks cannot be edited: what they need is built into them.
+
+Names, as in Paddle 3.3.1: `paddle._C_ops` with `all_reduce` (an operator on the ring of all processes, where
+`paddle.distributed.all_reduce` wants a tensor that exists), `dropout` with a tensor for its seed, `adamw_`,
+`lamb_`, `squared_l2_norm`, `check_finite_and_unscale_`, `update_loss_scaling_` and `_run_custom_op`;
+`paddle.pir.core` with `create_persistable_value`, a variable of the scope, one for all programs that name it,
+and `_get_parameter`, a parameter in another program; `paddle.autograd.ir_backward.grad`.
+
+The executor would start operators that are ready in any order, so that two ranks might meet in different
+collectives: `FLAGS_enable_pir_in_executor_trace_run` keeps the order of the program. oneDNN's gradient of a
+bfloat16 product ends the process in such a program; nothing here computes one on a CPU.
+"""
+
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import numpy as np
+import paddle
+from paddle.nn import functional as F
+
+from ernie_pair.runtime.paddle_patches.core_settings import replaced
+
+WORLD_RING = 0  # all processes of a run
+
+
+def builds_pir() -> bool:
+    """Return whether the static programs of this Paddle are of the new kind."""
+    return not paddle.__version__.startswith("2.")
+
+
+def keep_order() -> None:
+    """Let every program run its operators in their order, one after the other."""
+    paddle.set_flags({"FLAGS_enable_pir_in_executor_trace_run": True})
+
+
+def sum_over_ranks(value):
+    """Return the sum of ``value`` over all processes, an operator of the program."""
+    return paddle._C_ops.all_reduce(value, WORLD_RING, int(paddle.distributed.ReduceOp.SUM))
+
+
+def sums_over_ranks(values: Sequence) -> List[Any]:
+    """Return the sums of all ``values`` over all processes, laid end to end for one collective."""
+    flat = paddle.concat([value.reshape([-1]) for value in values])
+    parts = paddle.split(sum_over_ranks(flat), [int(np.prod(value.shape)) for value in values])
+    return [part.reshape(value.shape) for part, value in zip(parts, values)]
+
+
+def scope_variable(name: str, shape: Sequence[int], value: float = 0.0, dtype: str = "float32"):
+    """Return the variable ``name`` of the scope; the start-up program fills it with ``value``."""
+    fill = paddle.nn.initializer.Constant(value)
+    return paddle.pir.core.create_persistable_value(dtype, list(shape), name, initializer=fill)
+
+
+def parameter_here(parameter):
+    """Return ``parameter``, of another program, in the program that is being built."""
+    return paddle.pir.core._get_parameter(paddle.static.default_main_program(), parameter)
+
+
+def gradients_of(outputs: Sequence, inputs: Sequence, gradients: Optional[Sequence] = None) -> List[Any]:
+    """Return the gradients of ``outputs`` by ``inputs``, None where an input has no influence.
+
+    ``gradients``: those by the outputs; None: the outputs are losses.
+    """
+    return list(paddle.autograd.ir_backward.grad(outputs, inputs, gradients, allow_unused=True))
+
+
+class SeededDropout:
+    """Dropout whose masks depend on a seed that is fed, int32 [1], and on ``place`` in the model alone."""
+
+    def __init__(self, seed):
+        self.seed, self.place = seed, 0
+
+    def _drop(self, x, p=0.5, axis=None, training=True, mode="upscale_in_train", **_):
+        if not p or not training:
+            return x
+        self.place += 1
+        return paddle._C_ops.dropout(x, self.seed + self.place, p, False, mode, 0, False)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let the layers that are called within this context drop so."""
+        with replaced(F, "dropout", self._drop):
+            yield
+
+
+def squared_norm(gradient):
+    """Return the sum of all squares, float32 [1]."""
+    return paddle._C_ops.squared_l2_norm(gradient)
+
+
+def unscale(gradients: Sequence, scale):
+    """Return the ``gradients`` over ``scale``, float32 [1], and whether any is not finite, bool [1]."""
+    return paddle._C_ops.check_finite_and_unscale_(list(gradients), scale)
+
+
+def update_scale(gradients: Sequence, is_infinite, scale, good, bad, settings: Sequence) -> None:
+    """Let ``scale`` grow or shrink by what has been found.
+
+    ``good``, ``bad``: int32 [1], steps since the last change; ``settings``: steps until it grows and until it
+    shrinks, and by what factors.
+    """
+    paddle._C_ops.update_loss_scaling_(list(gradients), is_infinite, scale, good, bad, *settings, False)
+
+
+def run_custom(operator: str, *inputs_and_settings) -> List[Any]:
+    """Return the outputs of an operator of `kernels.operator`, which has been loaded."""
+    outputs = paddle._C_ops._run_custom_op(operator, *inputs_and_settings)
+    return outputs if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def move(kind: str, pair, slots: Dict[str, Any], rate, skip, betas: Sequence[float], decay: float) -> None:
+    """Add the update of one (parameter, gradient) by ``kind``, adamw or lamb.
+
+    ``slots``: the moments and the powers of the betas; ``skip``: bool [1] or None; ``betas``: with epsilon.
+    """
+    m1, m2, power1, power2 = slots.values()
+    if kind == "lamb":
+        paddle._C_ops.lamb_(*pair, rate, m1, m2, power1, power2, None, skip, decay, *betas, False, False)
+    else:
+        numbers = (1.0, decay, decay > 0, False, 1000, False, False, False)
+        paddle._C_ops.adamw_(*pair, rate, m1, m2, None, power1, power2, None, skip, *betas, *numbers)
