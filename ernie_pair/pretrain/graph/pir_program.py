@@ -226,20 +226,25 @@ class _CutLayer:
     def __call__(self, x, *args, **kwargs):
         if not self.is_cut:
             return self._run(x, *args, **kwargs)
-        self.x, self.source = x, _cut_off(x)
-        self.again = partial(self._run, self.source, *args, **kwargs)
-        self.y = _cut_off(self.again())
-        return self.y
+        self.x = x
+        self.source, x = _cut_off(x)
+        self.again = partial(self._run, x, *args, **kwargs)
+        self.target, y = _cut_off(self.again())
+        return y
 
     def _run(self, *args, **kwargs):
         self.dropout.place = DROPOUTS * self.place
         return self.plain(*args, **kwargs)
 
 
-def _cut_off(value):
-    value = value.detach()
-    value.stop_gradient = False
-    return value
+def _cut_off(value) -> tuple[Any, Any]:
+    """Return ``value`` without what it was computed from, and an identity of that for the layers to read.
+
+    Of a value that several operators read, Paddle would return the gradient by one of them alone.
+    """
+    source = value.detach()
+    source.stop_gradient = False
+    return source, paddle.assign(source)
 
 
 def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list]:
@@ -265,7 +270,7 @@ def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
     if not forward.layers:
         return gradients_of([loss], parameters)
     last, first = forward.layers[-1], forward.layers[0]
-    of_output, *gradients = gradients_of([loss], [last.y, *parameters])
+    of_output, *gradients = gradients_of([loss], [last.target, *parameters])
     found = dict(zip((parameter.name for parameter in parameters), gradients))
     for cut in reversed(forward.layers):
         own = cut.layer.parameters()
