@@ -38,6 +38,7 @@ from ernie_pair.pretrain.graph.step_monitors import RankSums
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.gpu.builds import Capability, words_of
 from ernie_pair.runtime.paddle_patches.layers import set_forward
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.paddle_patches.static_programs import (
     find_variable,
     insert_described,
@@ -333,7 +334,12 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
 
     ``capability``: of its GPU. Raises InputError if the flags name an op that is not available.
     """
-    if config.fused_ops == AUTO and config.device == "cpu":
+    if builds_pir() and config.named_ops:
+        raise InputError(
+            f"--fused_ops {config.fused_ops}: they are put into programs of Paddle 2.6, and those of Paddle 3.3 "
+            "cannot be changed; leave it out"
+        )
+    if builds_pir() or (config.fused_ops == AUTO and config.device == "cpu"):
         return NOTHING_FUSED
     wanted = set(FUSED_OPS) if config.fused_ops == AUTO else config.named_ops
     attention, why_plain = FLASH, _why_plain(config) or _why_no_flash(head_size, capability)

@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 import numpy as np
 import paddle
 
+from data_tools.files.errors import InputError
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.kernels.operator import GraphInputs
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -36,6 +37,7 @@ from ernie_pair.pretrain.graph.step_monitors import (
 from ernie_pair.pretrain.graph.strategy import OPERATOR, AmpPlan, decayed_names, owners_of, precision_of
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
 from ernie_pair.runtime.paddle_patches.pir_programs import (
+    HeldPirProgram,
     SeededDropout,
     gradients_of,
     keep_order,
@@ -72,6 +74,7 @@ class PirProgram(ProgramState):
     shared: list[str]  # the state that belongs to no parameter
     drawn: Arrays  # the weights at the start, under their structured names
     _feeds_rate: dict[str, np.ndarray] = field(default_factory=lambda: {RATE: np.zeros(1, np.float32)})
+    _runners: dict[Any, HeldPirProgram] = field(default_factory=dict)
     _merged: int = 1  # micro-batches of a step
     _passes: int = 0  # of the step that has begun
 
@@ -95,13 +98,18 @@ class PirProgram(ProgramState):
         """Run ``main`` or ``test`` on one micro-batch; the last one of a step moves the weights."""
         if program is self.main and self.update is None:
             feed = {**feed, **self._feeds_rate}
-        self.executor.run(program, feed=feed, fetch_list=[], scope=self.scope)
+        self._run(program, feed)
         if program is not self.main or self.update is None:
             return
         self._passes += 1
         if self._passes == self._merged:
-            self.executor.run(self.update, feed=self._feeds_rate, fetch_list=[], scope=self.scope)
+            self._run(self.update, self._feeds_rate)
             self._passes = 0
+
+    def _run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
+        if program not in self._runners:
+            self._runners[program] = HeldPirProgram(self.executor, program, self.scope)
+        self._runners[program].run(feed)
 
     def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that this process has."""
@@ -133,7 +141,14 @@ class _Update(NamedTuple):
 def build_pir_program(
     config: PretrainConfig, model_config, rank: int = 0, kernels: KernelChoice = PLAIN
 ) -> PirProgram:
-    """Build everything for one rank, after ``start_fleet``. Nothing is run yet; see `build_program`."""
+    """Build everything for one rank, after ``start_fleet``. Nothing is run yet; see `build_program`.
+
+    Raises InputError for --amp_level O2.
+    """
+    if config.narrows_weights:
+        raise InputError(
+            "--amp_level O2: static programs of Paddle 3.3 keep their weights in float32; pass --amp_level O1"
+        )
     keep_order()
     paddle.disable_static(paddle.device.get_device())
     drawn = draw_as_static(model_config, config.seed)

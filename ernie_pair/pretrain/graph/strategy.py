@@ -12,6 +12,8 @@ from paddle import nn
 from ernie_pair.pretrain.config.pretrain_config import HALF_OPS, PretrainConfig
 from ernie_pair.pretrain.graph.fusion import NOTHING_FUSED, FusedOps
 from ernie_pair.pretrain.graph.step_monitors import needs_gloo, start_gloo
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
+from ernie_pair.runtime.paddle_patches.process_groups import join_processes
 from ernie_pair.runtime.paddle_patches.static_programs import (
     amp_by,
     describe_broadcast,
@@ -271,6 +273,8 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
 
 def start_fleet(device: str, num_processes: int) -> None:
     """Turn on static mode, for good, and connect the processes of the run."""
+    if builds_pir() and device == "gpu" and num_processes > 1:
+        join_processes()  # in dynamic mode: it makes the ring that the programs' collectives use
     paddle.enable_static()
     fleet.init(is_collective=True, log_level="ERROR")
     if needs_gloo(device, num_processes):

@@ -4,7 +4,8 @@ Names, as in Paddle 3.3.1: `paddle._C_ops` with `all_reduce` (an operator on the
 `paddle.distributed.all_reduce` wants a tensor that exists), `dropout` with a tensor for its seed, `adamw_`,
 `lamb_`, `squared_l2_norm`, `check_finite_and_unscale_`, `update_loss_scaling_` and `_run_custom_op`;
 `paddle.pir.core` with `create_persistable_value`, a variable of the scope, one for all programs that name it,
-and `_get_parameter`, a parameter in another program; `paddle.autograd.ir_backward.grad`.
+and `_get_parameter`, a parameter in another program; `paddle.autograd.ir_backward.grad`; of the
+executor `_executor_cache.get_pir_program_and_executor`, `_pir_feed_data`.
 
 The executor would start operators that are ready in any order, so that two ranks might meet in different
 collectives: `FLAGS_enable_pir_in_executor_trace_run` keeps the order of the program. oneDNN's gradient of a
@@ -119,3 +120,24 @@ def move(kind: str, pair, slots: Dict[str, Any], rate, skip, betas: Sequence[flo
     else:
         numbers = (1.0, decay, decay > 0, False, 1000, False, False, False)
         paddle._C_ops.adamw_(*pair, rate, m1, m2, None, power1, power2, None, skip, *betas, *numbers)
+
+
+class HeldPirProgram:
+    """A program on a scope, run repeatedly with feeds of the same names, without fetching anything.
+
+    `Executor.run` would look for it again each time, by a text of the whole program.
+    """
+
+    def __init__(self, executor: paddle.static.Executor, program: paddle.static.Program, scope):
+        self.executor, self.scope = executor, scope
+        self.program, self._runner, self._infos = program, None, None
+
+    def run(self, feed: Dict[str, Any]) -> None:
+        """Run the program once with ``feed``: arrays, or tensors of a scope."""
+        if self._runner is None:
+            cache, place = self.executor._executor_cache, self.executor.place
+            self.program, self._runner, self._infos = cache.get_pir_program_and_executor(
+                self.program, feed, [], "feed", "fetch", place, self.scope, None
+            )
+        self.executor._pir_feed_data(self.program, feed, self.scope, self._infos)
+        self._runner.run(list(feed), False, False)
