@@ -243,19 +243,13 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
 def _build_static(config: PretrainConfig, model_config, world: World):
     from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
     from ernie_pair.pretrain.graph.program import build_program
-    from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
     kernels = choose_path(config, config.device, world.size)
     head_size = model_config.hidden_size // model_config.num_attention_heads
     fused = choose_fused(config, head_size, gpu_capability() if config.device == "gpu" else None)
     if config.device == "gpu" or fused.collectives:
         logger.info(fused.describe())
-    if builds_pir():
-        from ernie_pair.pretrain.graph.pir_program import build_pir_program
-
-        program = build_pir_program(config, model_config, world.rank, kernels)
-    else:
-        program = build_program(config, model_config, world.rank, kernels, fused)
+    program = build_program(config, model_config, world.rank, kernels, fused)
     program.start(config.seed)
     return program
 

@@ -10,6 +10,7 @@ from paddle.distributed import io as paddle_io
 
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
 
@@ -34,7 +35,14 @@ def write_checkpoints(model_folder: Path, output: Path) -> Dict[str, np.ndarray]
             for file in ("vocab.txt", "config.json"):
                 shutil.copyfile(model_folder / file, output / name / file)
         paddle.static.save(main, str(output / "pickled" / "static_vars"))
-        paddle_io.save_persistables(executor, str(output / "single" / "static_vars"), main)
+        single = output / "single" / "static_vars"
+        if builds_pir():  # which has no function for the files of one variable each, but their writer
+            single.mkdir()
+            for parameter in model.parameters():
+                tensor = scope.find_var(parameter.name).get_tensor()
+                paddle.base.core.save_func(tensor, parameter.name, str(single / parameter.name), True, False)
+        else:
+            paddle_io.save_persistables(executor, str(single), main)
     paddle.disable_static()
     return weights
 

@@ -14,7 +14,7 @@ import paddle
 from ernie_pair.kernels.choice import KernelChoice, choose_plain
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.model import build_padded, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, feeds_of
+from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS, feeds_of
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDED_PASSES
 from ernie_pair.pretrain.graph.strategy import build_optimizer
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary

@@ -336,8 +336,8 @@ def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Ca
     """
     if builds_pir() and config.named_ops:
         raise InputError(
-            f"--fused_ops {config.fused_ops}: they are put into programs of Paddle 2.6, and those of Paddle 3.3 "
-            "cannot be changed; leave it out"
+            f"--fused_ops {config.fused_ops}: such ops are put into programs of Paddle 2.6, and those of "
+            "Paddle 3.3 cannot be changed; leave it out"
         )
     if builds_pir() or (config.fused_ops == AUTO and config.device == "cpu"):
         return NOTHING_FUSED

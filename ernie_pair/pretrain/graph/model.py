@@ -74,7 +74,7 @@ CLASSES = {
     "ernie_gram": (transformers.ErnieGramConfig, ErnieGramForPretraining),
     "bert": (transformers.BertConfig, transformers.BertForPretraining),
 }
-OWN_RANGE = ("ernie_gram", "bert")  # whose classes draw with initializer_range only in dynamic mode
+OWN_RANGE = ("ernie_gram", "bert")  # whose classes draw with initializer_range in `init_weights` alone
 
 
 class Outputs(NamedTuple):
@@ -163,11 +163,11 @@ def build_ernie(config: "PretrainedConfig") -> nn.Layer:
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
-    if family in OWN_RANGE and _draws_in_program():  # draws as they do in dynamic mode
+    if family in OWN_RANGE and (_draws_in_program() or paddle.in_dynamic_mode()):
         draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
         for layer in model.sublayers():
             if isinstance(layer, (nn.Linear, nn.Embedding)):
-                _start_from(draw, layer.weight)
+                draw(layer.weight) if paddle.in_dynamic_mode() else _start_from(draw, layer.weight)
     set_epsilon(model, config.layer_norm_eps)
     if is_new:
         make_gelu_new([*encoder_of(model).encoder.layers, model.cls.predictions])

@@ -22,8 +22,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.dynamic_program import draw_as_static
 from ernie_pair.pretrain.graph.fusion import PLAIN, fuse_layers
 from ernie_pair.pretrain.graph.model import LossSums, build_padded, encoder_of, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, feeds_of
-from ernie_pair.pretrain.graph.program_state import ProgramState
+from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS, ProgramState, feeds_of
 from ernie_pair.pretrain.graph.step_monitors import (
     GRADIENT_NORM,
     LABELLED,
@@ -281,7 +280,7 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
 
 
 def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
-    """Return the gradients of ``loss``, with recompute layer by layer; None: the parameter has no influence."""
+    """Return the gradients of ``loss``, with recompute layer by layer; None where there is no influence."""
     if not forward.layers:
         return gradients_of([loss], parameters)
     last, first = forward.layers[-1], forward.layers[0]

@@ -5,7 +5,7 @@ import io
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Callable, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Union
 
 import numpy as np
 import paddle
@@ -26,7 +26,8 @@ from ernie_pair.pretrain.graph.fusion import (
     fuse_softmax,
 )
 from ernie_pair.pretrain.graph.model import LossSums, Outputs, build_padded, encoder_of, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.program_state import MASTER_MARK, ProgramState
+from ernie_pair.pretrain.graph.pir_program import PirProgram, build_pir_program
+from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS, MASTER_MARK, ProgramState, feeds_of
 from ernie_pair.pretrain.graph.step_monitors import (
     PASS_SEED,
     RECORDED_PASSES,
@@ -49,6 +50,7 @@ from ernie_pair.pretrain.graph.strategy import (
     updates_of,
 )
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.paddle_patches.static_programs import (
     HeldProgram,
     cut_normals,
@@ -135,17 +137,7 @@ class PretrainProgram(ProgramState):
         return sorted(names)
 
 
-FEEDS = {
-    "input_ids": ([None, None], "int64"),
-    "token_type_ids": ([None, None], "int64"),
-    "masked_positions": ([None], "int64"),
-    "masked_lm_labels": ([None], "int64"),
-    "next_sentence_labels": ([None], "int64"),
-}
-NGRAM_FEEDS = {"ngram_labels": ([None], "int64")}  # also fed if there is an n-gram lexicon
-# float32 [2]: the weights of the summed lm and sop losses; with several processes, before they are divided by
-# the number of labels of all processes.
-LOSS_WEIGHTS, DIVIDED_WEIGHTS = "loss_weights", "loss_weights.divided"
+DIVIDED_WEIGHTS = "loss_weights.divided"  # of several processes
 
 
 class _Forward(NamedTuple):
@@ -163,7 +155,7 @@ def build_program(
     rank: int = 0,
     kernels: KernelChoice = PLAIN,
     fused: FusedOps = NOTHING_FUSED,
-) -> PretrainProgram:
+) -> Union[PretrainProgram, PirProgram]:
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet.
 
     ``kernels``: the path of the run, by `choose_path`; a model that it does not support takes the plain one.
@@ -171,8 +163,10 @@ def build_program(
 
     The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w; masked means tokens and
     n-grams alike. fleet averages over ranks and micro-batches, so the caller chooses w to make it the mean
-    over the whole global batch.
+    over the whole global batch. For Paddle 3.3 `build_pir_program` builds the same.
     """
+    if builds_pir():
+        return build_pir_program(config, model_config, rank, kernels)
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
         forward = _add_forward(config, model_config, kernels)
@@ -228,11 +222,6 @@ def _fuse_attentions(main: paddle.static.Program, forward: _Forward, fused: Fuse
             f"--fused_ops attention recognizes {num_fused} of the {num_layers} attentions of this model, "
             "in this Paddle; leave it out, or pass --fused_ops none"
         )
-
-
-def feeds_of(model_config) -> dict[str, tuple]:
-    """Return {name: (shape, dtype)} of what a batch feeds to the model of ``model_config``."""
-    return {**FEEDS, **NGRAM_FEEDS} if model_config.num_ngrams else FEEDS
 
 
 def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) -> _Forward:

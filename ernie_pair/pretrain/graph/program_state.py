@@ -115,3 +115,21 @@ class ProgramState:
 
     def _tensor(self, name: str):
         return self.scope.find_var(name).get_tensor()
+
+
+FEEDS = {
+    "input_ids": ([None, None], "int64"),
+    "token_type_ids": ([None, None], "int64"),
+    "masked_positions": ([None], "int64"),
+    "masked_lm_labels": ([None], "int64"),
+    "next_sentence_labels": ([None], "int64"),
+}
+NGRAM_FEEDS = {"ngram_labels": ([None], "int64")}  # also fed if there is an n-gram lexicon
+# float32 [2]: the weights of the summed lm and sop losses; with several processes, before they are divided by
+# the number of labels of all processes.
+LOSS_WEIGHTS = "loss_weights"
+
+
+def feeds_of(model_config) -> dict[str, tuple]:
+    """Return {name: (shape, dtype)} of what a batch feeds to the model of ``model_config``."""
+    return {**FEEDS, **NGRAM_FEEDS} if model_config.num_ngrams else FEEDS

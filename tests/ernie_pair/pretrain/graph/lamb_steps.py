@@ -17,7 +17,8 @@ from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.pretrain.graph.model import ernie_config
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, build_program
+from ernie_pair.pretrain.graph.program import build_program
+from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.step_monitors import seed_feed
 from ernie_pair.pretrain.graph.strategy import start_fleet
 from ernie_pair.pretrain.pretrain_job import count_labels

@@ -18,7 +18,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
+from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.step_monitors import seed_feed
 from ernie_pair.pretrain.pretrain import build_job
 from ernie_pair.runtime.paddle_patches.static_programs import HeldProgram
