@@ -19,7 +19,8 @@ from ernie_pair.pretrain.convert.convert import COMMANDS, PYTHON
 from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
 from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
-from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS, ProgramState
+from ernie_pair.pretrain.graph.program import StaticProgram
+from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.step_monitors import (
     GRADIENT_NORM,
     LABELLED,
@@ -195,7 +196,7 @@ class PretrainJob:
         config: PretrainConfig,
         world: World,
         local: World,
-        program: Union[ProgramState, DynamicProgram],
+        program: Union[StaticProgram, DynamicProgram],
         data: PretrainData,
         all_reduce: RankSums,
         source: ModelSource,

@@ -215,14 +215,12 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice, is
     recomputes = config.use_recompute and not is_test
     cut = [_CutLayer(layer, dropout, place, recomputes) for place, layer in enumerate(layers, start=1)]
     plan = precision_of(config)
-    casts = plan is not None and plan.dtype != "float32" and not is_test
-    with dropout.used(), _cast_by(plan) if casts else nullcontext():
+    casts = nullcontext()
+    if plan is not None and plan.dtype != "float32" and not is_test:
+        casts = paddle.amp.auto_cast(custom_black_list=plan.float32_ops, level=plan.level, dtype=plan.dtype)
+    with dropout.used(), casts:
         outputs = run_ernie(model, feeds)
         return _Forward(model, weights, sum_losses(outputs, feeds), kernels, cut if recomputes else [])
-
-
-def _cast_by(plan: AmpPlan):
-    return paddle.amp.auto_cast(custom_black_list=plan.float32_ops, level=plan.level, dtype=plan.dtype)
 
 
 class _CutLayer:
@@ -234,7 +232,7 @@ class _CutLayer:
     def __init__(self, layer: paddle.nn.Layer, dropout: SeededDropout, place: int, is_cut: bool):
         self.layer, self.dropout, self.place, self.is_cut = layer, dropout, place, is_cut
         self.plain = own_forward(layer) or layer.forward
-        self.again: Optional[Callable] = None  # computes the output from `source`
+        self.again: Callable = layer.forward  # computes the output from `source`
         set_forward(layer, self)
 
     def __call__(self, x, *args, **kwargs):
@@ -309,7 +307,8 @@ def _add_update(
     rate = paddle.static.data(RATE, [1], "float32")
     if config.processes > 1:
         gradients = sums_over_ranks(gradients)
-    shared, skip, plan = [], None, precision_of(config)
+    shared: list[str] = []
+    skip, plan = None, precision_of(config)
     if plan is not None:
         gradients, skip = _add_scaling(plan, gradients, shared)
     norm = factor = None
@@ -353,11 +352,11 @@ def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, An
     paddle.assign(count + paddle.cast(is_infinite, "float32"), count)
     shared.append(SKIPPED_UPDATES)
     if plan.dtype == "float16":
-        steps = [scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS)]
+        good, bad = (scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS))
         settings = (
             plan.incr_every_n_steps, plan.decr_every_n_nan_or_inf, plan.incr_ratio, plan.decr_ratio,
         )  # fmt: skip
-        update_scale(gradients, is_infinite, scale, *steps, settings)
+        update_scale(gradients, is_infinite, scale, good, bad, settings)
         shared.extend((LOSS_SCALE, GOOD_STEPS, BAD_STEPS))
     return gradients, is_infinite
 

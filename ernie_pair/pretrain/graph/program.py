@@ -137,6 +137,7 @@ class PretrainProgram(ProgramState):
         return sorted(names)
 
 
+StaticProgram = Union[PretrainProgram, PirProgram]
 DIVIDED_WEIGHTS = "loss_weights.divided"  # of several processes
 
 
@@ -155,7 +156,7 @@ def build_program(
     rank: int = 0,
     kernels: KernelChoice = PLAIN,
     fused: FusedOps = NOTHING_FUSED,
-) -> Union[PretrainProgram, PirProgram]:
+) -> StaticProgram:
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet.
 
     ``kernels``: the path of the run, by `choose_path`; a model that it does not support takes the plain one.
