@@ -106,7 +106,7 @@ def update_scale(gradients: Sequence, is_infinite, scale, good, bad, settings: S
 def run_custom(operator: str, *inputs_and_settings) -> List[Any]:
     """Return the outputs of an operator of `kernels.operator`, which has been loaded."""
     outputs = paddle._C_ops._run_custom_op(operator, *inputs_and_settings)
-    return outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
 def move(kind: str, pair, slots: Dict[str, Any], rate, skip, betas: Sequence[float], decay: float) -> None:
@@ -130,7 +130,8 @@ class HeldPirProgram:
 
     def __init__(self, executor: paddle.static.Executor, program: paddle.static.Program, scope):
         self.executor, self.scope = executor, scope
-        self.program, self._runner, self._infos = program, None, None
+        self.program, self._infos = program, None
+        self._runner: Any = None  # that of Paddle, once it has been made
 
     def run(self, feed: Dict[str, Any]) -> None:
         """Run the program once with ``feed``: arrays, or tensors of a scope."""
