@@ -269,7 +269,7 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
         loss = loss + forward.sums.sop_loss * forward.weights[1]
     loss = loss * (1.0 / (config.processes * config.accumulation_steps))
     plan = precision_of(config)
-    if plan is not None and plan.dtype != "float32":
+    if plan is not None:
         loss = loss * scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
     parameters = {parameter.name: parameter for parameter in forward.model.parameters()}
     gradients = dict(zip(parameters, _gradients_through(forward, loss, list(parameters.values()))))
@@ -335,7 +335,7 @@ def _add_update(
         for parameter, moved in zip(parameters, sums_over_ranks(given)):
             paddle.assign(moved, parameter)
     owned = {name for parameter, _ in own for name in slots[parameter.name]}
-    scales = plan is not None and plan.dtype == "float16"
+    scales = plan is not None and plan.is_dynamic
     monitors = Monitors(
         None if norm is None else GRADIENT_NORM,
         None if skip is None else SKIPPED_UPDATES,
@@ -351,7 +351,7 @@ def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, An
     count = scope_variable(SKIPPED_UPDATES, [1])
     paddle.assign(count + paddle.cast(is_infinite, "float32"), count)
     shared.append(SKIPPED_UPDATES)
-    if plan.dtype == "float16":
+    if plan.is_dynamic:
         good, bad = (scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS))
         settings = (
             plan.incr_every_n_steps, plan.decr_every_n_nan_or_inf, plan.incr_ratio, plan.decr_ratio,

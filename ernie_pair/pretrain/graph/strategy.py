@@ -205,6 +205,11 @@ class AmpPlan:
     float32_ops: frozenset[str] = FLOAT32_OPS
     sums_float32: bool = True
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Return whether the loss scale changes: bfloat16 has the range of float32."""
+        return self.dtype != "bfloat16"
+
 
 # A loss scaler whose scale is always 1: all that it still does is skip.
 SKIP_ALONE = AmpPlan("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
@@ -267,7 +272,7 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
         incr_ratio=precision.incr_ratio,
         decr_every_n_nan_or_inf=precision.decr_every_n_nan_or_inf,
         decr_ratio=precision.decr_ratio,
-        use_dynamic_loss_scaling=precision.dtype != "bfloat16",
+        use_dynamic_loss_scaling=precision.is_dynamic,
     )
 
 
