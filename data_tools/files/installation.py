@@ -82,7 +82,7 @@ def missing_of_stack(extra: str) -> List[str]:
 def training_extra() -> str:
     """Return the extra that training needs with the installed Paddle; [cpu] when there is none.
 
-    A build for GPUs of Paddle 3 is not of the package index: with it, [train] is needed.
+    Paddle 3.3 for GPUs is not on the package index: beside it, [train] is needed.
     """
     if version_of(GPU_BUILD):
         return "gpu" if series_of(version_of(GPU_BUILD)) == RECIPE else "train"
@@ -108,8 +108,8 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
 def is_of_another_build(requirement: Requirement) -> bool:
     """Return whether a requirement is a CUDA library for PyPI's build of Paddle and another is installed.
 
-    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths; Paddle 3 requires its
-    own.
+    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths; Paddle 3.3
+    requires its own.
     """
     if not CUDA_OF_PYPI.fullmatch(requirement.name):
         return False

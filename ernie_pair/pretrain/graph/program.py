@@ -53,7 +53,6 @@ from ernie_pair.pretrain.graph.strategy import (
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.runtime.paddle_patches.static_programs import (
     HeldProgram,
-    cut_normals,
     dtype_of,
     is_tensor,
     place_of,
@@ -278,7 +277,6 @@ def build_program(
         if fused.attention:
             _fuse_attentions(main, forward, fused)
         rate = _minimize(config, forward, fused)
-    cut_normals(startup)
     replace_seed_ops(main, forward.inputs.seed)
     block, updates = updates_of(main)
     variable = main.global_block().var

@@ -19,13 +19,9 @@ from tiny_pretrain import flags
 
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.runtime.paddle_version import can_pretrain, paddle_version
 from ernie_pair.weights.weight_files import from_safetensors
 
 PRETRAINED = "static_vars.safetensors"
-needs_programs = pytest.mark.skipif(
-    not can_pretrain(paddle_version()), reason="this Paddle trains pairs alone"
-)
 
 
 @pytest.fixture
@@ -59,7 +55,7 @@ def assert_as_stored(folder, name):
     [
         ("embedding", "train-embedding", "model.safetensors"),
         ("distill", "distill", "model.safetensors"),
-        pytest.param("dynamic", "pretrain", PRETRAINED, marks=needs_programs),
+        ("dynamic", "pretrain", PRETRAINED),
     ],
 )
 def test_a_stored_training_resumes(stored, kind, command, weights):
@@ -144,7 +140,6 @@ def assert_tells_of_paddle(said):
 
 
 @of_runs
-@needs_programs
 def test_a_stored_pretraining_run_converts_and_resumes(stored):
     words = ["--static_model_path", "output/model_last/static_vars", "--output_dir", "dynamic"]
     _, said = run(stored / "pretrain", *words, script=[SCRIPTS / "ernie_static_to_dynamic.py"])
