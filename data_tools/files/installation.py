@@ -11,7 +11,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -68,9 +68,20 @@ def missing_requirements(extra: str) -> List[str]:
     """Return the requirements of ``extra`` that are not met, as pip takes them; none without metadata."""
     return [
         f"{requirement.name}{requirement.specifier}"
-        for requirement in _requirements(extra, set())
+        for requirement in requirements_of(extra)
         if not is_met(requirement)
     ]
+
+
+def requirements_of(extra: str) -> List[Requirement]:
+    """Return what the package requires with ``extra``, and with the extras that it names; none without metadata.
+
+    Each library is there once, with the bounds of all.
+    """
+    found: Dict[str, Requirement] = {}
+    for requirement in _requirements(extra, set()):
+        found.setdefault(requirement.name, requirement).specifier &= requirement.specifier
+    return list(found.values())
 
 
 def missing_of_stack(extra: str) -> List[str]:
@@ -108,13 +119,10 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
 def is_of_another_build(requirement: Requirement) -> bool:
     """Return whether a requirement is a CUDA library for PyPI's build of Paddle and another is installed.
 
-    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths; Paddle 3.3
-    requires its own.
+    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths.
     """
-    if not CUDA_OF_PYPI.fullmatch(requirement.name):
-        return False
     build = version_of(GPU_BUILD)
-    return bool(build) and (Version(build).is_postrelease or series_of(build) > RECIPE)
+    return bool(CUDA_OF_PYPI.fullmatch(requirement.name) and build and Version(build).is_postrelease)
 
 
 def is_tested_paddle(version: str) -> bool:
@@ -140,10 +148,8 @@ def version_of(package: str) -> str:
 
 
 def is_met(requirement: Requirement) -> bool:
-    """Return whether the installed version satisfies a requirement, or is another tested one of Paddle."""
+    """Return whether the installed version satisfies a requirement."""
     version = version_of(requirement.name)
-    if requirement.name in PADDLES and is_tested_paddle(version):
-        return True
     return bool(version) and requirement.specifier.contains(version, prereleases=True)
 
 

@@ -69,6 +69,15 @@ def test_an_install_by_name_lists_the_missing_requirements(installed):
     assert caught.value.message == f"absent_server is not installed; {command}"
 
 
+def test_a_library_of_several_extras_has_the_bounds_of_all(installed, tmp_path):
+    installed()
+    narrow = 'Requires-Dist: ernie-pair[serve]; extra == "old"\nRequires-Dist: absent_server<0.115.5; extra == "old"\n'
+    path = tmp_path / "site" / "ernie_pair-0.1.0.dist-info" / "METADATA"
+    path.write_text(path.read_text() + narrow)
+    found = {one.name: str(one.specifier) for one in installation.requirements_of("old")}
+    assert found["absent_server"] == "<0.115.5,<0.116,>=0.115" and list(found).count("packaging") == 1
+
+
 def test_a_wheel_that_still_exists_is_named_in_the_command(installed, tmp_path):
     wheel = tmp_path / "ernie_pair-0.1.0-py3-none-any.whl"
     wheel.write_text("")
