@@ -74,7 +74,7 @@ def missing_requirements(extra: str) -> List[str]:
 
 
 def requirements_of(extra: str) -> List[Requirement]:
-    """Return what the package requires with ``extra``, and with the extras that it names; none without metadata.
+    """Return what the package requires with ``extra`` and the extras that it names; none without metadata.
 
     Each library is there once, with the bounds of all.
     """

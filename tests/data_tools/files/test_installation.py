@@ -71,7 +71,8 @@ def test_an_install_by_name_lists_the_missing_requirements(installed):
 
 def test_a_library_of_several_extras_has_the_bounds_of_all(installed, tmp_path):
     installed()
-    narrow = 'Requires-Dist: ernie-pair[serve]; extra == "old"\nRequires-Dist: absent_server<0.115.5; extra == "old"\n'
+    names = ("ernie-pair[serve]", "absent_server<0.115.5")
+    narrow = "".join(f'Requires-Dist: {name}; extra == "old"\n' for name in names)
     path = tmp_path / "site" / "ernie_pair-0.1.0.dist-info" / "METADATA"
     path.write_text(path.read_text() + narrow)
     found = {one.name: str(one.specifier) for one in installation.requirements_of("old")}
