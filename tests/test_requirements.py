@@ -177,7 +177,8 @@ def test_where_no_extra_installs_paddlenlp_a_step_does():
     assert "--no-deps paddlenlp\n" in (ROOT / "scripts" / "environment.sh").read_text(encoding="utf-8")
 
 
-IF_PRESENT = ("platformdirs", "pysocks")  # what libraries import where they find it
+# What libraries import where they find it.
+IF_PRESENT = ("outcome", "platformdirs", "pysocks", "sniffio", "sortedcontainers", "trio")
 IMPORTED = """
 import json, sys
 from importlib.metadata import packages_distributions

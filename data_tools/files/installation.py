@@ -32,6 +32,7 @@ PADDLE_RANGE = "3.3 and 2.6.2"
 PADDLENLP, PADDLENLP_VERSION = "paddlenlp", "2.8.1"
 PADDLENLP_COMMAND = f"pip install --no-deps {PADDLENLP}=={PADDLENLP_VERSION}"
 WITHOUT_PADDLENLP = ("cpu", "train")  # the extras that do not install it
+TRAINING = "cpu"  # the extra of a missing library of training; for another Paddle, that of `training_extra`
 LONGEST_COMMAND = 300  # characters: an error line would cut a longer one
 _HERE = Path(__file__).resolve().parents[2]
 
@@ -73,14 +74,15 @@ def missing_requirements(extra: str) -> List[str]:
     ]
 
 
-def requirements_of(extra: str) -> List[Requirement]:
-    """Return what the package requires with ``extra`` and the extras that it names; none without metadata.
+def requirements_of(*extras: str) -> List[Requirement]:
+    """Return what ``extras`` and those that they name require; '' is the base. None without metadata.
 
     Each library is there once, with the bounds of all.
     """
     found: Dict[str, Requirement] = {}
-    for requirement in _requirements(extra, set()):
-        found.setdefault(requirement.name, requirement).specifier &= requirement.specifier
+    for extra in extras:
+        for requirement in _requirements(extra, set()):
+            found.setdefault(requirement.name, requirement).specifier &= requirement.specifier
     return list(found.values())
 
 
@@ -108,7 +110,8 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
     except metadata.PackageNotFoundError:
         return
     for requirement in map(Requirement, lines):
-        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+        marker = requirement.marker
+        if not (extra == "" if marker is None else marker.evaluate({"extra": extra})):
             continue
         if requirement.name != NAME and not is_of_another_build(requirement):
             yield requirement
@@ -182,7 +185,10 @@ OF_TRAINING = frozenset(
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
-    """Return the module ``name`` of the optional ``extra``. Raises InputError when it is not installed."""
+    """Return the module ``name`` of the optional ``extra``, [cpu] for training with any Paddle.
+
+    Raises InputError when it is not installed.
+    """
     try:
         return import_module(name)
     except ImportError:
@@ -192,18 +198,19 @@ def import_optional(name: str, extra: str) -> ModuleType:
 def missing_of_training(error: ModuleNotFoundError) -> Optional[InputError]:
     """Return the error for a missing library of training; None for any other module."""
     library = (error.name or "").partition(".")[0]
-    return _not_installed(library, training_extra()) if library in OF_TRAINING else None
+    return _not_installed(library, TRAINING) if library in OF_TRAINING else None
 
 
 def refuse_without_training() -> None:
     """Raise InputError when a library of training is not installed; none is imported."""
     for library in ("paddle", *sorted(OF_TRAINING)):
         if find_spec(library) is None:
-            raise _not_installed(library, training_extra())
+            raise _not_installed(library, TRAINING)
 
 
 def _not_installed(name: str, extra: str) -> InputError:
     package = name.partition(".")[0]
-    has_paddle = any(map(version_of, PADDLES))
-    command = PADDLENLP_COMMAND if package == PADDLENLP and has_paddle else install_command(extra)
+    command = install_command(training_extra() if extra == TRAINING else extra)
+    if package == PADDLENLP and any(map(version_of, PADDLES)):
+        command = PADDLENLP_COMMAND
     return InputError(f"{package} is not installed; {command}")

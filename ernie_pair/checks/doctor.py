@@ -98,7 +98,7 @@ def _extra_here() -> str:
 def _check_packages(extra: str) -> List[str]:
     """Compare the installed versions with the bounds of pyproject.toml: outside them, imports break."""
     defects = []
-    for requirement in requirements_of(extra):
+    for requirement in requirements_of("", extra):
         installed, wanted = version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
         if requirement.name in (*PADDLES, PADDLENLP):  # see _check_versions
             continue

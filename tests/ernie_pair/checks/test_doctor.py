@@ -126,7 +126,7 @@ def test_only_the_pypi_build_requires_cuda_11_packages(monkeypatch, version, ask
         return version if name == "paddlepaddle-gpu" else installed(name)
 
     monkeypatch.setattr(metadata, "version", version_of)
-    required = [str(one) for one in requirements_of("gpu")]
+    required = [str(one) for one in requirements_of("", "gpu")]
     assert any(name.startswith("nvidia-cudnn-cu11") for name in required) is asks
     if version:
         assert not any(name.startswith("paddlepaddle") for name in missing_requirements("gpu"))
@@ -171,10 +171,10 @@ def test_the_table_says_what_works(monkeypatch, lacks, answer):
 
 
 def test_the_cpu_extra_requires_what_training_needs():
-    asked = {requirement.name for requirement in requirements_of("cpu")}
+    asked = {requirement.name for requirement in requirements_of("", "cpu")}
     assert {"paddlepaddle", "numpy", "scikit-learn"} <= asked and not asked & {"ernie-pair", "paddlenlp"}
-    assert {"paddlepaddle", "paddlenlp", "numpy"} <= {one.name for one in requirements_of("cpu26")}
-    light = {requirement.name for requirement in requirements_of("predict")}
+    assert {"paddlepaddle", "paddlenlp", "numpy"} <= {one.name for one in requirements_of("", "cpu26")}
+    light = {requirement.name for requirement in requirements_of("", "predict")}
     assert {"onnxruntime", "numpy", "tokenizers"} <= light and not light & {"paddlepaddle", "paddlenlp"}
 
 
