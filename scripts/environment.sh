@@ -40,6 +40,7 @@ choose_versions() {
     [ "$1" != cpu ] || { CONSTRAINTS=constraints.txt && VERSIONS="3.13 $VERSIONS"; }
     PYTHONS="CPython 3.10 to ${VERSIONS%% *}"
 }
+choose_versions "$BUILD"
 
 supported() {
     command -v "$1" >/dev/null 2>&1 &&

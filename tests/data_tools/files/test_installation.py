@@ -81,7 +81,7 @@ def test_a_library_of_several_extras_has_the_bounds_of_all(installed, tmp_path):
 
 
 @pytest.mark.parametrize("paddle", ["3.3.1", "2.6.2", ""])
-def test_a_missing_library_of_training_is_of_the_installed_stack(monkeypatch, paddle):
+def test_a_missing_library_is_one_of_the_installed_stack(monkeypatch, paddle):
     """PaddleNLP, without what it requires, where there is a Paddle."""
     versions = {"paddlepaddle": paddle, "paddlepaddle-gpu": "", "paddlenlp": ""}
     monkeypatch.setattr(installation, "version_of", versions.get)
