@@ -105,7 +105,7 @@ class WholeSdist(sdist):
     FILES = (
         "*.md",
         "mkdocs.yml",
-        "constraints.txt",
+        "constraints*.txt",
         ".editorconfig",
         ".gitignore",
         ".pre-commit-config.yaml",

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 
 from data_tools.files.installation import missing_of_training
 from ernie_pair.runtime.cpu_env import prepare_cpu_math
-from ernie_pair.runtime.paddle_version import choose_programs
 from ernie_pair.version import __version__ as __version__
 
-# Here, because they have no effect once Paddle is loaded.
+# Here, because it has no effect once Paddle is loaded.
 prepare_cpu_math()
-choose_programs()
 
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.checkpoint.run_config import load_config

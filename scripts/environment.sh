@@ -3,12 +3,12 @@
 #   ROOT   the project's folder      PY   the Python of the environment      DEVICE   cpu or gpu
 # Variables: DEVICE=cpu|gpu (default: gpu if an NVIDIA driver is loaded), PYTHON=/path/to/python3 for .venv;
 # SCRIPT_TO_ROOT=../.. in a script in a subfolder; WITH_TOOLS=true in the scripts that lint and test: with the
-# tools that they call. PADDLE=3: on the CPU, with Paddle 3, in .venv-paddle3 whatever is active.
+# tools that they call. The CPU gets Paddle 3.3; PADDLE=2.6 makes an environment of its own, .venv-paddle2.6,
+# whatever is active, with the Paddle of the recipe, which is also that of DEVICE=gpu: the index has no later one.
 
 ROOT=$(cd "$(dirname "$0")/${SCRIPT_TO_ROOT:-..}" && pwd)
 VENV=$ROOT/.venv${PADDLE:+-paddle$PADDLE}
 PY=$VENV/bin/python
-VERSIONS="3.12 3.11 3.10 3.9"
 
 fail() {
     echo "error: $1" >&2
@@ -25,18 +25,31 @@ if [ -z "${DEVICE:-}" ]; then
     [ -n "${PADDLE:-}" ] || ! has_driver || DEVICE=gpu
 fi
 case $DEVICE in cpu | gpu) ;; *) fail "DEVICE=$DEVICE is neither cpu nor gpu; set one of them" ;; esac
-case ${PADDLE:-} in "" | 3) ;; *) fail "PADDLE=$PADDLE is not 3; leave it out for Paddle 2.6" ;; esac
-BUILD=$DEVICE${PADDLE:-} # its extra
-[ "$BUILD" != gpu3 ] || fail "PADDLE=3 makes an environment for the CPU; docs/en/gpus-and-clusters.md says how to make one for GPUs"
+case $DEVICE${PADDLE:-} in
+cpu) BUILD=cpu ;; # its extra
+cpu2.6) BUILD=cpu26 ;;
+gpu) BUILD=gpu ;;
+gpu2.6) fail "PADDLE=2.6 makes an environment for the CPU; leave it out: DEVICE=gpu installs Paddle 2.6 too" ;;
+*) fail "PADDLE=$PADDLE is not 2.6; leave it out for Paddle 3.3" ;;
+esac
+
+# The versions that build $1 runs with, and the Pythons that it has wheels for, the newest first.
+choose_versions() {
+    CONSTRAINTS=constraints26.txt
+    VERSIONS="3.12 3.11 3.10"
+    [ "$1" != cpu ] || { CONSTRAINTS=constraints.txt && VERSIONS="3.13 $VERSIONS"; }
+    PYTHONS="CPython 3.10 to ${VERSIONS%% *}"
+}
+choose_versions "$BUILD"
 
 supported() {
     command -v "$1" >/dev/null 2>&1 &&
-        "$1" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1
+        "$1" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1:])' $VERSIONS >/dev/null 2>&1
 }
 
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
-        supported "$PYTHON" || fail "PYTHON=$PYTHON does not run or is not CPython 3.9 to 3.12; set another one"
+        supported "$PYTHON" || fail "PYTHON=$PYTHON does not run or is not $PYTHONS; set another one"
         echo "$PYTHON"
         return
     fi
@@ -46,7 +59,7 @@ find_python() {
             return
         fi
     done
-    fail "no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; install one, or name it: PYTHON=/path/to/python3.11"
+    fail "no $PYTHONS is on PATH; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
 # Prints in one line why an environment cannot run this package, or nothing if it can.
@@ -68,10 +81,10 @@ def is_installed(name):
 
 if not is_installed("ernie-pair") or os.path.realpath(place) != os.path.realpath(root):
     sys.exit(print("this package is not installed in it from here"))
-from data_tools.files.installation import missing_requirements
+from data_tools.files.installation import missing_of_stack, training_extra
 
-build = "gpu" if device == "gpu" or is_installed("paddlepaddle-gpu") else "cpu"
-missing = missing_requirements(build)
+wants_gpu = device == "gpu" and not is_installed("paddlepaddle-gpu")
+missing = missing_of_stack("gpu" if wants_gpu else training_extra())
 if missing:
     print("it lacks", ", ".join(missing[:3]))
 '
@@ -103,7 +116,8 @@ add_tools() {
 
 # What .venv for device $1 is made from; a change of any of it updates .venv.
 stamp() {
-    (cd "$ROOT" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$1 $ROOT") | cksum
+    choose_versions "$1"
+    (cd "$ROOT" && cat setup.py "$CONSTRAINTS" pyproject.toml data_tools/helpers.cpp && echo "$1 $ROOT") | cksum
 }
 
 # The GPU build runs on the CPU too: DEVICE=cpu takes an environment that exists for either.
@@ -122,12 +136,15 @@ make_environment() {
     build=$BUILD
     ! exists "$VENV"/lib/python3.*/site-packages/paddlepaddle_gpu-*.dist-info || build=gpu
     made=$(stamp "$build")
+    choose_versions "$build"
     start_environment
     rm -f "$VENV/stamp" "$VENV/stamp.tools"
     if [ "$build" = gpu ] && exists "$VENV"/lib/python3.*/site-packages/paddlepaddle-*.dist-info; then
         "$PY" -m pip uninstall --quiet --yes paddlepaddle # both builds would share one folder
     fi
     (cd "$ROOT" && pip_install pip setuptools wheel && pip_install --editable ".[$build${WITH_TOOLS:+,dev}]")
+    # Without what it requires: that has no wheel for CPython 3.13, and what it imports is in [train].
+    [ "$build" != cpu ] || pip_install --no-deps paddlenlp
     [ "$build" != gpu ] || (cd "$ROOT" && "$PY" -m ernie_pair doctor --link_cuda >&2)
     "$PY" -c 'import data_tools._helpers' 2>/dev/null ||
         echo "note: no C++ compiler, so data_tools uses its slower Python twin" >&2
@@ -144,14 +161,14 @@ start_environment() {
         "$base" -m venv "$VENV"
         return
     fi
-    supported "$PY" || fail "$PY does not run or is not CPython 3.9 to 3.12; move $VENV away"
+    supported "$PY" || fail "$PY does not run or is not $PYTHONS; move $VENV away"
     echo "updating $VENV for $build" >&2
     "$PY" -m pip --version >/dev/null 2>&1 || "$PY" -m ensurepip --upgrade >/dev/null
 }
 
-# On a terminal pip shows its progress: a gigabyte may take an hour.
+# On a terminal pip shows its progress: a gigabyte may take an hour. The conflicts are PaddleNLP's, see above.
 pip_install() {
-    set -- --disable-pip-version-check --constraint "$ROOT/constraints.txt" "$@"
+    set -- --disable-pip-version-check --no-warn-conflicts --constraint "$ROOT/$CONSTRAINTS" "$@"
     if [ -t 2 ]; then
         "$PY" -m pip install "$@" >&2
     else

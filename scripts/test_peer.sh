@@ -14,11 +14,11 @@ cd "$ROOT"
 PEER=$VENV/peer
 NEWEST=$VENV/newest-peer
 version() {
-    "$PY" - "$1" <<'PYTHON'
+    "$PY" - "$1" "$CONSTRAINTS" <<'PYTHON'
 import sys
 from packaging.requirements import Requirement
 
-asked = map(Requirement, (line for line in open("constraints.txt") if line[0].isalpha()))
+asked = map(Requirement, (line for line in open(sys.argv[2]) if line[0].isalpha()))
 print(next(str(one.specifier) for one in asked if one.name == sys.argv[1] and not (one.marker and not one.marker.evaluate())))
 PYTHON
 }
@@ -36,7 +36,7 @@ if [ "$(cat "$PEER/stamp" 2>/dev/null)" != "$WANTED" ]; then
     echo "$WANTED" >"$PEER/stamp"
 fi
 
-# They cannot share an environment with PaddleNLP; torch is that of $PEER, by links.
+# Their huggingface-hub is one that PaddleNLP is not imported with; torch is that of $PEER, by links.
 make_newest() {
     rm -rf "$NEWEST"
     "$PY" -m venv --without-pip "$NEWEST" || return

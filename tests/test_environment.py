@@ -9,10 +9,11 @@ import sys
 import pytest
 from places import ROOT
 
-MADE_FROM = ("setup.py", "constraints.txt", "pyproject.toml")
+MADE_FROM = ("setup.py", "constraints.txt", "constraints26.txt", "pyproject.toml")
 PYTHON = ".venv/bin/python"
 PACKAGES = ".venv/lib/python3.11/site-packages"
-STAMP = 'cd "$1" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
+STAMP = 'cd "$1" && cat setup.py "$3" pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
+CONSTRAINTS = {"cpu": "constraints.txt", "cpu26": "constraints26.txt", "gpu": "constraints26.txt"}
 
 
 SAYS = "#!/bin/sh\necho asked: $*\n"
@@ -21,7 +22,7 @@ MAKES = """#!/bin/sh
 echo "base: $*"
 [ "$2" != venv ] || {{ mkdir -p "$3/bin" && cp '{says}' "$3/bin/python"; }}
 """
-INSTALL = "asked: -m pip install --quiet --disable-pip-version-check --constraint {}/constraints.txt"
+INSTALL = "asked: -m pip install --quiet --disable-pip-version-check --no-warn-conflicts --constraint {}/{}"
 TEST = "asked: -m pytest -q"
 
 
@@ -37,7 +38,7 @@ def clone(tmp_path):
     for inner in ("scripts", "data_tools", ".venv/bin", ".ci"):
         (folder / inner).mkdir(parents=True)
     scripts = [f"scripts/{name}.sh" for name in ("environment", "lint", "check", "test", "test_peer")]
-    for name in (*scripts, ".ci/run", ".ci/run_paddle3"):
+    for name in (*scripts, ".ci/run", ".ci/run_paddle26"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "scripts" / "runs.sh").write_text(
         'set -eu\n. "$(dirname "$0")/environment.sh"\nexec "$PY" runs\n'
@@ -56,7 +57,7 @@ def write_program(path, text):
 
 
 def stamp(folder, device):
-    words = ["sh", "-c", f"({STAMP}) | cksum", "sh", str(folder), device]
+    words = ["sh", "-c", f"({STAMP}) | cksum", "sh", str(folder), device, CONSTRAINTS[device]]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
@@ -76,9 +77,11 @@ LINKED = "asked: -m ernie_pair doctor --link_cuda"  # printed to stderr
 
 def installs(folder, extras):
     """The expected pip calls, and the check that the helper can be imported."""
-    install = INSTALL.format(folder)
+    build = extras.partition(",")[0]
+    install = INSTALL.format(folder, CONSTRAINTS[build])
     return [
         *(f"{install} pip setuptools wheel", f"{install} --editable .[{extras}]"),
+        *([f"{install} --no-deps paddlenlp"] if build == "cpu" else []),
         "asked: -c import data_tools._helpers",
     ]
 
@@ -116,7 +119,7 @@ def test_test_tools_are_installed_only_for_tests(clone):
     assert asked(run(clone, "sh", "scripts/runs.sh")) == ["asked: runs"]
 
 
-@pytest.mark.parametrize("name", [*MADE_FROM, "data_tools/helpers.cpp"])
+@pytest.mark.parametrize("name", ["setup.py", "constraints.txt", "pyproject.toml", "data_tools/helpers.cpp"])
 def test_an_edit_updates_the_environment_in_place(clone, name):
     finish(clone, "cpu")
     (clone / ".venv" / "mine").write_text("kept")
@@ -134,7 +137,7 @@ def test_pip_shows_its_progress_on_a_terminal(clone):
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
     assert asked(done) == ["asked: -c import data_tools._helpers", "asked: runs"]
-    assert INSTALL.format(clone).replace(" --quiet", "") in shown
+    assert INSTALL.format(clone, "constraints.txt").replace(" --quiet", "") in shown
 
 
 def test_no_script_sets_ld_library_path():
@@ -144,7 +147,7 @@ def test_no_script_sets_ld_library_path():
 
 def test_the_gpu_build_replaces_the_cpu_build(clone):
     finish(clone, "cpu")
-    (clone / PACKAGES / "paddlepaddle-2.6.2.dist-info").mkdir(parents=True)
+    (clone / PACKAGES / "paddlepaddle-3.3.1.dist-info").mkdir(parents=True)
     done = run(clone, device="gpu")
     said = asked(done)
     assert LINKED in done.stderr.splitlines()
@@ -192,7 +195,7 @@ def test_an_environment_of_another_python_is_left_alone(clone):
     write_program(clone / PYTHON, '#!/bin/sh\n[ "$1" != -c ]\n')
     done = run(clone)
     assert done.returncode == 2
-    assert "is not CPython 3.9 to 3.12; move" in done.stderr and done.stderr.count("\n") == 1
+    assert "is not CPython 3.10 to 3.13; move" in done.stderr and done.stderr.count("\n") == 1
 
 
 # An active environment, suitable or with a fault, with all test tools or without two of them.
@@ -249,24 +252,43 @@ def test_a_missing_active_environment_is_ignored_with_a_note(clone):
     )
 
 
-def test_paddle_3_gets_its_own_environment(clone, tmp_path):
+def test_the_recipes_paddle_gets_its_own_environment(clone, tmp_path):
     """Whatever is active; .venv is unchanged, and is used again without the variable PADDLE."""
     finish(clone, "cpu")
     says = write_program(tmp_path / "says", SAYS)
     base = write_program(tmp_path / "base", MAKES.format(says=says))
     active = {"VIRTUAL_ENV": str(tmp_path / "active"), "PYTHON": str(base)}
-    done = run(clone, "bash", ".ci/run_paddle3", **active)
-    marks = "not recipes and not slow and not gpu_wheel"
-    test = f"asked: -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m {marks}"
-    assert asked(done) == [f"base: -m venv {clone}/.venv-paddle3", *installs(clone, "cpu3,dev"), test]
-    assert asked(run(clone, PADDLE="3", **active)) == [TEST]
+    done = run(clone, "bash", ".ci/run_paddle26", **active)
+    *made, test = asked(done)
+    assert made == [f"base: -m venv {clone}/.venv-paddle2.6", *installs(clone, "cpu26,dev")]
+    assert test.startswith("asked: -m pytest -n 2 ") and all((ROOT / one).is_dir() for one in rooms_in(test))
+    assert asked(run(clone, PADDLE="2.6", **active)) == [TEST]
     assert asked(run(clone)) == [TEST] and (clone / ".venv" / "stamp").read_text() == stamp(clone, "cpu")
+
+
+def rooms_in(command):
+    """The folders of tests that a call of pytest names; each file of patches has its tests in one of them."""
+    return [word for word in command.split() if word.startswith("tests/")]
+
+
+def test_each_paddle_refuses_a_python_that_it_has_no_wheel_for(clone, tmp_path):
+    """The recipe's and that for GPUs end at CPython 3.12."""
+    new = write_program(tmp_path / "new", '#!/bin/sh\ncase "$*" in *3.13*) ;; *) exit 1 ;; esac\n')
+    shutil.rmtree(clone / ".venv")
+    for words, device in (({"PADDLE": "2.6"}, "cpu"), ({}, "gpu")):
+        done = run(clone, device=device, PYTHON=str(new), **words)
+        assert done.returncode == 2 and done.stdout == ""
+        assert (
+            f"error: PYTHON={new} does not run or is not CPython 3.10 to 3.12; set another one" in done.stderr
+        )
+    assert f"making {clone}/.venv with" in run(clone, PYTHON=str(new)).stderr
 
 
 def test_unsupported_paddle_settings_are_a_one_line_error(clone):
     for device, paddle, reason in (
-        ("cpu", "4", "PADDLE=4 is not 3"),
-        ("gpu", "3", "an environment for the CPU"),
+        ("cpu", "3", "PADDLE=3 is not 2.6; leave it out for Paddle 3.3"),
+        ("gpu", "2.6", "an environment for the CPU"),
+        ("gpu", "3", "PADDLE=3 is not 2.6"),
     ):
         done = run(clone, device=device, PADDLE=paddle)
         assert done.returncode == 2 and done.stdout == ""

@@ -19,7 +19,7 @@ BELOW = {
     "data_tools/corpus": ("data_tools/options", "data_tools/text"),
     "data_tools": ("data_tools/audit", "data_tools/corpus"),
     "data_tools/samples": ("data_tools/corpus",),
-    "ernie_pair/runtime/paddle_patches": (),
+    "ernie_pair/runtime/paddle_patches": ("data_tools/files",),
     "ernie_pair/runtime/gpu": ("data_tools/options", "ernie_pair/runtime/paddle_patches"),
     "ernie_pair/runtime/processes": ("data_tools/options",),
     "ernie_pair/runtime": ("ernie_pair/runtime/gpu", "ernie_pair/runtime/processes"),

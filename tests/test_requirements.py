@@ -1,5 +1,6 @@
 """The requirements in pyproject.toml, against the tested versions, the imports and the install page."""
 
+import json
 import re
 import subprocess
 import sys
@@ -15,29 +16,36 @@ from test_layers import BELOW, imports_of, sources
 from data_tools.files.installation import (
     CPU_BUILD,
     OF_TRAINING,
-    TESTED_PADDLES,
-    WITH_PRETRAINING,
+    PADDLENLP_COMMAND,
+    PADDLENLP_VERSION,
+    WITHOUT_PADDLENLP,
     is_tested_paddle,
-    series_of,
 )
+from ernie_pair.checks.what_works import what_works
 
 OURS = "ernie-pair"
-PYTHONS = ("3.9", "3.10", "3.11", "3.12")
+# The extras of the recipe's stack, which narrow the ranges of the others, and the tested set of each stack.
+OF_THE_RECIPE = ("train26", "cpu26", "gpu")
+TODAY, RECIPE = "constraints.txt", "constraints26.txt"
+PYTHONS = {TODAY: ("3.10", "3.11", "3.12", "3.13"), RECIPE: ("3.10", "3.11", "3.12")}
 # Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs.
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
 OF_SERVING = {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 SAID_ELSEWHERE = {"LAC"}
-# The version of Paddle's CPU build is pinned by the extra, not by the constraints.
-PADDLE_OF = {"cpu": "2.6.2", "cpu3": "3.1.1"}
 
 
 def pins(pattern=r"[\w.-]+"):
-    """Return the exact pins of pyproject.toml, read as text, as Python 3.9 has no tomllib."""
+    """Return the exact pins of pyproject.toml, read as text, as Python 3.10 has no tomllib."""
     return re.findall(rf'"({pattern}==[\w.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def constraints():
-    return (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n")
+def constraints(name=RECIPE):
+    return (ROOT / name).read_text(encoding="utf-8").split("\n")
+
+
+def extras_of(name):
+    """Return the extras that the tested set ``name`` is for."""
+    return [extra for extra in EXTRAS if (extra != "cpu" if name == RECIPE else extra not in OF_THE_RECIPE)]
 
 
 def asked_by_extra():
@@ -51,14 +59,18 @@ def asked_by_extra():
 
 
 def with_own_extras(name):
-    """Return the requirements that installing with the extra ``name`` asks for, the base's included."""
+    """Return the requirements that installing with the extra ``name`` asks for, the base's included.
+
+    Several ranges of a package are one that lies in all of them.
+    """
     by_extra, names, found = asked_by_extra(), ["", name], {}
     for one in names:
         for requirement in by_extra[one]:
             if requirement.name == OURS:
                 names.extend(requirement.extras)
             else:
-                found[canonicalize_name(requirement.name)] = requirement
+                known = found.setdefault(canonicalize_name(requirement.name), requirement)
+                known.specifier &= requirement.specifier
     return found
 
 
@@ -82,25 +94,26 @@ EXTRAS = [name for name in asked_by_extra() if name]
 
 def test_the_extras_are_read_from_pyproject_toml():
     assert {"predict", "train", "cpu", "gpu", "audit", "onnx", "ray", "serve", "test", "dev"} <= set(EXTRAS)
-    assert {"paddlenlp", "numpy", "paddlepaddle"} <= set(with_own_extras("cpu"))
+    assert {"paddlenlp", "numpy", "paddlepaddle"} <= set(with_own_extras("cpu26"))
+    assert str(with_own_extras("cpu26")["numpy"].specifier) == "<2,<3,>=1.23"
     assert "paddlenlp" not in with_own_extras("predict")
 
 
 def test_a_requirement_of_several_extras_has_one_range():
     ranges = {}
-    for requirements in asked_by_extra().values():
+    for extra, requirements in asked_by_extra().items():
         for one in requirements:
-            if one.name not in (OURS, CPU_BUILD):
+            if one.name != OURS and extra not in OF_THE_RECIPE:
                 ranges.setdefault(canonicalize_name(one.name), set()).add(str(one.specifier))
     assert {name: found for name, found in ranges.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize("name", EXTRAS)
+@pytest.mark.parametrize("name", extras_of(TODAY))
 def test_installing_one_extra_after_another_never_downgrades(name):
     """A package with an upper bound in any extra has that bound wherever another package brings it in."""
     capped = {
         other: str(requirement.specifier)
-        for extra in EXTRAS
+        for extra in extras_of(TODAY)
         for other, requirement in with_own_extras(extra).items()
         if re.search("<|==", str(requirement.specifier))
     }
@@ -109,23 +122,20 @@ def test_installing_one_extra_after_another_never_downgrades(name):
     assert {other: capped[other] for other in unbounded} == {}
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_each_range_contains_the_tested_version(python):
-    lines = [line.partition(" ; ") for line in constraints() if line and not line.startswith("#")]
+@pytest.mark.parametrize("stack, python", [(name, one) for name in PYTHONS for one in PYTHONS[name]])
+def test_each_range_contains_the_tested_version(stack, python):
+    lines = [line.partition(" ; ") for line in constraints(stack) if line and not line.startswith("#")]
     tested = {}
     for pin, _, marker in lines:
         if not marker or Marker(marker).evaluate({"python_version": python}):
             name, _, version = pin.partition("==")
             assert canonicalize_name(name) == name and name not in tested, pin
             tested[name] = version
-    assert CPU_BUILD not in tested  # of which there are two
-    for name in EXTRAS:
+    for name in extras_of(stack):
         for other, requirement in with_own_extras(name).items():
-            version = PADDLE_OF.get(name) if other == CPU_BUILD else tested[other]
-            assert requirement.specifier.contains(version), f"{requirement} in [{name}]"
+            assert requirement.specifier.contains(tested[other]), f"{requirement} in [{name}]"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 does not list its own modules")
 def test_each_imported_library_is_provided_by_an_extra():
     """An import outside OF_TRAINING would raise a traceback where only exported models are used."""
     files = [path for room in BELOW for path in sources(room)]
@@ -137,27 +147,66 @@ def test_each_imported_library_is_provided_by_an_extra():
 
 def test_exact_pins_match_the_tested_constraints():
     assert len(pins()) > 10
-    of_paddle = {f"{CPU_BUILD}=={version}" for version in PADDLE_OF.values()}
-    assert {pin.lower() for pin in pins()} - set(constraints()) == of_paddle
+    assert {pin.lower() for pin in pins()} <= set(constraints())
+    of_both = {pin.lower() for pin in pins() if not re.match("paddle|nvidia", pin)}
+    assert of_both <= set(constraints(TODAY))
 
 
 def test_every_extra_with_paddle_has_a_tested_version():
     asked = {name: with_own_extras(name).get(CPU_BUILD) for name in EXTRAS}
-    assert {name for name, requirement in asked.items() if requirement} == set(PADDLE_OF)
-    assert all(map(is_tested_paddle, PADDLE_OF.values()))
+    tested = {"cpu": "3.3.1", "cpu26": "2.6.2"}
+    assert {name for name, requirement in asked.items() if requirement} == set(tested)
+    for name, version in tested.items():
+        assert asked[name].specifier.contains(version) and is_tested_paddle(version)
+        stack = RECIPE if name in OF_THE_RECIPE else TODAY
+        assert f"{CPU_BUILD}=={version}" in constraints(stack)
 
 
-def test_the_install_page_states_what_each_paddle_supports():
-    """The table on the page lists the same version series as the code."""
-    page = (ROOT / "docs" / "en" / "install.md").read_text(encoding="utf-8")
-    table = page.split("| Paddle | pairs: train, evaluate, predict |")[1].split("\n\n")[0]
-    told = {}
-    for line in table.splitlines()[2:]:
-        versions, pairs, pretraining = (cell.strip() for cell in line.strip("|").split("|"))
-        assert pairs == "yes"
-        told.update({series_of(version): pretraining.split(",")[0] for version in versions.split(", ")})
-    assert set(told) == set(TESTED_PADDLES)
-    assert {series for series, answer in told.items() if answer == "yes"} == set(WITH_PRETRAINING)
+# --- PaddleNLP without its requirements
+
+
+def test_where_no_extra_installs_paddlenlp_a_step_does():
+    """The pages, the scripts and the errors name one version, that of both tested sets."""
+    assert {
+        name for name in ("cpu", "train", *OF_THE_RECIPE) if "paddlenlp" not in with_own_extras(name)
+    } == set(WITHOUT_PADDLENLP)
+    for stack in PYTHONS:
+        assert f"paddlenlp=={PADDLENLP_VERSION}" in constraints(stack)
+    for page in ("README.md", "README_cn.md", "docs/en/install.md", "docs/zh/install.md"):
+        assert PADDLENLP_COMMAND in (ROOT / page).read_text(encoding="utf-8"), page
+    assert "--no-deps paddlenlp\n" in (ROOT / "scripts" / "environment.sh").read_text(encoding="utf-8")
+
+
+# What libraries import where they find it.
+IF_PRESENT = ("outcome", "platformdirs", "pysocks", "sniffio", "sortedcontainers", "trio")
+IMPORTED = """
+import json, sys
+from importlib.metadata import packages_distributions
+import paddle
+before = set(sys.modules)
+import paddlenlp, paddlenlp.taskflow, paddlenlp.trainer
+known = packages_distributions()
+tops = {name.partition(".")[0] for name in set(sys.modules) - before}
+print("\\n" + json.dumps(sorted({one.lower() for top in tops for one in known.get(top, ())[:1]})))
+"""
+
+
+def test_the_training_extra_brings_what_paddlenlp_imports():
+    words = [sys.executable, "-W", "ignore", "-c", IMPORTED]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    imported = set(map(canonicalize_name, json.loads(done.stdout.splitlines()[-1])))
+    brought = brought_by([*with_own_extras("train"), CPU_BUILD])
+    assert len(imported) > 20 and imported - brought - {"paddlenlp", *IF_PRESENT} == set()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_install_page_has_the_table_of_doctor(language):
+    page = (ROOT / "docs" / language / "install.md").read_text(encoding="utf-8")
+    table = page.split("| Paddle 3.3 | Paddle 2.6.2 |\n")[1].split("\n\n")[0]
+    assert len(table.splitlines()) == 1 + len(what_works())
+    if language == "en":
+        assert [line.split("|")[1].strip() for line in table.splitlines()[1:]] == list(what_works())
 
 
 def test_gpu_build_cuda_libraries_are_complete_and_tested():

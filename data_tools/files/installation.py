@@ -11,7 +11,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -23,20 +23,32 @@ from data_tools.files.errors import InputError
 NAME = "ernie-pair"
 CPU_BUILD, GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle", "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
 # The releases of Paddle that this package is tested with: {series: its oldest}.
-TESTED_PADDLES = {(2, 6): "2.6.2", (3, 0): "3.0.0", (3, 1): "3.1.0", (3, 2): "3.2.0", (3, 3): "3.3.0"}
-WITH_PRETRAINING = ((2, 6), (3, 0), (3, 1))  # pretraining cannot build its static graph on the others
+TESTED_PADDLES = {(2, 6): "2.6.2", (3, 3): "3.3.0"}
+RECIPE = (2, 6)  # the series of the recipe, which [cpu26] and [gpu] install
 PADDLES = (CPU_BUILD, GPU_BUILD)
-PADDLE_RANGE = "2.6.2, 3.0 and 3.1; without pretraining 3.2 and 3.3"
+PADDLE_RANGE = "3.3 and 2.6.2"
+# PaddleNLP's own requirements hold back what it works with, so it is installed without them; what it imports
+# is in [train]. [cpu26] and [gpu] install it with them.
+PADDLENLP, PADDLENLP_VERSION = "paddlenlp", "2.8.1"
+PADDLENLP_COMMAND = f"pip install --no-deps {PADDLENLP}=={PADDLENLP_VERSION}"
+WITHOUT_PADDLENLP = ("cpu", "train")  # the extras that do not install it
+TRAINING = "cpu"  # the extra of a missing library of training; for another Paddle, that of `training_extra`
 LONGEST_COMMAND = 300  # characters: an error line would cut a longer one
 _HERE = Path(__file__).resolve().parents[2]
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that installs ``extra`` for this installation of the package.
+    """Return the command that installs ``extra`` for this installation of the package.
 
     It names the source folder if the package runs from one, or the wheel or folder that it was installed from
-    if that still exists, otherwise the missing requirements.
+    if that still exists, otherwise the missing requirements. PaddleNLP is a step of its own where it lacks.
     """
+    if extra in WITHOUT_PADDLENLP and not version_of(PADDLENLP):
+        return f"{_install_by_pip(extra)} && {PADDLENLP_COMMAND}"
+    return _install_by_pip(extra)
+
+
+def _install_by_pip(extra: str) -> str:
     is_source = (_HERE / "pyproject.toml").is_file()
     origin = _folder(_HERE, extra, "-e ") if is_source else _recorded_origin(extra)
     if origin:
@@ -57,9 +69,38 @@ def missing_requirements(extra: str) -> List[str]:
     """Return the requirements of ``extra`` that are not met, as pip takes them; none without metadata."""
     return [
         f"{requirement.name}{requirement.specifier}"
-        for requirement in _requirements(extra, set())
+        for requirement in requirements_of(extra)
         if not is_met(requirement)
     ]
+
+
+def requirements_of(*extras: str) -> List[Requirement]:
+    """Return what ``extras`` and those that they name require; '' is the base. None without metadata.
+
+    Each library is there once, with the bounds of all.
+    """
+    found: Dict[str, Requirement] = {}
+    for extra in extras:
+        for requirement in _requirements(extra, set()):
+            found.setdefault(requirement.name, requirement).specifier &= requirement.specifier
+    return list(found.values())
+
+
+def missing_of_stack(extra: str) -> List[str]:
+    """Return what `missing_requirements` does, and PaddleNLP where ``extra`` does not require it."""
+    lacks = extra in WITHOUT_PADDLENLP and version_of(PADDLENLP) != PADDLENLP_VERSION
+    return missing_requirements(extra) + [f"{PADDLENLP}=={PADDLENLP_VERSION}"] * lacks
+
+
+def training_extra() -> str:
+    """Return the extra that training needs with the installed Paddle; [cpu] when there is none.
+
+    Paddle 3.3 for GPUs is not on the package index: beside it, [train] is needed.
+    """
+    if version_of(GPU_BUILD):
+        return "gpu" if series_of(version_of(GPU_BUILD)) == RECIPE else "train"
+    build = version_of(CPU_BUILD)
+    return "cpu26" if build and series_of(build) == RECIPE else "cpu"
 
 
 def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
@@ -69,7 +110,8 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
     except metadata.PackageNotFoundError:
         return
     for requirement in map(Requirement, lines):
-        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+        marker = requirement.marker
+        if not (extra == "" if marker is None else marker.evaluate({"extra": extra})):
             continue
         if requirement.name != NAME and not is_of_another_build(requirement):
             yield requirement
@@ -80,13 +122,10 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
 def is_of_another_build(requirement: Requirement) -> bool:
     """Return whether a requirement is a CUDA library for PyPI's build of Paddle and another is installed.
 
-    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths; Paddle 3 requires its
-    own.
+    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths.
     """
-    if not CUDA_OF_PYPI.fullmatch(requirement.name):
-        return False
     build = version_of(GPU_BUILD)
-    return bool(build) and (Version(build).is_postrelease or series_of(build) > (2, 6))
+    return bool(CUDA_OF_PYPI.fullmatch(requirement.name) and build and Version(build).is_postrelease)
 
 
 def is_tested_paddle(version: str) -> bool:
@@ -98,7 +137,7 @@ def is_tested_paddle(version: str) -> bool:
 
 
 def series_of(version: str) -> Tuple[int, int]:
-    """Return the first two numbers of a version: (3, 1) of 3.1.1."""
+    """Return the first two numbers of a version: (3, 3) of 3.3.1."""
     parsed = Version(version)
     return parsed.major, parsed.minor
 
@@ -112,10 +151,8 @@ def version_of(package: str) -> str:
 
 
 def is_met(requirement: Requirement) -> bool:
-    """Return whether the installed version satisfies a requirement, or is another tested one of Paddle."""
+    """Return whether the installed version satisfies a requirement."""
     version = version_of(requirement.name)
-    if requirement.name in PADDLES and is_tested_paddle(version):
-        return True
     return bool(version) and requirement.specifier.contains(version, prereleases=True)
 
 
@@ -139,7 +176,7 @@ def _folder(path: Path, extra: str, how: str = "") -> str:
     return f"{how}{shlex.quote(f'{shown}[{extra}]')}"
 
 
-# What [cpu] and [gpu] install, by the names under which the code imports it: an installation that only runs
+# What training takes, by the names under which the code imports it: an installation that only runs
 # exported models has none of it.
 OF_TRAINING = frozenset(
     "cloudpickle jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
@@ -148,7 +185,10 @@ OF_TRAINING = frozenset(
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
-    """Return the module ``name`` of the optional ``extra``. Raises InputError when it is not installed."""
+    """Return the module ``name`` of the optional ``extra``, [cpu] for training with any Paddle.
+
+    Raises InputError when it is not installed.
+    """
     try:
         return import_module(name)
     except ImportError:
@@ -158,16 +198,19 @@ def import_optional(name: str, extra: str) -> ModuleType:
 def missing_of_training(error: ModuleNotFoundError) -> Optional[InputError]:
     """Return the error for a missing library of training; None for any other module."""
     library = (error.name or "").partition(".")[0]
-    return _not_installed(library, "cpu") if library in OF_TRAINING else None
+    return _not_installed(library, TRAINING) if library in OF_TRAINING else None
 
 
 def refuse_without_training() -> None:
     """Raise InputError when a library of training is not installed; none is imported."""
     for library in ("paddle", *sorted(OF_TRAINING)):
         if find_spec(library) is None:
-            raise _not_installed(library, "cpu")
+            raise _not_installed(library, TRAINING)
 
 
 def _not_installed(name: str, extra: str) -> InputError:
     package = name.partition(".")[0]
-    return InputError(f"{package} is not installed; {install_command(extra)}")
+    command = install_command(training_extra() if extra == TRAINING else extra)
+    if package == PADDLENLP and any(map(version_of, PADDLES)):
+        command = PADDLENLP_COMMAND
+    return InputError(f"{package} is not installed; {command}")

@@ -5,24 +5,28 @@ import shlex
 import shutil
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import List, Optional
 
-from packaging.requirements import Requirement
-
 from data_tools.files.errors import InputError, MachineError, counted, message_of
 from data_tools.files.installation import (
+    CPU_BUILD,
     GPU_BUILD,
     PADDLE_RANGE,
+    PADDLENLP,
+    PADDLENLP_COMMAND,
+    PADDLENLP_VERSION,
     PADDLES,
     install_command,
     is_met,
-    is_of_another_build,
+    is_tested_paddle,
+    requirements_of,
+    training_extra,
     version_of,
 )
 from data_tools.files.keyed_cache import user_cache
 from data_tools.options.options import Options, option
+from ernie_pair.checks.what_works import what_works
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu_env import describe_threads, math_path
@@ -35,9 +39,9 @@ from ernie_pair.runtime.paddle_patches.core_settings import has_process_group
 
 PACKAGE = "ernie-pair"
 PREDICTS = "predict"  # the extra that only runs exported models
-SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers", "onnxruntime")
+SHOWN = ("visualdl", "numpy", "tokenizers", "onnxruntime")
 WIDTH = len("paddlepaddle")  # of the names that the findings begin with
-PYTHONS = ((3, 9), (3, 12))
+PYTHONS = ((3, 10), (3, 13))
 SMALLEST_DISK_GB = 5
 LOAD_SECONDS, KERNEL_SECONDS = 120.0, 300.0  # gigabytes, from a disk that may be slow
 
@@ -58,7 +62,7 @@ def doctor(config: DoctorConfig) -> None:
     extra = _extra_here()
     defects = [*_check_python(), *_check_packages(extra), *_check_disk(Path(config.output_dir))]
     if extra != PREDICTS:
-        defects += _check_paddle()
+        defects += _check_versions() or _check_paddle()
     from data_tools.samples.sample_map import _helpers
 
     _show("helper", "compiled" if _helpers else "Python twin (no compiled data_tools._helpers)")
@@ -69,6 +73,8 @@ def doctor(config: DoctorConfig) -> None:
     if extra == PREDICTS:
         _show("use", f"runs exported models; to train too: {install_command('cpu')}")
     else:
+        for what, answer in what_works().items():
+            _show("works", f"{what}: {answer}")
         _show("launch", _launch_line())
     print("no defects found")
 
@@ -80,46 +86,45 @@ def _show(name: str, what: str) -> None:
 def _check_python() -> List[str]:
     _show(PACKAGE, version_of(PACKAGE) or "not installed; this runs from its sources")
     _show("python", f"{platform.python_version()} {sys.executable}")
-    found = f"Python {platform.python_version()} is not 3.9 to 3.12; create the environment with one of them"
+    found = f"Python {platform.python_version()} is not 3.10 to 3.13; create the environment with one of them"
     return [] if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1] else [found]
 
 
 def _extra_here() -> str:
-    """Return the extra that this environment is for: gpu, cpu, or predict if Paddle is not installed."""
-    if version_of(GPU_BUILD):
-        return "gpu"  # it runs on the CPU too: if it is installed, no other build is needed
-    return default_device() if version_of("paddlepaddle") or version_of("paddlenlp") else PREDICTS
-
-
-def _requirements(extra: str) -> List[Requirement]:
-    """Return the requirements of the package with ``extra``, and with the extras that it names."""
-    listed = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
-    extras, needed = [extra], {}
-    for name in extras:
-        for requirement in listed:
-            if requirement.marker and not requirement.marker.evaluate({"extra": name}):
-                continue
-            if is_of_another_build(requirement):
-                continue
-            if requirement.name == PACKAGE:
-                extras.extend(requirement.extras)
-            else:
-                needed[requirement.name] = requirement
-    return list(needed.values())
+    """Return the extra that this environment is for; predict if neither Paddle nor PaddleNLP is installed."""
+    return training_extra() if any(map(version_of, (*PADDLES, PADDLENLP))) else PREDICTS
 
 
 def _check_packages(extra: str) -> List[str]:
     """Compare the installed versions with the bounds of pyproject.toml: outside them, imports break."""
     defects = []
-    for requirement in _requirements(extra):
+    for requirement in requirements_of("", extra):
         installed, wanted = version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
+        if requirement.name in (*PADDLES, PADDLENLP):  # see _check_versions
+            continue
         if requirement.name in SHOWN:
-            tested = PADDLE_RANGE if requirement.name in PADDLES else requirement.specifier or "any"
-            _show(requirement.name, f"{installed or 'missing'} (tested: {tested})")
+            _show(requirement.name, f"{installed or 'missing'} (tested: {requirement.specifier or 'any'})")
         if not installed:
             defects.append(f"{requirement.name} is not installed; pip install '{wanted}'")
         elif not is_met(requirement):
             defects.append(f"{requirement.name} {installed} is not in the tested set; pip install '{wanted}'")
+    return defects
+
+
+def _check_versions() -> List[str]:
+    """Check the versions of Paddle and PaddleNLP, which need not be those of an extra."""
+    build = GPU_BUILD if version_of(GPU_BUILD) else CPU_BUILD  # that for GPUs runs on the CPU too
+    paddle, paddlenlp = version_of(build), version_of(PADDLENLP)
+    _show(build, f"{paddle or 'missing'} (tested: {PADDLE_RANGE})")
+    _show(PADDLENLP, f"{paddlenlp or 'missing'} (tested: {PADDLENLP_VERSION})")
+    defects = []
+    if not is_tested_paddle(paddle):
+        which = (
+            f"{build} {paddle} is not supported, {PADDLE_RANGE} are" if paddle else "Paddle is not installed"
+        )
+        defects.append(f"{which}; {install_command('cpu')}")
+    if paddlenlp != PADDLENLP_VERSION:
+        defects.append(f"{PADDLENLP} {PADDLENLP_VERSION} is not installed; {PADDLENLP_COMMAND}")
     return defects
 
 

@@ -37,7 +37,6 @@ from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
 from ernie_pair.runtime.gpu.builds import gpu_capability
-from ernie_pair.runtime.paddle_version import refuse_without_programs
 from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -69,7 +68,6 @@ def pretrain(config: PretrainConfig) -> None:
 
 
 def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
-    refuse_without_programs("pretraining")
     refuse_unready(config, world, local_world())
     device = start_training_device(config, world, opens=False)
     source = open_model(

@@ -13,6 +13,7 @@ from ernie_pair.runtime.gpu.builds import installed_build
 from ernie_pair.runtime.gpu.cards import BACKEND, card_at, choose_card, has_driver, open_card
 from ernie_pair.runtime.gpu.cuda_links import refuse_missing_libraries
 from ernie_pair.runtime.paddle_patches.core_settings import set_math_threads, set_tf32
+from ernie_pair.runtime.paddle_version import refuse_other_paddles
 from ernie_pair.runtime.processes.world import World
 
 VIEWS = "FLAGS_use_stride_kernel"
@@ -23,9 +24,10 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
 
     ``precision``: the flags of a training, which may allow TF32; everything else computes float32 in float32.
     Without ``opens`` a GPU is only chosen, and `open_device` runs the first kernel: for callers that fork
-    processes in between. Raises InputError when there is no GPU for this process, or none that supports what
-    is asked; MachineError when it does not compute.
+    processes in between. Raises InputError when Paddle has an unsupported version, or there is no GPU for
+    this process, or none that supports what is asked; MachineError when it does not compute.
     """
+    refuse_other_paddles()
     import paddle
 
     quiet_libraries()

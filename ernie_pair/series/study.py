@@ -1,6 +1,6 @@
 """The study of a search in OUT/study.db, an SQLite file of Optuna: what is drawn, and what came of it.
 
-Optuna and not Ray Tune: it needs no service and no processes of its own, has wheels for CPython 3.9 to 3.12,
+Optuna and not Ray Tune: it needs no service and no processes of its own, has wheels for CPython 3.10 to 3.13,
 and a killed process leaves its file whole. What a trial draws follows from the seed, its number and what the
 trials before it have shown alone, so that a search that was killed draws what it would have drawn.
 """

@@ -3,9 +3,14 @@
 import pytest
 from other_libraries.families import MOST, ROWS, measure
 
+from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS
+
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_family_gives_what_transformers_gives(request, tmp_path, row):
+    name = f"{COUNTERPARTS[row.family].class_start}Model"
+    if row.library == "pinned" and not hasattr(pytest.importorskip("transformers"), name):
+        pytest.skip(f"this transformers has no {name}, as the newest has none")
     found = measure(request.getfixturevalue(row.library), row, tmp_path)
     assert found["load"] == "yes"
     assert found["ids"][0] == 0 and found["ids"][1] > 100

@@ -20,6 +20,7 @@ from their_models import (
     SIZES,
     TYPES,
     ask,
+    class_there,
     load_there,
     logits_in,
     logits_of,
@@ -102,6 +103,7 @@ def test_a_transformers_classifier_gives_the_same_logits_here(tmp_path, family):
 @pytest.mark.parametrize("family", COUNTERPARTS)
 def test_our_classifier_gives_the_same_logits_in_transformers(tmp_path, family):
     """And comes back bit-identical."""
+    class_there(family)
     folder = write_classifier(tmp_path / "ours", family)
     expected = logits_in(folder)
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
@@ -200,7 +202,8 @@ def test_pretraining_starts_from_transformers_weights(tmp_path, kind):
 def test_sharded_and_pickled_torch_weights_are_read(tmp_path, options):
     model = their_model("bert")
     folder = save(model, tmp_path / "theirs", **options)
-    assert not (folder / "model.safetensors").exists()
+    if (folder / "model.safetensors").exists():
+        pytest.skip(f"transformers {transformers.__version__} only writes safetensors")
     assert np.abs(logits_in(folder) - logits_there(model)).max() < MOST
 
 
@@ -482,7 +485,8 @@ def reranker(folder, family, changes):
     for name, parameter in model.named_parameters():
         if "classifier" in name and parameter.ndim == 2:
             torch.nn.init.normal_(parameter, 0, 3)
-    bias = [parameter for name, parameter in model.named_parameters() if name.endswith("bias")][-1]
+    of_head = [parameter for name, parameter in model.named_parameters() if "classifier" in name]
+    bias = [parameter for parameter in of_head if parameter.ndim == 1][-1]
     bias.data -= ask(model, IDS, TYPES).logits.mean()  # where the sigmoid is steep
     save(model, folder)
     change(folder / "config.json", **changes)

@@ -156,7 +156,7 @@ def lose_the_first():
 
 def test_a_collective_without_its_peer_is_a_one_line_error(tmp_path):
     _, log = launch(tmp_path, lose_the_first, fails=True)
-    # Paddle 3 prints its flags before this line.
+    # Paddle 3.3 prints its flags before this line.
     assert "\nerror: rank 1: the connection to the other processes broke (" in "\n" + log
     assert '  File "' not in log  # the launcher's signal may have arrived during the exit
 

@@ -97,7 +97,7 @@ def test_without_python_the_scripts_name_the_usable_versions(tmp_path):
     (copy / "scripts").mkdir(parents=True)
     for name in ("environment.sh", "test.sh"):
         (copy / "scripts" / name).write_text((ROOT / "scripts" / name).read_text())
-    for name in ("setup.py", "constraints.txt", "pyproject.toml"):
+    for name in ("setup.py", "constraints.txt", "constraints26.txt", "pyproject.toml"):
         (copy / name).write_text("")
     (copy / "data_tools").mkdir()
     (copy / "data_tools" / "helpers.cpp").write_text("")
@@ -109,6 +109,5 @@ def test_without_python_the_scripts_name_the_usable_versions(tmp_path):
     done = subprocess.run(line, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        "error: no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; "
-        "install one, or name it: PYTHON=/path/to/python3.11"
+        "error: no CPython 3.10 to 3.13 is on PATH; " "install one, or name it: PYTHON=/path/to/python3.11"
     )

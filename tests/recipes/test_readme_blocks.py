@@ -45,7 +45,7 @@ PRETRAIN += " --split 80,10,10"
 PREPARE = "--input_path documents.jsonl --output_prefix ray/text --vocab_file my_model/vocab.txt"
 TRAIN = "--train_file train.tsv --dev_file dev.tsv --output_dir output/two"
 POST120 = "install paddlepaddle-gpu==2.6.2.post120 -i https://www.paddlepaddle.org.cn/packages/stable/cu120/"
-OF_3 = "install paddlepaddle-gpu==3.1.1 -i https://www.paddlepaddle.org.cn/packages/stable/cu126/"
+OF_3 = "install paddlepaddle-gpu==3.3.1 -i https://www.paddlepaddle.org.cn/packages/stable/cu126/"
 TINY = "--max_steps 2 --max_seq_len 32 --device cpu"
 DRY = "--dry-run --no-deps --no-build-isolation"
 # Changes to a command that contains the first string: replacements (which must match), then additions.
@@ -83,8 +83,8 @@ CHANGES = [
     ("cross-validate", {"--folds 5": "--folds 2"}, TINY),
     ("search-params", {"--trials 20": "--trials 2"}, TINY),
     ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is used
-    ("paddlepaddle==3.3.1", {" && pip install --no-deps paddlepaddle==3.3.1": ""}, ""),  # 200 MB
-    ("paddlepaddle-gpu==3.1.1", {f" && pip {OF_3}": ""}, ""),
+    ("pip " + OF_3, {f"pip {OF_3}": "true"}, ""),
+    ("&& pip install --no-deps paddlenlp", {" && pip install --no-deps paddlenlp==2.8.1": ""}, ""),
     ("pip install -c", {'".[': f'"{ROOT}[', "-c constraints": f"-c {ROOT}/constraints"}, DRY),
 ]
 ANSWERS = "cpu 2 1 8 2 ernie-1.0 ernie train.tsv dev.tsv output/answers"

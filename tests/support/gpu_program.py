@@ -62,13 +62,7 @@ def ops_of(main):
 def collectives_of(main):
     """{"c_allreduce_sum float32": how many, ...}."""
     return Counter(
-        f"{name_of(op)} {str(block._var_recursive(op.output_arg_names[0]).dtype).partition('.')[2].lower()}"
+        f"{op.type} {str(block._var_recursive(op.output_arg_names[0]).dtype).partition('.')[2].lower()}"
         for block, op in ops_of(main)
-        if name_of(op) in ("c_allreduce_sum", "c_broadcast")
+        if op.type in ("c_allreduce_sum", "c_broadcast")
     )
-
-
-def name_of(op):
-    from ernie_pair.runtime.paddle_patches.static_programs import is_broadcast, is_sum
-
-    return "c_allreduce_sum" if is_sum(op) else "c_broadcast" if is_broadcast(op) else op.type

@@ -47,7 +47,6 @@ from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.loss import Fgm, PairLoss, SuppliedLoss, loss_of
 from ernie_pair.pair.train.own_parts import OwnParts
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
-from ernie_pair.runtime.paddle_version import why_programs_do_not_train
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluation import intervals
 from ernie_pair.train import probability_counts
@@ -248,7 +247,7 @@ def why_not_compiled(config: PairConfig, model: PairClassifier, num_processes: i
         return "in a program --use_amp true casts by other rules, which is untested"
     if num_processes > 1:
         return f"summing its gradients over processes is untested, and there are {num_processes}"
-    return why_programs_do_not_train()
+    return ""
 
 
 class PinnedBatch(Batch):

@@ -53,7 +53,6 @@ from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.paddle_patches.static_programs import (
     HeldProgram,
-    cut_normals,
     is_tensor,
     without_nccl,
 )
@@ -175,7 +174,6 @@ def build_program(
         if fused.attention:
             _fuse_attentions(main, forward, fused)
         rate = _minimize(config, forward, fused)
-    cut_normals(startup)
     replace_seed_ops(main, forward.inputs.seed)
     block, updates = updates_of(main)
     variable = main.global_block().var

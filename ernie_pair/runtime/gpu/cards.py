@@ -115,7 +115,7 @@ def cure_without_code(capability: Capability) -> str:
     """Return which build of Paddle has code for a card that PyPI has none for, and where to install it."""
     if capability[0] < HOPPER:
         return "use another GPU (CUDA_VISIBLE_DEVICES)"
-    of_3 = f"Paddle 3 (paddlepaddle-gpu from {INDEX}/cu126/ or later)"
+    of_3 = f"Paddle 3.3 (paddlepaddle-gpu from {INDEX}/cu126/ or later)"
     if capability[0] == HOPPER:
         of_3 = f"paddlepaddle-gpu==2.6.2.post120 from {INDEX}/cu120/, or {of_3}"
     return f"install {of_3} into a separate environment, made with [train] (docs/en/gpus-and-clusters.md)"

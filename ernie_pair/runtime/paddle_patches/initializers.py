@@ -2,7 +2,7 @@
 
 Both graphs draw in the order in which layers create parameters. Where the numbers would differ: PaddleNLP
 draws the weights of its models a second time in the dynamic graph alone (`init_weights`), nn.Embedding clears
-its padding row there, and Paddle 3 cuts a TruncatedNormal at -2 and 2 where 2.6 cut at two standard
+its padding row there, and Paddle 3.3 cuts a TruncatedNormal at -2 and 2 where 2.6 cut at two standard
 deviations.
 """
 

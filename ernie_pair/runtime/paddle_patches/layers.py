@@ -64,7 +64,7 @@ def padding_id_of(embedding) -> int:
 def activation_of(layer) -> str:
     """Return which of ACTIVATIONS an encoder layer has, '' for another.
 
-    From 3.2 on, Paddle's functions have a different name than the one they are imported by: `_gelu`.
+    In Paddle 3.3 functions have a different name than the one they are imported by: `_gelu`.
     """
     return next((name for name in ACTIVATIONS if layer.activation is getattr(F, name)), "")
 

@@ -1,5 +1,10 @@
 """PaddleNLP's models without the rest of PaddleNLP, whose `__init__` imports every part of it.
 
+What this package takes of PaddleNLP 2.8.1, under both Paddles: the encoders, their configurations and
+tokenizers (`paddlenlp.transformers`: models/networks, models/source, pretrain/graph/model, the start weights
+of initializers beside this file), the files of pretrained models (`paddlenlp.utils.download`: models/source),
+and its named data sets (`paddlenlp.datasets`: pair/data/pair_source). Nothing else imports it.
+
 The parts that models do not need (datasets, scikit-learn, the trainer, Taskflow) take 3 s of a processor in
 every process. In PaddleNLP 2.8.1 `paddlenlp.data` and `paddlenlp.transformers` import each other, and only
 the order of that `__init__`, `data` first, works. `paddlenlp.trainer` works after that `__init__` alone.
@@ -13,6 +18,9 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any, Optional
+
+from data_tools.files.errors import InputError
+from data_tools.files.installation import install_command, missing_of_training, training_extra
 
 TRAINER = "paddlenlp.trainer"
 
@@ -37,11 +45,18 @@ class _WholeFirst(MetaPathFinder, Loader):
 def import_transformers() -> ModuleType:
     """Import `paddlenlp.transformers`; whoever then asks `paddlenlp` for more gets all of it.
 
-    Raises ImportError when PaddleNLP is not installed or not importable.
+    Raises ModuleNotFoundError when it, or another library of training, is not installed; InputError when the
+    versions of what it imports break it.
     """
-    if "paddlenlp" not in sys.modules:
-        _import_models_alone()
-    return import_module("paddlenlp.transformers")
+    try:
+        if "paddlenlp" not in sys.modules:
+            _import_models_alone()
+        return import_module("paddlenlp.transformers")
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and missing_of_training(error):
+            raise
+        cause, command = " ".join(str(error).split()), install_command(training_extra())
+        raise InputError(f"PaddleNLP cannot be imported: {cause}; {command}") from error
 
 
 def _import_models_alone() -> None:

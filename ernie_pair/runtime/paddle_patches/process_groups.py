@@ -6,7 +6,7 @@ begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_pa
 documentation of `no_sync` names for gradients that are summed manually; `core.eager.set_master_grads`, by
 which `paddle.amp.decorate(master_grad=True)` casts half-precision gradients to float32 after a backward pass.
 
-In Paddle 3 the collectives of static programs use the contexts of `core.CommContextManager`, by the number
+In Paddle 3.3 the collectives of static programs use the contexts of `core.CommContextManager`, by the number
 of their ring; `init_parallel_env` creates none for them on CPUs. `paddle.distributed.parallel` has
 `_print_modified_flags`, with which it prints the settings that differ from Paddle's defaults, including ours.
 
@@ -45,7 +45,7 @@ def connect_static_programs(num_processes: int):
     """Let the static programs of several processes communicate by gloo.
 
     Static mode must be on. Returns the store that connects them if gloo waits only 30 seconds for a late
-    process, as in Paddle 3, and None if it waits longer.
+    process, as in Paddle 3.3, and None if it waits longer.
     """
     if paddle.__version__.startswith("2."):
         # In dynamic mode Paddle creates a group that static programs cannot use.

@@ -1,4 +1,6 @@
-"""Change the ops of a static program and run it repeatedly, for which Paddle has no public interface.
+"""Change the ops of a static program of Paddle 2.6 and run it repeatedly, without a public interface for it.
+
+Paddle 3.3 builds programs of another kind (PIR), whose blocks have none of these names.
 
 Names, as in Paddle 2.6.2: `Block._remove_op`, `Block._remove_var`, `Block._insert_op`,
 `Block._insert_op_without_sync`, `Block._var_recursive`, `Program._sync_with_cpp`, `OpDesc._set_float32_attr`
@@ -7,11 +9,6 @@ and similar, `paddle.base.framework.Operator`, `paddle.base.core.VarDesc.VarType
 last change. Of the executor: `_executor_cache` with its `get_program_and_executor`, which finds what it has
 prepared by a hash over the whole program, computed again for every run, `_feed_data`, and what `_run_impl`
 does between the two: it writes the rate of `lr_scheduler` to its variable `_var_name`.
-
-What differs in Paddle 3.0 and 3.1, when they build the programs of 2.6: `c_allreduce_sum` and
-`c_broadcast`, with X, Out and `use_calc_stream`, are `all_reduce`, with `reduce_type`, and `broadcast`, with
-x and out; `truncated_gaussian_random` truncates at its own `a` and `b`, not at two standard deviations.
-`paddle.base.framework.OpProtoHolder` knows which ops exist.
 """
 
 from contextlib import contextmanager
@@ -27,7 +24,6 @@ from ernie_pair.runtime.paddle_patches.pir_programs import WORLD_RING
 
 Names = Dict[str, List[str]]  # {the op's name: variables}
 FEED, FETCH = "feed", "fetch"  # the executor's names of its lists
-CUT = 2.0  # standard deviations
 
 
 def remove_ops(block, is_unwanted: Callable) -> None:
@@ -91,52 +87,27 @@ def describe_sum(source, total) -> Dict[str, Any]:
 
     Both are variables.
     """
-    if _has_op("c_allreduce_sum"):
-        return _describe("c_allreduce_sum", "X", source, "Out", total, use_calc_stream=True)
-    kind = int(paddle.distributed.ReduceOp.SUM)
-    return _describe("all_reduce", "x", source, "out", total, reduce_type=kind)
+    return _describe("c_allreduce_sum", source, total)
 
 
 def describe_broadcast(variable, root: int, **attrs) -> Dict[str, Any]:
     """Return the op, as for ``append_op``, that broadcasts ``variable`` from rank ``root``."""
-    if _has_op("c_broadcast"):
-        return _describe(
-            "c_broadcast", "X", variable, "Out", variable, root=root, use_calc_stream=True, **attrs
-        )
-    return _describe("broadcast", "x", variable, "out", variable, root=root, **attrs)
+    return _describe("c_broadcast", variable, variable, root=root, **attrs)
 
 
-def _describe(kind: str, source_slot: str, source, target_slot: str, target, **attrs) -> Dict[str, Any]:
-    about = {"inputs": {source_slot: [source]}, "outputs": {target_slot: [target]}}
-    return {"type": kind, **about, "attrs": {"ring_id": WORLD_RING, **attrs}}
-
-
-def _has_op(kind: str) -> bool:
-    return kind in paddle.base.framework.OpProtoHolder.instance().op_proto_map
+def _describe(kind: str, source, target, **attrs) -> Dict[str, Any]:
+    attrs = {"ring_id": WORLD_RING, "use_calc_stream": True, **attrs}
+    return {"type": kind, "inputs": {"X": [source]}, "outputs": {"Out": [target]}, "attrs": attrs}
 
 
 def is_sum(op) -> bool:
     """Return whether ``op`` writes the sum of a variable over all ranks."""
-    if op.type == "all_reduce":
-        return op.attr("reduce_type") == int(paddle.distributed.ReduceOp.SUM)
     return op.type == "c_allreduce_sum"
 
 
 def is_broadcast(op) -> bool:
     """Return whether ``op`` broadcasts a variable from one rank."""
-    return op.type in ("c_broadcast", "broadcast")
-
-
-def cut_normals(startup: paddle.static.Program) -> None:
-    """Truncate the normals of ``startup`` at two standard deviations, as in Paddle 2.6.
-
-    So they are the same numbers in every version. Sync the program afterwards.
-    """
-    for op in startup.global_block().ops:
-        if op.type == "truncated_gaussian_random" and "a" in op.attr_names:
-            mean, deviation = op.attr("mean"), op.attr("std")
-            op._set_attr("a", mean - CUT * deviation)
-            op._set_attr("b", mean + CUT * deviation)
+    return op.type == "c_broadcast"
 
 
 def remove_variables(block, names: Iterable[str]) -> None:

@@ -40,7 +40,6 @@ from ernie_pair.models.source import (
 from ernie_pair.models.spec import CONFIG
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
-from ernie_pair.runtime.paddle_version import refuse_without_programs
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.export.formats import (
@@ -72,7 +71,6 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     """
     start_console(World())
     quiet_libraries()
-    refuse_without_programs("export")
     if not Path(config.model_path).is_dir():
         raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))

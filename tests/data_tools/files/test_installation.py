@@ -1,6 +1,7 @@
 """The pip command in error messages: right for a checkout, for a wheel, and for an install by name."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -67,6 +68,30 @@ def test_an_install_by_name_lists_the_missing_requirements(installed):
         import_optional("absent_server.app", "serve")
     command = "pip install 'absent_server<0.116,>=0.115' 'packaging>=1000'"
     assert caught.value.message == f"absent_server is not installed; {command}"
+
+
+def test_a_library_of_several_extras_has_the_bounds_of_all(installed, tmp_path):
+    installed()
+    names = ("ernie-pair[serve]", "absent_server<0.115.5")
+    narrow = "".join(f'Requires-Dist: {name}; extra == "old"\n' for name in names)
+    path = tmp_path / "site" / "ernie_pair-0.1.0.dist-info" / "METADATA"
+    path.write_text(path.read_text() + narrow)
+    found = {one.name: str(one.specifier) for one in installation.requirements_of("old")}
+    assert found["absent_server"] == "<0.115.5,<0.116,>=0.115" and list(found).count("packaging") == 1
+
+
+@pytest.mark.parametrize("paddle", ["3.3.1", "2.6.2", ""])
+def test_a_missing_library_is_one_of_the_installed_stack(monkeypatch, paddle):
+    """PaddleNLP, without what it requires, where there is a Paddle."""
+    versions = {"paddlepaddle": paddle, "paddlepaddle-gpu": "", "paddlenlp": ""}
+    monkeypatch.setattr(installation, "version_of", versions.get)
+    for name in ("absent_of_all", "paddlenlp"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=re.escape(install_command(installation.training_extra()))):
+        import_optional("absent_of_all", "cpu")
+    with pytest.raises(InputError, match=re.escape(installation.PADDLENLP_COMMAND)) as caught:
+        import_optional("paddlenlp", "cpu")
+    assert ("[" not in caught.value.message) is bool(paddle)
 
 
 def test_a_wheel_that_still_exists_is_named_in_the_command(installed, tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from data_tools.files import installation
-from data_tools.files.installation import missing_requirements
+from data_tools.files.installation import missing_requirements, requirements_of
 from data_tools.options.cli import parse_config
-from ernie_pair.checks import doctor
+from ernie_pair.checks import doctor, what_works
 from ernie_pair.kernels import operator as compile_operator
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -29,15 +29,32 @@ def test_the_suggested_launch_command_is_valid(device, monkeypatch):
     assert ("cpu" in words) is (device == "cpu") and bool(config.gpus) is (device == "gpu")
 
 
-def test_a_gpu_build_without_a_gpu_is_not_a_defect(monkeypatch):
-    found, installed = {"paddlepaddle": "", "paddlepaddle-gpu": "2.6.2"}, installation.version_of
-    monkeypatch.setattr(doctor, "default_device", lambda: "cpu")
-    assert doctor._extra_here() == "cpu"
-    assert not any(defect.startswith("paddlepaddle") for defect in doctor._check_packages("cpu"))
-    for module in (doctor, installation):
-        monkeypatch.setattr(module, "version_of", lambda name: found.get(name, installed(name)))
-    assert doctor._extra_here() == "gpu"
-    assert not any(defect.startswith("paddlepaddle") for defect in doctor._check_packages("gpu"))
+@pytest.fixture
+def installed(monkeypatch):
+    """Fake the installed versions of Paddle's builds and of PaddleNLP; all others are as they are."""
+
+    def install(cpu="", gpu="", paddlenlp="2.8.1"):
+        names = {"paddlepaddle": cpu, "paddlepaddle-gpu": gpu, "paddlenlp": paddlenlp}
+        known = installation.version_of
+        for module in (doctor, installation):
+            monkeypatch.setattr(
+                module, "version_of", lambda name: names[name] if name in names else known(name)
+            )
+
+    return install
+
+
+@pytest.mark.parametrize(
+    "cpu, gpu, extra",
+    [("3.3.1", "", "cpu"), ("2.6.2", "", "cpu26"), ("", "2.6.2", "gpu"), ("", "2.6.2.post120", "gpu")]
+    + [("", "3.3.1", "train"), ("", "", "cpu")],
+)
+def test_the_installed_paddle_decides_which_extra_is_checked(installed, cpu, gpu, extra):
+    """A build for GPUs is no defect without a GPU, and of Paddle 3.3 it is of no extra."""
+    installed(cpu, gpu)
+    assert doctor._extra_here() == extra
+    assert not any("paddlepaddle" in defect for defect in doctor._check_packages(extra))
+    assert (doctor._check_versions() == []) is bool(cpu or gpu)
 
 
 FOR_GPUS = Build("2.6.2", "11.8", False, Path("/no/paddle"))
@@ -99,9 +116,7 @@ def test_without_the_right_build_nothing_is_tested(gpus):
     assert "a driver is loaded" not in defect and "this Paddle is the CPU build; pip install" in defect
 
 
-@pytest.mark.parametrize(
-    "version, asks", [("2.6.2", True), ("2.6.2.post120", False), ("3.1.1", False), (None, True)]
-)
+@pytest.mark.parametrize("version, asks", [("2.6.2", True), ("2.6.2.post120", False), (None, True)])
 def test_only_the_pypi_build_requires_cuda_11_packages(monkeypatch, version, asks):
     installed = metadata.version
 
@@ -111,35 +126,55 @@ def test_only_the_pypi_build_requires_cuda_11_packages(monkeypatch, version, ask
         return version if name == "paddlepaddle-gpu" else installed(name)
 
     monkeypatch.setattr(metadata, "version", version_of)
-    for missing in (missing_requirements("gpu"), [str(one) for one in doctor._requirements("gpu")]):
-        assert any(name.startswith("nvidia-cudnn-cu11") for name in missing) is asks
+    required = [str(one) for one in requirements_of("", "gpu")]
+    assert any(name.startswith("nvidia-cudnn-cu11") for name in required) is asks
     if version:
         assert not any(name.startswith("paddlepaddle") for name in missing_requirements("gpu"))
 
 
 @pytest.mark.parametrize(
     "version, is_sound",
-    [("2.6.2", True), ("3.0.0", True), ("3.1.1", True), ("3.3.1", True)]
-    + [("2.6.1", False), ("2.5.2", False), ("3.4.0", False), ("", False)],
+    [("2.6.2", True), ("3.3.0", True), ("3.3.1", True), ("2.6.1", False), ("3.0.0", False)]
+    + [("3.1.1", False), ("3.2.2", False), ("3.4.0", False), ("", False)],
 )
-def test_doctor_reports_which_paddle_versions_are_tested(monkeypatch, capsys, version, is_sound):
-    installed = installation.version_of
-    given = {"paddlepaddle": version, "paddlepaddle-gpu": ""}
-    for module in (doctor, installation):
-        monkeypatch.setattr(module, "version_of", lambda name: given.get(name, installed(name)))
-    defects = [defect for defect in doctor._check_packages("cpu") if defect.startswith("paddlepaddle")]
+def test_doctor_reports_which_paddle_versions_are_tested(installed, capsys, version, is_sound):
+    installed(version)
+    defects = doctor._check_versions()
     said = capsys.readouterr().out.splitlines()
-    tested = "(tested: 2.6.2, 3.0 and 3.1; without pretraining 3.2 and 3.3)"
-    assert f"paddlepaddle {version or 'missing'} {tested}" in said
+    assert said[0] == f"paddlepaddle {version or 'missing'} (tested: 3.3 and 2.6.2)"
     assert len(defects) == (not is_sound)
-    assert all(defect.endswith("; pip install 'paddlepaddle==2.6.2'") for defect in defects)
-    assert ("paddlepaddle==2.6.2" in missing_requirements("cpu")) is not is_sound
+    assert all("; pip install " in defect and "[cpu]" in defect for defect in defects)
+    if version.startswith("3.3"):
+        assert not any(name.startswith("paddlepaddle") for name in missing_requirements("cpu"))
+
+
+@pytest.mark.parametrize("version", ["", "2.7.2"])
+def test_a_missing_paddlenlp_is_a_defect_with_its_command(installed, capsys, version):
+    installed("3.3.1", paddlenlp=version)
+    command = "pip install --no-deps paddlenlp==2.8.1"
+    assert doctor._check_versions() == [f"paddlenlp 2.8.1 is not installed; {command}"]
+    assert f"paddlenlp    {version or 'missing'} (tested: 2.8.1)" in capsys.readouterr().out
+    assert installation.missing_of_stack("cpu")[-1] == "paddlenlp==2.8.1"
+    if not version:
+        assert installation.install_command("cpu").endswith(f"[cpu]' && {command}")
+
+
+@pytest.mark.parametrize(
+    "lacks, answer", [(None, "yes"), ("onnx", "no: pip install "), ("onnxruntime", "no: ")]
+)
+def test_the_table_says_what_works(monkeypatch, lacks, answer):
+    monkeypatch.setattr(what_works, "find_spec", lambda name: None if name == lacks else name)
+    table = what_works.what_works()
+    assert table["export to ONNX"].startswith(answer) and table["int8"] == table["export to ONNX"]
+    assert table["pretraining, static graph"] == table["converter"] == "yes"
+    assert "paddlepaddle-gpu==3.3.1 -i https://www.paddlepaddle.org.cn/" in table["GPUs"]
 
 
 def test_the_cpu_extra_requires_what_training_needs():
-    asked = {requirement.name for requirement in doctor._requirements("cpu")}
-    assert {"paddlepaddle", "paddlenlp", "numpy", "scikit-learn"} <= asked and "ernie-pair" not in asked
-    light = {requirement.name for requirement in doctor._requirements("predict")}
+    asked = {requirement.name for requirement in requirements_of("", "cpu")}
+    assert {"paddlepaddle", "numpy", "scikit-learn"} <= asked and not asked & {"ernie-pair", "paddlenlp"}
+    assert {"paddlepaddle", "paddlenlp", "numpy"} <= {one.name for one in requirements_of("", "cpu26")}
+    light = {requirement.name for requirement in requirements_of("", "predict")}
     assert {"onnxruntime", "numpy", "tokenizers"} <= light and not light & {"paddlepaddle", "paddlenlp"}
 
 

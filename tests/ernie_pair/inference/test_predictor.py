@@ -16,7 +16,7 @@ from without_training import WITHOUT_TRAINING
 
 import ernie_pair
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
-from data_tools.files.installation import install_command
+from data_tools.files.installation import install_command, training_extra
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
@@ -224,7 +224,7 @@ def test_auto_selects_onnx_if_it_is_installed(exported, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "library, backend, extra", [("onnxruntime", "onnx", "predict"), ("paddle", "paddle", "cpu")]
+    "library, backend, extra", [("onnxruntime", "onnx", "predict"), ("paddle", "paddle", training_extra())]
 )
 def test_a_missing_library_error_says_how_to_install_it(exported, monkeypatch, library, backend, extra):
     if not read_exported(exported).holds(backend):
@@ -351,7 +351,7 @@ def test_inference_works_without_the_training_libraries(tmp_path, exported):
     ran = run_without_training(ASKED, exported, texts, out)
     assert ran.returncode == 0, ran.stderr
     assert len(columns_of(out)) == 31 and "30 predictions by onnx" in ran.stderr
-    assert f"is not installed; {install_command('cpu')}" in ran.stdout
+    assert f"is not installed; {install_command(training_extra())}" in ran.stdout
 
 
 def test_commands_that_train_name_the_extra_they_need():
@@ -370,7 +370,7 @@ def test_commands_that_train_name_the_extra_they_need():
     codes = dict(re.findall(r"^# (.+)$(?:\n.*)*?\n(\d+)$", ran.stdout, re.M))
     assert codes == {**dict.fromkeys(refused, "2"), **dict.fromkeys(helped, "0")}
     lines = ran.stderr.splitlines()
-    message = rf"error: \w+ is not installed; {re.escape(install_command('cpu'))}"
+    message = rf"error: \w+ is not installed; {re.escape(install_command(training_extra()))}"
     assert len(lines) == len(refused) and all(re.fullmatch(message, line) for line in lines), lines
 
 

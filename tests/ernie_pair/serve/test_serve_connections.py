@@ -115,7 +115,7 @@ def is_closed(connection, within):
     try:
         while connection.recv(1000):
             pass
-    except socket.timeout:
+    except TimeoutError:
         return False
     except ConnectionError:
         pass

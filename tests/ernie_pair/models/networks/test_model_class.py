@@ -175,7 +175,7 @@ def test_the_commands_train_predict_and_export_a_custom_class(here):
     export_pair(ExportConfig(str(best), str(here / "ship"), model_class=NAME))  # which checks parity
 
 
-@pytest.mark.skipif(series_of(paddle_version()) > (2, 6), reason="Paddle 3 makes a graph of it")
+@pytest.mark.skipif(series_of(paddle_version()) > (2, 6), reason="Paddle 3.3 makes a graph of it")
 def test_export_refuses_a_class_without_a_static_graph(here):
     _, best = trained(here, model_class="own_models:Plain", max_steps=1)
     ship = ExportConfig(str(best), str(here / "ship"), model_class="own_models:Plain")

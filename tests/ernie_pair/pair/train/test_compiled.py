@@ -9,15 +9,10 @@ from tiny_pair_job import run, same, tiny_config, tiny_job, weights, write_files
 from data_tools.files.errors import InputError
 from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.train import train_pair as compiled
 from ernie_pair.pair.train.train_pair import compile_forward, why_not_compiled
-from ernie_pair.runtime.paddle_version import why_programs_do_not_train
 from ernie_pair.train.recompute import freeze
 
 PLAIN = {"kernels": "plain"}
-needs_training = pytest.mark.skipif(
-    bool(why_programs_do_not_train()), reason="this Paddle trains no program of the kind that it builds"
-)
 WAYS = {
     "dropout": {},
     "no dropout": {"dropout": 0.0},
@@ -38,7 +33,6 @@ def folder(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("tiny"))
 
 
-@needs_training
 @pytest.mark.parametrize("way", WAYS)
 def test_a_program_is_bit_identical_to_the_dynamic_graph(folder, way):
     """Over steps with several sequence lengths, and an evaluation in between."""
@@ -53,7 +47,6 @@ def test_a_program_is_bit_identical_to_the_dynamic_graph(folder, way):
     assert len(lengths) > 1
 
 
-@needs_training
 def test_frozen_layers_stay_frozen_in_a_program(folder):
     def prepare(model):
         freeze(model, tiny_config(folder, freeze_layers=1))
@@ -125,14 +118,6 @@ def test_fused_kernels_cannot_be_compiled(folder):
         tiny_job(folder, to_static=True)
 
 
-def test_no_compilation_if_paddle_cannot_train_programs(folder, monkeypatch):
-    monkeypatch.setattr(compiled, "why_programs_do_not_train", lambda: "Paddle 3.1.1 cannot")
-    with pytest.raises(InputError, match="to_static=True: Paddle 3.1.1 cannot; leave it out"):
-        compile_forward(settings(), model_of(folder), 1)
-    assert compile_forward(settings(to_static="auto"), model_of(folder), 1) is None
-
-
-@needs_training
 @pytest.mark.parametrize(
     "asked, device, is_compiled", [("auto", "gpu", 1), (False, "gpu", 0), (True, "cpu", 1)]
 )

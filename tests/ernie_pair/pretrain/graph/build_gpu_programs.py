@@ -7,7 +7,7 @@ import json
 import sys
 from collections import Counter
 
-from gpu_program import build, name_of, ops_of, pretend_processes, start
+from gpu_program import build, ops_of, pretend_processes, start
 
 PROCESSES = int(sys.argv[1])
 pretend_processes(PROCESSES)
@@ -48,7 +48,7 @@ FUSED = {  # a build for CPUs does not know all of these ops
 
 
 def counts(flags):
-    ops = [name_of(op) for _, op in ops_of(build(PROCESSES, **flags).main)]
+    ops = [op.type for _, op in ops_of(build(PROCESSES, **flags).main)]
     return {"all": len(ops), **dict(sorted(Counter(op for op in ops if op in WATCHED).items()))}
 
 

@@ -124,7 +124,7 @@ def test_links_are_updated_for_other_packages_and_builds(packages, monkeypatch):
     assert set(unmade_links(build)) == {*LINKS, "libcublas.so", "libcublas.so.12"}
     link_cuda(LinkCudaConfig())
     assert set(links_in(packages)) == {"libcublas.so", "libcublas.so.12"} and not unmade_links(build)
-    for facts in (("3.1.1", "12.6", True), ("2.6.2", "", False)):
+    for facts in (("3.3.1", "12.6", True), ("2.6.2", "", False)):
         build = use(monkeypatch, Build(*facts, packages / "paddle"))
         assert wanted_links(build) == {}
         link_cuda(LinkCudaConfig())
@@ -190,7 +190,7 @@ def test_starting_without_links_names_the_link_command(packages, monkeypatch):
 
 def test_starting_without_the_right_links_is_refused(packages):
     link_cuda(LinkCudaConfig())
-    build = Build("3.1.1", "12.6", True, packages / "paddle")
-    with pytest.raises(InputError, match="are not those of Paddle 3.1.1; run ernie-pair doctor --link_cuda"):
+    build = Build("3.3.1", "12.6", True, packages / "paddle")
+    with pytest.raises(InputError, match="are not those of Paddle 3.3.1; run ernie-pair doctor --link_cuda"):
         cuda_links.refuse_missing_libraries(build, 1)
     cuda_links.refuse_missing_libraries(build._replace(folder=Path("/no/such")), 1)

@@ -24,7 +24,7 @@ from ernie_pair.runtime.paddle_patches import core_settings
 from ernie_pair.runtime.processes.world import World
 
 PYPI = Build("2.6.2", "11.8", False, cards.__file__)
-OTHERS = (PYPI._replace(cuda="12.0"), PYPI._replace(version="3.1.1"), None)
+OTHERS = (PYPI._replace(cuda="12.0"), PYPI._replace(version="3.3.1"), None)
 A100, V100 = Card(0, "NVIDIA A100", (8, 0)), Card(0, "Tesla V100", (7, 0))
 P40 = Card(0, "Tesla P40", (6, 1))
 
@@ -50,7 +50,7 @@ def test_the_pypi_build_runs_on_these_compute_capabilities(machine):
         assert choose_card(0).capability == capability
 
 
-POST_120 = r"2\.6\.2\.post120 from https://www\.paddlepaddle\.org\.cn/packages/stable/cu120/, or Paddle 3"
+POST_120 = r"2\.6\.2\.post120 from https://www\.paddlepaddle\.org\.cn/packages/stable/cu120/, or Paddle 3\.3"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ POST_120 = r"2\.6\.2\.post120 from https://www\.paddlepaddle\.org\.cn/packages/s
         ((6, 0), "use another GPU"),
         ((5, 2), "use another GPU"),
         ((9, 0), POST_120),
-        ((10, 0), r"install Paddle 3 \(paddlepaddle-gpu from https://www.paddlepaddle.org.cn/"),
-        ((12, 0), "install Paddle 3 "),
+        ((10, 0), r"install Paddle 3\.3 \(paddlepaddle-gpu from https://www.paddlepaddle.org.cn/"),
+        ((12, 0), "install Paddle 3.3 "),
     ],
 )
 def test_unsupported_gpus_are_refused_with_a_remedy(machine, capability, cure):
