@@ -1,12 +1,12 @@
 """Checkpoints as others write them: Paddle's own save functions on a static ERNIE of random weights."""
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Dict
 
 import numpy as np
 import paddle
-from paddle.distributed import io as paddle_io
 
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
@@ -34,7 +34,7 @@ def write_checkpoints(model_folder: Path, output: Path) -> Dict[str, np.ndarray]
             for file in ("vocab.txt", "config.json"):
                 shutil.copyfile(model_folder / file, output / name / file)
         paddle.static.save(main, str(output / "pickled" / "static_vars"))
-        paddle_io.save_persistables(executor, str(output / "single" / "static_vars"), main)
+        _save_each(output / "pickled", scope, output / "single" / "static_vars")
     paddle.disable_static()
     return weights
 
@@ -55,3 +55,12 @@ def _random_weights(model, scope, executor) -> Dict[str, np.ndarray]:
             weights[name] = rng.normal(0, 0.2, parameter.shape).astype(np.float32)
             scope.find_var(parameter.name).get_tensor().set(weights[name], executor.place)
     return weights
+
+
+def _save_each(pickled: Path, scope, folder: Path) -> None:
+    """Write what ``pickled`` has as the recipe's `save_persistables` did, which programs of Paddle 3.3 lack."""
+    folder.mkdir()
+    for suffix in ("pdparams", "pdopt"):
+        for name in pickle.loads((pickled / f"static_vars.{suffix}").read_bytes()):
+            tensor = scope.find_var(name).get_tensor()
+            paddle.save(tensor, str(folder / name), use_binary_format=True)
