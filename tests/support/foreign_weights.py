@@ -58,7 +58,7 @@ def _random_weights(model, scope, executor) -> Dict[str, np.ndarray]:
 
 
 def _save_each(pickled: Path, scope, folder: Path) -> None:
-    """Write what ``pickled`` has as the recipe's `save_persistables` did, which programs of Paddle 3.3 lack."""
+    """Write what ``pickled`` has as `save_persistables` does, which takes no program of Paddle 3.3."""
     folder.mkdir()
     for suffix in ("pdparams", "pdopt"):
         for name in pickle.loads((pickled / f"static_vars.{suffix}").read_bytes()):

@@ -11,7 +11,7 @@ from shutil import copytree
 import numpy as np
 import pytest
 from children import python
-from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
+from tiny_ship import MAX_SEQ_LEN, PADDLE, logits_of_trained, random_texts, ship, write_trained
 from without_training import WITHOUT_TRAINING
 
 import ernie_pair
@@ -235,7 +235,7 @@ def test_a_missing_library_error_says_how_to_install_it(exported, monkeypatch, l
 
 
 def test_a_format_that_was_not_exported_is_refused(exported):
-    paddle_only = replace(read_exported(exported), files={"model.pdmodel": "", "model.pdiparams": ""})
+    paddle_only = replace(read_exported(exported), files=dict.fromkeys(PADDLE, ""))
     with pytest.raises(InputError, match="holds no model for onnx; pass backend paddle"):
         backends.open_backend(paddle_only, "onnx", 1)
     with pytest.raises(CheckpointError, match="holds no model; export it again"):
@@ -244,7 +244,7 @@ def test_a_format_that_was_not_exported_is_refused(exported):
 
 @pytest.mark.parametrize(
     "name",
-    ["model.pdmodel", "model.pdiparams", "model.onnx", "vocab.txt", "config.json", "tokenizer_config.json"],
+    [*sorted(PADDLE), "model.onnx", "vocab.txt", "config.json", "tokenizer_config.json"],
 )
 @pytest.mark.parametrize("damage", ["changed", "lost"])
 def test_a_changed_or_missing_exported_file_is_refused(tmp_path, exported, name, damage):
