@@ -5,7 +5,7 @@ the operators below, each a node or a few of ONNX.
 """
 
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 import paddle
@@ -44,7 +44,8 @@ def onnx_of_program(prefix: Path, opset: int):
     graph = _Graph(arrays)
     for op in operators:
         graph.translate(_Operator(op))
-    content = helper.make_graph(graph.nodes, "model", graph.inputs, graph.outputs, graph.initializers)
+    nodes, initializers = graph.used()
+    content = helper.make_graph(nodes, "model", graph.inputs, graph.outputs, initializers)
     # The version of the file, not of its operators: that of this opset, which older ONNX Runtimes read too.
     version = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
     opsets = [helper.make_opsetid("", opset)]
@@ -91,6 +92,15 @@ class _Graph:
             self._names[op.outputs[0].id] = self.add(SAME[op.name], *self.names_of(op))
         else:
             self._names[op.outputs[0].id] = TRANSLATIONS[op.name](self, op)
+
+    def used(self) -> Tuple[List[Any], List[Any]]:
+        """Return the nodes and initializers that an output depends on; of others ONNX Runtime warns."""
+        wanted, nodes = {output.name for output in self.outputs}, []
+        for node in reversed(self.nodes):
+            if node.output[0] in wanted:
+                wanted.update(node.input)
+                nodes.append(node)
+        return nodes[::-1], [tensor for tensor in self.initializers if tensor.name in wanted]
 
     def add(self, kind: str, *inputs: str, **attributes) -> str:
         """Add a node of one output, and return the name of that."""
@@ -155,6 +165,10 @@ class _Graph:
         array = np.broadcast_to(np.asarray(op["value"], _numpy_type(op["dtype"])), shape)
         self._constants[op.outputs[0].id] = np.ascontiguousarray(array).reshape(shape)
 
+    def _assign_value(self, op: _Operator) -> None:
+        array = np.array(op["values"], _numpy_type(op["dtype"])).reshape(op["shape"])
+        self._constants[op.outputs[0].id] = array
+
     def _combine(self, op: _Operator) -> None:
         self._lists[op.outputs[0].id] = list(op.inputs)
 
@@ -171,6 +185,7 @@ OF_GRAPH: Dict[str, Callable[[_Graph, _Operator], None]] = {
     "builtin.parameter": _Graph._parameter,
     "builtin.combine": _Graph._combine,
     "builtin.shadow_output": _Graph._output,
+    "assign_value_": _Graph._assign_value,
     "data": _Graph._data,
     "full": _Graph._full,
     "full_int_array": _Graph._full,
