@@ -81,7 +81,7 @@ class _Graph:
         self.initializers: List[Any] = []
         self._names: Dict[str, str] = {}  # of values
         self._constants: Dict[str, np.ndarray] = {}  # values that are known: shapes, axes, factors
-        self._lists: Dict[str, List[Any]] = {}  # values that are lists of values
+        self.lists: Dict[str, List[Any]] = {}  # values that are lists of values
         self._written: Dict[bytes, str] = {}  # constants that are among the initializers
 
     def translate(self, op: _Operator) -> None:
@@ -118,7 +118,7 @@ class _Graph:
         """Return the name of a value; a known one or a list becomes a tensor of the graph first."""
         if value.id in self._constants:
             return self.constant(self._constants[value.id])
-        if value.id in self._lists:
+        if value.id in self.lists:
             return self.add("Concat", *self.unsqueezed(value, 0), axis=0)
         return self._names[value.id]
 
@@ -138,7 +138,7 @@ class _Graph:
 
     def whole(self, value) -> str:
         """Return the name of a value, of int64."""
-        is_whole = value.id in self._lists or str(value.dtype).endswith("int64")
+        is_whole = value.id in self.lists or str(value.dtype).endswith("int64")
         return self.name(value) if is_whole else self.cast(self.name(value), np.int64)
 
     def cast(self, name: str, dtype) -> str:
@@ -148,7 +148,7 @@ class _Graph:
     def unsqueezed(self, values, axis: int) -> List[str]:
         """Return the names of the values of a list, each with a new axis."""
         axes = self.constant(np.array([axis]))
-        return [self.add("Unsqueeze", self.name(value), axes) for value in self._lists[values.id]]
+        return [self.add("Unsqueeze", self.name(value), axes) for value in self.lists[values.id]]
 
     def _weight(self, name: str, array: np.ndarray) -> str:
         from onnx import numpy_helper
@@ -156,39 +156,39 @@ class _Graph:
         self.initializers.append(numpy_helper.from_array(array, name))
         return name
 
-    def _parameter(self, op: _Operator) -> None:
+    def take_parameter(self, op: _Operator) -> None:
         name = op["parameter_name"]
         self._names[op.outputs[0].id] = self._weight(name, self.arrays[name])
 
-    def _full(self, op: _Operator) -> None:
+    def take_full(self, op: _Operator) -> None:
         shape = op.attributes.get("shape", [len(np.atleast_1d(op["value"]))])
         array = np.broadcast_to(np.asarray(op["value"], _numpy_type(op["dtype"])), shape)
         self._constants[op.outputs[0].id] = np.ascontiguousarray(array).reshape(shape)
 
-    def _assign_value(self, op: _Operator) -> None:
+    def take_assign_value(self, op: _Operator) -> None:
         array = np.array(op["values"], _numpy_type(op["dtype"])).reshape(op["shape"])
         self._constants[op.outputs[0].id] = array
 
-    def _combine(self, op: _Operator) -> None:
-        self._lists[op.outputs[0].id] = list(op.inputs)
+    def take_combine(self, op: _Operator) -> None:
+        self.lists[op.outputs[0].id] = list(op.inputs)
 
-    def _data(self, op: _Operator) -> None:
+    def take_data(self, op: _Operator) -> None:
         self._names[op.outputs[0].id] = op["name"]
         self.inputs.append(_end(op["name"], op.outputs[0]))
 
-    def _output(self, op: _Operator) -> None:
+    def give_output(self, op: _Operator) -> None:
         value = op.inputs[0]
         self.outputs.append(_end(self.name(value), value))
 
 
 OF_GRAPH: Dict[str, Callable[[_Graph, _Operator], None]] = {
-    "builtin.parameter": _Graph._parameter,
-    "builtin.combine": _Graph._combine,
-    "builtin.shadow_output": _Graph._output,
-    "assign_value_": _Graph._assign_value,
-    "data": _Graph._data,
-    "full": _Graph._full,
-    "full_int_array": _Graph._full,
+    "builtin.parameter": _Graph.take_parameter,
+    "builtin.combine": _Graph.take_combine,
+    "builtin.shadow_output": _Graph.give_output,
+    "assign_value_": _Graph.take_assign_value,
+    "data": _Graph.take_data,
+    "full": _Graph.take_full,
+    "full_int_array": _Graph.take_full,
 }
 
 
@@ -380,7 +380,7 @@ def _slice(graph: _Graph, op: _Operator) -> str:
 
 
 def _concat(graph: _Graph, op: _Operator) -> str:
-    parts = [graph.name(value) for value in graph._lists[op.inputs[0].id]]
+    parts = [graph.name(value) for value in graph.lists[op.inputs[0].id]]
     return graph.add("Concat", *parts, axis=int(graph.known(op, 1).item()))
 
 
