@@ -46,9 +46,8 @@ def onnx_of_program(prefix: Path, opset: int):
         graph.translate(_Operator(op))
     nodes, initializers = graph.used()
     content = helper.make_graph(nodes, "model", graph.inputs, graph.outputs, initializers)
-    # The version of the file, not of its operators: that of this opset, which older ONNX Runtimes read too.
-    version = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
     opsets = [helper.make_opsetid("", opset)]
+    version = helper.find_min_ir_version_for(opsets)  # of the file: the oldest, for older ONNX Runtimes
     return helper.make_model(content, opset_imports=opsets, ir_version=version)
 
 
