@@ -14,6 +14,9 @@ from ernie_pair.launcher import ports_not_given_by_chance
 # For the tests that start Paddle's launcher itself, side by side with others that open ports.
 os.environ.setdefault("PORT_RANGE", ports_not_given_by_chance())
 
+# Ray 2.60 gives a cluster a token of this user as soon as it finds one, and connects without it.
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+
 # A background shell ignores both, and what it starts inherits that; a handler is not inherited.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:

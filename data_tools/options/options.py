@@ -4,6 +4,7 @@ A class of options derives from `Options`, which checks every value, wherever it
 flags or a call from Python. `cli` turns such a class into a command line.
 """
 
+import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -368,7 +369,7 @@ def checked(value, hint, where: str) -> object:
             return value
     elif kind is int and isinstance(value, Integral):
         return int(value)
-    elif kind is float and isinstance(value, Real) and -sys.float_info.max <= value <= sys.float_info.max:  # type: ignore[operator]
+    elif kind is float and _fits_float(value):
         return float(value)
     elif kind is str and isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
@@ -376,6 +377,14 @@ def checked(value, hint, where: str) -> object:
         return value
     text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     raise InputError(f"{where} takes {kind_of(hint)}, not {text}; correct it")
+
+
+def _fits_float(value) -> bool:
+    """Return whether ``value`` is a number other than nan and infinity, and within the range of a float."""
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # a whole number or fraction above it
+        return False
 
 
 def kind_of(hint) -> str:

@@ -22,8 +22,8 @@ from tokenizers.models import WordPiece as WordCutter
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import InputError
-from data_tools.files.installation import import_optional
 from data_tools.files.json_file import read_json_object, shown
+from data_tools.text.sentence_pieces import read_sentence_pieces
 from data_tools.text.wordpiece import (
     CONTINUATION,
     CONTROL_TOKENS,
@@ -328,19 +328,19 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
 
     Its ids are those of sentencepiece plus one, behind <s>, <pad>, </s>, <unk>; <mask> is the last.
     """
-    proto = import_optional("sentencepiece.sentencepiece_model_pb2", "cpu").ModelProto()
+    content = path.read_bytes()
     try:
-        proto.ParseFromString(path.read_bytes())
-        pieces = [(piece.piece, piece.score) for piece in proto.pieces]
-        is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM and len(pieces) > 3
+        model = read_sentence_pieces(content)
+    except InputError:
+        raise
     except Exception as error:  # of protobuf, which has its own
         raise InputError(f"{path}: no model of sentencepiece ({type(error).__name__}); {CURE}") from None
-    if not is_unigram:
+    if not model.is_unigram or len(model.pieces) <= 3:
         raise InputError(f"{path}: no Unigram model of sentencepiece; take a model that has {FAST_TOKENIZER}")
     first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
-    made = Tokenizer(Unigram([*first, *pieces[3:], ("<mask>", 0.0)], unk_id=3))
-    if proto.normalizer_spec.precompiled_charsmap:
-        made.normalizer = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+    made = Tokenizer(Unigram([*first, *model.pieces[3:], ("<mask>", 0.0)], unk_id=3))
+    if model.charsmap:
+        made.normalizer = normalizers.Precompiled(model.charsmap)
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always")]
     )

@@ -77,7 +77,7 @@ def why_parts_unfit(layer) -> str:
     if layer.normalize_before:
         return "the fused kernels do not support pre-norm layers"
     if not activation_of(layer):
-        name = getattr(layer.activation, "__name__", "this activation")
+        name = getattr(layer.activation, "__name__", "this activation").lstrip("_")  # Paddle 3.3 has `_tanh`
         return f"the fused kernels support gelu and relu, not {name}"
     parts = [("self_attn", attention, nn.MultiHeadAttention)]
     parts += [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]

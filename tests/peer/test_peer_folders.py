@@ -172,7 +172,7 @@ def test_a_published_model_with_other_modules(newest, minilm, tmp_path, modes, i
 
 
 def test_a_published_model_is_exported(newest, minilm, tmp_path):
-    pytest.importorskip("paddle2onnx")
+    pytest.importorskip("onnxruntime")
     export_embedding(ExportEmbeddingConfig(str(minilm), str(tmp_path / "x")))
     exported = open_embedder(tmp_path / "x")
     compare(newest, minilm, sentences(20), exported, OF_OURS)

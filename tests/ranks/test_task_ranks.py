@@ -12,6 +12,7 @@ from paddle import nn
 from run_files import events
 from tiny_distill import distill_config, write_teacher
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
+from tiny_ship import PROGRAM
 from tiny_targets import target_config
 
 from ernie_pair import (
@@ -231,7 +232,7 @@ def test_a_layer_on_two_ranks_ends_as_on_one(files, kind):
         assert difference(files / "one", files / "two", f"model_last/{name}") < BOUND
     saved = [read_weights(files / out / "saved" / "model_state.pdparams") for out in ("one", "two")]
     assert saved[0].keys() == saved[1].keys()
-    assert (files / "two" / "ship" / "model.pdmodel").is_file()
+    assert (files / "two" / "ship" / PROGRAM).is_file()
 
 
 def test_batch_norm_on_two_ranks_is_refused_by_name(files):

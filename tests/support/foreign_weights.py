@@ -1,16 +1,15 @@
 """Checkpoints as others write them: Paddle's own save functions on a static ERNIE of random weights."""
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Dict
 
 import numpy as np
 import paddle
-from paddle.distributed import io as paddle_io
 
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
 
@@ -35,14 +34,7 @@ def write_checkpoints(model_folder: Path, output: Path) -> Dict[str, np.ndarray]
             for file in ("vocab.txt", "config.json"):
                 shutil.copyfile(model_folder / file, output / name / file)
         paddle.static.save(main, str(output / "pickled" / "static_vars"))
-        single = output / "single" / "static_vars"
-        if builds_pir():  # which has no function for the files of one variable each, but their writer
-            single.mkdir()
-            for parameter in model.parameters():
-                tensor = scope.find_var(parameter.name).get_tensor()
-                paddle.base.core.save_func(tensor, parameter.name, str(single / parameter.name), True, False)
-        else:
-            paddle_io.save_persistables(executor, str(single), main)
+        _save_each(output / "pickled", scope, output / "single" / "static_vars")
     paddle.disable_static()
     return weights
 
@@ -63,3 +55,12 @@ def _random_weights(model, scope, executor) -> Dict[str, np.ndarray]:
             weights[name] = rng.normal(0, 0.2, parameter.shape).astype(np.float32)
             scope.find_var(parameter.name).get_tensor().set(weights[name], executor.place)
     return weights
+
+
+def _save_each(pickled: Path, scope, folder: Path) -> None:
+    """Write what ``pickled`` has as `save_persistables` does, which takes no program of Paddle 3.3."""
+    folder.mkdir()
+    for suffix in ("pdparams", "pdopt"):
+        for name in pickle.loads((pickled / f"static_vars.{suffix}").read_bytes()):
+            tensor = scope.find_var(name).get_tensor()
+            paddle.save(tensor, str(folder / name), use_binary_format=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import List, Tuple
 
 import numpy as np
+import paddle
 from tiny_pair import CHARACTERS, write_model
 
 from data_tools.text.wordpiece import WordPiece
@@ -15,6 +16,9 @@ from ernie_pair.score.export.export_pair import ExportConfig, export_pair
 from ernie_pair.train.process_group import ProcessGroup
 
 MAX_SEQ_LEN = 40
+# What Paddle's own format is called.
+PROGRAM = "model.pdmodel" if paddle.__version__.startswith("2.") else "model.json"
+PADDLE = {PROGRAM, "model.pdiparams"}
 
 
 def write_trained(folder: Path, family: str = "ernie", **changes) -> Path:

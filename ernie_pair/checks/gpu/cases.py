@@ -43,7 +43,7 @@ PRECISIONS: Dict[str, Tuple[Flags, str]] = {  # name: (flags, type)
     "bf16 O1": (BF16, "bfloat16"),
     "bf16 O2": ({**BF16, **O2}, "bfloat16"),
 }
-HAS_ONNX = all(map(find_spec, ("paddle2onnx", "onnxruntime")))  # to export to it, and to run that
+HAS_ONNX = all(map(find_spec, ("onnx", "onnxruntime")))  # to export to it, and to run that
 
 
 class Planned(NamedTuple):

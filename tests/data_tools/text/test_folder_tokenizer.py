@@ -1,3 +1,4 @@
+import io
 import json
 
 import numpy as np
@@ -148,3 +149,22 @@ def test_a_damaged_model_of_sentencepiece_is_refused(tmp_path, content):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
     with pytest.raises(InputError, match="sentencepiece"):
         open_folder_tokenizer(tmp_path / "sentencepiece.bpe.model", "xlm-roberta")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_the_pieces_of_sentencepiece_are_read_and_cut_alike(tmp_path, kind):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    lines = ["".join(row) for row in np.random.default_rng(0).choice(list("今天气好 ab"), (300, 12))]
+    path, written = tmp_path / "sentencepiece.bpe.model", io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=written, vocab_size=40, model_type=kind, minloglevel=2
+    )
+    path.write_bytes(written.getvalue())
+    if kind == "bpe":
+        with pytest.raises(InputError, match="no Unigram model of sentencepiece"):
+            open_folder_tokenizer(path, "xlm-roberta")
+        return
+    theirs, ours = sentencepiece.SentencePieceProcessor(str(path)), open_folder_tokenizer(path, "xlm-roberta")
+    for line in [*lines[:50], "Ａｂ　①天", "x今"]:  # full width: normalized
+        ids = [piece + 1 if piece else 3 for piece in theirs.encode(" ".join(line.split()))]
+        assert ours.encode(line) == ids

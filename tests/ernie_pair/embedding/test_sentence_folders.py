@@ -246,7 +246,7 @@ def test_an_evaluation_asks_with_the_prompt_of_queries(asked, tmp_path):
     ],
 )
 def test_an_exported_model_computes_the_same(tmp_path, pooling, steps):
-    pytest.importorskip("paddle2onnx")
+    pytest.importorskip("onnxruntime")
     folder = write_sentence(tmp_path / "m", pooling, steps, prompts=PROMPTS)
     export_embedding(ExportEmbeddingConfig(str(folder), str(tmp_path / "x")))
     ours, exported = open_embedder(folder), open_embedder(tmp_path / "x")

@@ -1,17 +1,18 @@
 """Exported models on a GPU: the settings given to the libraries, and every refusal; needs no GPU."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import paddle
 import pytest
-from tiny_ship import ship, write_trained
+from tiny_ship import PROGRAM, ship, write_trained
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference import backends
 from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, MOST_GPU_TOKENS
-from ernie_pair.inference.exported_model import FILES_OF, read_exported
+from ernie_pair.inference.exported_model import FILES_OF, ExportedModel, read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.world import World
@@ -83,8 +84,8 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def exported(folder, monkeypatch):
     """A model that holds every format; none of its files is opened here."""
-    held = {name: "" for files in FILES_OF.values() for name in files}
-    monkeypatch.setattr("ernie_pair.inference.exported_model.ExportedModel.file", lambda self, name: name)
+    held = {name: "" for forms in FILES_OF.values() for name in forms[0]}
+    monkeypatch.setattr(ExportedModel, "file", lambda self, name: Path(name))
     return replace(read_exported(folder), files=held)
 
 
@@ -128,7 +129,7 @@ def test_paddle_inference_settings_for_the_cpu_are_unchanged(libraries, exported
 def test_the_installed_paddle_accepts_the_settings(folder):
     """The names and arguments exist in the installed Paddle, even in a CPU build."""
     for precision in ("fp32", "fp16", "bf16"):
-        config = paddle.inference.Config(*(str(folder / name) for name in FILES_OF["paddle"]))
+        config = paddle.inference.Config(*(str(folder / name) for name in (PROGRAM, "model.pdiparams")))
         kind = getattr(paddle.inference.PrecisionType, backends.PRECISION_TYPES[precision])
         config.enable_use_gpu(FIRST_POOL_MB, 0, kind)
         assert config.use_gpu() == paddle.is_compiled_with_cuda()

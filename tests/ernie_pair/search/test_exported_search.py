@@ -14,7 +14,7 @@ from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.searcher import PairSearcher
 
-for library in ("faiss", "onnxruntime", "paddle2onnx"):
+for library in ("faiss", "onnxruntime"):
     pytest.importorskip(library)
 
 SEARCHED = """

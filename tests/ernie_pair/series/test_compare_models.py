@@ -18,7 +18,6 @@ from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.series.compare_models import CompareModelsConfig, compare_models
 
 pytest.importorskip("onnxruntime")
-pytest.importorskip("paddle2onnx")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from ernie_pair.score.embeddings import export_embedding as exporting
 from ernie_pair.score.embeddings.evaluate_embedding import evaluate_embedding
 from ernie_pair.score.embeddings.export_embedding import export_embedding
 
-pytest.importorskip("paddle2onnx")
 pytest.importorskip("onnxruntime")
 
 TEXTS = ["今天气很好", "我", "", "你她它" * 30]

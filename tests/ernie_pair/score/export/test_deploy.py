@@ -13,7 +13,7 @@ from shutil import copytree
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from places import ROOT
-from tiny_ship import MAX_SEQ_LEN, ship, write_trained
+from tiny_ship import MAX_SEQ_LEN, PADDLE, ship, write_trained
 from waiting import until
 
 from data_tools.files.atomic_files import CONFIG_YAML
@@ -146,8 +146,7 @@ def test_the_dockerfile_copies_only_files_of_the_export(exported):
         assert all("/" not in source and (exported / source).is_file() for source in sources)
     (wheel, into), (*model_files, model) = copies
     manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
-    paddle = {"model.pdmodel", "model.pdiparams"}
-    assert set(model_files) == {"export.json", *manifest["files"]} - paddle
+    assert set(model_files) == {"export.json", *manifest["files"]} - PADDLE
     assert f'"{into}{wheel}[predict,serve]"' in by_name["RUN"]
     assert by_name["FROM"] == "python:3.10-slim"  # the wheel's Python version
     assert f"--uid {by_name['USER']} " in by_name["RUN"] and int(by_name["USER"]) > 0

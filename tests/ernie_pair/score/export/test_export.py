@@ -4,13 +4,16 @@ import hashlib
 import json
 import math
 import re
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from shutil import copytree
+from types import ModuleType
 
 import paddle
 import pytest
 from run_files import files_of
-from tiny_ship import MAX_SEQ_LEN, ship, write_trained
+from tiny_ship import MAX_SEQ_LEN, PADDLE, PROGRAM, ship, write_trained
 
 from data_tools.files.atomic_files import own_name
 from data_tools.files.errors import CheckpointError, InputError
@@ -19,11 +22,11 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.score.export import export_pair as export
 from ernie_pair.score.export import formats as export_formats
+from ernie_pair.score.export import pir_onnx
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
 
 COMMON = {"config.json", "vocab.txt", "tokenizer_config.json", "export.json", "README.md"}
 UNHASHED = ("export.json", "README.md")
-PADDLE = {"model.pdmodel", "model.pdiparams"}
 
 
 class Killed(BaseException):
@@ -99,7 +102,7 @@ def test_an_export_that_differs_from_the_model_is_rejected(tmp_path, model, monk
 
     def write_other(trained, folder):
         trained.classifier.bias.set_value(trained.classifier.bias + bias)
-        write_paddle(trained, folder)
+        return write_paddle(trained, folder)
 
     monkeypatch.setattr(export, "write_paddle", write_other)
     with pytest.raises(CheckpointError, match=f"the paddle model differs from the trained one {reason}"):
@@ -199,15 +202,28 @@ def test_a_killed_export_leaves_the_previous_one_intact(tmp_path, model, earlier
 def test_leftovers_of_a_killed_export_are_removed(tmp_path, model):
     left = tmp_path / own_name(".tmp-ship")
     left.mkdir()
-    (left / "model.pdmodel").write_text("half")
+    (left / PROGRAM).write_text("half")
     assert set(files_of(ship(model, tmp_path / "ship"))) == COMMON | PADDLE
     assert [path.name for path in tmp_path.iterdir()] == ["ship"]
 
 
 def test_a_model_that_onnx_cannot_express_is_refused(tmp_path, model, monkeypatch):
     pytest.importorskip("onnxruntime")
-    paddle2onnx = export_formats.import_optional("paddle2onnx", "onnx")
-    monkeypatch.setattr(paddle2onnx, "export", lambda *given, **named: b"")
+    converter = ModuleType("paddle2onnx")
+    converter.__spec__ = ModuleSpec("paddle2onnx", None)
+    converter.export = lambda *given, **named: b""
+    monkeypatch.setitem(sys.modules, "paddle2onnx", converter)
+    monkeypatch.delitem(pir_onnx.TRANSLATIONS, "softmax")
     with pytest.raises(InputError, match="cannot express this model in ONNX; pass format paddle"):
+        ship(model, tmp_path / "ship", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(PROGRAM == "model.pdmodel", reason="Paddle 2.6's programs are translated by paddle2onnx")
+def test_an_operator_without_a_translation_is_named(tmp_path, model, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(export_formats, "find_spec", lambda name: None)
+    monkeypatch.delitem(pir_onnx.TRANSLATIONS, "softmax")
+    with pytest.raises(InputError, match="^no translation to ONNX of softmax in .*; pass format paddle, or "):
         ship(model, tmp_path / "ship", "onnx")
     assert not list(tmp_path.iterdir())

@@ -99,6 +99,7 @@ def test_every_matmul_weight_is_int8(exported):
 
     before, after = (onnx.load(str(exported / FILES[name])).graph for name in (FLOAT, INT8))
     constants = {node.output[0] for node in before.node if node.op_type == "Constant"}
+    constants |= {tensor.name for tensor in before.initializer}
     weighted = [node for node in before.node if node.op_type == "MatMul" and node.input[1] in constants]
     types = {tensor.name: tensor.data_type for tensor in after.initializer}
     products = [node for node in after.node if node.op_type == "MatMulInteger"]
