@@ -113,7 +113,7 @@ class DataParallel:
 
 
 def squares_of(gradients: Iterable) -> Squares:
-    """Return the sum of the squares of all gradients, added up in float32, [1]; None is no gradient.
+    """Return the sum of the squares of all gradients, added up in float32, []; None is no gradient.
 
     0.0 where there is none.
     """
@@ -121,7 +121,7 @@ def squares_of(gradients: Iterable) -> Squares:
     wide = [
         gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in known
     ]
-    return paddle.add_n(list(map(squared_norm, wide))) if wide else 0.0
+    return paddle.add_n(list(map(squared_norm, wide))).reshape([]) if wide else 0.0
 
 
 PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"

@@ -216,8 +216,9 @@ def test_a_script_has_words_that_could_be_flags_of_the_launcher(tmp_path):
 
 def test_the_launcher_itself_prints_nothing_by_default(tmp_path):
     (tmp_path / "speaks.py").write_text(SPEAKS)
-    done = launch(tmp_path, "--nproc_per_node", "2", "speaks.py")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "rank 0\n", "")
+    for machines in ([], ["--ips", "127.0.0.1"]):
+        done = launch(tmp_path, *machines, "--nproc_per_node", "2", "speaks.py")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "rank 0\n", "")
     asked = launch(tmp_path, "--nproc_per_node", "2", "--log_level", "INFO", "speaks.py")
     assert "rank 0\n" in asked.stdout and "Configuration" in asked.stderr and "Exit code 0" in asked.stderr
 

@@ -28,7 +28,7 @@ def average(value):
     tensor = paddle.to_tensor([value])
     if paddle.distributed.get_world_size() > 1:
         paddle.distributed.all_reduce(tensor)
-    return float(tensor) / paddle.distributed.get_world_size()
+    return tensor.item() / paddle.distributed.get_world_size()
 
 
 def loss_of_the_flags(parts, batch):

@@ -66,7 +66,7 @@ def average(value) -> float:
     tensor = paddle.to_tensor([float(value)])
     if is_launched():
         paddle.distributed.all_reduce(tensor)
-    return float(tensor) / paddle.distributed.get_world_size()
+    return tensor.item() / paddle.distributed.get_world_size()
 
 
 def adamw(rate, model):

@@ -74,7 +74,7 @@ class UserLoss(PairLoss):
         inputs = {name: to_device(array) for name, array in zip(INPUTS, arrays)}
         loss, outputs = self.compute(TrainedModel(forward, self.model), inputs)
         if not isinstance(loss, paddle.Tensor) or loss.size != 1 or loss.stop_gradient:
-            what = f"a tensor {loss.shape}" if isinstance(loss, paddle.Tensor) else type(loss).__name__
+            what = f"a tensor {list(loss.shape)}" if isinstance(loss, paddle.Tensor) else type(loss).__name__
             raise InputError(
                 f"{self.name} returned {what}, not a loss; return one number with its gradient, a tensor of "
                 "shape [] or [1]"
@@ -268,7 +268,7 @@ class TrainingParts:
         with self._pass:
             self._job.backward(loss, self._weight, self._weight_of_all)
         self._is_open = False
-        self._losses.append(loss.detach())
+        self._losses.append(loss.detach().reshape([]))
         self._backwards += 1
         if self._job.loss_scale is not None and self._backwards == self._num_micro_batches:
             self._job.parallel.unscale(self._job.loss_scale)

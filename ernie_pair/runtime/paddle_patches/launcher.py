@@ -1,12 +1,13 @@
 """Behaviours of Paddle's launcher that are turned off while it runs, and what is asked of it.
 
-Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
-`save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
-(backup_env.N.json, for lists that the kernel would not accept), `job.container.Container.__str__` (the
-environment on the console), `tail`, `_log_handler`, `_log_start_offset` and `outfile` of the same,
-`job.pod.Pod` with `stop`, `controllers.controller.ControllerBase.signal_handler`, the logger LAUNCH,
-`context.device.Device`, `context.args_envs` with `parse_args` and `ArgumentParser`, `main.launch`.
-PADDLE_LOG_LEVEL, in the environment, overrides --log_level.
+Both Paddle 2.6.2 and 3.3 need all of it. Names, all below `paddle.distributed.launch`:
+`controllers.controller.Controller` with `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log),
+`utils.process_context.ProcessContext._start` (backup_env.N.json, for lists that the kernel would not accept),
+`job.container.Container.__str__` (the environment on the console, in 3.3 only if a variable asks for it),
+`tail`, `_log_handler`, `_log_start_offset` and `outfile` of the same, `job.pod.Pod` with `stop`,
+`controllers.controller.ControllerBase.signal_handler`, the logger LAUNCH, `context.device.Device`,
+`context.args_envs` with `parse_args` and `ArgumentParser`, `main.launch`. PADDLE_LOG_LEVEL, in the
+environment, overrides --log_level.
 """
 
 import logging
@@ -23,6 +24,9 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Sequence
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
 
 TAIL_BYTES = 3000  # of the log of a process that failed
+# How lines begin that are not shown: this package ends with one of its own, and Paddle 3.3 warns that it
+# replaces --master where --ips was given and no --master.
+NO_NEWS = ("Container failed", "master is set by args")
 
 
 def keep_words_of_scripts() -> None:
@@ -170,8 +174,8 @@ def end_noted() -> Iterator[LaunchEnd]:
         end.signal = end.signal or number
         handle(controller, number, frame)
 
-    def is_news(record: logging.LogRecord) -> bool:  # more than the line that this package ends with
-        return not record.getMessage().startswith("Container failed")
+    def is_news(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(NO_NEWS)
 
     logger = logging.getLogger("LAUNCH")
     with ExitStack() as stack:

@@ -137,7 +137,12 @@ def squared_norm(gradient: paddle.Tensor) -> paddle.Tensor:
 
 
 class AnyDeviceGradScaler(paddle.amp.GradScaler):
-    """A GradScaler that the caller tells whether the gradients of a step were finite."""
+    """A GradScaler that the caller tells whether the gradients of a step were finite.
+
+    Paddle keeps the scale in shape [1] and prints it as a number, which numpy 2.5 makes of shape [] alone.
+    """
+
+    _scale: paddle.Tensor
 
     def __init__(self, **settings):
         tracer = SimpleNamespace(_expected_place=SimpleNamespace(is_gpu_place=lambda: True))
@@ -151,8 +156,10 @@ class AnyDeviceGradScaler(paddle.amp.GradScaler):
     def judge(self, is_finite: bool) -> None:
         """Let the scale grow or shrink after a step whose gradients were finite, or were not."""
         self._cache_founf_inf = self._cache_found_inf = not is_finite
+        shape, self._scale = self._scale.shape, self._scale.reshape([])
         with contextlib.redirect_stdout(io.StringIO()):  # Paddle prints each time that it shrinks
             self.update()
+        self._scale = self._scale.reshape(shape)
 
     @property
     def value(self) -> float:

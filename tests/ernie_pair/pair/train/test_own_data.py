@@ -112,7 +112,7 @@ KINDS = {
     "tensors": lambda rows, tok: [tuple(map(paddle.to_tensor, row)) for row in converted(rows, tok)],
     "DataFrame": lambda rows, tok: DataFrame(converted(rows, tok), columns=COLUMNS),
     "without token types": lambda rows, tok: [
-        {"input_ids": ids, "labels": int(label)} for ids, _, label in converted(rows, tok)
+        {"input_ids": ids, "labels": label.item()} for ids, _, label in converted(rows, tok)
     ],
 }
 COLUMNS = ["input_ids", "token_type_ids", "label"]
