@@ -29,7 +29,7 @@ SCALE, FINITE, INFINITE = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0
 
 
 class StepGuard:
-    """Skips steps whose gradient is not finite; scales the loss like `update_loss_scaling` of static programs.
+    """Skips steps whose gradient is not finite, and scales the loss as static programs do.
 
     ``plan``: of bfloat16, which needs no scale, or the one with a scale; a scale of 1 that never grows only
     skips.
@@ -85,9 +85,9 @@ def guard_of(config: PretrainConfig) -> Optional[StepGuard]:
 class DynamicUpdate:
     """The optimizer of ``parameters`` of ``model``, those that receive a gradient, in this rank of ``group``.
 
-    ``slots``: {parameter: {variable of its optimizer state: shape}}, of all ``parameters``, under the names of
-    the static programs. ``state``: those variables that this rank has. ``norm``: float32 [], of the gradient
-    of the last step, if it is clipped.
+    ``slots``: {parameter: {variable of its optimizer state: shape}}, of all ``parameters``, under the names
+    of the static programs. ``state``: those variables that this rank has. ``norm``: float32 [], of the
+    gradient of the last step, if it is clipped.
     """
 
     def __init__(
