@@ -212,7 +212,7 @@ def test_an_infinite_gradient_skips_only_its_own_update(folder, kernels):
     assert all(np.array_equal(scaled[key], skipping[key]) for key in weights_of(scaled))
 
 
-def test_dropout_differs_between_ranks_and_is_reproducible(folder):
+def test_dropout_is_reproducible_and_recompute_repeats_it(folder):
     """With recompute, whose second pass draws what the first drew, and without it."""
     layouts = {"plain": ON_TWO, "recompute": {**ON_TWO, "use_recompute": True}}
     first, again = (results_of(folder, 2, layouts, **dict.fromkeys(DROPOUTS, 0.1)) for _ in "ab")

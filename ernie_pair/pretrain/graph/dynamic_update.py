@@ -63,7 +63,7 @@ class StepGuard:
 
     def set(self, arrays: Arrays) -> None:
         """Take those of `arrays` that there are."""
-        values = {name: array.item() for name, array in arrays.items()}
+        values = {name: arrays[name].item() for name in self.arrays() if name in arrays}
         self.skipped = int(values.get(SKIPPED_UPDATES, self.skipped))
         if self.has_scale:
             self.scale = values.get(SCALE, self.scale)
