@@ -208,6 +208,6 @@ def draw_as_static(model_config, seed: int) -> Arrays:
     """
     paddle.seed(seed)
     with paddle.utils.unique_name.guard(), drawing_as_static() as drawn:
-        parameters = build_padded(model_config).state_dict()
+        parameters = build_padded(model_config, as_static=True).state_dict()
     arrays = {name: drawn.get(one.name, one.numpy()) for name, one in parameters.items()}
     return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)
