@@ -23,6 +23,7 @@ from ernie_pair.pretrain.graph.step_monitors import LABELLED, PASS_SEED, RECORDE
 from ernie_pair.pretrain.graph.strategy import precision_of
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.runtime.paddle_patches.initializers import drawing_as_static
+from ernie_pair.runtime.paddle_patches.layers import own_forward
 from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.train.recompute import recompute_layers
 from ernie_pair.weights.weight_files import Arrays
@@ -85,12 +86,19 @@ class DynamicProgram:
         feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
         if self._fused_state is not None:
             self._fused_state.seed.set(int(np.asarray(feed[PASS_SEED])[0]))
+            self._set_read_rows(np.asarray(feed["input_ids"]).shape, np.asarray(feed["masked_positions"]))
         if program == self.test:
             self.model.eval()
             with paddle.no_grad():
                 self._record(sum_losses(run_ernie(self.model, feeds), feeds))
         else:
             self._train(feeds, feed)
+
+    def _set_read_rows(self, shape: tuple[int, ...], masked_positions: np.ndarray) -> None:
+        """Let the last layer compute the rows that heads read: the first of a sequence, the masked ones."""
+        last: Any = own_forward(encoder_of(self.model).encoder.layers[-1])
+        firsts = np.arange(shape[0]) * shape[1]
+        last.rows = np.union1d(firsts, masked_positions).astype(np.int32)
 
     def _train(self, feeds: Feeds, feed: dict[str, Any]) -> None:
         self.model.train()
