@@ -159,7 +159,7 @@ def test_static_graph_options_are_refused(world, changes):
     assert next(iter(changes)) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_half_precision_on_a_cpu_is_refused_and_names_the_kernels(world):
+def test_half_precision_on_a_cpu_names_the_kernels_instead(world):
     words = flags(world / "model", world / "data", world / "half", graph="dynamic", use_amp="true")
     with pytest.raises(InputError, match="needs a GPU: .*half products on a CPU: precision bf16"):
         run([*words, "--amp_dtype", "bfloat16"], "dynamic")
@@ -179,7 +179,7 @@ def test_auto_takes_the_static_graph_where_paddle_has_it(world, monkeypatch, ver
 
 
 @needs_kernels
-def test_fused_kernels_resume_bit_identically_and_from_plain_ones(world):
+def test_runs_on_fused_kernels_resume_bit_identically(world):
     """Dropout, recompute and two passes a step; bf16 where the processor has it."""
     settings = {**MERGED, "kernels": "fused", "use_recompute": "true", "warmup_rate": 0}
     settings["precision"] = "bf16" if has_bf16() else "fp32"
