@@ -56,7 +56,7 @@ def pretrain(world, output, model="model", **changes):
 
 
 CASES = {
-    "ernie, merged": {"global_batch_size": 8},
+    "ernie, merged, clipped": {"global_batch_size": 8, "grad_clip": 0.1},
     "no head of the order": {"binary_head": "false", "grad_clip": 0},
     "ernie_gram": {"model": "gram"},
     "lamb": {"optimizer": "lamb"},
