@@ -197,12 +197,14 @@ class ModelState:
 class FusedLayer:
     """The forward pass of ``layer``, the ``number``-th of a model.
 
-    ``is_recomputed``: keep only the input for the backward pass, and compute the rest again there.
+    ``is_recomputed``: keep only the input for the backward pass, and compute the rest again there. ``rows``:
+    int32, ascending, those of the B x S output rows that are read; the others are 0. None: all are.
     """
 
     def __init__(self, layer, number: int, state: ModelState):
         self.layer, self.number, self.state = layer, number, state
         self.is_recomputed, self.first_token_only, self.begins_pass = False, False, False
+        self.rows: Optional[np.ndarray] = None
         self.packed, self.checked = PackedWeights(), CheckedTensors()
         self.plain: Forward = partial(type(layer).forward, layer)
 
@@ -227,7 +229,7 @@ class FusedLayer:
         mask = None if src_mask is None else dense(src_mask)
         sizes = self._call(src, parameters)
         packed = self.packed.of(sizes, self.state.weights_epoch, parameters)
-        call = OneCall(sizes, packed, self.is_recomputed, self.checked)
+        call = OneCall(sizes, packed, self.is_recomputed, self.checked, self.rows)
         if paddle.is_grad_enabled() and not all(t.stop_gradient for t in (src, *parameters)):
             return _Function.apply(dense(src), mask, call, *parameters)
         states, saved = call.forward(dense(src), mask, parameters)
@@ -257,6 +259,8 @@ class FusedLayer:
             hidden_dropout=dropout.p if dropout.training else 0.0,
             attention_dropout=attention.dropout if attention.training else 0.0,
             epsilon=epsilon_of(sublayer_of(layer, "norm1")), activation=ACTIVATIONS[activation_of(layer)],
+            out_rows=0 if self.rows is None else len(self.rows),
+            rows=None if self.rows is None else self.rows.ctypes.data,
         )  # fmt: skip
 
 
@@ -285,12 +289,18 @@ class PackedWeights:
 
 
 class OneCall:
-    """One pass through a layer, forward and, if requested, backward."""
+    """One pass through a layer, forward and, if requested, backward; ``rows``: see `FusedLayer`."""
 
     def __init__(
-        self, call: LayerCall, packed: Optional[Workspace], is_recomputed: bool, checked: CheckedTensors
+        self,
+        call: LayerCall,
+        packed: Optional[Workspace],
+        is_recomputed: bool,
+        checked: CheckedTensors,
+        rows: Optional[np.ndarray] = None,
     ):
         self.call, self.packed, self.is_recomputed, self.checked = call, packed, is_recomputed, checked
+        self.rows = rows  # the call has only their address
         self.kept: Optional[Tuple[Any, Any, Any, Optional[Workspace]]] = None
         self._packed_address = 0 if packed is None else packed.address
 
@@ -300,12 +310,18 @@ class OneCall:
         saved = POOL.take(functions.fused_saved_bytes(byref(call)))
         work = POOL.take(functions.fused_work_bytes(byref(call)))
         y_BQD = paddle.empty([call.batch, 1 if call.first_token_only else call.length, call.hidden])
+        if self.rows is not None:
+            y_BQD = paddle.empty([len(self.rows), call.hidden])
         inputs = (x_BSD.data_ptr(), 0 if mask is None else mask.data_ptr(), pointers_of(parameters))
         outputs = (self._packed_address, saved.address, work.address, y_BQD.data_ptr())
         refused = functions.fused_layer_forward(byref(call), *inputs, *outputs)
         work.release()
         if refused:
             raise MachineError(REFUSED)
+        if self.rows is not None:
+            zeros = paddle.zeros([call.batch * call.length, call.hidden])
+            spread = paddle.scatter(zeros, paddle.to_tensor(self.rows), y_BQD)
+            y_BQD = spread.reshape([call.batch, call.length, call.hidden])
         return y_BQD, saved
 
     def backward(self, dy_BQD) -> Tuple[paddle.Tensor, List[paddle.Tensor]]:
@@ -317,6 +333,8 @@ class OneCall:
         if saved is None:  # dropout by Philox repeats itself
             saved = self.forward(x_BSD, mask, parameters)[1]
         call, functions = self.call, open_kernels().functions
+        if self.rows is not None:
+            dy_BQD = paddle.gather(dy_BQD.reshape([-1, call.hidden]), paddle.to_tensor(self.rows))
         work = POOL.take(functions.fused_work_bytes(byref(call)))
         dx_BSD, gradients = paddle.empty_like(x_BSD), [paddle.empty_like(p) for p in parameters]
         inputs = (x_BSD.data_ptr(), pointers_of(parameters), self._packed_address, saved.address)

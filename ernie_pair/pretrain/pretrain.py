@@ -43,6 +43,7 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import all_start
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.hooks import Hooks, Schedule
+from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.run import RunSettings, run_training
 from ernie_pair.weights.parameter_names import without_ngram_head
 
@@ -172,7 +173,7 @@ def _own_layout(config: PretrainConfig) -> dict[str, object]:
     """Return the micro-batch size, or that of each phase if they differ; and the graph, if it is dynamic."""
     sizes = [phase.micro_batch_size for phase in config.phase_list]
     shown: Union[int, str] = sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
-    return {"micro_batch_size": shown, **({"graph": config.graph} if config.is_dynamic else {})}
+    return {"micro_batch_size": shown, **({"graph": "dynamic"} if config.is_dynamic else {})}
 
 
 def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
@@ -215,7 +216,6 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     Paddle's static mode is on from here to the end of the process, unless the run uses the dynamic graph.
     """
     from ernie_pair.pretrain.graph.model import ernie_config
-    from ernie_pair.pretrain.graph.step_monitors import RankSums
     from ernie_pair.pretrain.graph.strategy import start_fleet
     from ernie_pair.pretrain.pretrain_job import PretrainJob
 
@@ -228,19 +228,24 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
         num_ngrams=0 if data.ngrams is None else len(data.ngrams),
     )
-    if config.is_dynamic:
-        from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
-
-        program = DynamicProgram(config, model_config)
-    else:
-        program = _build_static(config, model_config, world)
-    all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
+    program, all_reduce = (_build_dynamic if config.is_dynamic else _build_static)(
+        config, model_config, world
+    )
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
+
+
+def _build_dynamic(config: PretrainConfig, model_config, world: World):
+    from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram, GroupSums
+
+    group = join_process_group(world)
+    group.barrier()  # reading the data takes each process its own time
+    return DynamicProgram(config, model_config, group), GroupSums(group)
 
 
 def _build_static(config: PretrainConfig, model_config, world: World):
     from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
     from ernie_pair.pretrain.graph.program import build_program
+    from ernie_pair.pretrain.graph.step_monitors import RankSums
 
     kernels = choose_path(config, config.device, world.size)
     head_size = model_config.hidden_size // model_config.num_attention_heads
@@ -249,7 +254,7 @@ def _build_static(config: PretrainConfig, model_config, world: World):
         logger.info(fused.describe())
     program = build_program(config, model_config, world.rank, kernels, fused)
     program.start(config.seed)
-    return program
+    return program, RankSums(world.size, program.executor, cpu=config.device == "cpu")
 
 
 class PretrainHooks(Hooks):

@@ -18,7 +18,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.convert import COMMANDS, PYTHON
 from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
-from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
+from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram, GroupSums
 from ernie_pair.pretrain.graph.program import StaticProgram
 from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.step_monitors import (
@@ -198,7 +198,7 @@ class PretrainJob:
         local: World,
         program: Union[StaticProgram, DynamicProgram],
         data: PretrainData,
-        all_reduce: RankSums,
+        all_reduce: Union[RankSums, GroupSums],
         source: ModelSource,
     ):
         self.config, self.world, self.local, self.source = config, world, local, source

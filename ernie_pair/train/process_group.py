@@ -50,10 +50,14 @@ class ProcessGroup:
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of ``array`` over all ranks, which may come at very different times."""
+        self.meet()
+        return self.all_reduce_now(array)
+
+    def meet(self) -> None:
+        """Wait for the other ranks where the collectives that follow would soon time out."""
         if self.size > 1:
             with self._meeting():
                 self._meeting_place.wait_for_all()
-        return self.all_reduce_now(array)
 
     def all_reduce_now(self, array: np.ndarray) -> np.ndarray:
         """All-reduce ``array`` and return its sum over all ranks. Adding zeros changes no bit."""
@@ -76,6 +80,15 @@ class ProcessGroup:
         with self._meeting():
             dist.all_reduce(tensor)
         tensor.scale_(1.0 / self.size)
+
+    def broadcast(self, tensor, root: int) -> None:
+        """Copy ``tensor``, of Paddle, from rank ``root`` to all ranks."""
+        if self.size == 1:
+            return
+        import paddle.distributed as dist
+
+        with self._meeting():
+            dist.broadcast(tensor, src=root)
 
     def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
         """Return the forward pass of ``model``, its weights made equal to those of rank 0.

@@ -98,7 +98,7 @@ def _in_this_process(config, folder: Path, settings: dict) -> Iterator[Row]:
 
 
 def _bare(job, updates) -> None:
-    from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
+    from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
     from ernie_pair.pretrain.graph.step_monitors import PASS_SEED
 
     constant = {LOSS_WEIGHTS: np.full(2, 1e-3, np.float32), PASS_SEED: np.ones(1, np.int32)}

@@ -1,4 +1,4 @@
-"""The two trainings of the package on a tiny model each, and runs of them that tests kill or stop."""
+"""The trainings of the package on a tiny model each, and runs of them that tests kill or stop."""
 
 import json
 import os
@@ -39,6 +39,12 @@ class Pretraining:
         job.program.set_weights({name: array * float("nan") for name, array in weights.items()})
 
 
+class DynamicPretraining(Pretraining):
+    """Each of two processes has a part of the optimizer state."""
+
+    settings = {**Pretraining.settings, "graph": "dynamic", "dp_degree": 1, "sharding_degree": 2}
+
+
 class Pairs:
     """Fine-tuning, two passes a step."""
 
@@ -65,7 +71,7 @@ class Pairs:
             parameter.set_value(parameter * float("nan"))
 
 
-HALVES = {"pretraining": Pretraining, "pairs": Pairs}
+HALVES = {"pretraining": Pretraining, "dynamic": DynamicPretraining, "pairs": Pairs}
 
 
 class Run:

@@ -14,6 +14,7 @@ SEED = 2024
 OFTEN = {"checkpoint_steps": 7, "eval_freq": 50, "logging_freq": 3}
 SETTINGS = {
     "pretraining": {**OFTEN, "eval_iters": 1, "save_steps": 40, "num_workers": 1, "global_batch_size": 8},
+    "dynamic": {**OFTEN, "global_batch_size": 8, "graph": "dynamic"},
     "pairs": {**OFTEN, "batch_size": 8, "learning_rate": 5e-3, "rdrop_alpha": 1.0, "device": "cpu"},
 }
 
@@ -41,6 +42,7 @@ def kill(run, early, seconds):
     "name, kills, max_steps",
     [
         pytest.param("pretraining", 30, 1500, marks=pytest.mark.slow),
+        pytest.param("dynamic", 30, 1500, marks=pytest.mark.slow),
         pytest.param("pairs", 30, 2500, marks=pytest.mark.slow),
         ("pairs", 3, 300),
     ],

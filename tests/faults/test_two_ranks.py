@@ -47,7 +47,10 @@ def assert_goes_on(half, name, wholes):
 
 
 @pytest.mark.parametrize(
-    "half, rank", [("pretraining", 1), ("pairs", 0), ("pairs", 1)], indirect=["half"], ids=str
+    "half, rank",
+    [("pretraining", 1), ("dynamic", 0), ("dynamic", 1), ("pairs", 0), ("pairs", 1)],
+    indirect=["half"],
+    ids=str,
 )
 def test_a_killed_rank_ends_the_other_with_an_error_naming_it(half, rank):
     run = start(half, f"killed{rank}")

@@ -249,6 +249,7 @@ def _check(lab: Lab, name: str, number: int) -> Figures:
 # Step 2: a tiny pretraining run has the same losses on GPU and CPU, and nearly so in half precision.
 FIRST, WINDOW = 10, 10  # losses compared one by one, in float32; losses of a mean, in half precision
 EXACT, NEARLY, CLOSE = 1e-4, 0.02, 1e-4  # CLOSE: the order of the sums differs
+IN_DYNAMIC = {"fp16 O1, dynamic graph": ({**FP16, "graph": "dynamic"}, "float16")}
 MOVING: Flags = {"use_amp": "true", "init_loss_scaling": 1024, "incr_every_n_steps": 8}
 
 
@@ -284,7 +285,7 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
             Planned(
                 name if flags else "fp32 as on the CPU", partial(compare, name, flags), lab.lacks(1, dtype)
             )
-            for name, (flags, dtype) in PRECISIONS.items()
+            for name, (flags, dtype) in {**PRECISIONS, **IN_DYNAMIC}.items()
         ),
         Planned("kernels of the CPU as Paddle's own", compare_kernels, of_cpu),
         Planned("the loss scale moves", watch_loss_scale),
@@ -344,6 +345,7 @@ RESUMED: Dict[str, Dict[str, Flags]] = {
         "gradient merge": {"micro_batch_size": 8},  # of the 16 samples of a step
         **RECOMPUTE,
         "dropout": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        "dynamic graph, fp16 O1": {**FP16, "graph": "dynamic"},
     },
     "pairs": {**OF_BOTH, **RECOMPUTE, "R-Drop": {"rdrop_alpha": 1, "dropout": 0.1}},
 }
@@ -398,6 +400,10 @@ SAMPLES = 16  # per step, in every layout
 LAYOUTS: Dict[str, Tuple[Flags, Flags]] = {
     "data parallel": ({}, {"dp_degree": 2, "micro_batch_size": 8}),
     "sharded optimizer": ({}, {"sharding_degree": 2, "micro_batch_size": 8}),
+    "sharded optimizer, dynamic graph": (
+        {},
+        {"sharding_degree": 2, "micro_batch_size": 8, "graph": "dynamic"},
+    ),
     "data parallel, gradient merge": ({}, {"dp_degree": 2, "micro_batch_size": 4}),
     "data parallel, bf16 O1": (BF16, {"dp_degree": 2, "micro_batch_size": 8}),
 }

@@ -25,6 +25,7 @@ from ernie_pair.models.spec import CONFIG, ModelSpec
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.device import device_option
 from ernie_pair.runtime.processes.world import World, count_accumulation_steps
+from ernie_pair.runtime.static_graph import has_static_program
 from ernie_pair.train.loop import STYLES
 from ernie_pair.train.run_flags import (
     SharedFlags,
@@ -50,13 +51,7 @@ LEAST_LENGTH, LENGTH_MULTIPLE = 32, 8
 # Their GPU kernels add up in float32, whatever the type of their input.
 HALF_OPS = frozenset({"softmax", "layer_norm", "gelu"})
 # Flags that only the static graph supports, with the one value that the dynamic graph accepts.
-STATIC_ALONE = {
-    "dp_degree": 1,
-    "sharding_degree": 1,
-    "use_amp": False,
-    "use_recompute": False,
-    "on_nan": "stop",
-}
+STATIC_ALONE = {"amp_level": "O1", "reduce_dtype": "float32"}
 # Flags that say which words are masked together; with a lexicon, the lexicon decides.
 OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weights", "masking_fn")
 MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
@@ -171,10 +166,10 @@ class PretrainConfig(SharedFlags, SampleFlags):
     )
     keep_checkpoints: int = keep_checkpoints_option()
     keep_every: int = keep_every_option()
-    graph: Literal["static", "dynamic"] = devices_option(
-        "static",
-        help="static, or dynamic: the same losses computed op by op, to inspect the model; one process, "
-        "float32",
+    graph: Literal["auto", "static", "dynamic"] = devices_option(
+        AUTO,
+        help="static: a program for the whole step; dynamic: the same step computed op by op, to inspect the "
+        "model; auto: static where the installed Paddle has it",
     )
     fused_ops: str = devices_option(
         AUTO,
@@ -369,9 +364,8 @@ class PretrainConfig(SharedFlags, SampleFlags):
         for name, only in STATIC_ALONE.items():
             value = getattr(self, name)
             if value != only:
-                shown = str(value).lower() if isinstance(value, bool) else value
                 raise InputError(
-                    f"--graph dynamic does not support --{name} {shown}, but static does; leave one out"
+                    f"--graph dynamic does not support --{name} {value}, but static does; leave one out"
                 )
         if self.named_ops:
             raise InputError(
@@ -403,7 +397,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
     @property
     def is_dynamic(self) -> bool:
         """Return whether the run uses the dynamic graph."""
-        return self.graph == "dynamic"
+        return self.graph == "dynamic" or (self.graph == AUTO and not has_static_program())
 
     @property
     def first_loss_scale(self) -> float:

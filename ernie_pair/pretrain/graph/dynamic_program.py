@@ -6,71 +6,76 @@ random numbers.
 """
 
 from collections import deque
-from typing import Any, Deque, Iterable, Optional
+from contextlib import nullcontext
+from typing import Any, ContextManager, Deque, Iterable, Optional
 
 import numpy as np
 import paddle
 
-from ernie_pair.kernels.choice import KernelChoice, choose_plain
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.graph.model import build_padded, run_ernie, sum_losses
+from ernie_pair.kernels.choice import KernelChoice
+from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.pretrain.config.pretrain_config import HALF_OPS, PretrainConfig
+from ernie_pair.pretrain.graph.dynamic_update import DynamicUpdate
+from ernie_pair.pretrain.graph.model import build_padded, encoder_of, run_ernie, sum_losses
 from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS, feeds_of
-from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDED_PASSES
-from ernie_pair.pretrain.graph.strategy import build_optimizer
+from ernie_pair.pretrain.graph.step_monitors import LABELLED, PASS_SEED, RECORDED_PASSES
+from ernie_pair.pretrain.graph.strategy import precision_of
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.runtime.paddle_patches.initializers import drawing_as_static
-from ernie_pair.runtime.paddle_patches.optimizer_state import adam_slots
+from ernie_pair.runtime.paddle_patches.layers import own_forward
+from ernie_pair.train.process_group import ProcessGroup
+from ernie_pair.train.recompute import recompute_layers
 from ernie_pair.weights.weight_files import Arrays
 
-WHY_PLAIN = "the fused layers of pretraining are ops of the static graph"
 ORDER_ALONE = ("cls.seq_relationship.", ".pooler.")  # in names that only the sentence-order head trains
-POWERS = ("beta1_pow_acc_0", "beta2_pow_acc_0")  # in CPU memory: AdamW uses another kernel otherwise
 Feeds = dict[str, paddle.Tensor]
 
 
 class DynamicProgram:
     """The model and its optimizer, with what `PretrainJob` needs of a `PretrainProgram`, without a program.
 
-    ``slots``: {parameter: {variable of its optimizer state: shape}}, of those that train.
+    ``slots``: {parameter: {variable of its optimizer state: shape}}, of those that train. The constructor and
+    a step are called by all ranks of ``group``. Raises InputError if the flags require missing kernels.
     """
 
     main, test = "main", "test"
-    executor = None
-    skips = False
 
-    def __init__(self, config: PretrainConfig, model_config):
-        self.kernels: KernelChoice = choose_plain(config, WHY_PLAIN, config.device)
+    def __init__(self, config: PretrainConfig, model_config, group: ProcessGroup):
+        self.config, self.group = config, group
         drawn = draw_as_static(model_config, config.seed)
         paddle.seed(config.seed)
-        self.config, self.model = config, build_padded(model_config)
+        self.model = build_padded(model_config)
         self._fed = feeds_of(model_config)
         self._width = (6 if model_config.num_ngrams else 4) + (config.grad_clip > 0)  # of a record
         self.parameters: dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
-        self._trained = [
+        encoder: Any = _Encoder(self.model)
+        self.kernels: KernelChoice = choose_path(encoder, config, config.device, group.size, group.all_reduce)
+        recompute_layers(encoder, config.use_recompute)
+        self._fused_state: Optional[ModelState] = encoder.fused_state
+        trained = [
             parameter  # those that receive a gradient
             for name, parameter in self.model.named_parameters()
             if config.has_order or not any(part in name for part in ORDER_ALONE)
         ]
-        self.optimizer = build_optimizer(config, self.model, 0.0, self._trained)
-        self.slots: dict[str, dict[str, tuple]] = {}
-        self._state: dict[str, paddle.Tensor] = {}
-        for parameter, slots in zip(self._trained, adam_slots(self.optimizer, self._trained)):
-            # The static graph's names for the state of AdamW or LAMB, in the order of `AdamSlots`.
-            names = [f"{parameter.name}_{slot}" for slot in ("moment1_0", "moment2_0", *POWERS)]
-            named = dict(zip(names, slots))
-            self.slots[parameter.name] = {name: tuple(slot.shape) for name, slot in named.items()}
-            self._state.update(named)
+        self.update = DynamicUpdate(config, self.model, trained, group, is_fused=self.kernels.is_fused)
+        self.slots = self.update.slots
         self.recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
         self._records: Deque[paddle.Tensor] = deque(maxlen=self.recorded_passes)
-        self._norm: Optional[paddle.Tensor] = paddle.zeros([]) if config.grad_clip > 0 else None
-        self._passes = 0  # of the step that has begun
+        self._weights: Optional[paddle.Tensor] = None  # of the losses, in the step that has begun
+        self._passes = 0  # of that step
         self._merged = config.accumulation_steps  # passes per step
+
+    @property
+    def skips(self) -> bool:
+        """Return whether steps that are not finite are skipped."""
+        return self.update.guard is not None
 
     def rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
-        self.optimizer.set_lr(rate)
+        self.update.optimizer.set_lr(rate)
 
     def merge(self, passes: int) -> None:
         """Set the micro-batches per step from now on, at most ``accumulation_steps``."""
@@ -79,32 +84,64 @@ class DynamicProgram:
     def run(self, program: str, feed: dict[str, Any]) -> None:
         """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` updates the weights."""
         feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
+        if self._fused_state is not None:
+            self._fused_state.seed.set(int(np.asarray(feed[PASS_SEED])[0]))
+            self._set_read_rows(np.asarray(feed["input_ids"]).shape, np.asarray(feed["masked_positions"]))
         if program == self.test:
             self.model.eval()
             with paddle.no_grad():
                 self._record(sum_losses(run_ernie(self.model, feeds), feeds))
         else:
-            self._train(feeds, np.asarray(feed[LOSS_WEIGHTS]))
+            self._train(feeds, feed)
 
-    def _train(self, feeds: Feeds, weights: np.ndarray) -> None:
+    def _set_read_rows(self, shape: tuple[int, ...], masked_positions: np.ndarray) -> None:
+        """Let the last layer compute the rows that heads read: the first of a sequence, the masked ones."""
+        last: Any = own_forward(encoder_of(self.model).encoder.layers[-1])
+        firsts = np.arange(shape[0]) * shape[1]
+        last.rows = np.union1d(firsts, masked_positions).astype(np.int32)
+
+    def _train(self, feeds: Feeds, feed: dict[str, Any]) -> None:
         self.model.train()
-        sums = sum_losses(run_ernie(self.model, feeds), feeds)
-        loss = sums.masked_loss * float(weights[0])
+        if self._passes == 0:
+            self._weights = self._loss_weights(feed)
+        assert self._weights is not None
+        with self._casting():
+            sums = sum_losses(run_ernie(self.model, feeds), feeds)
+        loss = sums.masked_loss * self._weights[0]
         if self.config.has_order:
-            loss = loss + sums.sop_loss * float(weights[1])
-        (loss / self.config.accumulation_steps).backward()
+            loss = loss + sums.sop_loss * self._weights[1]
+        guard = self.update.guard
+        scale = 1.0 if guard is None else guard.scale
+        (loss * (scale / self.config.accumulation_steps)).backward()
         self._passes += 1
         if self._passes == self._merged:
-            if self._norm is not None:
-                gradients = [p.grad for p in self._trained if p.grad is not None]
-                self._norm = paddle.sqrt(paddle.add_n([paddle.sum(paddle.square(g)) for g in gradients]))
-            self.optimizer.step()
-            self.optimizer.clear_grad(set_to_zero=False)
+            self.update.step()
             self._passes = 0
         self._record(sums)
 
+    def _loss_weights(self, feed: dict[str, Any]) -> paddle.Tensor:
+        """Return the weights of the two summed losses, float32 [2], over the labels of all ranks."""
+        weights = paddle.to_tensor(np.asarray(feed[LOSS_WEIGHTS]))
+        if self.group.size == 1:  # they are divided already
+            return weights
+        labelled = paddle.to_tensor(np.asarray(feed[LABELLED]))
+        self.group.average(labelled)
+        ranks = self.group.size
+        return (weights.astype("float64") / paddle.clip(labelled * ranks, min=1.0)).astype("float32")
+
+    def _casting(self) -> ContextManager:
+        """Return the context in which a GPU computes a pass in half precision, if the flags ask for it."""
+        plan = precision_of(self.config)
+        if plan is None or plan.dtype == "float32":
+            return nullcontext()
+        half, float32 = set(HALF_OPS - plan.float32_ops), set(plan.float32_ops)
+        return paddle.amp.auto_cast(
+            level=plan.level, dtype=plan.dtype, custom_white_list=half, custom_black_list=float32
+        )
+
     def _record(self, sums) -> None:
-        row = [*sums.recorded, self._norm] if self._norm is not None else sums.recorded
+        norm = self.update.norm
+        row = [*sums.recorded, norm] if norm is not None else sums.recorded
         self._records.append(paddle.stack([each.detach() for each in row]))
 
     def records(self, passes: int) -> np.ndarray:
@@ -114,19 +151,19 @@ class DynamicProgram:
 
     def monitored(self) -> dict[str, float]:
         """Return what the last step recorded for the log."""
-        return {} if self._norm is None else {GRADIENT_NORM: float(self._norm)}
+        return self.update.monitored()
 
     def owned_variables(self, names: Iterable[str]) -> list[str]:
-        """Return those of ``names`` that exist."""
-        return [name for name in names if name in self._state]
+        """Return those of ``names`` that this rank has."""
+        return [name for name in names if name in self.update.state or name in self.shared_state()]
 
     def shared_state(self) -> list[str]:
-        """Return the names of the state that belongs to no parameter: there is none."""
-        return []
+        """Return the names of the state that belongs to no parameter: of the loss scale and skipped steps."""
+        return [] if self.update.guard is None else sorted(self.update.guard.arrays())
 
     def view_variables(self, names: Iterable[str]) -> Arrays:
         """Return {variable of the optimizer's state: array}, copies."""
-        return {name: self._state[name].numpy() for name in names}
+        return self.update.view_variables(names)
 
     def weights(self) -> Arrays:
         """Return {parameter: float32 array}, copies."""
@@ -138,12 +175,38 @@ class DynamicProgram:
             self._by_name[name].set_value(array)
 
     def set(self, arrays: Arrays) -> None:
-        """Copy arrays into the optimizer's state; each stays on its device, as in `PretrainProgram.set`."""
-        for name, array in arrays.items():
-            if name.endswith(POWERS):
-                self._state[name].get_tensor().set(array, paddle.CPUPlace())
-            else:
-                self._state[name].set_value(array)
+        """Copy arrays into the optimizer's state."""
+        self.update.set(arrays)
+
+
+class _Encoder:
+    """The encoder of a model with heads, as `choose_path` and `recompute_layers` know a model."""
+
+    fused_state: Optional[ModelState] = None
+
+    def __init__(self, model):
+        self._encoder = encoder_of(model)
+
+    def layers(self) -> list:
+        return list(self._encoder.encoder.layers)
+
+    def embeddings(self) -> list:
+        return [self._encoder.embeddings]
+
+
+class GroupSums:
+    """`RankSums` of the dynamic graph: sums over the ranks of a group, which may come at different times."""
+
+    def __init__(self, group: ProcessGroup):
+        self.group = group
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of ``values`` over the ranks, float64 [n]."""
+        return self.group.all_reduce(np.asarray(values, np.float64))
+
+    def meet(self) -> None:
+        """Wait for the other ranks where the collectives of the next step would soon time out."""
+        self.group.meet()
 
 
 def draw_as_static(model_config, seed: int) -> Arrays:
@@ -153,6 +216,6 @@ def draw_as_static(model_config, seed: int) -> Arrays:
     """
     paddle.seed(seed)
     with paddle.utils.unique_name.guard(), drawing_as_static() as drawn:
-        parameters = build_padded(model_config).state_dict()
+        parameters = build_padded(model_config, as_static=True).state_dict()
     arrays = {name: drawn.get(one.name, one.numpy()) for name, one in parameters.items()}
     return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)

@@ -148,8 +148,10 @@ def epsilon_of(spec: ModelSpec) -> float:
     return spec.config.get("layer_norm_eps", SPECIFIC) if of_class is None else of_class
 
 
-def build_ernie(config: "PretrainedConfig") -> nn.Layer:
+def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model, in the current mode; its parameter names do not depend on what was built before.
+
+    ``as_static``: draw in the dynamic graph what a static program draws, see `drawing_as_static`.
 
     Raises InputError when ``config`` does not describe a model.
     """
@@ -163,27 +165,27 @@ def build_ernie(config: "PretrainedConfig") -> nn.Layer:
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
-    if family in OWN_RANGE and (_draws_in_program() or paddle.in_dynamic_mode()):
+    if family in OWN_RANGE and (as_static or _draws_in_program()):  # what they forget to draw there
         draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
         for layer in model.sublayers():
             if isinstance(layer, (nn.Linear, nn.Embedding)):
-                draw(layer.weight) if paddle.in_dynamic_mode() else _start_from(draw, layer.weight)
+                _start_from(draw, layer.weight)
     set_epsilon(model, config.layer_norm_eps)
     if is_new:
         make_gelu_new([*encoder_of(model).encoder.layers, model.cls.predictions])
     return model
 
 
-def build_padded(config: "PretrainedConfig") -> nn.Layer:
+def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model with its vocabulary padded to a multiple of 8 rows; the added ones are never predicted.
 
-    It has a head for n-grams if ``config`` has any.
+    It has a head for n-grams if ``config`` has any. ``as_static``: see `build_ernie`.
 
     Raises InputError when ``config`` does not describe a model.
     """
     config, vocab_size = deepcopy(config), config.vocab_size
     config.vocab_size = padded_size(vocab_size)
-    model = build_ernie(config)
+    model = build_ernie(config, as_static)
     if config.vocab_size > vocab_size:
         values = np.zeros(config.vocab_size, np.float32)
         values[vocab_size:] = NEVER_LOGIT
@@ -216,6 +218,9 @@ def _draws_in_program() -> bool:
 
 def _start_from(initializer, parameter) -> None:
     """Replace the initial value of ``parameter``: the last op of the start-up program wins."""
+    if paddle.in_dynamic_mode():
+        initializer(parameter)
+        return
     block = paddle.static.default_startup_program().global_block()
     initializer(block.var(parameter.name), block)
 

@@ -26,11 +26,16 @@ from ernie_pair.runtime.paddle_patches.static_programs import (
 
 
 def build_optimizer(
-    config: PretrainConfig, model: nn.Layer, schedule, parameters: Optional[list] = None
+    config: PretrainConfig,
+    model: nn.Layer,
+    schedule,
+    parameters: Optional[list] = None,
+    adamw: type = paddle.optimizer.AdamW,
 ) -> paddle.optimizer.Optimizer:
     """Return the optimizer of ``config``; ``schedule`` gives the learning rate.
 
-    ``parameters``: those to update, in the dynamic graph; a static program has its own.
+    ``parameters``: those to update, in the dynamic graph; a static program has its own. ``adamw``: the class
+    of the optimizer if it is AdamW.
 
     LAMB (https://arxiv.org/abs/1904.00962) scales the step of a parameter to the length rate x |w|, by
     |w| / |r + decay x w| with Adam's step r; biases and norms take Adam's step, without decay. Paddle
@@ -52,9 +57,7 @@ def build_optimizer(
             exclude_from_weight_decay_fn=lambda parameter: parameter.name not in decayed,
             **settings,
         )
-    return paddle.optimizer.AdamW(
-        weight_decay=config.weight_decay, apply_decay_param_fun=decayed.__contains__, **settings
-    )
+    return adamw(weight_decay=config.weight_decay, apply_decay_param_fun=decayed.__contains__, **settings)
 
 
 def decayed_names(model: nn.Layer) -> set[str]:

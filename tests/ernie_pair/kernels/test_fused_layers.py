@@ -101,6 +101,27 @@ def test_recompute_and_threads_do_not_change_a_bit(tmp_path, change, precision):
     assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
 
 
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", BF16])
+def test_only_the_rows_that_are_read_are_computed(tmp_path, precision, recomputes):
+    """Those and the gradients are the same as when all are; the others are 0."""
+    layer = build_fused(tmp_path / "m", flags=KernelFlags("fused", precision)).layers()[0]
+    fused, found = own_forward(layer), []
+    fused.is_recomputed, rows = recomputes, np.array([0, 3, 7, 14, 20], np.int32)
+    weights, states = paddle.randn([5, 32]), paddle.randn([3, 7, 32])
+    states.stop_gradient = False
+    for fused.rows in (None, rows):
+        output = layer(states).reshape([21, 32])
+        (paddle.gather(output, paddle.to_tensor(rows)) * weights).sum().backward()
+        of_parameters = [parameter.grad.numpy() for parameter in layer.parameters()]
+        found.append([output.numpy()[rows], states.grad.numpy(), *of_parameters])
+        states.clear_gradient()
+        layer.clear_gradients()
+    for whole, of_rows in zip(*found):
+        np.testing.assert_allclose(of_rows, whole, rtol=1e-5, atol=1e-5)
+    assert not np.delete(output.numpy(), rows, axis=0).any() and output.numpy()[rows].any()
+
+
 def test_dropout_depends_only_on_the_seed(tmp_path):
     model = build_fused(tmp_path / "m", dropout=0.2)
     first, again, other = (loss_and_gradients(model, batch_of(), seed) for seed in (5, 5, 6))

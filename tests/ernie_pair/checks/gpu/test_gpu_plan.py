@@ -84,11 +84,12 @@ def test_every_precision_is_tested(check):
     assert found == {
         (False, "auto", "O1", False): 1,
         (False, "auto", "O1", True): 1,
-        (True, "float16", "O1", False): 2,  # once with a loss scale that changes
+        (True, "float16", "O1", False): 3,  # with a loss scale that changes, and in the dynamic graph
         (True, "float16", "O2", False): 1,
         (True, "bfloat16", "O1", False): 1,
         (True, "bfloat16", "O2", False): 1,
     }
+    assert [c.use_amp for c in runs if c.graph == "dynamic" and "losses" in c.output_dir] == [True]
     assert of_run(asked, device="cpu", max_steps=60)  # what they are compared with
     fast = [c for c in runs if "speed" in c.output_dir]
     assert Counter((c.max_seq_len, c.micro_batch_size) for c in fast) == {(128, 256): 5, (512, 32): 5}
@@ -159,6 +160,7 @@ def test_differing_losses_fail_and_later_steps_still_run(check):
     failed = {name for name, case in said(outcomes).items() if case.verdict == FAILED and name[0] == "2"}
     assert failed == {
         "2 fp32 as on the CPU",
+        "2 fp16 O1, dynamic graph",
         *(f"2 {t} {level}" for t in ("fp16", "bf16") for level in ("O1", "O2")),
     }
     assert "the first 10 losses differ by 0.001 (relative), above 0.0001: " in first_failure(outcomes)
