@@ -11,7 +11,7 @@ import yaml
 
 from data_tools.files.atomic_files import ABOUT, MOST_CONFIG_BYTES, FileRefusedError, read_regular
 from data_tools.files.errors import InputError
-from data_tools.files.former_flags import flag_of
+from data_tools.files.former_flags import flag_of, value_now
 from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Given, Options, hints_of, kind_of, without_none
 
@@ -64,7 +64,8 @@ def read_entries(
         name = entry.name if entry.name in hints else flag_of(entry.name, hints)
         if name in given:
             raise InputError(f"{entry.where}: {entry.name} is called {name} now, which is set too; keep one")
-        given[name] = _given_in(entry._replace(name=name), hints)
+        text, where = _given_in(entry._replace(name=name), hints)
+        given[name] = Given(value_now(name, text), where)
     return given
 
 

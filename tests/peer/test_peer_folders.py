@@ -133,8 +133,8 @@ def test_a_converted_model_is_opened_there(newest, tmp_path):
 
 RESIDUAL = Step("dense", 6, bias=False, activation="identity", residual=True)
 STEPS = {
-    "last_token+max": (Step("dense", 8, activation="silu"), NORMALIZE, RESIDUAL),
-    "weighted_mean+mean_sqrt_len+first_token": (Step("truncate", 50),),
+    "lasttoken+max": (Step("dense", 8, activation="silu"), NORMALIZE, RESIDUAL),
+    "weightedmean+mean_sqrt_len_tokens+cls": (Step("truncate", 50),),
     "mean": (Step("dense", 32, activation="relu", residual=True), NORMALIZE),
 }
 
