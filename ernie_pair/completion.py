@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
-from data_tools.options.cli import choices_of, doubled_percent
+from data_tools.options.cli import choices_of
 from data_tools.options.options import hints_of, place_word
 from ernie_pair.commands import forms_of
 
@@ -53,7 +53,7 @@ def complete(
     parser.add_argument("-V", "--version", action="store_true", help="print versions")
     chosen = parser.add_subparsers()
     for name, purpose in commands.items():
-        below = chosen.add_parser(name, help=doubled_percent(purpose))
+        below = chosen.add_parser(name, help=purpose.replace("%", "%%"))
         if name == "help":
             below.add_argument("command", choices=list(commands))
         elif name == "completion":
@@ -78,7 +78,8 @@ def _items_of(config_classes: Sequence[type]) -> List[Item]:
 def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
     for item, hint in items:
         is_positional = item.metadata["positional"]
-        words: Dict[str, Any] = {"help": doubled_percent(item.metadata["help"])}
+        text = item.metadata["help"].replace("%", "%%")  # argparse expands %(prog)s
+        words: Dict[str, Any] = {"help": text}
         if hint is bool:
             words.update(choices=["true", "false"], nargs="?")
         else:
