@@ -78,7 +78,8 @@ def installs(folder, extras):
     """The expected pip calls, and the check that the helper can be imported."""
     install = INSTALL.format(folder)
     return [
-        *(f"{install} pip setuptools wheel", f"{install} --editable .[{extras}]"),
+        f"{install} pip setuptools wheel",
+        f"{install} --editable .[{extras}]",
         "asked: -c import data_tools._helpers",
     ]
 

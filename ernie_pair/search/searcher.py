@@ -85,7 +85,9 @@ class TextRecall:
             logger.warning(
                 "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors again "
                 "with embed --prompt, or the index with --model_path",
-                *(folder.folder, shown(manifest.prompt), shown(wanted)),
+                folder.folder,
+                shown(manifest.prompt),
+                shown(wanted),
             )
         self.unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts

@@ -37,9 +37,9 @@ from ernie_pair.train.run_log import metrics_in, read_events
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 # In the card elsewhere, or of no effect on the model.
 NOT_SHOWN = (
-    *("model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start"),
-    *("negatives_file", "teacher", "unlabelled_file", "teacher_logits"),
-)
+    "model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start",
+    "negatives_file", "teacher", "unlabelled_file", "teacher_logits",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 

@@ -49,7 +49,8 @@ CHAINS = {
     "cls and mean": [["Pooling", {"pooling_mode": ["cls", "mean"]}], UNIT],
     "dense": [MEAN, ["Dense", {"out_features": 8}], UNIT],
     "two dense": [
-        *(CLS, ["Dense", {"out_features": 12, "activation": "Identity"}]),
+        CLS,
+        ["Dense", {"out_features": 12, "activation": "Identity"}],
         ["Dense", {"out_features": 6, "bias": False}],
     ],
 }

@@ -29,9 +29,9 @@ from ernie_pair.series.folds import Folds
 from ernie_pair.series.series import OneRun
 
 FLAGS = {
-    **{"model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16},
-    **{"learning_rate": 5e-3, "eval_freq": 3, "seed": 7, "device": "cpu", "bootstrap": 20},
-}
+    "model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16,
+    "learning_rate": 5e-3, "eval_freq": 3, "seed": 7, "device": "cpu", "bootstrap": 20,
+}  # fmt: skip
 
 
 def config_in(folder, **changes):
