@@ -17,7 +17,7 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.score.evaluation.scorer import open_scorer
 from ernie_pair.search.index import VectorIndex
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
-from ernie_pair.search.vector_chunks import refuse_bad_vectors
+from ernie_pair.search.stored_vectors import refuse_bad_vectors
 
 
 class Hit(NamedTuple):
