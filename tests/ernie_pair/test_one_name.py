@@ -93,7 +93,7 @@ def test_no_command_has_a_flag_by_its_former_name():
 
 
 @pytest.mark.parametrize("flag, values", FORMER_VALUES.items())
-def test_a_former_value_is_read_from_files_and_answered_by_its_name(flag, values, tmp_path):
+def test_a_former_value_is_read_from_files_and_renamed_in_words(flag, values, tmp_path):
     for config_class in {config_class_of(entry) for entry in COMMANDS.values()}:
         hints = get_type_hints(config_class)
         if hints.get(flag) is not str:
@@ -109,6 +109,6 @@ def test_a_former_value_is_read_from_files_and_answered_by_its_name(flag, values
             assert renamed("embed", {flag: former, "dim": 8}) == {flag: now, "dim": 8}
 
 
-def test_what_chooses_the_best_model_is_said_in_one_sentence():
+def test_auto_of_best_metric_is_explained_in_one_sentence():
     helps = {item.metadata["help"].partition("; ")[2] for _, item, _ in OPTIONS if item.name == "best_metric"}
     assert helps == {BEST_IF_AUTO}

@@ -250,7 +250,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("pooling", STORED)
-def test_files_and_fingerprints_keep_the_former_names_of_poolings(tmp_path, pooling):
+def test_files_keep_the_former_names_of_poolings(tmp_path, pooling):
     former, dim, fingerprint = STORED[pooling]
     settings = EmbeddingSettings(pooling, dim, (dim,), 16, 0.05)
     (tmp_path / "embedding.json").write_text(settings.to_json())
