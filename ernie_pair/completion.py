@@ -6,8 +6,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
-from data_tools.options.cli import choices_of
-from data_tools.options.options import hints_of, place_word
+from data_tools.options.options import hints_of, kind_of, place_word
 from ernie_pair.commands import forms_of
 
 SHELLS = ("bash", "zsh")
@@ -83,7 +82,7 @@ def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
         if hint is bool:
             words.update(choices=["true", "false"], nargs="?")
         else:
-            words.update(choices=choices_of(hint) or None)
+            words.update(choices=kind_of(hint).words or None)
             words.update({"nargs": item.metadata["values"]} if item.metadata["values"] > 1 else {})
         added = parser.add_argument(item.name if is_positional else f"--{item.name}", **words)
         if item.name == "file" and is_positional:

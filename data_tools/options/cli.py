@@ -86,7 +86,7 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 def _row_of(item: Field, hint) -> tuple[str, str]:
     """Return how an option is written, and what it means: its choices if too long to stand there, default."""
-    about, choices = item.metadata, choices_of(hint)
+    about, choices = item.metadata, kind_of(hint).words
     text = about["help"]
     if len("|".join(choices)) > _LONGEST_CHOICES and not all(choice in text for choice in choices):
         text += f"; one of {', '.join(choices)}"
@@ -111,11 +111,6 @@ def metavar_of(item: Field, hint) -> str:
     is_text = base is str or get_origin(base) is list
     word = (place_word(item.name) or "TEXT") if is_text else _METAVARS.get(base, "")
     return "|".join(filter(None, [word, *choices]))
-
-
-def choices_of(hint) -> list[str]:
-    """Return the words that an option of this type takes; true and false only if the type names them."""
-    return list(kind_of(hint).words)
 
 
 Config = TypeVar("Config", bound=Options)
