@@ -6,8 +6,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
-from data_tools.options.cli import choices_of, doubled_percent
-from data_tools.options.options import hints_of, place_word
+from data_tools.options.options import hints_of, kind_of, place_word
 from ernie_pair.commands import forms_of
 
 SHELLS = ("bash", "zsh")
@@ -53,7 +52,7 @@ def complete(
     parser.add_argument("-V", "--version", action="store_true", help="print versions")
     chosen = parser.add_subparsers()
     for name, purpose in commands.items():
-        below = chosen.add_parser(name, help=doubled_percent(purpose))
+        below = chosen.add_parser(name, help=purpose.replace("%", "%%"))
         if name == "help":
             below.add_argument("command", choices=list(commands))
         elif name == "completion":
@@ -78,11 +77,12 @@ def _items_of(config_classes: Sequence[type]) -> List[Item]:
 def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
     for item, hint in items:
         is_positional = item.metadata["positional"]
-        words: Dict[str, Any] = {"help": doubled_percent(item.metadata["help"])}
+        text = item.metadata["help"].replace("%", "%%")  # argparse expands %(prog)s
+        words: Dict[str, Any] = {"help": text}
         if hint is bool:
             words.update(choices=["true", "false"], nargs="?")
         else:
-            words.update(choices=choices_of(hint) or None)
+            words.update(choices=kind_of(hint).words or None)
             words.update({"nargs": item.metadata["values"]} if item.metadata["values"] > 1 else {})
         added = parser.add_argument(item.name if is_positional else f"--{item.name}", **words)
         if item.name == "file" and is_positional:

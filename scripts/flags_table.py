@@ -6,11 +6,11 @@ python scripts/flags_table.py
 import re
 from dataclasses import MISSING, Field, fields
 from inspect import getsource
-from typing import List, Literal, Type, get_args, get_origin
+from typing import List, Type
 
 from readme_block import FLAGS, head_of, is_chinese, replace_block
 
-from data_tools.options.options import GROUPS, Options, hints_of
+from data_tools.options.options import GROUPS, Options, hints_of, kind_of
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
 from ernie_pair.models.model_card import markdown_table
@@ -47,9 +47,7 @@ def render_flags(page: str) -> str:
 
 def _cells(item: Field, config: Type[Options]) -> List[str]:
     """Return the name of a flag, its default, and its help, with unit and choices."""
-    hint = hints_of(config)[item.name]
-    kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
-    choices = [str(value) for kind in kinds[:1] for value in get_args(kind)]
+    choices = kind_of(hints_of(config)[item.name]).words
     name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
     what = item.metadata["help"] + (f" ({item.metadata['unit']})" if item.metadata["unit"] else "")
     what += f"; one of {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""

@@ -80,7 +80,8 @@ def installs(folder, extras):
     build = extras.partition(",")[0]
     install = INSTALL.format(folder, CONSTRAINTS[build])
     return [
-        *(f"{install} pip setuptools wheel", f"{install} --editable .[{extras}]"),
+        f"{install} pip setuptools wheel",
+        f"{install} --editable .[{extras}]",
         *([f"{install} --no-deps paddlenlp"] if build == "cpu" else []),
         "asked: -c import data_tools._helpers",
     ]

@@ -103,9 +103,9 @@ NO_PADDLE = """
 """.split()
 PATCHES = "ernie_pair/runtime/paddle_patches"
 PADDLE_INSIDE = (
-    *("paddle.base", "paddle.framework", "paddle.distributed.launch", "paddle.amp.grad_scaler"),
-    *("paddle.distributed.fleet.meta_optimizers", "paddle.distributed.fleet.utils.hybrid_parallel_util"),
-)
+    "paddle.base", "paddle.framework", "paddle.distributed.launch", "paddle.amp.grad_scaler",
+    "paddle.distributed.fleet.meta_optimizers", "paddle.distributed.fleet.utils.hybrid_parallel_util",
+)  # fmt: skip
 # Python's own: named tuples, os._exit, the pure-Python unpickler; and data_tools' compiled helpers.
 KNOWN_PRIVATE = {"_asdict", "_fields", "_replace", "_exit", "_Unpickler", "_helpers"}
 

@@ -1,4 +1,4 @@
-"""Flags by the names that they had before: files and records of older versions go on being read."""
+"""Flags and values by the names that they had before, so that files and records of then are read."""
 
 from typing import Any, Collection, Dict, Mapping, Optional
 
@@ -25,15 +25,34 @@ FORMER_FLAGS: Dict[str, Dict[str, str]] = {
     "quickstart": {"steps": "max_steps"},
 }
 
+# {flag: {former value: value}}; a value may be several, joined by +
+FORMER_VALUES: Dict[str, Dict[str, str]] = {
+    "pooling": {
+        "first_token": "cls",
+        "mean_sqrt_len": "mean_sqrt_len_tokens",
+        "weighted_mean": "weightedmean",
+        "last_token": "lasttoken",
+    },
+}
+
 FORMER_COMMANDS = {"run": "predict"}  # of records
 
 
 def renamed(command: Optional[str], values: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return ``values`` of the flags of a command under the names of today."""
+    """Return ``values`` of the flags of a command as these and their flags are called today."""
     names = FORMER_FLAGS.get(command or "", {})
     if not any(name in values for name in names.keys() - set(names.values())):
-        return dict(values)
-    return {names.get(name, name): value for name, value in values.items()}
+        names = {}
+    called = {names.get(name, name): value for name, value in values.items()}
+    return {name: value_now(name, value) for name, value in called.items()}
+
+
+def value_now(name: str, value: Any) -> Any:
+    """Return the ``value`` of the flag ``name`` as it is called today."""
+    values = FORMER_VALUES.get(name)
+    if values is None or not isinstance(value, str):
+        return value
+    return "+".join(values.get(one, one) for one in value.split("+"))
 
 
 def flag_of(name: str, flags: Collection[str]) -> str:

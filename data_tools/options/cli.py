@@ -5,13 +5,11 @@ import re
 import select
 import shutil
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
-from functools import partial
 from pathlib import Path
-from textwrap import fill
-from typing import Any, Callable, Literal, Optional, TypeVar, get_args, get_origin
+from textwrap import fill, wrap
+from typing import Any, Callable, Optional, TypeVar, get_origin
 
 from data_tools.files.errors import (
     ErniePairError,
@@ -28,8 +26,9 @@ from data_tools.options.options import (
     Given,
     Options,
     hints_of,
+    kind_of,
     left_out_of,
-    left_out_of_command,
+    missing_of,
     place_word,
     read_given,
 )
@@ -37,45 +36,41 @@ from data_tools.options.options import (
 WIDEST = 100  # columns
 _BESIDE = 32  # the column at which the meaning of a flag begins
 _LONGEST_CHOICES = 40  # characters; a longer list of them is in the text instead of after the flag
-_METAVARS = {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT"}
+_METAVARS = {bool: "true|false", int: "N", float: "NUMBER"}
 
 
 def help_text(config_classes: Sequence[type[Options]], program: str) -> str:
     """Return the help of a program, as wide as the terminal; purpose and example are the first class's."""
     items = [(item, hints_of(one)[item.name]) for one in config_classes for item in fields(one)]
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
+    needed = [
+        item.name.upper() if item.metadata["positional"] else f"--{item.name} {metavar_of(item, hint)}"
+        for item, hint in sorted(items, key=lambda pair: not pair[0].metadata["positional"])
+        if item.default is MISSING
+    ]
+    indent = " " * len("usage: ")
+    usage = f"\n{indent}".join(_wrapped([program, *needed, "[flags]"], width - len(indent)))
     example, purpose = config_classes[0].EXAMPLE, config_classes[0].PURPOSE
-    # As continuation lines of a shell, broken before flags.
-    shown_example = " \\\n  ".join(_wrapped(re.split(r" (?=--)", f"{program} {example}"), width - 4))
-    parser = ArgumentParser(
-        usage=doubled_percent(_usage(program, items, width)),
-        description="\n\n".join(fill(" ".join(part.split()), width) for part in purpose.split("\n\n")),
-        epilog=f"example:\n  {shown_example}" if example else None,
-        formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=_BESIDE, width=width),
-        add_help=False,
-    )
+    purposes = [fill(" ".join(part.split()), width) for part in purpose.split("\n\n")]
     # In a group what is required comes first.
     items.sort(key=lambda pair: (not pair[0].metadata["positional"], pair[0].default is not MISSING))
+    rows = [(item.metadata["group"], *_row_of(item, hint)) for item, hint in items]
+    about = "a YAML file of these flags; flags on the command line override it"
+    rows += [(GROUPS[-1], "--config FILE", about), (GROUPS[-1], "-h, --help", "show this help and exit")]
+    beside = min(_BESIDE, max(width - 20, 4), max(len(flag) + 4 for _, flag, _ in rows))
+    parts = [f"usage: {usage}", *filter(None, purposes)]
     for group in GROUPS:
-        of_group = [pair for pair in items if pair[0].metadata["group"] == group]
-        if of_group or group == GROUPS[-1]:
-            shown = parser.add_argument_group(group)
-            for item, hint in of_group:
-                _add(shown, item, hint)
-    shown.add_argument(
-        "--config", metavar="FILE", help="a YAML file of these flags; flags on the command line override it"
-    )
-    shown.add_argument("-h", "--help", action="store_true", help="show this help and exit")
-    return parser.format_help()
-
-
-def _usage(program: str, items: Sequence[tuple[Field, Any]], width: int) -> str:
-    """Return the usage: what is required, and that there is more."""
-    needed = [(item, hint) for item, hint in items if item.default is MISSING]
-    words = [item.name.upper() for item, _ in needed if item.metadata["positional"]]
-    words += [f"--{i.name} {metavar_of(i, hint)}" for i, hint in needed if not i.metadata["positional"]]
-    indent = " " * len("usage: ")
-    return f"\n{indent}".join(_wrapped([program, *words, "[flags]"], width - len(indent)))
+        lines = []
+        for flag, meaning in [row[1:] for row in rows if row[0] == group]:
+            beginning = f"  {flag}".ljust(beside)
+            first, *more = wrap(" ".join(meaning.split()), max(width - beside, 11))
+            lines += [beginning + first] if len(flag) + 4 <= beside else [f"  {flag}", " " * beside + first]
+            lines += [" " * beside + line for line in more]
+        parts += ["\n".join([f"{group}:", *lines])] if lines else []
+    if example:  # as continuation lines of a shell, broken before flags
+        shown = " \\\n  ".join(_wrapped(re.split(r" (?=--)", f"{program} {example}"), width - 4))
+        parts.append(f"example:\n  {shown}")
+    return "\n\n".join(parts) + "\n"
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
@@ -89,50 +84,33 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def _add(group, item: Field, hint) -> None:
-    """Add the help of an option: what it means, the choices for which there is no room, its default."""
-    text, choices, words = item.metadata["help"], choices_of(hint), item.metadata["values"]
+def _row_of(item: Field, hint) -> tuple[str, str]:
+    """Return how an option is written, and what it means: its choices if too long to stand there, default."""
+    about, choices = item.metadata, kind_of(hint).words
+    text = about["help"]
     if len("|".join(choices)) > _LONGEST_CHOICES and not all(choice in text for choice in choices):
         text += f"; one of {', '.join(choices)}"
-    if (item.metadata["stdin"] or item.metadata["stdout"]) and "-: " not in item.metadata["help"]:
-        text += f"; -: standard {'input' if item.metadata['stdin'] else 'output'}"
-    text = doubled_percent(f"{text} ({_default_of(item)})")
-    if item.metadata["positional"]:
-        group.add_argument(item.name, metavar=item.name.upper(), help=text)
-    else:
-        metavar = metavar_of(item, hint) if words == 1 else ("TEXT",) * words
-        group.add_argument(f"--{item.name}", metavar=metavar, nargs=words if words > 1 else None, help=text)
-
-
-def _default_of(item: Field) -> str:
-    if item.default is MISSING:
-        return f"required, or --{item.metadata['unless']}" if item.metadata["unless"] else "required"
-    unit = f"{item.metadata['unit']}, " if item.metadata["unit"] else ""
+    if (about["stdin"] or about["stdout"]) and "-: " not in about["help"]:
+        text += f"; -: standard {'input' if about['stdin'] else 'output'}"
     named = {"None": "none", "": "empty", "True": "true", "False": "false"}
-    return f"{unit}default: {named.get(str(item.default), item.default)}"
+    usual = f"default: {named.get(str(item.default), item.default)}"
+    if item.default is MISSING:
+        usual = f"required, or --{about['unless']}" if about["unless"] else "required"
+    elif about["unit"]:
+        usual = f"{about['unit']}, {usual}"
+    metavar = metavar_of(item, hint) if about["values"] == 1 else " ".join(["TEXT"] * about["values"])
+    flag = item.name.upper() if about["positional"] else f"--{item.name} {metavar}"
+    return flag, f"{text} ({usual})"
 
 
 def metavar_of(item: Field, hint) -> str:
     """Return the placeholder for the value of an option: N, FILE, or its choices if they are short."""
-    kinds: list[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    choices = choices_of(hint)
+    base, choices, _ = kind_of(hint)
     if len("|".join(choices)) > _LONGEST_CHOICES:
         return "NAME"
-    numbers = [_METAVARS[kind] for kind in kinds if kind in _METAVARS and kind is not str]
-    texts = [place_word(item.name) or _METAVARS[str]] if str in kinds else []
-    return "|".join([*numbers, *texts, *choices])
-
-
-def choices_of(hint) -> list[str]:
-    """Return the words that an option of this type takes; true and false only if the type names them."""
-    if get_origin(hint) is Literal:
-        return [str(word) for word in get_args(hint)]
-    return [word for kind in get_args(hint) for word in choices_of(kind)]
-
-
-def doubled_percent(text: str) -> str:
-    """Return a text with each % doubled: argparse expands %(prog)s and the like in usage and help."""
-    return text.replace("%", "%%")
+    is_text = base is str or get_origin(base) is list
+    word = (place_word(item.name) or "TEXT") if is_text else _METAVARS.get(base, "")
+    return "|".join(filter(None, [word, *choices]))
 
 
 Config = TypeVar("Config", bound=Options)
@@ -151,16 +129,14 @@ def parse_config(
     If a flag is given twice, the last value counts, and a line on stderr says so. Raises InputError for an
     unknown or missing flag, a value of the wrong type, or whatever the dataclass itself refuses.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    split = split_words(words, config_class)
+    split = split_words(list(sys.argv[1:] if argv is None else argv), config_class)
     path, spec = sys.argv[0], getattr(sys.modules["__main__"], "__spec__", None)
     started = f"python {path}" if path.endswith(".py") else Path(path).name
     if spec is not None and spec.origin == path:
         started = f"python -m {spec.name}"
-    named = program or started
     if "help" in split.flags:
-        leave_with_help([config_class], named)
-    return build_config(config_class, given_by(split, config_class, program), named)
+        leave_with_help([config_class], program or started)
+    return build_config(config_class, given_by(split, config_class, program), program or started)
 
 
 def leave_with_help(config_classes: Sequence[type[Options]], program: str) -> None:
@@ -175,7 +151,10 @@ def build_config(config_class: type[Config], given: dict[str, Given], program: s
     values = _values_of(config_class, without_idle(config_class, given))
     left_out = left_out_of(config_class, values)
     if left_out:
-        raise InputError(left_out_of_command(config_class, left_out, program))
+        missing = missing_of(config_class, left_out, as_flags=True)
+        if left_out[0].metadata["positional"] and config_class.EXAMPLE:
+            raise InputError(f"{missing}; for example: {program} {config_class.EXAMPLE}")
+        raise InputError(f"{missing}; --help says what {'it means' if len(left_out) == 1 else 'they mean'}")
     return config_class(**values)
 
 

@@ -5,15 +5,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from itertools import groupby
-from typing import Any, NamedTuple, Optional, get_args, get_origin
+from typing import NamedTuple, Optional, get_args, get_origin
 
 import yaml
 
 from data_tools.files.atomic_files import ABOUT, MOST_CONFIG_BYTES, FileRefusedError, read_regular
 from data_tools.files.errors import InputError
-from data_tools.files.former_flags import flag_of
+from data_tools.files.former_flags import flag_of, value_now
 from data_tools.options.foreign_flags import nearest
-from data_tools.options.options import Given, Options, hints_of, kind_of, without_none
+from data_tools.options.options import Given, Options, hints_of, kind_in_words, kind_of
 
 LAUNCH = "launch"
 # Of values without an explicit tag, such as !!binary; the option decides what a value means.
@@ -51,13 +51,11 @@ def read_entries(
     about = [entry for entry in entries if entry.name == ABOUT and isinstance(entry.value, yaml.MappingNode)]
     flags = [entry for entry in entries if entry not in about]
     if program and about and any(entry.name not in hints for entry in flags):
-        scalars = [pair for pair in about[0].value.value if isinstance(pair[0], yaml.ScalarNode)]
-        recorded = {key.value: value.value for key, value in scalars}
-        theirs, starter = recorded.get("command"), program.split()[0]
+        theirs = {str(key.value): value.value for key, value in about[0].value.value}.get("command")
         if isinstance(theirs, str) and not program.endswith(f" {theirs}"):
             raise InputError(
-                f"{path} is the configuration of `{starter} {theirs}`, not of `{program}`; give it to "
-                "the first, or write a file for the second"
+                f"{path} is the configuration of `{program.split()[0]} {theirs}`, not of `{program}`; give "
+                "it to the first, or write a file for the second"
             )
     given: dict[str, Given] = {}
     for entry in flags:
@@ -112,14 +110,14 @@ def _given_in(entry: Entry, hints: dict[str, object]) -> Given:
     name, value, where = entry
     if name not in hints:
         raise InputError(f"{where}: {name[:40]} is not a flag; {nearest([name], hints)}")
-    kind, may_be_none = without_none(hints[name])
-    if get_origin(kind) is list and isinstance(value, yaml.SequenceNode) and value.value:
-        texts = [_given_in(Entry(name, item, where), {name: get_args(kind)[0]}).text for item in value.value]
+    base, _, may_be_none = kind_of(hints[name])
+    if get_origin(base) is list and isinstance(value, yaml.SequenceNode) and value.value:
+        texts = [_given_in(Entry(name, item, where), {name: get_args(base)[0]}).text for item in value.value]
         return Given([str(text) for text in texts], f"{where}: {name}")
     is_empty = value.tag.endswith(":null") and not may_be_none
     if is_empty or not isinstance(value, yaml.ScalarNode) or value.tag not in PLAIN_TAGS:
         raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
-    return Given(value.value, f"{where}: {name}")
+    return Given(value_now(name, value.value), f"{where}: {name}")
 
 
 def _line(place) -> int:
@@ -127,9 +125,9 @@ def _line(place) -> int:
 
 
 class SplitWords(NamedTuple):
-    """The values of each flag, None for a bare one, and the words without a flag."""
+    """The words of each flag, as often as it occurs, none for a bare one; and the words without a flag."""
 
-    flags: dict[str, list[Any]]  # of a flag that takes several words, a list of them
+    flags: dict[str, list[list[str]]]
     others: list[str]
 
 
@@ -147,11 +145,11 @@ def split_words(
     flag with too few words, and for one that no class has, unless it is not yet known which may have it.
     """
     names = list(dict.fromkeys(name for one in config_classes for name in flag_names(one)))
-    of_several = {item.name: item.metadata["values"] for one in config_classes for item in fields(one)}
-    several = {name: count for name, count in of_several.items() if count > 1}
+    items = {item.name: item.metadata["values"] for one in config_classes for item in fields(one)}
+    several = {name: count for name, count in items.items() if count > 1}
     known = {"-h": "help", "--help": "help", **{f"--{name}": name for name in names}}
     end = words.index("--") if "--" in words else len(words)
-    taken: dict[str, list[list[str]]] = {}  # the words of each flag, as often as it occurs
+    taken: dict[str, list[list[str]]] = {}
     others: list[str] = []
     num_wanted = 0  # words that the last flag still takes
     for word in words[:end]:
@@ -176,11 +174,7 @@ def split_words(
     if strange and refuse_unknown and "help" not in taken:
         unknown = [word.lstrip("-").partition("=")[0] for word in strange]
         raise _unrecognized(others[others.index(strange[0]) :], nearest(unknown, names))
-    flags: dict[str, list[Any]] = {
-        name: [*uses] if name in several else [texts[0] if texts else None for texts in uses]
-        for name, uses in taken.items()
-    }
-    return SplitWords(flags, [*others, *words[end + 1 :]])
+    return SplitWords(taken, [*others, *words[end + 1 :]])
 
 
 def _is_value(word: str, is_text: bool) -> bool:
@@ -198,18 +192,18 @@ def given_by(split: SplitWords, config_class: type[Options], program: str = "") 
 
     ``program``: the command of the class, `ernie-pair train`. Flags override files. Raises InputError.
     """
-    hints, given = hints_of(config_class), {}
-    for path in split.flags.get("config", ()):
-        if path is None:
+    hints, given, words = hints_of(config_class), {}, split.others
+    for paths in split.flags.get("config", ()):
+        if not paths:
             raise InputError("--config has no value; it takes a YAML file")
-        given.update(read_flag_file(path, hints, program))
+        given.update(read_flag_file(paths[0], hints, program))
     given.update(flags_given(split, config_class))
-    words = split.others
     for item in fields(config_class):
         if item.metadata["positional"] and words:
-            taken = len(words) if get_origin(hints[item.name]) is list else 1
-            text = words[:taken] if get_origin(hints[item.name]) is list else words[0]
-            given[item.name], words = Given(text, item.name.upper()), words[taken:]
+            is_list = get_origin(hints[item.name]) is list
+            taken = len(words) if is_list else 1
+            given[item.name] = Given(words[:taken] if is_list else words[0], item.name.upper())
+            words = words[taken:]
     if words:
         absent = (i.name for i in fields(config_class) if i.default is MISSING and i.name not in given)
         flag = next(absent, "")
@@ -224,19 +218,16 @@ def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Giv
     reports an earlier one that differs.
     """
     hints, given = hints_of(config_class), {}
-    for name, texts in split.flags.items():
-        if name not in hints:
-            continue
-        last = texts[-1]
-        if last is None and hints[name] is not bool:
-            raise InputError(f"--{name} has no value; it takes {kind_of(hints[name])}")
-        if not isinstance(last, list):
-            different = [text for text, _ in groupby("true" if text is None else text for text in texts)]
-            last = different[-1]
-            if len(different) > 1:
-                values = " and as ".join(different)[:200]
-                sys.stderr.write(f"--{name} is given as {values}: the last one counts\n")
-        given[name] = Given(last, f"--{name}")
+    for name in [name for name in split.flags if name in hints]:
+        uses = split.flags[name]
+        if not uses[-1] and hints[name] is not bool:
+            raise InputError(f"--{name} has no value; it takes {kind_in_words(hints[name])}")
+        different = [texts for texts, _ in groupby(texts or ["true"] for texts in uses)]
+        if len(different) > 1:
+            values = " and as ".join(map(" ".join, different))[:200]
+            sys.stderr.write(f"--{name} is given as {values}: the last one counts\n")
+        text = different[-1]
+        given[name] = Given(text if len(text) > 1 else text[0], f"--{name}")
     return given
 
 

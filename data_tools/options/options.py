@@ -5,9 +5,11 @@ flags or a call from Python. `cli` turns such a class into a command line.
 """
 
 import math
+import operator
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from importlib import import_module
@@ -15,62 +17,54 @@ from inspect import cleandoc
 from numbers import Integral, Real
 from pathlib import Path
 from string import ascii_uppercase
-from textwrap import fill
+from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
 from data_tools.files.errors import InputError, without_flags
 
-WIDTH = 100
-
-
-class OptionDocs:
-    """The ``__doc__`` of a class of options, generated from its options on access.
-
-    ``purpose``: the docstring of the class itself. Below it are the options of the class and of its bases, by
-    subject, as Python writes them: ``use_amp``, ``True``.
-    """
-
-    def __init__(self, purpose: str):
-        self.purpose = cleandoc(purpose)
-
-    def __get__(self, instance: object, owner: Any) -> str:
-        groups: dict[str, list[str]] = {}
-        for item in fields(owner):
-            if "group" not in item.metadata:  # not made by option()
-                continue
-            is_literal = get_origin(item.type) is Literal
-            choices = item.metadata["choices"] or (get_args(item.type) if is_literal else ())
-            facts = [f"one of {', '.join(choices)}" if choices else "", item.metadata["unit"]]
-            facts += ["required" if item.default is MISSING else f"default: {item.default!r}"]
-            text = f"{item.name}: {without_flags(item.metadata['help'])} ({'; '.join(filter(None, facts))})"
-            text = fill(
-                text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False
-            )
-            groups.setdefault(item.metadata["group"], []).append(text)
-        parts = [f"{group}\n" + "\n".join(lines) for group, lines in groups.items()]
-        return "\n\n".join([part for part in (self.purpose, *parts) if part])
-
-
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
+RESUME = ("", "same", "fixed", "layout")  # see `option`
 NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
 LONGEST_VALUE = 4096
 DASH = "-"  # instead of a file: standard input or output
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
-RESUME = ("", "same", "fixed", "layout")  # see `option`
 _LEFT_OUT = object()  # in place of a required value that was not given
 
-
-# Options that take a path, by the ends of their names or by these themselves.
-_ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
+# Options that take a path, by their names or by the ends of these.
 _PLACES = {
     "FOLDER": "report index",
     "FILE": "config train_config calibrate_on tune_on file",
     "PATH": "output input prefix model teacher reranker model_name_or_path embedding_model add_twins_to "
     "domain_data checkpoint checkpoints first second",
 }
+_ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
+
+# {bound: (what violates it, what such a value is, how to fix it; empty: by the default, for example)}
+_BOUNDS = {
+    "at_least": (operator.lt, "below", "use {} or more"),
+    "above": (operator.le, "not above", ""),
+    "at_most": (operator.gt, "above", "use {} or less"),
+    "below": (operator.ge, "not below", ""),
+}
+
+
+def bound_fault(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
+    """Return which bound a value violates and the fix, in words, or ''.
+
+    ``bounds``: {at_least, above, at_most or below: a number, or None for no such bound}; ``usual``: the
+    default.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ""
+    example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another value"
+    for name, (violates, fault, cure) in _BOUNDS.items():
+        bound = bounds.get(name)
+        if bound is not None and violates(value, bound):
+            return f"is {fault} {bound}; {cure.format(bound) or example}"
+    return ""
 
 
 def place_word(name: str) -> str:
@@ -83,30 +77,6 @@ def place_word(name: str) -> str:
 def shown_name(item: Field) -> str:
     """Return what a message calls an option: --seed, or INPUT for one that is given without a flag."""
     return item.name.upper() if item.metadata["positional"] else f"--{item.name}"
-
-
-class Bounds(NamedTuple):
-    """The bounds of the values of an option; None: no such bound."""
-
-    at_least: Optional[float]
-    above: Optional[float]
-    at_most: Optional[float]
-    below: Optional[float]
-
-    def fault_of(self, value, usual) -> str:
-        """Return which bound a value violates and the fix, in words, or ''. ``usual``: the default."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return ""
-        example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another value"
-        if self.at_least is not None and value < self.at_least:
-            return f"is below {self.at_least}; use {self.at_least} or more"
-        if self.above is not None and value <= self.above:
-            return f"is not above {self.above}; {example}"
-        if self.at_most is not None and value > self.at_most:
-            return f"is above {self.at_most}; use {self.at_most} or less"
-        if self.below is not None and value >= self.below:
-            return f"is not below {self.below}; {example}"
-        return ""
 
 
 def option(
@@ -134,23 +104,21 @@ def option(
     except None. ``choices``: the allowed texts, if the type cannot express them.
 
     ``positional``: it is given without a flag, like the file of `cat FILE`, and is required; a list takes one
-    value or more.
+    value or more. ``values``: the number of words of a flag that is a list.
 
     ``stdin``: `-` reads standard input, and these are the file endings that it may stand for; ``stdout``: `-`
-    writes standard output. ``values``: the number of words of a flag that is a list. ``unless``: another
-    option, without a default of its own, that can replace this one.
+    writes standard output. ``unless``: another option, without a default of its own, that can replace this
+    one.
 
     ``resume``: what another value means for a run that goes on from a checkpoint: same, it is another run
     unless the user allows the change; fixed, nobody can allow it; layout, it only divides the work otherwise
     and is noted; empty, it may change.
     """
+    metadata: dict[str, Any] = {**locals(), "choices": tuple(choices), "stdin": tuple(stdin)}
     if group not in GROUPS:
         raise ValueError(f"{group} is not a group of options")
     if resume not in RESUME:
         raise ValueError(f"{resume} is not one of {RESUME}")
-    metadata: dict[str, Any] = {"help": help, "group": group, "unit": unit, "positional": positional}
-    metadata.update(choices=tuple(choices), stdin=tuple(stdin), stdout=stdout, values=values, unless=unless)
-    metadata.update(bounds=Bounds(at_least, above, at_most, below), resume=resume)
     if default is MISSING:
         return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -166,6 +134,32 @@ precision_option = partial(option, group="precision")
 evaluation_option = partial(option, group="evaluation")
 checkpoints_option = partial(option, group="checkpoints")
 devices_option = partial(option, group="devices")
+
+
+class OptionDocs:
+    """The ``__doc__`` of a class of options, generated from its options on access.
+
+    ``purpose``: the docstring of the class itself. Below it are the options of the class and of its bases, by
+    subject, as Python writes them: ``use_amp``, ``True``.
+    """
+
+    def __init__(self, purpose: str):
+        self.purpose = cleandoc(purpose)
+
+    def __get__(self, instance: object, owner: Any) -> str:
+        groups: dict[str, str] = {}
+        for item in fields(owner):
+            if "group" not in item.metadata:  # not made by option()
+                continue
+            is_literal = get_origin(item.type) is Literal
+            choices = item.metadata["choices"] or (get_args(item.type) if is_literal else ())
+            facts = [f"one of {', '.join(choices)}" if choices else "", item.metadata["unit"]]
+            facts += ["required" if item.default is MISSING else f"default: {item.default!r}"]
+            text = f"{item.name}: {without_flags(item.metadata['help'])} ({'; '.join(filter(None, facts))})"
+            group, ends = item.metadata["group"], (" " * 4, " " * 8)
+            lines = wrap(text, 100, initial_indent=ends[0], subsequent_indent=ends[1], break_on_hyphens=False)
+            groups[group] = "\n".join([groups.get(group, group), *lines])
+        return "\n\n".join(filter(None, [self.purpose, *groups.values()]))
 
 
 @dataclass(frozen=True)
@@ -187,10 +181,9 @@ class Options:
         self._replace_left_out()
         left_out = left_out_of(type(self), vars(self))
         if left_out:
-            names = [item.name for item in left_out]
-            call = f"{type(self).__name__}({', '.join(f'{name}=...' for name in names)})"
-            missing = _missing(type(self), left_out, names, lambda other, words: f"{other.name}=...")
-            raise InputError(f"{missing}; give {'it' if len(names) == 1 else 'them'}: {call}")
+            call = f"{type(self).__name__}({', '.join(f'{item.name}=...' for item in left_out)})"
+            them = "it" if len(left_out) == 1 else "them"
+            raise InputError(f"{missing_of(type(self), left_out)}; give {them}: {call}")
         hints = hints_of(type(self))
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
@@ -198,7 +191,7 @@ class Options:
             words = item.metadata["values"]
             if words > 1 and isinstance(value, list) and len(value) != words:
                 raise InputError(f"--{item.name} takes {words} words, not {len(value)}; correct it")
-            fault = item.metadata["bounds"].fault_of(value, item.default)
+            fault = bound_fault(value, item.metadata, item.default)
             if fault:
                 raise InputError(f"--{item.name} {value} {fault}")
             _refuse_dash(item, value)
@@ -236,35 +229,25 @@ def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> li
     return sorted(left_out, key=lambda item: not item.metadata["positional"])
 
 
-def left_out_of_command(config_class: type[Options], left_out: Sequence[Field], program: str) -> str:
-    """Return which arguments and flags of ``program`` are missing, and an example or what explains them."""
-    names = [shown_name(item) for item in left_out]
-    missing = _missing(config_class, left_out, names, lambda other, words: f"--{other.name} {words}")
-    if left_out[0].metadata["positional"] and config_class.EXAMPLE:
-        return f"{missing}; for example: {program} {config_class.EXAMPLE}"
-    return f"{missing}; --help says what {'it means' if len(names) == 1 else 'they mean'}"
-
-
-def _missing(config_class: type[Options], left_out: Sequence[Field], names: Sequence[str], show) -> str:
-    """Return that ``names`` are missing, with what a single one means and what takes their place.
-
-    ``show(item, words)`` writes the option that takes their place, ``words`` standing for its values.
-    """
-    if len(names) == 1 and left_out[0].metadata["positional"]:
-        return f"{names[0]} is missing: {left_out[0].metadata['help']}"
-    missing = f"{names[0]} is missing" if len(names) == 1 else f"{_listed(names)} are missing"
-    replaceable = [item.metadata["unless"] for item in fields(config_class)]
+def missing_of(config_class: type[Options], left_out: Sequence[Field], as_flags: bool = False) -> str:
+    """Return that options are missing, with what a single argument means and what takes their place."""
+    called = shown_name if as_flags else operator.attrgetter("name")
+    missing = f"{_listed(map(called, left_out))} {'is' if len(left_out) == 1 else 'are'} missing"
+    if len(left_out) == 1 and left_out[0].metadata["positional"]:
+        return f"{missing}: {left_out[0].metadata['help']}"
     for other in fields(config_class):
-        replaced = [name for name, item in zip(names, left_out) if item.metadata["unless"] == other.name]
+        replaced = [item for item in fields(config_class) if item.metadata["unless"] == other.name]
         # One that replaces several options is only named if all of them are missing.
-        if replaced and len(replaced) == replaceable.count(other.name):
-            shown = show(other, " ".join(ascii_uppercase[: other.metadata["values"]]))
-            return f"{missing} ({shown} takes the place of {_listed(replaced)})"
+        if replaced and all(item in left_out for item in replaced):
+            words = " ".join(ascii_uppercase[: other.metadata["values"]])
+            shown = f"--{other.name} {words}" if as_flags else f"{other.name}=..."
+            return f"{missing} ({shown} takes the place of {_listed(map(called, replaced))})"
     return missing
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+def _listed(names: Iterable[str]) -> str:
+    *names, last = names
+    return f"{', '.join(names)} and {last}" if names else last
 
 
 def _refuse_dash(item: Field, value: object) -> None:
@@ -287,6 +270,98 @@ def _refuse_surrogates(where: str, value: object) -> None:
             raise InputError(f"{where} is not UTF-8 (it contains {fault}); give it in UTF-8") from None
 
 
+class Kind(NamedTuple):
+    """What an option takes: values of ``base``, one of ``words`` besides or instead, None."""
+
+    base: Any  # bool, int, float, str or a list of one of these; None: nothing but words
+    words: tuple[str, ...]
+    may_be_none: bool
+
+
+def kind_of(hint: object) -> Kind:
+    """Return what an option of this type takes: int, Optional[str], Union[int, Literal["auto"]]."""
+    parts = get_args(hint) if get_origin(hint) is Union else (hint,)
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    bases = [part for part in parts if get_origin(part) is not Literal and part is not type(None)]
+    return Kind(bases[0] if bases else None, tuple(words), type(None) in parts)
+
+
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+def hints_of(config_class: Any) -> dict[str, Any]:
+    """Return the type of every option of a class; that of one with choices is their Literal."""
+    if config_class not in _HINTS:
+        hints = _HINTS[config_class] = get_type_hints(config_class)
+        for item in fields(config_class):
+            if item.metadata.get("choices"):
+                words: Any = Literal[item.metadata["choices"]]
+                hints[item.name] = Optional[words] if kind_of(hints[item.name]).may_be_none else words
+    return _HINTS[config_class]
+
+
+class Given(NamedTuple):
+    """What the user wrote for an option, and ``where``: its flag, or file:line and its name."""
+
+    text: Union[str, list[str]]
+    where: str
+
+
+def read_given(given: Given, hint) -> object:
+    """Return the value of a text. Raises InputError if it is not of the type.
+
+    It reads flags, files of flags and the file of `ernie-pair launch`.
+    """
+    base, _, may_be_none = kind_of(hint)
+    if may_be_none and isinstance(given.text, str) and given.text.lower() in NOTHING:
+        return None
+    texts = [given.text] if isinstance(given.text, str) else given.text
+    if get_origin(base) is list:
+        return [read_given(Given(text, given.where), get_args(base)[0]) for text in texts]
+    value: object = texts[0]
+    if len(texts[0]) > LONGEST_VALUE:  # than a path may be; Python reads no number of that length
+        raise InputError(
+            f"{given.where} has a value of {len(texts[0])} characters, above {LONGEST_VALUE}; shorten it"
+        )
+    if base is bool:
+        value = _BOOLS.get(texts[0].lower(), value)
+    elif base in (int, float):
+        with suppress(ValueError):
+            value = base(value)
+    return checked(value, hint, given.where)
+
+
+def checked(value, hint, where: str) -> object:
+    """Return a value as its option stores it. Raises InputError for one of another type.
+
+    A whole number is accepted as a number, a path as a text, and a tuple as a list.
+    """
+    base, words, may_be_none = kind_of(hint)
+    if (value is None and may_be_none) or (isinstance(value, str) and value in words):
+        return value
+    if get_origin(base) is list and isinstance(value, (list, tuple)) and value:
+        return [checked(one, get_args(base)[0], where) for one in value]
+    if isinstance(value, bool):
+        if base is bool:
+            return value
+    elif base is int and isinstance(value, Integral):
+        return int(value)
+    elif base is float and _fits_float(value):
+        return float(value)
+    elif base is str and isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    raise InputError(f"{where} takes {kind_in_words(hint)}, not {text}; correct it")
+
+
+def kind_in_words(hint) -> str:
+    """Return a description of what an option of a type takes."""
+    base, words, _ = kind_of(hint)
+    if get_origin(base) is list:
+        return f"a list, each item {kind_in_words(get_args(base)[0])}"
+    return " or ".join([_KINDS[base], *words]) if base else "one of " + ", ".join(words)
+
+
 def names_in(text: str) -> list[str]:
     """Return the names in the text of an option, separated by commas or spaces, each once."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
@@ -299,105 +374,12 @@ def refuse_unknown_names(option_name: str, names: Iterable[str], known: Collecti
             raise InputError(f"--{option_name} {name}{fault}")
 
 
-class Given(NamedTuple):
-    """What the user wrote for an option, and ``where``: its flag, or file:line and its name."""
-
-    text: Union[str, list[str]]
-    where: str
-
-
-_HINTS: dict[type, dict[str, Any]] = {}
-
-
-def hints_of(config_class: Any) -> dict[str, Any]:
-    """Return the type of every option of a class; that of one with choices is their Literal."""
-    if config_class in _HINTS:
-        return _HINTS[config_class]
-    hints = _HINTS[config_class] = get_type_hints(config_class)
-    for item in fields(config_class):
-        if item.metadata.get("choices"):
-            may_be_none = without_none(hints[item.name])[1]
-            hints[item.name] = Literal[item.metadata["choices"]]
-            hints[item.name] = Optional[hints[item.name]] if may_be_none else hints[item.name]
-    return hints
-
-
-def read_given(given: Given, hint) -> object:
-    """Return the value of a text. Raises InputError if it is not of the type.
-
-    It reads flags, files of flags and the file of `ernie-pair launch`.
-    """
-    inner, may_be_none = without_none(hint)
-    if may_be_none and isinstance(given.text, str) and given.text.lower() in NOTHING:
-        return None
-    if get_origin(inner) is list:
-        texts = [given.text] if isinstance(given.text, str) else given.text
-        return [read_given(Given(text, given.where), get_args(inner)[0]) for text in texts]
-    text = given.text if isinstance(given.text, str) else given.text[0]
-    if len(text) > LONGEST_VALUE:  # than a path may be; Python reads no number of that length
-        raise InputError(
-            f"{given.where} has a value of {len(text)} characters, above {LONGEST_VALUE}; shorten it"
-        )
-    return checked(_parsed(text, inner), inner, given.where)
-
-
-def _parsed(text: str, kind) -> object:
-    kind = get_args(kind)[0] if get_origin(kind) is Union else kind
-    if kind is bool:
-        return _BOOLS.get(text.lower(), text)
-    try:
-        return kind(text) if kind in (int, float) else text
-    except ValueError:
-        return text
-
-
-def checked(value, hint, where: str) -> object:
-    """Return a value as its option stores it. Raises InputError for one of another type.
-
-    A whole number is accepted as a number, a path as a text, and a tuple as a list.
-    """
-    kind, may_be_none = without_none(hint)
-    if value is None and may_be_none:
-        return None
-    if get_origin(kind) is list and isinstance(value, (list, tuple)) and value:
-        return [checked(one, get_args(kind)[0], where) for one in value]
-    if get_origin(kind) is Union:  # a number, or a word in its place
-        number, words = get_args(kind)
-        kind = words if value in get_args(words) else number
-    if isinstance(value, bool):
-        if kind is bool:
-            return value
-    elif kind is int and isinstance(value, Integral):
-        return int(value)
-    elif kind is float and _fits_float(value):
-        return float(value)
-    elif kind is str and isinstance(value, (str, os.PathLike)):
-        return os.fspath(value)
-    elif get_origin(kind) is Literal and isinstance(value, str) and value in get_args(kind):
-        return value
-    text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    raise InputError(f"{where} takes {kind_of(hint)}, not {text}; correct it")
-
-
 def _fits_float(value) -> bool:
     """Return whether ``value`` is a number other than nan and infinity, and within the range of a float."""
     try:
         return isinstance(value, Real) and math.isfinite(value)
     except OverflowError:  # a whole number or fraction above it
         return False
-
-
-def kind_of(hint) -> str:
-    """Return a description of what an option of a type takes."""
-    kind, _ = without_none(hint)
-    if get_origin(kind) is Union:
-        number, words = get_args(kind)
-        return " or ".join([_KINDS[number], *get_args(words)])
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(get_args(kind))
-    if get_origin(kind) is list:
-        return f"a list, each item {kind_of(get_args(kind)[0])}"
-    return _KINDS[kind]
 
 
 def refuse_empty(config: Options, *names: str) -> None:
@@ -420,24 +402,13 @@ def refuse_no_name(config: Options, option_name: str) -> None:
         )
 
 
-def without_none(hint) -> tuple[object, bool]:
-    """Return (the type without None, whether the value may be None) of an option.
-
-    Any other union, such as Union[int, Literal["auto"]], is kept.
-    """
-    inner = tuple(one for one in get_args(hint) if one is not type(None))
-    if get_origin(hint) is not Union or len(inner) == len(get_args(hint)):
-        return hint, False
-    return (inner[0] if len(inner) == 1 else Union[inner]), True
-
-
 def import_named(name: str, flag: str, kind: str) -> Any:
     """Return the callable, a ``kind`` such as function, that ``name``, the value of ``flag``, names.
 
     Modules are found as Python finds them, then in the working folder. Raises InputError if there is none.
     """
-    module_name, colon, inner_name = name.partition(":")
-    if not (colon and module_name and inner_name):
+    module_name, _, inner_name = name.partition(":")
+    if not (module_name and inner_name):
         raise InputError(f"{flag} {name} is not package.module:{kind}; write a {kind} like that")
     if module_name.startswith("."):
         plain = module_name.strip(".") or "module"
@@ -452,9 +423,8 @@ def import_named(name: str, flag: str, kind: str) -> Any:
     except ImportError as error:
         raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name") from None
     except SyntaxError as error:
-        raise InputError(
-            f"{flag} {name}: {error.filename}:{error.lineno}: {error.msg}; fix the line"
-        ) from None
+        fault = f"{error.filename}:{error.lineno}: {error.msg}"
+        raise InputError(f"{flag} {name}: {fault}; fix the line") from None
     if not callable(found):
         raise InputError(f"{flag} {name}: {module_name} has no {kind} {inner_name}; fix the name")
     return found

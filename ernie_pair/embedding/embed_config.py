@@ -17,7 +17,7 @@ from data_tools.text.text_files import ENCODINGS
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.embedding_json import POOLING_NAMES, bad_poolings
+from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.runtime.device import device_option
@@ -26,15 +26,6 @@ MODEL_HELP = (
     "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"
 )
 AUTO = "auto"
-
-
-def own_pooling(pooling: str) -> str:
-    """Return the pooling that a flag asks for, with cls as the first token. Raises InputError."""
-    names = ["first_token" if name == "cls" else name for name in pooling.split("+")]
-    wrong = bad_poolings(names)
-    if wrong:
-        raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
-    return "+".join(names)
 
 
 @dataclass(frozen=True)
@@ -49,8 +40,8 @@ class EmbedderFlags(KernelFlags):
     )
     pooling: str = model_option(
         AUTO,
-        help=f"pooling for a model without embedding.json: {POOLING_NAMES}, cls (the same as "
-        "first_token), or several joined by +; auto: that of sentence-transformers' files, otherwise mean",
+        help=f"pooling for a model without embedding.json: {POOLING_NAMES}, "
+        "or several joined by +; auto: that of sentence-transformers' files, otherwise mean",
     )
     max_seq_len: int = data_option(
         0,
@@ -63,12 +54,13 @@ class EmbedderFlags(KernelFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        assert self.pooling == AUTO or own_pooling(self.pooling)  # refused where it is none
+        if self.pooling != AUTO:
+            refuse_pooling(self.pooling)
 
     @property
     def options(self) -> EmbedderOptions:
         """Return them as `open_embedder` takes them."""
-        pooling = "" if self.pooling == AUTO else own_pooling(self.pooling)
+        pooling = "" if self.pooling == AUTO else self.pooling
         return EmbedderOptions(self.dim, pooling, self.max_seq_len, batch_size=self.batch_size)
 
 

@@ -13,8 +13,8 @@ from ernie_pair.models.embedding_json import (
     NORMALIZE,
     SHORTEST_TEXT,
     EmbeddingSettings,
-    bad_poolings,
     read_embedding,
+    refuse_pooling,
     width_after,
 )
 
@@ -106,9 +106,7 @@ def settings_of_model(
             if now and now != before:
                 logger.info("--%s %s overrides %s, which %s says", name, now, before, folder)
     chosen = replace(stated, pooling=pooling or stated.pooling, max_seq_len=max_seq_len or stated.max_seq_len)
-    wrong = bad_poolings(list(chosen.poolings))
-    if wrong:
-        raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
+    refuse_pooling(chosen.pooling)
     if not SHORTEST_TEXT <= chosen.max_seq_len <= spec.max_positions:
         raise InputError(
             f"--max_seq_len {chosen.max_seq_len} is not from {SHORTEST_TEXT} to the {spec.max_positions} "

@@ -14,6 +14,7 @@ from ernie_pair.pair.data.pair_file import Pairs
 
 CUTOFFS, NDCG_AT = (1, 10, 100), 10
 METRICS = (*(f"recall_at_{k}" for k in CUTOFFS), "mrr", f"ndcg_at_{NDCG_AT}", "spearman")
+BEST = "recall_at_10"  # chooses the best model, if no flag names another
 BLOCK = 256  # queries that are compared with the whole corpus at a time
 
 

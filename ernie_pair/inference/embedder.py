@@ -188,7 +188,8 @@ def open_exported_embedder(
     folder = Path(folder)
     settings = read_embedding(folder)
     if settings is None or not settings.is_exported:
-        raise InputError(f"{folder} is not an exported embedding model; make one with ernie-pair export")
+        command = f"ernie-pair export --model_path {folder} --output_dir exported"
+        raise InputError(f"{folder} is not an exported embedding model; make one with {command}")
     backend = open_vector_backend(folder, settings, threads or cpu_threads())
     vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)
     if not {CONFIG, vocab_file.name} <= set(settings.files):

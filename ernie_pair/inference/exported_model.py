@@ -113,7 +113,8 @@ def read_exported(folder: Path) -> ExportedModel:
             refuse_unsupported(folder / CONFIG)
         raise InputError(
             f"{folder} holds no {EXPORT_MANIFEST}; make an exported model of a trained one with ernie-pair "
-            "export or ernie_pair.export_pair, or use PairTrainer(folder, config).predict"
+            f"export --model_path {folder} --output_dir exported, or ernie_pair.export_pair, or use "
+            "PairTrainer(folder, config).predict"
         )
     manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
     missing = [repr(key) for key in NEEDED if key not in manifest]

@@ -8,7 +8,7 @@ from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Seq
 import numpy as np
 
 from data_tools.files.errors import InputError, NumbersError
-from data_tools.options.options import Bounds
+from data_tools.options.options import bound_fault
 from ernie_pair.models.temperature import Calibration
 
 CANDIDATES = 4096  # ranked at a time
@@ -29,7 +29,7 @@ class ScoreUnit(NamedTuple):
 
     def refuse_outside(self, threshold: Optional[float]) -> None:
         """Raise InputError for a threshold that no score of this unit can have; None: no threshold."""
-        fault = Bounds(self.least, None, self.most, None).fault_of(threshold, None)
+        fault = bound_fault(threshold, {"at_least": self.least, "at_most": self.most})
         if fault:
             raise InputError(f"--threshold {threshold} {fault}: it is {self.name}")
 

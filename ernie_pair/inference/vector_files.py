@@ -1,4 +1,4 @@
-"""Vectors on disk: written by `ernie-pair embed`, memory-mapped by searches.
+"""Vectors on disk: written piece by piece by `ernie-pair embed` and `index`, memory-mapped by searches.
 
 vectors.npy   float16 or int8 [N, D], row i for text i; each of length 1 before rounding, unless
               vectors.json says "unit": false
@@ -6,23 +6,36 @@ scales.npy    float32 [N], for int8 only: row i is vectors[i] * scales[i]
 vectors.json  {"format": 1, "fingerprint": "9c1e...", "count": N, "dim": D, "dtype": "float16",
                "files": {"vectors.npy": SHA-256}, ...}
 
+While they are written, vectors.npy and scales.npy grow beside the folder, and pieces.txt has a line for what
+they are of, and the SHA-256 of each finished piece: a run after a killed one goes on behind these. An index
+writes vectors of float32 like that, and keeps none.
+
 Two vectors, [0.6, 0.8] and [1, 0], are in int8 [[95, 127], [127, 0]] with the scales [0.8 / 127, 1 / 127].
 """
 
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
+from data_tools.files.arrays import HEADER_BYTES, npy_header, sha256_of_file
+from data_tools.files.atomic_files import make_folder
+from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 
 VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales.npy", "vectors.json", 1
-DTYPES = {"float16": np.dtype("<f2"), "int8": np.dtype("|i1")}
+DTYPES = {"float16": np.dtype("<f2"), "int8": np.dtype("|i1"), "float32": np.dtype("<f4")}
 WRITTEN = {VECTORS_FILE, SCALES_FILE}
+LOCK, PIECES = "lock", "pieces.txt"
+OURS = {LOCK, PIECES, *WRITTEN}  # in the folder where vectors come to be
 SCALE_DTYPE = np.dtype("<f4")
 LARGEST_INT8, LARGEST_FLOAT16 = 127, 65504
 CURE = "make them again with ernie-pair embed"
@@ -36,7 +49,7 @@ class Packed(NamedTuple):
 
 
 def pack_vectors(vectors: np.ndarray, dtype: str) -> Packed:
-    """Return float32 [N, D] as stored in ``dtype``: float16, or int8 with the largest number of a row at 127.
+    """Return float32 [N, D] as stored in ``dtype``; in int8 the largest number of a row is at 127.
 
     The error of a number is then less than 1/254 of the largest one of its row. Raises NumbersError for a
     number beyond the range of float16.
@@ -45,6 +58,8 @@ def pack_vectors(vectors: np.ndarray, dtype: str) -> Packed:
         if np.abs(vectors).max(initial=0) > LARGEST_FLOAT16:
             raise NumbersError("a vector holds numbers above 65504, which float16 cannot; pass --dtype int8")
         return Packed(vectors.astype(DTYPES[dtype]), None)
+    if dtype == "float32":
+        return Packed(vectors, None)
     scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(LARGEST_INT8)
     divisors = np.where(scales > 0, scales, np.float32(1))
     return Packed(np.rint(vectors / divisors[:, None]).astype(DTYPES[dtype]), divisors.astype(SCALE_DTYPE))
@@ -125,3 +140,142 @@ def open_vectors(folder: Union[str, Path]) -> VectorFile:
             raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
     named = {key: found[key] for key in VectorFile.__dataclass_fields__ if key != "folder"}
     return VectorFile(Path(folder), **named)
+
+
+@dataclass(frozen=True)
+class VectorShape:
+    """What is to be written: ``count`` vectors of ``dim`` numbers, in pieces of ``piece`` rows."""
+
+    count: int
+    dim: int
+    dtype: str
+    piece: int
+
+    @property
+    def arrays(self) -> Dict[str, Tuple[np.dtype, Tuple[int, ...]]]:
+        """Return {file: (type, shape)}."""
+        found: Dict[str, Tuple[np.dtype, Tuple[int, ...]]] = {
+            VECTORS_FILE: (DTYPES[self.dtype], (self.count, self.dim))
+        }
+        return {**found, SCALES_FILE: (SCALE_DTYPE, (self.count,))} if self.dtype == "int8" else found
+
+    @property
+    def num_pieces(self) -> int:
+        """Return how many pieces there are, the last of which may be shorter."""
+        return -(-self.count // self.piece)
+
+    def rows_of(self, number: int) -> int:
+        """Return how many rows piece ``number`` has."""
+        return min(self.piece, self.count - number * self.piece)
+
+    def row_bytes(self, name: str) -> int:
+        """Return the bytes of a row of the file ``name``."""
+        dtype, shape = self.arrays[name]
+        return dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+
+
+class VectorWriter:
+    """Writes what ``shape`` says into ``folder``; ``done`` pieces are there already, of the same ``key``."""
+
+    def __init__(self, folder: Path, shape: VectorShape, key: Dict[str, object]):
+        self.folder, self.shape = folder, shape
+        self._key = hashlib.sha256(json.dumps([key, asdict(shape)], sort_keys=True).encode()).hexdigest()
+        self.done = self._find_done()
+        self._cut()
+
+    def append(self, packed: Packed) -> None:
+        """Write the next piece, and then the line by which it counts. Raises OSError."""
+        assert len(packed.rows) == self.shape.rows_of(self.done)
+        arrays = {VECTORS_FILE: packed.rows, SCALES_FILE: packed.scales}
+        content = {
+            name: np.ascontiguousarray(arrays[name], dtype=dtype).tobytes()
+            for name, (dtype, _) in self.shape.arrays.items()
+        }
+        content[PIECES] = f"{_sha256_of(*content.values())}\n".encode()
+        for name, data in content.items():
+            self._write(name, data)
+        self.done += 1
+
+    def _write(self, name: str, data: bytes) -> None:
+        with open(self.folder / name, "ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _find_done(self) -> int:
+        """Return how many pieces of the same key are whole on the disk."""
+        path = self.folder / PIECES
+        if not path.is_file():
+            return 0
+        key, *hashes = path.read_bytes().decode("ascii", "replace").split("\n")
+        if key != self._key:
+            return 0
+        done = 0
+        for wanted in hashes[: self.shape.num_pieces]:
+            content = self._read(done)
+            if content is None or _sha256_of(*content) != wanted:
+                break
+            done += 1
+        return done
+
+    def _read(self, number: int) -> Optional[List[bytes]]:
+        found = []
+        for name in self.shape.arrays:
+            size = self.shape.row_bytes(name)
+            with suppress(FileNotFoundError), open(self.folder / name, "rb") as file:
+                file.seek(HEADER_BYTES + number * self.shape.piece * size)
+                found.append(file.read(self.shape.rows_of(number) * size))
+        return found if len(found) == len(self.shape.arrays) else None
+
+    def _cut(self) -> None:
+        """Leave the headers and what is done; begin the files that are not there."""
+        kept = self.done * self.shape.piece
+        lines = [self._key]
+        if self.done:
+            lines = (self.folder / PIECES).read_text(encoding="ascii").split("\n")[: self.done + 1]
+        for name, (dtype, shape) in self.shape.arrays.items():
+            with open(self.folder / name, "r+b" if self.done else "wb") as file:
+                file.write(npy_header(dtype, *shape))
+                file.truncate(HEADER_BYTES + min(kept, self.shape.count) * self.shape.row_bytes(name))
+        (self.folder / PIECES).write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+
+    def publish_into(self, draft: Path) -> None:
+        """Put the finished files into ``draft``, and leave them here too, until the folder is removed."""
+        assert self.done == self.shape.num_pieces
+        for name in self.shape.arrays:
+            try:
+                os.link(self.folder / name, draft / name)
+            except OSError:  # a file system without them
+                shutil.copyfile(self.folder / name, draft / name)
+
+
+def _sha256_of(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@contextmanager
+def part_folder(folder: Path, busy: str) -> Iterator[Path]:
+    """Hold the folder in which vectors come to be; it stays after an error alone, with finished pieces.
+
+    Raises MachineError, with the message ``busy``, when another process holds it, or when it holds what no
+    run put there.
+    """
+    make_folder(folder)
+    strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())
+    if strange:
+        raise MachineError(
+            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+            "--output_dir"
+        )
+    with locked(folder / LOCK, seconds=0, refusal=busy):
+        is_done = False
+        try:
+            yield folder
+            is_done = True
+        finally:
+            pieces = folder / PIECES
+            if is_done or not pieces.is_file() or pieces.read_bytes().count(b"\n") < 2:
+                for name in OURS:
+                    (folder / name).unlink(missing_ok=True)
+                with suppress(OSError):  # something else is in it by now
+                    folder.rmdir()

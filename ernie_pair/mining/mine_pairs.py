@@ -432,9 +432,9 @@ def _tell_range(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
     logger.info(
         "near: no new pair: similarities of the first %d texts go from %.4f to %.4f, and those from %g to %g "
         "are asked for; %s",
-        *(count, least, most, config.min_similarity, config.max_similarity),
+        count, least, most, config.min_similarity, config.max_similarity,
         next(cure for cure, is_so in cures.items() if is_so),
-    )
+    )  # fmt: skip
 
 
 def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
@@ -448,7 +448,10 @@ def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
             "of the %d labelled pairs with a similarity from %g to %g, %.1f %% have the same meaning, so "
             "about as many of the new near pairs may be mislabelled; read some rows with the origin near, or "
             "lower --max_similarity",
-            *(inside.sum(), config.min_similarity, config.max_similarity, 100 * share),
+            inside.sum(),
+            config.min_similarity,
+            config.max_similarity,
+            100 * share,
         )
 
 

@@ -150,8 +150,8 @@ def _thresholds(
             limit = f"probability {one.threshold:.4f} or more"
         logger.info(
             "class %s, %s: precision %.4f, at least %.4f with confidence %g, on %d of %d pairs of %s",
-            *(name, limit, one.precision, one.bound, config.confidence, one.rows, one.predicted, dev.path),
-        )
+            name, limit, one.precision, one.bound, config.confidence, one.rows, one.predicted, dev.path,
+        )  # fmt: skip
     if all(one.threshold is None for one in found):
         best = max(one.bound for one in found)
         raise InputError(

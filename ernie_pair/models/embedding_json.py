@@ -3,6 +3,8 @@
     {"format": 1, "pooling": "mean", "dim": 312, "dims": [64, 128, 312], "max_seq_len": 64,
      "temperature": 0.05}
 
+The poolings are those of sentence-transformers, by the names that they had in the first version here.
+
 ``dims`` are the lengths to which a vector may be truncated, the last of them ``dim``, see Kusupati et al.
 2022 (Matryoshka). An exported model also records its files, and the largest difference from the trained
 model:
@@ -28,14 +30,15 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from data_tools.files.errors import InputError
+from data_tools.files.former_flags import FORMER_VALUES, value_now
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB, json_bytes
 
 EMBEDDING_FORMAT, WITH_STEPS = 1, 2
 EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
-USUAL_POOLINGS = ("mean", "first_token")
-POOLINGS = (*USUAL_POOLINGS, "max", "mean_sqrt_len", "weighted_mean", "last_token")
+USUAL_POOLINGS = ("mean", "cls")
+POOLINGS = (*USUAL_POOLINGS, "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 POOLING_NAMES = ", ".join(POOLINGS)
 ACTIVATIONS = ("tanh", "identity", "relu", "gelu", "sigmoid", "silu")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -181,6 +184,7 @@ class EmbeddingSettings:
         names = ("pooling", "dim", "dims", "max_seq_len", "temperature", "model_sha256", "files")
         first = {name: getattr(self, name) for name in names if getattr(self, name) not in ("", {})}
         number = WITH_STEPS if beyond or self.pooling not in USUAL_POOLINGS else EMBEDDING_FORMAT
+        first["pooling"] = pooling_in_files(self.pooling)
         return json_bytes({"format": number, **first, **beyond, **more}).decode()
 
 
@@ -196,7 +200,7 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     if found.get("format") not in (EMBEDDING_FORMAT, WITH_STEPS):
         raise InputError(f"{path}: format is {found.get('format')!r}, not {WITH_STEPS}; update ernie-pair")
     found = {key: found[key] for key in EmbeddingSettings.__dataclass_fields__ if key in found}
-    steps, pooling = found.get("steps", [asdict(NORMALIZE)]), found.get("pooling")
+    steps, pooling = found.get("steps", [asdict(NORMALIZE)]), value_now("pooling", found.get("pooling"))
     dim, dims = found.get("dim"), found.get("dims")
     files, prompts = found.get("files") or {}, found.get("prompts") or {}
     model_sha256 = found.get("model_sha256") or ""
@@ -220,8 +224,26 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     for key, sound in is_sound.items():
         if not sound:
             raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
-    found.update(dims=tuple(dims or ()), files=files, prompts=prompts, model_sha256=model_sha256)
+    found.update(
+        pooling=pooling, dims=tuple(dims or ()), files=files, prompts=prompts, model_sha256=model_sha256
+    )
     return EmbeddingSettings(**{**found, "steps": tuple(Step(**step) for step in steps)})
+
+
+def pooling_in_files(pooling: str) -> str:
+    """Return what embedding.json and fingerprints of vectors call a pooling, since the first version."""
+    former = {now: before for before, now in FORMER_VALUES["pooling"].items()}
+    return "+".join(former.get(name, name) for name in pooling.split("+"))
+
+
+def refuse_pooling(pooling: str) -> None:
+    """Raise InputError for a --pooling that is not computed here, or is called otherwise now."""
+    now = value_now("pooling", pooling)
+    if now != pooling:
+        raise InputError(f"--pooling {pooling} is called {now} now; write --pooling {now}")
+    wrong = bad_poolings(pooling.split("+"))
+    if wrong:
+        raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
 
 
 def bad_poolings(names: List[str]) -> str:
@@ -264,7 +286,8 @@ def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> 
     exported model has the fingerprint of the model that it was made from: their outputs agree. Which of its
     prompts a model was asked with is no part of it: queries and passages have different ones.
     """
-    known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, settings.pooling, dim, settings.max_seq_len]
+    pooling = pooling_in_files(settings.pooling)
+    known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, pooling, dim, settings.max_seq_len]
     default = settings.prompts.get(settings.default_prompt, "")
     beyond = {**settings.beyond_format_1(), "prompts": full_prompts(settings), "default_prompt": default}
     beyond = {key: value for key, value in beyond.items() if value not in ({}, "")}

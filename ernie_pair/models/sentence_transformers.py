@@ -47,11 +47,7 @@ OF_TRANSFORMER = tuple(f"sentence_{name}_config.json" for name in _OLD_NAMES)
 CURE = "copy the model again, or take another one"
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 SENTENCE, USUAL_TEMPERATURE = "sentence_embedding", 0.05
-# {their name of a pooling: ours}, in the order in which several of the flags of old are concatenated.
-POOLINGS = {
-    "cls": "first_token", "max": "max", "mean": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len",
-    "weightedmean": "weighted_mean", "lasttoken": "last_token",
-}  # fmt: skip
+# {flag of old: pooling}, in the order in which several of them are concatenated.
 FLAGS = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
@@ -238,7 +234,7 @@ def _config_of(place: Path) -> Dict[str, Any]:
 
 
 def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
-    """Return the width of the hidden states, our names of the poolings, and whether prompts are pooled."""
+    """Return the width of the hidden states, the names of the poolings, and whether prompts are pooled."""
     found = _config_of(place)
     width = found.get("embedding_dimension", found.get("word_embedding_dimension"))
     modes = found.get("pooling_mode")
@@ -249,16 +245,15 @@ def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
     modes = [modes] if isinstance(modes, str) else modes
     if not is_whole_number(width, 1, 10**5) or not isinstance(modes, list) or not modes:
         raise InputError(f"{place / CONFIG}: no width of the hidden states or no pooling in it; {CURE}")
-    unknown = [mode for mode in modes if not isinstance(mode, str) or mode not in POOLINGS]
+    unknown = [mode for mode in modes if not isinstance(mode, str) or mode not in FLAGS.values()]
     if unknown:
         raise InputError(
             f"{place / CONFIG}: the pooling {shown(unknown[0])} is not computed here, only "
-            f"{', '.join(POOLINGS)}; take another model"
+            f"{', '.join(FLAGS.values())}; take another model"
         )
-    names = [POOLINGS[mode] for mode in modes]
-    if bad_poolings(names):
-        raise InputError(f"{place / CONFIG}: {bad_poolings(names)}; {CURE}")
-    return width, names, flag_in(found, "include_prompt", True, place / CONFIG)
+    if bad_poolings(modes):
+        raise InputError(f"{place / CONFIG}: {bad_poolings(modes)}; {CURE}")
+    return width, modes, flag_in(found, "include_prompt", True, place / CONFIG)
 
 
 def _read_step(kind: str, place: Path, inside: int) -> Step:
@@ -378,12 +373,11 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
         modules.append({"idx": number, "name": str(number), "path": place, "type": kind})
         (folder / place).mkdir(exist_ok=not place)
     write_json(folder / MODULES, modules)
-    flags = {flag: POOLINGS[name] in settings.poolings for flag, name in FLAGS.items()}
+    flags = {flag: name in settings.poolings for flag, name in FLAGS.items()}
     pooling: Dict[str, object] = {"word_embedding_dimension": width, **flags}
-    in_order = tuple(POOLINGS[name] for flag, name in FLAGS.items() if flags[flag])
+    in_order = tuple(name for flag, name in FLAGS.items() if flags[flag])
     if in_order != settings.poolings:  # an order of its own, which only version 6 reads
-        theirs = {own: name for name, own in POOLINGS.items()}
-        pooling = {"embedding_dimension": width, "pooling_mode": [theirs[name] for name in settings.poolings]}
+        pooling = {"embedding_dimension": width, "pooling_mode": list(settings.poolings)}
     write_json(folder / places[0] / CONFIG, {**pooling, "include_prompt": settings.includes_prompt})
     inside, number = width * len(settings.poolings), 0
     for place, step in zip(places[1:], settings.steps):

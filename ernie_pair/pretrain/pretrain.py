@@ -51,8 +51,8 @@ SHOWN_SAMPLES = 4
 WARM_UP = "warm-up steps"
 # In float32 training they have no effect, and elsewhere they start afresh where they are changed.
 OF_LOSS_SCALE = (
-    *("init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio"),
-)
+    "init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 

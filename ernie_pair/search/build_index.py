@@ -9,14 +9,17 @@ import os
 from array import array
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Dict, List, Literal, Optional, Sequence, Union
+from typing import Dict, List, Literal, Optional, Sequence
 
 import numpy as np
 
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import shown
+from data_tools.files.keyed_cache import remove_arrays
 from data_tools.files.progress import CountProgress, Progress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import Options, option, refuse_empty
@@ -26,6 +29,13 @@ from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.embedder import EmbedderOptions, describe_cut
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.inference.vector_files import (
+    VectorFile,
+    VectorShape,
+    VectorWriter,
+    pack_vectors,
+    part_folder,
+)
 from ernie_pair.models.embedding_json import read_embedding
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
@@ -49,14 +59,7 @@ from ernie_pair.search.index_folder import (
     TextTable,
     TextTableWriter,
 )
-from ernie_pair.search.vector_chunks import (
-    CHUNK,
-    StoredVectors,
-    VectorChunks,
-    remove_chunks,
-    work_folder_of,
-    working_in,
-)
+from ernie_pair.search.stored_vectors import CHUNK, StoredVectors, open_stored, refuse_bad_vectors
 
 PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
 BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
@@ -155,15 +158,17 @@ def make_index(config: IndexConfig) -> None:
     results = Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return
-    work = work_folder_of(output_dir)
-    with working_in(work):
+    work = output_dir.with_name(f".{output_dir.name}.vectors")
+    remove_arrays(work, "vectors-")  # by which earlier versions kept them there
+    (work / "run.lock").unlink(missing_ok=True)
+    busy = f"{work}: another run makes this index; let it end, or stop it, then run again"
+    with part_folder(work, busy):
         publish_folder(
             output_dir,
             with_config(partial(_fill, config=config, work=work), "index", config),
             results.about_folder,
             may_be_lost=lambda folder: config.overwrite,
         )
-        remove_chunks(work)
     logger.info("the index of %s is in %s", config.input_file, config.output_dir)
 
 
@@ -208,38 +213,43 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     manifest.write(draft, lines_left_out=left_out.count)
 
 
-def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Union[VectorChunks, StoredVectors]:
-    """Return the vectors of the texts: existing ones, or those that the model computes now."""
+def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> StoredVectors:
+    """Return the vectors of the texts: existing ones, or those that the model computes now, in ``work``.
+
+    Raises NumbersError for vectors that are not finite or not of length 1, where those of the model are.
+    """
     if config.vectors:
-        return StoredVectors(Path(config.vectors), Path(config.input_file), len(table))
+        return open_stored(Path(config.vectors), Path(config.input_file), len(table))
     threads = config.threads or cpu_threads()
     options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
     embedder = open_embedder(config.embedding_model, config.device, options)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.embedding_model)
-    refuse_little_memory(config.shape, len(table), embedder.dim)
+    shape = VectorShape(len(table), embedder.dim, "float32", CHUNK)
+    refuse_little_memory(config.shape, shape.count, shape.dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))
-    chunks = VectorChunks(
-        work,
-        lambda: table.chunks(CHUNK),
-        lambda texts: embedder.comparable(embedder.embed_passages(texts)),
-        embedder.dim,
-        {
-            "fingerprint": embedder.fingerprint,
-            "max_seq_len": embedder.max_seq_len,
-            "similarity": settings.similarity,
-            "prompt": prompt,
-        },
-        settings.has_unit_products,
-    )
-    with CountProgress(len(table), "text") as progress:
-        chunks.make(progress.advance)
-    if chunks.taken_up:
-        logger.info("reused %d of %d vectors, of a run that did not finish", chunks.taken_up, len(table))
+    about = {
+        "fingerprint": embedder.fingerprint,
+        "max_seq_len": embedder.max_seq_len,
+        "similarity": settings.similarity,
+        "prompt": prompt,
+    }
+    texts_sha256 = sha256_of_file(Path(config.input_file))
+    writer = VectorWriter(work, shape, {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row})
+    reused, is_unit = min(writer.done * CHUNK, shape.count), settings.has_unit_products
+    with CountProgress(shape.count - reused, "text") as progress:
+        for texts in islice(table.chunks(CHUNK), writer.done, None):
+            vectors = embedder.comparable(embedder.embed_passages(texts))
+            refuse_bad_vectors(vectors, "the embedding model", writer.done * CHUNK, is_unit)
+            writer.append(pack_vectors(vectors, shape.dtype))
+            progress.advance(len(texts))
+    if reused:
+        logger.info("reused %d of %d vectors, of a run that did not finish", reused, shape.count)
     if embedder.num_cut:
-        logger.warning("%s", describe_cut(embedder, len(table)))
-    return chunks
+        logger.warning("%s", describe_cut(embedder, shape.count))
+    made = VectorFile(work, embedder.fingerprint, shape.count, shape.dim, shape.dtype, {})
+    return StoredVectors(made, about, is_unit, is_rounded=False)
 
 
 def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:

@@ -17,7 +17,7 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.score.evaluation.scorer import open_scorer
 from ernie_pair.search.index import VectorIndex
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
-from ernie_pair.search.vector_chunks import refuse_bad_vectors
+from ernie_pair.search.stored_vectors import refuse_bad_vectors
 
 
 class Hit(NamedTuple):
@@ -85,7 +85,9 @@ class TextRecall:
             logger.warning(
                 "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors again "
                 "with embed --prompt, or the index with --model_path",
-                *(folder.folder, shown(manifest.prompt), shown(wanted)),
+                folder.folder,
+                shown(manifest.prompt),
+                shown(wanted),
             )
         self.unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts

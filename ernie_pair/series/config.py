@@ -10,9 +10,9 @@ from data_tools.text.text_files import ENCODINGS
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import ENCODING_HELP
-from ernie_pair.pair.targets.metrics import METRICS
+from ernie_pair.pair.targets.metrics import AUTO, METRICS
 from ernie_pair.score.export.export_config import ExportFlags
-from ernie_pair.train.run_flags import ReportToFlags
+from ernie_pair.train.run_flags import BEST_IF_AUTO, ReportToFlags, best_metric_option
 
 
 def _refuse_of_one_run(config: PairConfig) -> None:
@@ -76,11 +76,8 @@ class CrossValidateConfig(PairConfig):
         above=0,
         at_most=0.5,
     )
-    best_metric: str = option(
-        "accuracy",
-        help="metric on those rows that chooses the best model",
-        group="evaluation",
-        choices=METRICS,
+    best_metric: str = best_metric_option(
+        help="metric on those rows that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
     )
     bootstrap: int = option(
         1000,

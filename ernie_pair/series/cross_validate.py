@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import deque
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,12 +15,12 @@ from data_tools.files.atomic_files import published
 from data_tools.files.progress import CountProgress
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.inference.scores import decide
-from ernie_pair.models.labels import refuse_no_classes
+from ernie_pair.models.labels import CLASSIFICATION, refuse_no_classes
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
-from ernie_pair.pair.targets.metrics import METRICS, measure, percentile_interval, resamples
+from ernie_pair.pair.targets.metrics import METRICS, chosen_metric, measure, percentile_interval, resamples
 from ernie_pair.report.page import Table
 from ernie_pair.score.evaluation.calibration import fit_temperature
 from ernie_pair.score.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of
@@ -170,6 +170,7 @@ class _CrossValidation(PairSeries):
     """The input of a cross-validation, divided; opened by every rank alike. Folds are counted from 0."""
 
     def __init__(self, config: CrossValidateConfig):
+        config = replace(config, best_metric=chosen_metric(config.best_metric, CLASSIFICATION))
         about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, FOLDS, *FILES)
         super().__init__(about, config, files, "train_file", "dev_file")
         refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")

@@ -228,9 +228,9 @@ NOT_CURVES = ("split", "step", "consumed_samples", probability_counts.NAME)
 NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
 # Measurements of the machine: no two runs agree in them.
 MEASURED = (
-    *("samples_per_second", "tokens_per_second", "real_tokens_per_second", "tera_flops_per_second"),
-    *("product_share", "data_wait_share", "memory_gb"),
-)
+    "samples_per_second", "tokens_per_second", "real_tokens_per_second", "tera_flops_per_second",
+    "product_share", "data_wait_share", "memory_gb",
+)  # fmt: skip
 
 logger = logging.getLogger("ernie_pair")
 

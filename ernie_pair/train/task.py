@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
+from data_tools.files.former_flags import value_now
 from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS
@@ -36,9 +37,9 @@ from ernie_pair.train.run_log import metrics_in, read_events
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 # In the card elsewhere, or of no effect on the model.
 NOT_SHOWN = (
-    *("model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start"),
-    *("negatives_file", "teacher", "unlabelled_file", "teacher_logits"),
-)
+    "model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start",
+    "negatives_file", "teacher", "unlabelled_file", "teacher_logits",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,8 @@ def rules_of_task(config_class: type):
     """Return how a run with these options compares its fingerprint with that of a checkpoint."""
 
     def upgrade(saved: Fingerprint) -> Fingerprint:
-        return without_idle_amp({STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()})
+        called = {STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()}
+        return without_idle_amp({name: value_now(name, value) for name, value in called.items()})
 
     def cure(name: str, old: object) -> str:
         why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""

@@ -23,10 +23,10 @@ for line in sys.argv[1].splitlines():
     print(line, code or 0, ",".join(heavy) or "light", "usage:" in said.getvalue(), sep="|")
 """
 HEAVY = (
-    *("paddle", "paddlenlp", "jieba", "rjieba", "faiss", "sklearn", "pandas", "ray", "scipy", "matplotlib"),
-    *("datasets", "pyarrow", "visualdl", "onnx", "onnxruntime", "fastapi", "optuna", "torch", "transformers"),
-    *("pkg_resources", "huggingface_hub", "PIL", "requests"),
-)
+    "paddle", "paddlenlp", "jieba", "rjieba", "faiss", "sklearn", "pandas", "ray", "scipy", "matplotlib",
+    "datasets", "pyarrow", "visualdl", "onnx", "onnxruntime", "fastapi", "optuna", "torch", "transformers",
+    "pkg_resources", "huggingface_hub", "PIL", "requests",
+)  # fmt: skip
 
 
 def run(*lines):

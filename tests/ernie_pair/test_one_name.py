@@ -3,13 +3,16 @@
 import re
 from collections import defaultdict
 from dataclasses import MISSING, fields
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
-from data_tools.files.former_flags import FORMER_FLAGS
+from data_tools.files.errors import InputError
+from data_tools.files.former_flags import FORMER_FLAGS, FORMER_VALUES, renamed
+from data_tools.options.cli import parse_config
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
+from ernie_pair.train.run_flags import BEST_IF_AUTO
 
 OPTIONS = [
     (command, item, get_type_hints(config_class)[item.name])
@@ -39,7 +42,6 @@ THINGS = {
 # Flags whose default, where they have one, is not the same everywhere, and why.
 DEFAULTS = {
     "batch_size max_seq_len eval_freq checkpoint_steps logging_freq max_steps grad_clip seed": "recipes",
-    "best_metric": "of classes, of vectors, and what the kind of labels says",
     "binary_head hidden_size intermediate_size model_type pooling symmetric": "as the folder, or a value",
     "device": "an exported model runs on the CPU",
     "documents pairs epochs num_samples top_k": "as many as the command needs",
@@ -88,3 +90,25 @@ def test_no_command_has_a_flag_by_its_former_name():
             flags = {item.name for item in fields(config_class)}
             assert flags.isdisjoint(set(names) - set(names.values())), command
             assert set(names.values()) <= flags, command
+
+
+@pytest.mark.parametrize("flag, values", FORMER_VALUES.items())
+def test_a_former_value_is_read_from_files_and_renamed_in_words(flag, values, tmp_path):
+    for config_class in {config_class_of(entry) for entry in COMMANDS.values()}:
+        hints = get_type_hints(config_class)
+        if hints.get(flag) is not str:
+            assert not set(values) & set(get_args(hints.get(flag))), "the choices are those of today"
+            continue
+        words = [f"--{i.name}=x" for i in fields(config_class) if i.default is MISSING]
+        for former, now in values.items():
+            path = tmp_path / "flags.yaml"
+            path.write_text(f"{flag}: {former}+mean\n")
+            assert getattr(parse_config(config_class, [*words, f"--config={path}"]), flag) == f"{now}+mean"
+            with pytest.raises(InputError, match=f"{flag} {former} is called {now} now"):
+                parse_config(config_class, [*words, f"--{flag}={former}"])
+            assert renamed("embed", {flag: former, "dim": 8}) == {flag: now, "dim": 8}
+
+
+def test_auto_of_best_metric_is_explained_in_one_sentence():
+    helps = {item.metadata["help"].partition("; ")[2] for _, item, _ in OPTIONS if item.name == "best_metric"}
+    assert helps == {BEST_IF_AUTO}

@@ -59,9 +59,8 @@ CASES = {
     "embed": Case("--model_path model --input_file texts.txt --output_dir OUT --dtype int8", "OUT"),
     "index": Case(
         "--input_file texts.txt --embedding_model model --output_dir OUT",
-        r"vectors-\w+\.npy",
-        3,
-        {f"{SEARCH}.build_index": {"CHUNK": 20}, f"{SEARCH}.vector_chunks": {"CHUNK": 20}},
+        "OUT",
+        small={f"{SEARCH}.build_index": {"CHUNK": 20}, f"{SEARCH}.stored_vectors": {"CHUNK": 20}},
     ),
     "ensemble": Case("model other --format onnx --max_seq_len 40 --output_dir OUT", "OUT", alone=True),
     "cross-validate": Case(

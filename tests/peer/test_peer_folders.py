@@ -49,7 +49,8 @@ CHAINS = {
     "cls and mean": [["Pooling", {"pooling_mode": ["cls", "mean"]}], UNIT],
     "dense": [MEAN, ["Dense", {"out_features": 8}], UNIT],
     "two dense": [
-        *(CLS, ["Dense", {"out_features": 12, "activation": "Identity"}]),
+        CLS,
+        ["Dense", {"out_features": 12, "activation": "Identity"}],
         ["Dense", {"out_features": 6, "bias": False}],
     ],
 }
@@ -133,8 +134,8 @@ def test_a_converted_model_is_opened_there(newest, tmp_path):
 
 RESIDUAL = Step("dense", 6, bias=False, activation="identity", residual=True)
 STEPS = {
-    "last_token+max": (Step("dense", 8, activation="silu"), NORMALIZE, RESIDUAL),
-    "weighted_mean+mean_sqrt_len+first_token": (Step("truncate", 50),),
+    "lasttoken+max": (Step("dense", 8, activation="silu"), NORMALIZE, RESIDUAL),
+    "weightedmean+mean_sqrt_len_tokens+cls": (Step("truncate", 50),),
     "mean": (Step("dense", 32, activation="relu", residual=True), NORMALIZE),
 }
 

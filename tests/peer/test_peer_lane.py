@@ -13,10 +13,10 @@ from side_by_side.cases import save_batches
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 MODEL = {
-    **{"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
-    **{"intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 2, "num_labels": 2},
-    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu"},
-}
+    "vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 2, "num_labels": 2,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu",
+}  # fmt: skip
 IDS = np.array([[1, 5, 2, 6, 2], [1, 5, 2, 2, 0]])
 
 

@@ -32,20 +32,20 @@ IS_TEXT = IDS != 0
 
 FAMILIES = [family for family in COUNTERPARTS if family != "ernie_gram"]  # which is a BERT there
 SIZES = {
-    **{"vocab_size": len(VOCAB), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": 24, "max_position_embeddings": 64, "type_vocab_size": 2, "pad_token_id": 0},
-    **{"initializer_range": 0.5, "id2label": {0: "other", 1: "same", 2: "unsure"}},
-}
+    "vocab_size": len(VOCAB), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": 64, "type_vocab_size": 2, "pad_token_id": 0,
+    "initializer_range": 0.5, "id2label": {0: "other", 1: "same", 2: "unsure"},
+}  # fmt: skip
 OF_FAMILY = {
     "electra": {"embedding_size": 12},
     "albert": {"embedding_size": 12, "hidden_act": "gelu"},
     "squeezebert": {
-        **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
-        **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
+        "embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2,
+        "post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1,
     },
     "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
-}
+}  # fmt: skip
 OF_DISTILBERT = ("hidden_size", "num_hidden_layers", "num_attention_heads", "type_vocab_size")
 
 

@@ -16,7 +16,7 @@ STEPS = 4
 BOUND = 1e-5  # largest difference in a gradient: float32 rounding
 VARIANTS = {
     "pairs": {"dropout": 0.0, "hard_negatives": 2, "dims": "8,16"},
-    "first_token": {"dropout": 0.0, "pooling": "first_token", "grad_clip": 0.05},
+    "cls": {"dropout": 0.0, "pooling": "cls", "grad_clip": 0.05},
 }
 LAYOUTS = {"16": {"batch_size": 16}, "8x2": {"batch_size": 8, "gradient_accumulation_steps": 2}}
 

@@ -22,9 +22,9 @@ from ernie_pair.runtime.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
 SETTINGS = {
-    **{"model_type": "ernie", "from_scratch": True, "max_steps": 8, "batch_size": 8, "learning_rate": 5e-3},
-    **{"eval_freq": 3, "logging_freq": 1, "checkpoint_steps": 4, "device": "cpu"},
-}
+    "model_type": "ernie", "from_scratch": True, "max_steps": 8, "batch_size": 8, "learning_rate": 5e-3,
+    "eval_freq": 3, "logging_freq": 1, "checkpoint_steps": 4, "device": "cpu",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

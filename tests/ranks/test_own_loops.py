@@ -19,9 +19,9 @@ pytestmark = pytest.mark.ranks
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
 CHANGES = {"weighted": {"class_weights": "1,2.5"}, "scaled": {"use_amp": True, "amp_dtype": "float32"}}
 SETTINGS = {
-    **{"model_type": "ernie", "from_scratch": True, "max_steps": 6, "gradient_accumulation_steps": 2},
-    **{"learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"},
-}
+    "model_type": "ernie", "from_scratch": True, "max_steps": 6, "gradient_accumulation_steps": 2,
+    "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu",
+}  # fmt: skip
 
 
 def average(value):
@@ -60,7 +60,8 @@ def of_parts(loss_of):
 
 
 LOOPS = {
-    **{"own": of_parts(loss_of_its_own), "twice": of_parts(loss_of_two_passes)},
+    "own": of_parts(loss_of_its_own),
+    "twice": of_parts(loss_of_two_passes),
     **dict.fromkeys(("flags", "weighted", "scaled", "zero2"), of_parts(loss_of_the_flags)),
 }
 OF_GRADIENTS = [name for name in LOOPS if name != "zero2"]  # which averages them on every process

@@ -114,11 +114,11 @@ def folder(tmp_path_factory):
 def results_of(folder, processes, layouts, infinite=(), levels=(), **changes):
     """{name: [the final arrays of each rank]}, all layouts in one launch."""
     flags = {
-        **{"model_name_or_path": str(folder / "model"), "input_dir": str(folder / "data")},
-        **{"output_dir": str(folder / "out"), "global_batch_size": GLOBAL_BATCH, "max_steps": UPDATES},
-        **{"split": "80,10,10", "max_seq_len": 32, "max_lr": 0.01, "num_workers": 0, "device": "cpu"},
-        **{**dict.fromkeys(DROPOUTS, 0), **changes},
-    }
+        "model_name_or_path": str(folder / "model"), "input_dir": str(folder / "data"),
+        "output_dir": str(folder / "out"), "global_batch_size": GLOBAL_BATCH, "max_steps": UPDATES,
+        "split": "80,10,10", "max_seq_len": 32, "max_lr": 0.01, "num_workers": 0, "device": "cpu",
+        **dict.fromkeys(DROPOUTS, 0), **changes,
+    }  # fmt: skip
     ranks = launch(folder, run_layouts, flags, layouts, infinite, levels, processes=processes)
     return {name: [rank[name] for rank in ranks] for name in layouts}
 

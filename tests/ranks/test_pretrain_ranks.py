@@ -56,9 +56,9 @@ def largest_difference(one, other):
 
 
 ALL_AT_ONCE = {
-    **{"micro_batch_size": 4, "global_batch_size": 16, "use_recompute": "true", "hidden_dropout_prob": 0.1},
-    **{"use_amp": "true", "amp_dtype": "float32", "init_loss_scaling": 8, "incr_every_n_steps": 2},
-}
+    "micro_batch_size": 4, "global_batch_size": 16, "use_recompute": "true", "hidden_dropout_prob": 0.1,
+    "use_amp": "true", "amp_dtype": "float32", "init_loss_scaling": 8, "incr_every_n_steps": 2,
+}  # fmt: skip
 RESTARTED = {
     "dp-no-validation": {"micro_batch_size": 8, "split": "1,0,0"},
     "dp-all": ALL_AT_ONCE,

@@ -146,7 +146,9 @@ def test_two_processes_write_the_same_labels_byte_for_byte(tmp_path):
         "model_path": str(tmp_path / "out"),
         "input_file": str(write_pairs(tmp_path / "new.tsv", 90, seed=8, labels=False)),
         "dev_file": str(write_pairs(tmp_path / "labelled.tsv", 200, seed=7)),
-        **{"at_precision": 0.6, "device": "cpu", "batch_size": 16},
+        "at_precision": 0.6,
+        "device": "cpu",
+        "batch_size": 16,
     }
     for name, processes in (("one", 1), ("two", 2)):
         words = words_of(PseudoLabelConfig(**flags, output_file=str(tmp_path / f"{name}.tsv")))

@@ -15,9 +15,9 @@ from tiny_pair import VOCAB
 
 NUM_IDS = len(VOCAB)
 TINY = {
-    **{"vocab_size": NUM_IDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2},
-}
+    "vocab_size": NUM_IDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2,
+}  # fmt: skip
 
 
 class TeachingPlanModel(nn.Layer):

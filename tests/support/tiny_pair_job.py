@@ -24,9 +24,9 @@ from ernie_pair.train.recompute import recompute_layers
 STEPS = 60
 PLACES = {"train_file": "t", "dev_file": "d", "output_dir": "o"}
 SETTINGS = {
-    **{"model_type": "ernie", "batch_size": 16, "learning_rate": 5e-3, "dropout": 0.1, "device": "cpu"},
+    "model_type": "ernie", "batch_size": 16, "learning_rate": 5e-3, "dropout": 0.1, "device": "cpu",
     "logging_freq": 1,  # the norm of the gradient is there in steps that are logged
-}
+}  # fmt: skip
 
 
 class Tiny(NamedTuple):

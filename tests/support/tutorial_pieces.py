@@ -26,10 +26,10 @@ TRAIN, DEV = (
     for count, seed in ((48, 0), (16, 1))
 )
 SETTINGS = {
-    **{"epochs": EPOCHS, "learning_rate": RATE, "weight_decay": DECAY, "max_seq_len": MAX_SEQ_LEN},
-    **{"logging_freq": 1, "eval_freq": 3, "device": "cpu", "warmup_rate": 0.0},
+    "epochs": EPOCHS, "learning_rate": RATE, "weight_decay": DECAY, "max_seq_len": MAX_SEQ_LEN,
+    "logging_freq": 1, "eval_freq": 3, "device": "cpu", "warmup_rate": 0.0,
     "kernels": "plain",  # those of Paddle, so that a loop of plain Paddle has the same bits
-}
+}  # fmt: skip
 CLASSIFIERS = {
     "bert": (BertConfig, BertForSequenceClassification),
     "ernie_gram": (ErnieGramConfig, ErnieGramForSequenceClassification),

@@ -23,7 +23,6 @@ from ernie_pair.kernels.choice import DTYPES
 
 Flags = Dict[str, Any]
 Figures = Dict[str, Any]  # name: a number, or words
-Command = Callable[..., Words]  # of an output folder and flags
 
 NEVER = 10**6  # of a frequency in steps
 BASE_VOCABULARY = 18_000  # tokens, as in ERNIE 1.0: they determine the cost of the masked-token head
@@ -125,29 +124,33 @@ class SmallData:
         self.lab.run(words_of("prepare", vocab_file=self.base_vocabulary(), **flags))
         return folder
 
-    def pretrain_words(self, output: Path, **flags) -> Words:
-        """Return the words of a pretraining run from the common start, with a log line for each step."""
-        paths = {"model_name_or_path": self.start(), "input_dir": self.corpus(), "output_dir": output}
-        return words_of("pretrain", **{**TINY_PRETRAINING, **paths, "device": self.lab.device, **flags})
+    def words(self, command: str, output: Path, **flags) -> Words:
+        """Return the words of pretrain or train from the common start, with a log line for each step."""
+        usual: Flags = {**TINY_PRETRAINING, "input_dir": self.corpus()}
+        if command == "train":
+            usual = {
+                **TINY_TRAINING,
+                **{f"{part}_file": self.pairs() / f"{part}.tsv" for part in ("train", "dev")},
+            }
+        usual.update(model_name_or_path=self.start(), output_dir=output, device=self.lab.device)
+        return words_of(command, **{**usual, **flags})
 
-    def train_words(self, output: Path, **flags) -> Words:
-        """Return the words of a pair training run from the common start, with a log line for each step."""
-        files = {"train_file": self.pairs() / "train.tsv", "dev_file": self.pairs() / "dev.tsv"}
-        paths = {"model_name_or_path": self.start(), "output_dir": output, **files}
-        return words_of("train", **{**TINY_TRAINING, **paths, "device": self.lab.device, **flags})
+    def place(self, room: str, name: str) -> Path:
+        """Return where a run of that name, of a case or of flags, writes."""
+        return self.lab.folder / room / "".join(c if c.isalnum() else "_" for c in name)
 
     @made_once
     def losses_on_cpu(self) -> Path:
         """Return the run with whose losses those of all precisions are compared."""
         output = self.lab.folder / "losses" / "cpu"
-        self.lab.run(self.pretrain_words(output, max_steps=20 if self.lab.quick else 60, device="cpu"))
+        self.lab.run(self.words("pretrain", output, max_steps=20 if self.lab.quick else 60, device="cpu"))
         return output
 
     @made_once
     def converted(self) -> Path:
         """Return the folder of a pretrained model, converted."""
         pretrained, folder = self.lab.folder / "models" / "pretrained", self.lab.folder / "models" / "dynamic"
-        self.lab.run(self.pretrain_words(pretrained, max_steps=self._steps))
+        self.lab.run(self.words("pretrain", pretrained, max_steps=self._steps))
         static = pretrained / "model_last" / "static_vars"
         self.lab.run(words_of("convert", static_model_path=static, output_dir=folder))
         return folder
@@ -155,9 +158,8 @@ class SmallData:
     @made_once
     def trained(self) -> Path:
         """Return the output folder of a training on pairs, from the converted model."""
-        output = self.lab.folder / "models" / "pairs"
-        start = {"model_name_or_path": self.converted()}
-        self.lab.run(self.train_words(output, max_steps=self._steps, **start))
+        output, start = self.lab.folder / "models" / "pairs", self.converted()
+        self.lab.run(self.words("train", output, max_steps=self._steps, model_name_or_path=start))
         return output
 
     @made_once
@@ -174,8 +176,7 @@ class SmallData:
 
     def predict(self, kind: str, device: str, flags: Flags) -> "Answers":
         """Return the predictions for the test pairs by the ``kind`` of model, trained or exported."""
-        name = "".join(c if c.isalnum() else "_" for c in f"{kind} {device} {flags}")
-        output = self.lab.folder / "models" / f"{name}.tsv"
+        output = self.place("models", f"{kind} {device} {flags}").with_suffix(".tsv")
         model = self.exported() if kind == "exported" else self.trained() / "best"
         paths = {"model_path": model, "input_file": self.pairs() / "test.tsv", "output_file": output}
         self.lab.run(words_of("predict", **paths, scores="true", device=device, **flags))
@@ -257,8 +258,8 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 2, whose runs have the same weights and samples."""
 
     def run(name: str, **flags) -> Path:
-        output = lab.folder / "losses" / name.replace(" ", "_")
-        lab.run(data.pretrain_words(output, max_steps=20 if lab.quick else 60, **flags))
+        output = data.place("losses", name)
+        lab.run(data.words("pretrain", output, max_steps=20 if lab.quick else 60, **flags))
         return output
 
     def compare(name: str, flags: Flags) -> Figures:
@@ -279,23 +280,18 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
             raise NumbersError(f"the loss scale stays at {scales[0]:g} for {len(scales)} steps")
         return {"first loss scale": scales[0], "last loss scale": scales[-1]}
 
-    of_cpu = "" if lab.device == "cpu" else "--device cpu"
-    return [
-        *(
-            Planned(
-                name if flags else "fp32 as on the CPU", partial(compare, name, flags), lab.lacks(1, dtype)
-            )
-            for name, (flags, dtype) in {**PRECISIONS, **IN_DYNAMIC}.items()
-        ),
-        Planned("kernels of the CPU as Paddle's own", compare_kernels, of_cpu),
-        Planned("the loss scale moves", watch_loss_scale),
+    cases = [
+        Planned(name if flags else "fp32 as on the CPU", partial(compare, name, flags), lab.lacks(1, dtype))
+        for name, (flags, dtype) in {**PRECISIONS, **IN_DYNAMIC}.items()
     ]
+    of_cpu = "" if lab.device == "cpu" else "--device cpu"
+    cases.append(Planned("kernels of the CPU as Paddle's own", compare_kernels, of_cpu))
+    return [*cases, Planned("the loss scale moves", watch_loss_scale)]
 
 
 def compare_losses(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
     """Return the largest relative difference of the FIRST losses. Raises NumbersError above EXACT."""
-    what = f"the first {FIRST} losses differ"
-    largest = _difference(what, losses[:FIRST], wanted[:FIRST], EXACT, is_shown=True)
+    largest = _difference(f"the first {FIRST} losses differ", losses[:FIRST], wanted[:FIRST], EXACT)
     last = {"last loss": losses[-1], "last loss compared with": wanted[-1]}
     return {"largest relative difference": largest, **last}
 
@@ -309,67 +305,57 @@ def compare_means(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
         [sum(each[i : i + WINDOW]) / WINDOW for i in range(0, len(each) - WINDOW + 1, WINDOW)]
         for each in (losses, wanted)
     )
-    largest = _difference(f"mean losses of {WINDOW} steps differ", means, others, NEARLY, is_shown=True)
+    largest = _difference(f"mean losses of {WINDOW} steps differ", means, others, NEARLY)
     return {"largest relative difference of means": largest, "last loss": losses[-1]}
 
 
-def _difference(
-    what: str, losses: Sequence[float], wanted: Sequence[float], most: float, is_shown: bool = False
-) -> float:
-    """Return the largest relative difference. Raises NumbersError above ``most``."""
-    largest = relative_difference(losses, wanted)
+def _difference(what: str, losses: Sequence[float], wanted: Sequence[float], most: float) -> float:
+    """Return the largest |loss - wanted| / |wanted|. Raises NumbersError above ``most``."""
+    differences = [abs(one - other) / max(abs(other), 1e-12) for one, other in zip(losses, wanted)]
+    is_comparable = wanted and len(losses) == len(wanted) and all(each == each for each in differences)
+    largest = max(differences) if is_comparable else float("inf")
     if not largest <= most:
         one, other = (" ".join(f"{loss:.5f}" for loss in each) for each in (losses, wanted))
-        shown = f": {one} against {other}" if is_shown else ""
-        raise NumbersError(f"{what} by {largest:.3g} (relative), above {most:g}{shown}")
+        raise NumbersError(f"{what} by {largest:.3g} (relative), above {most:g}: {one} against {other}")
     return largest
-
-
-def relative_difference(losses: Sequence[float], wanted: Sequence[float]) -> float:
-    """Return the largest |loss - wanted| / |wanted|; infinity if they are empty, or of different lengths."""
-    if not wanted or len(losses) != len(wanted):
-        return float("inf")
-    largest = [abs(one - other) / max(abs(other), 1e-12) for one, other in zip(losses, wanted)]
-    return float("inf") if any(each != each for each in largest) else max(largest)
 
 
 # Step 3: a run that is killed and started again ends bit-identical to an uninterrupted one.
 CHECKPOINT = 10  # steps between checkpoints; the kill follows the first
 RESUME_STEPS = (20, 80, 320)  # of a run: a longer one if the kill came too late for the previous one
 EQUAL, DIFFERENT = 0, 1  # exit codes of checkpoint diff
-OF_BOTH: Dict[str, Flags] = {"fp32": {}, "fp16 O1": FP16, "fp16 O2": {**FP16, **O2}}
-RECOMPUTE: Dict[str, Flags] = {"recompute": {"use_recompute": "true"}}
-RESUMED: Dict[str, Dict[str, Flags]] = {
-    "pretraining": {
-        **OF_BOTH,
-        "gradient merge": {"micro_batch_size": 8},  # of the 16 samples of a step
-        **RECOMPUTE,
-        "dropout": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
-        "dynamic graph, fp16 O1": {**FP16, "graph": "dynamic"},
-    },
-    "pairs": {**OF_BOTH, **RECOMPUTE, "R-Drop": {"rdrop_alpha": 1, "dropout": 0.1}},
+OF_BOTH: Dict[str, Flags] = {
+    "fp32": {},
+    "fp16 O1": FP16,
+    "fp16 O2": {**FP16, **O2},
+    "recompute": {"use_recompute": "true"},
 }
-QUICK_RESUMED = ("gradient merge", "R-Drop")
+RESUMED: Dict[str, Flags] = {
+    **{f"pretraining, {name}": flags for name, flags in OF_BOTH.items()},
+    "pretraining, gradient merge": {"micro_batch_size": 8},  # of the 16 samples of a step
+    "pretraining, dropout": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    "pretraining, dynamic graph, fp16 O1": {**FP16, "graph": "dynamic"},
+    **{f"pairs, {name}": flags for name, flags in OF_BOTH.items()},
+    "pairs, R-Drop": {"rdrop_alpha": 1, "dropout": 0.1},
+}
+QUICK_RESUMED = ("pretraining, gradient merge", "pairs, R-Drop")
 
 
 def plan_resumes(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 3: those of pretraining, then those of pairs."""
-    commands = {"pretraining": data.pretrain_words, "pairs": data.train_words}
     return [
         Planned(
-            f"{half}, {name}",
-            partial(_resume, lab, commands[half], f"{half} {name}", flags),
-            lab.lacks(1, "float16") if "use_amp" in flags else "",
+            name, partial(_resume, data, name, flags), lab.lacks(1, "float16") if "use_amp" in flags else ""
         )
-        for half, cases in RESUMED.items()
-        for name, flags in cases.items()
+        for name, flags in RESUMED.items()
         if not lab.quick or name in QUICK_RESUMED
     ]
 
 
-def _resume(lab: Lab, command: Command, name: str, flags: Flags) -> Figures:
+def _resume(data: SmallData, name: str, flags: Flags) -> Figures:
     """Compare a run that was killed with an uninterrupted one. Raises NumbersError if they differ."""
-    folder = lab.folder / "resume" / name.replace(" ", "_")
+    lab, folder = data.lab, data.place("resume", name)
+    command = partial(data.words, "train" if name.startswith("pairs") else "pretrain")
     for steps in RESUME_STEPS:
         cut, whole = folder / f"cut{steps}", folder / f"whole{steps}"
         of_run = {**flags, "max_steps": steps, "checkpoint_steps": CHECKPOINT}
@@ -428,11 +414,11 @@ def plan_layouts(lab: Lab, data: SmallData) -> List[Planned]:
     for name, (flags, layout) in LAYOUTS.items():
         if not lab.quick or name in QUICK_LAYOUTS:
             both = {**flags, **device, "global_batch_size": SAMPLES}
-            run = partial(_compare, lab, data.pretrain_words, name, both, {}, {**layout, **launcher})
+            run = partial(_compare, data, "pretrain", name, both, {}, {**layout, **launcher})
             needs = lab.lacks(2, "bfloat16") if flags else ""
             cases.append(Planned(f"pretraining, {name}{'' if flags else where}", run, needs))
     one, two = {"batch_size": SAMPLES}, {"batch_size": SAMPLES // 2, **launcher}
-    pairs = partial(_compare, lab, data.train_words, "pairs", device, one, two)
+    pairs = partial(_compare, data, "train", "pairs", device, one, two)
     lose = partial(_lose_a_process, lab, data, device, launcher)
     cases.append(Planned(f"pairs, data parallel{where}", pairs))
     return [*cases, Planned(f"a lost process ends the run{where}", lose)]
@@ -443,28 +429,28 @@ def plan_stage2(lab: Lab, data: SmallData) -> List[Planned]:
     cases = []
     for name, (flags, layout) in STAGE2.items():
         both = {**flags, "device": "gpu", "batch_size": SAMPLES // 2, **TWO_GPUS}
-        run = partial(_compare, lab, data.train_words, name, both, {}, layout)
+        run = partial(_compare, data, "train", name, both, {}, layout)
         cases.append(Planned(name, run, lab.lacks(2, "float16")))
     return cases
 
 
-def _compare(lab: Lab, command: Command, name: str, both: Flags, one: Flags, other: Flags) -> Figures:
+def _compare(data: SmallData, command: str, name: str, both: Flags, one: Flags, other: Flags) -> Figures:
     """Compare the losses of two runs of a command, with the flags ``both`` and with ``one`` or ``other``.
 
     Those with flags of launch are started by it. What several layouts are compared with runs once.
     """
 
     def losses_with(kind: str, flags: Flags) -> List[float]:
-        output = lab.folder / "layouts" / "".join(c if c.isalnum() else "_" for c in kind)
+        output = data.place("layouts", kind)
         try:
-            words = command(output, **both, **flags, max_steps=LAYOUT_STEPS)
-            lab.run(["launch", *words] if {"gpus", "processes"} & {*both, *flags} else words)
+            words = data.words(command, output, **both, **flags, max_steps=LAYOUT_STEPS)
+            data.lab.run(["launch", *words] if {"gpus", "processes"} & {*both, *flags} else words)
         except ErniePairError as error:
             raise error_in_logs(output, error) from None
         return losses_of(output)
 
-    kind = f"one {command.__name__} {both} {one}"
-    wanted, losses = lab.once(kind, partial(losses_with, kind, one)), losses_with(name, other)
+    kind = f"one {command} {both} {one}"
+    wanted, losses = data.lab.once(kind, partial(losses_with, kind, one)), losses_with(name, other)
     what, most = "losses of two processes differ", NEARLY if "use_amp" in both else CLOSE
     return {"largest relative difference": _difference(what, losses, wanted, most)}
 
@@ -473,7 +459,7 @@ def _lose_a_process(lab: Lab, data: SmallData, device: Flags, launcher: Flags) -
     """Kill one of two processes; the run must end by itself, with an error."""
     output = lab.folder / "layouts" / "lost"
     note, flags = output / "ranks" / "00001.json", {"dp_degree": 2, "max_steps": LONG, "micro_batch_size": 8}
-    words = ["launch", *data.pretrain_words(output, **flags, **device, **launcher)]
+    words = ["launch", *data.words("pretrain", output, **flags, **device, **launcher)]
     with lab.started(words) as running:
         if not running.wait(lambda: bool(train_events(output)) and note.exists()):
             running.refuse_failure()
@@ -507,18 +493,11 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
         return compare_answers(data.predict(kind, device, flags), data.answers_on_cpu(), most)
 
     def on_gpu(kind: str, name: str, flags: Flags) -> List[Planned]:
-        halves = {half: {**flags, "precision": half} for half in ("fp16", "bf16")}
-        return [
-            Planned(f"{name}, GPU", partial(compare, kind, "gpu", flags, SAME), lab.lacks()),
-            *(
-                Planned(
-                    f"{name}, GPU in {half}",
-                    partial(compare, kind, "gpu", of_half, NEARLY_SAME),
-                    lab.lacks(1, DTYPES[half]),
-                )
-                for half, of_half in halves.items()
-            ),
-        ]
+        cases = [Planned(f"{name}, GPU", partial(compare, kind, "gpu", flags, SAME), lab.lacks())]
+        for half in ("fp16", "bf16"):
+            run = partial(compare, kind, "gpu", {**flags, "precision": half}, NEARLY_SAME)
+            cases.append(Planned(f"{name}, GPU in {half}", run, lab.lacks(1, DTYPES[half])))
+        return cases
 
     paddle, onnx = {"backend": "paddle"}, {"backend": "onnx"}
     needs = "" if HAS_ONNX else "the extra [onnx]"
@@ -581,8 +560,7 @@ def plan_pretraining_speed(lab: Lab, data: SmallData) -> List[Planned]:
         if lab.device == "gpu":
             sizes.update(model_name_or_path=data.base_model(), input_dir=data.base_corpus())
             sizes.update(from_scratch="true", num_workers=2)
-        words = partial(data.pretrain_words, **{**sizes, **LONG_RUN, **flags})
-        return _measure(lab, f"pretraining {tokens} {name}", words)
+        return _measure(data, "pretrain", f"pretraining {tokens} {name}", {**sizes, **LONG_RUN, **flags})
 
     if lab.device == "cpu":
         tokens, batch = SMALL_SHAPE
@@ -608,18 +586,17 @@ def plan_pair_speed(lab: Lab, data: SmallData) -> List[Planned]:
         sizes: Flags = {"max_seq_len": PAIR_TOKENS, "batch_size": PAIR_BATCH, **LONG_RUN}
         if lab.device == "gpu":
             sizes.update(model_name_or_path=data.base_model(), from_scratch="true")
-        return _measure(lab, f"pairs {name}", partial(data.train_words, **{**sizes, **flags}))
+        return _measure(data, "train", f"pairs {name}", {**sizes, **flags})
 
     if lab.device == "cpu":
         return [
             Planned("narrow model, pairs", partial(run, "narrow", {})),
             Planned("ERNIE base, fp32 to bf16 O1", dict, lab.lacks()),
         ]
+    timed = {name: PRECISIONS[name] for name in TIMED[:-1]}
     return [
-        Planned(
-            f"ERNIE base, {name}", partial(run, name, PRECISIONS[name][0]), lab.lacks(1, PRECISIONS[name][1])
-        )
-        for name in TIMED[:-1]
+        Planned(f"ERNIE base, {name}", partial(run, name, flags), lab.lacks(1, dtype))
+        for name, (flags, dtype) in timed.items()
     ]
 
 
@@ -631,10 +608,10 @@ def _fitting(lab: Lab, batch: int) -> int:
     return batch
 
 
-def _measure(lab: Lab, name: str, words: "partial[Words]") -> Figures:
+def _measure(data: SmallData, command: str, name: str, flags: Flags) -> Figures:
     """Return the medians of the lines after the first, and the peak memory. Raises LostProcessError."""
-    output: Path = lab.folder / "speed" / "".join(c if c.isalnum() else "_" for c in name)
-    with lab.started(words(output), alone=True) as running:
+    output = data.place("speed", name)
+    with data.lab.started(data.words(command, output, **flags), alone=True) as running:
         if not running.wait(lambda: len(train_events(output)) >= LINES):
             running.refuse_failure()
             raise LostProcessError(f"the run ended before it had logged {LINES} lines")

@@ -12,14 +12,20 @@ from data_tools.options.options import (
     names_in,
     optimisation_option,
 )
-from ernie_pair.embedding.embed_config import AUTO, own_pooling, refuse_other_labels
+from ernie_pair.embedding.embed_config import AUTO, refuse_other_labels
 from ernie_pair.embedding.retrieval import METRICS
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.models.embedding_json import POOLING_NAMES
+from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
 from ernie_pair.models.spec import FAMILIES
 from ernie_pair.pair.config.pair_config import model_name_option
 from ernie_pair.pair.data.pair_records import RowFlags
-from ernie_pair.train.run_flags import TrainingFlags, best_metric_option, dropout_option, family_option
+from ernie_pair.train.run_flags import (
+    BEST_IF_AUTO,
+    TrainingFlags,
+    best_metric_option,
+    dropout_option,
+    family_option,
+)
 
 USUAL_LENGTH = 64  # tokens of a text
 
@@ -36,7 +42,7 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
     )
     pooling: str = model_option(
         AUTO,
-        help=f"hidden states that form the vector: {POOLING_NAMES}, cls (the same as first_token), or "
+        help=f"hidden states that form the vector: {POOLING_NAMES}, or "
         "several joined by +; auto: as the files of the model say, otherwise mean",
         resume="fixed",
     )
@@ -89,13 +95,14 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         64, help="texts in one forward pass of an evaluation", unit="texts", at_least=1, resume="same"
     )
     best_metric: str = best_metric_option(
-        "recall_at_10", help="metric on the dev pairs that chooses the best model", choices=METRICS
+        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
     )
 
     def __post_init__(self):
         super().__post_init__()
         assert self.chosen_dims is not None  # refused where they are none
-        assert self.pooling == AUTO or own_pooling(self.pooling)  # the same
+        if self.pooling != AUTO:
+            refuse_pooling(self.pooling)
         if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
             raise InputError(f"--max_seq_len {self.max_seq_len} is below {SHORTEST_PAIR}; use {USUAL_LENGTH}")
         refuse_other_labels(self.label_map)

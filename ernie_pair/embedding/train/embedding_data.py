@@ -206,8 +206,8 @@ def _describe(
         used = "" if config.hard_negatives else ", which --hard_negatives 0 leaves out"
         logger.info(
             "%s: %d pairs that belong together, of %d texts; %d of them have hard negatives%s",
-            *(name, count, len(texts.texts), with_negatives, used),
-        )
+            name, count, len(texts.texts), with_negatives, used,
+        )  # fmt: skip
     if num_cut:
         logger.info("%s: cut to --max_seq_len: %s", name, counted(num_cut, "text"))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.embedding.embed_config import AUTO, own_pooling
+from ernie_pair.embedding.embed_config import AUTO
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
@@ -110,7 +110,7 @@ class EmbeddingTrainer:
             if not (self._folder / EMBEDDING).is_file():  # untrained: as it would be trained
                 usual = 0 if is_sentence_folder(self._folder) else USUAL_LENGTH
                 options = EmbedderOptions(
-                    pooling="" if config.pooling == AUTO else own_pooling(config.pooling),
+                    pooling="" if config.pooling == AUTO else config.pooling,
                     max_seq_len=config.max_seq_len or usual,
                     batch_size=config.eval_batch_size,
                 )

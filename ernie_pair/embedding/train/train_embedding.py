@@ -19,9 +19,9 @@ import paddle
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.fingerprint import Fingerprint
-from ernie_pair.embedding.embed_config import AUTO, own_pooling
+from ernie_pair.embedding.embed_config import AUTO
 from ernie_pair.embedding.open_embedder import settings_of_model
-from ernie_pair.embedding.retrieval import measure_retrieval
+from ernie_pair.embedding.retrieval import BEST, measure_retrieval
 from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import (
@@ -83,7 +83,7 @@ class EmbeddingJob(TaskJob):
         settings: EmbeddingSettings,
         **more,
     ):
-        operations = StepOperations(config, model, first_token=model.pooling == "first_token")
+        operations = StepOperations(config, model, first_token=model.pooling == "cls")
         super().__init__(config, model, total_steps, process_group, operations=operations, **more)
         self.dev, self.settings = dev, settings
 
@@ -201,7 +201,8 @@ class EmbeddingTask(Task):
     def __init__(
         self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[EmbeddingDatasets] = None
     ):
-        super().__init__(config)
+        metric = BEST if config.best_metric == AUTO else config.best_metric
+        super().__init__(replace(config, best_metric=metric))
         self._name_or_path, self._datasets = name_or_path, datasets
 
     def open_model(self) -> None:
@@ -282,7 +283,7 @@ class EmbeddingTask(Task):
 
 def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> EmbeddingSettings:
     """Return the settings of the trained model: its vectors have length 1, and are compared by cosines."""
-    retrieval = "" if config.pooling == AUTO else own_pooling(config.pooling)
+    retrieval = "" if config.pooling == AUTO else config.pooling
     is_plain = settings_of_folder(folder, source.spec) is None
     usual = USUAL_LENGTH if is_plain else 0
     start = settings_of_model(folder, source, retrieval, config.max_seq_len or usual)

@@ -62,12 +62,13 @@ def _last_token(states_BSD, is_text_BS1):
 
 
 POOLINGS = {
-    "first_token": lambda states_BSD, is_text_BS1: states_BSD[:, 0],
+    "cls": lambda states_BSD, is_text_BS1: states_BSD[:, 0],
     "mean": mean_of_tokens,
     "max": lambda states, is_text: (states * is_text - (1 - is_text) * FAR_BELOW).max(axis=1),
-    "mean_sqrt_len": lambda states, is_text: (states * is_text).sum(axis=1) / is_text.sum(axis=1).sqrt(),
-    "weighted_mean": _weighted_mean,
-    "last_token": _last_token,
+    "mean_sqrt_len_tokens": lambda states, is_text: (states * is_text).sum(axis=1)
+    / is_text.sum(axis=1).sqrt(),
+    "weightedmean": _weighted_mean,
+    "lasttoken": _last_token,
 }
 
 
@@ -120,7 +121,7 @@ class TextEncoder(EncoderModel):
     """A model that makes a vector of a text; a number in ``dropout`` replaces its rates.
 
     ``pooling``: mean of the last hidden states over what is no padding, that of the first token, or others of
-    `pooling.POOLINGS`, several joined by +. ``steps``: what is done with the vector after that.
+    `POOLINGS`, several joined by +. ``steps``: what is done with the vector after that.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class TextEncoder(EncoderModel):
     def forward(self, input_ids, token_type_ids):
         """Return vectors [B, D] of any length, of ids and token types int64 [B, S]; padding has no part."""
         last = self.layers()[-1]
-        is_first = self.pooling == "first_token"
+        is_first = self.pooling == "cls"
         alone = last if is_first and can_run_first_token(last) else None
         states_BSD, _ = hidden_states(
             self.family, self.encoder, input_ids, token_type_ids, self.pad_id, alone

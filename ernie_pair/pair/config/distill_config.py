@@ -7,8 +7,8 @@ from data_tools.files.errors import InputError
 from data_tools.options.options import data_option, model_option, optimisation_option
 from ernie_pair.models.labels import CLASSIFICATION
 from ernie_pair.pair.config.pair_config import PairConfig, dev_file_option
-from ernie_pair.pair.targets.metrics import METRICS
-from ernie_pair.train.run_flags import best_metric_option
+from ernie_pair.pair.targets.metrics import AUTO, METRICS
+from ernie_pair.train.run_flags import BEST_IF_AUTO, best_metric_option
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class StudentConfig(PairConfig):
         "step; auto: cached, unless --hidden_weight or --streaming needs it in every step",
     )
     best_metric: str = best_metric_option(
-        "accuracy", help="metric on the dev file that chooses the best model", choices=METRICS
+        help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
+        choices=(*METRICS, AUTO),
     )
 
     def __post_init__(self):

@@ -24,9 +24,14 @@ from ernie_pair.pair.data.pair_records import RowFlags
 from ernie_pair.pair.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
 from ernie_pair.runtime.gpu.builds import refuse_old_gpu
 from ernie_pair.runtime.gpu.cards import Card
-from ernie_pair.train.run_flags import TrainingFlags, best_metric_option, dropout_option, family_option
+from ernie_pair.train.run_flags import (
+    BEST_IF_AUTO,
+    TrainingFlags,
+    best_metric_option,
+    dropout_option,
+    family_option,
+)
 
-BEST_IF_AUTO = "auto: accuracy, for regression mse, for ranking mrr"
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 model_name_option = partial(model_option, help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
 dev_file_option = partial(data_option, help="labelled pairs for choosing the best model: a file or a set")
@@ -144,7 +149,7 @@ class PairConfig(RowFlags, TrainingFlags):
         help="format of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
     )
     best_metric: str = best_metric_option(
-        AUTO, help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO
+        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO
     )
     greater_is_better: Optional[bool] = evaluation_option(
         None, help="whether a greater best_metric is better; none: yes, unless it is the loss or an error"
@@ -266,7 +271,6 @@ class TrainConfig(PairConfig):
     train_file: str = data_option(help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc")
     dev_file: str = dev_file_option()
     best_metric: str = best_metric_option(
-        AUTO,
         help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
         choices=(*ALL_METRICS, AUTO),
     )

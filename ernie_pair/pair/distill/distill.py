@@ -10,13 +10,14 @@ import numpy as np
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import CLASSIFICATION, Labels
 from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
 from ernie_pair.pair.config.pair_config import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.distill.models import DistillLoss, StateDistance, Teacher, open_student
+from ernie_pair.pair.targets.metrics import chosen_metric
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.train_pair import PairTask
@@ -108,7 +109,9 @@ class DistillTask(PairTask):
     command = "distill"
 
     def __init__(self, config: StudentConfig, datasets: Optional[Datasets] = None):
-        super().__init__(replace(config, to_static=False) if config.hidden_weight else config)
+        metric = chosen_metric(config.best_metric, CLASSIFICATION)
+        to_static = False if config.hidden_weight else config.to_static
+        super().__init__(replace(config, best_metric=metric, to_static=to_static))
         self._datasets: Datasets = datasets or {}
 
     def open_model(self) -> None:

@@ -311,7 +311,9 @@ def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) ->
         )
     inner = config.intermediate_size or max(1, round(base.intermediate_size * hidden / base.hidden_size))
     sizes: dict[str, object] = {
-        **{"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden},
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_size": hidden,
         "intermediate_size": inner,
     }
     if hidden != base.hidden_size:

@@ -268,7 +268,9 @@ def _by_sound(characters: Tuple[Tuple[str, int], ...]) -> Dict[str, List[Tuple[s
 
 NEGATED = {
     **{word: f"不{word}" for word in ("能", "会", "可以", "应该", "需要", "喜欢", "愿意", "支持", "允许")},
-    **{"能够": "不能够", "是": "不是", "有": "没有"},
+    "能够": "不能够",
+    "是": "不是",
+    "有": "没有",
 }
 # 谁能告诉我: a request, which 不 leaves one.
 REQUEST = re.compile(
@@ -278,8 +280,8 @@ REQUEST = re.compile(
 NOT_IN_QUESTIONS = ("是", "有", "需要", "应该")  # 没有什么, 不需要多少: no negation of the question
 AFFIRMED = {
     **{negated: word for word, negated in NEGATED.items() if word != "能够"},
-    **{"无法": "能", "不想": "想", "不要": "要", "不行": "行", "不足": "足", "不见": "见"},
-}
+    "无法": "能", "不想": "想", "不要": "要", "不行": "行", "不足": "足", "不见": "见",
+}  # fmt: skip
 POLAR = re.compile(
     r"(\w)[不没]\1|是否|能否|可否|会否|有无|还是|难道|吗|(?<![什怎这那多])么[\W]*$|[吧嘛没不][\W]*$|没有[\W]*$"
 )

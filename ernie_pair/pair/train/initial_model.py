@@ -121,9 +121,9 @@ GivenModel = Union[str, Path, PairClassifier, nn.Layer]
 # The flags that make a model, and of those of training the ones that know the encoder inside.
 OF_MAKING = ("model_type", "model_class", "pooling", "dropout", "from_scratch")
 OF_ENCODERS = (
-    *("freeze", "freeze_layers", "layer_decay", "use_recompute", "fgm_epsilon", "sharding", "save_format"),
+    "freeze", "freeze_layers", "layer_decay", "use_recompute", "fgm_epsilon", "sharding", "save_format",
     "to_static",
-)
+)  # fmt: skip
 
 
 def open_given_model(

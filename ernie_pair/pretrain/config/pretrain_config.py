@@ -25,7 +25,6 @@ from ernie_pair.models.spec import CONFIG, ModelSpec
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.device import device_option
 from ernie_pair.runtime.processes.world import World, count_accumulation_steps
-from ernie_pair.runtime.static_graph import has_static_program
 from ernie_pair.train.loop import STYLES
 from ernie_pair.train.run_flags import (
     SharedFlags,
@@ -169,7 +168,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
     graph: Literal["auto", "static", "dynamic"] = devices_option(
         AUTO,
         help="static: a program for the whole step; dynamic: the same step computed op by op, to inspect the "
-        "model; auto: static where the installed Paddle has it",
+        "model; auto: static, which is the faster one",
     )
     fused_ops: str = devices_option(
         AUTO,
@@ -397,7 +396,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
     @property
     def is_dynamic(self) -> bool:
         """Return whether the run uses the dynamic graph."""
-        return self.graph == "dynamic" or (self.graph == AUTO and not has_static_program())
+        return self.graph == "dynamic"
 
     @property
     def first_loss_scale(self) -> float:

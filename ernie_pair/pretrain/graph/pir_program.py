@@ -142,11 +142,12 @@ def build_pir_program(
 ) -> PirProgram:
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet; see `build_program`.
 
-    Raises InputError for --amp_level O2.
+    Raises InputError for --amp_level O2 and --reduce_dtype half.
     """
-    if config.narrows_weights:
+    if config.narrows_weights or config.reduce_dtype == "half":
+        flags = "--amp_level O2" if config.narrows_weights else "--reduce_dtype half"
         raise InputError(
-            "--amp_level O2: static programs of Paddle 3.3 keep their weights in float32; pass --amp_level O1"
+            f"{flags}: static programs of Paddle 3.3 keep weights and gradients in float32; leave it out"
         )
     keep_order()
     paddle.disable_static(paddle.device.get_device())

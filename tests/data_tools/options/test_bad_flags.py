@@ -151,7 +151,10 @@ def test_repeating_a_flag_with_the_same_value_is_silent(capsys):
 
 HARMLESS = {  # flags, one of which nearly every command has, and two values for each
     **dict.fromkeys(("overwrite", "fresh_start", "remove"), ("false", "true")),
-    **{"device": ("gpu", "cpu"), "port": ("1", "2"), "most_lines": ("1", "2"), "output_dir": ("a", "b")},
+    "device": ("gpu", "cpu"),
+    "port": ("1", "2"),
+    "most_lines": ("1", "2"),
+    "output_dir": ("a", "b"),
     "save_format": ("hf", "both"),
 }
 

@@ -181,7 +181,9 @@ def test_a_file_or_a_folder_of_another_step_is_detected(checkpoints):
     shutil.copytree(folder_of(checkpoints, 5), folder_of(checkpoints, 11))
     assert checkpoints.newest().step == 5
     assert [name[:18] for name in names(checkpoints)] == [
-        *(".bad-step_00000010", ".bad-step_00000011", "step_00000005"),
+        ".bad-step_00000010",
+        ".bad-step_00000011",
+        "step_00000005",
     ]
 
 

@@ -59,9 +59,9 @@ ODD = {
     "seed": 2**31 - 1,
 }
 PRETRAINING = {
-    **{"model_name_or_path": "m", "input_dir": "5.0 a 7.0 b", "output_dir": "out"},
-    **{"phases": "16:3,32:3", "max_seq_len": 32, "max_steps": 6},
-}
+    "model_name_or_path": "m", "input_dir": "5.0 a 7.0 b", "output_dir": "out",
+    "phases": "16:3,32:3", "max_seq_len": 32, "max_steps": 6,
+}  # fmt: skip
 
 
 def config(**changes):

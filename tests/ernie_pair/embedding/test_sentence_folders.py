@@ -53,11 +53,11 @@ def states_of(folder, texts=TEXTS, length=20):
 
 BY_HAND = {
     "mean": lambda one: one.mean(axis=0),
-    "first_token": lambda one: one[0],
+    "cls": lambda one: one[0],
     "max": lambda one: one.max(axis=0),
-    "mean_sqrt_len": lambda one: one.sum(axis=0) / np.sqrt(len(one)),
-    "weighted_mean": lambda one: np.average(one, axis=0, weights=np.arange(1, len(one) + 1)),
-    "last_token": lambda one: one[-1],
+    "mean_sqrt_len_tokens": lambda one: one.sum(axis=0) / np.sqrt(len(one)),
+    "weightedmean": lambda one: np.average(one, axis=0, weights=np.arange(1, len(one) + 1)),
+    "lasttoken": lambda one: one[-1],
 }
 
 
@@ -70,7 +70,7 @@ def plain(tmp_path_factory):
 def asked(tmp_path_factory):
     """A folder with prompts and a default one."""
     told = {"prompts": PROMPTS, "default_prompt": "query"}
-    return write_sentence(tmp_path_factory.mktemp("asked") / "m", "first_token", **told)
+    return write_sentence(tmp_path_factory.mktemp("asked") / "m", "cls", **told)
 
 
 def unit(rows):
@@ -83,7 +83,7 @@ def test_each_pooling_is_that_of_the_hidden_states(plain):
     for name, by_hand in BY_HAND.items():
         found = open_embedder(plain, options=EmbedderOptions(pooling=name)).embed(TEXTS)
         assert np.abs(found - np.stack(list(map(by_hand, states)))).max() < 2e-5, name
-    several = open_embedder(plain, options=EmbedderOptions(pooling="last_token+max")).embed(TEXTS)
+    several = open_embedder(plain, options=EmbedderOptions(pooling="lasttoken+max")).embed(TEXTS)
     assert several.shape == (5, 2 * WIDTH)
     assert np.abs(several[:, WIDTH:] - np.stack([one.max(axis=0) for one in states])).max() < 2e-5
 
@@ -111,7 +111,7 @@ def test_a_flag_that_overrides_the_folder_is_told(asked, caplog):
     with caplog.at_level(logging.INFO):
         embedder = open_embedder(asked, options=EmbedderOptions(pooling="mean", max_seq_len=9))
     assert (embedder.settings.pooling, embedder.max_seq_len) == ("mean", 9)
-    assert f"--pooling mean overrides first_token, which {asked} says" in caplog.text
+    assert f"--pooling mean overrides cls, which {asked} says" in caplog.text
     assert f"--max_seq_len 9 overrides 20, which {asked} says" in caplog.text
     caplog.clear()
     open_embedder(asked)
@@ -241,8 +241,8 @@ def test_an_evaluation_asks_with_the_prompt_of_queries(asked, tmp_path):
 @pytest.mark.parametrize(
     "pooling, steps",
     [
-        ("max+last_token", (Step("dense", 8, activation="gelu"), NORMALIZE)),
-        ("weighted_mean+mean_sqrt_len", (Step("truncate", 40),)),
+        ("max+lasttoken", (Step("dense", 8, activation="gelu"), NORMALIZE)),
+        ("weightedmean+mean_sqrt_len_tokens", (Step("truncate", 40),)),
     ],
 )
 def test_an_exported_model_computes_the_same(tmp_path, pooling, steps):
@@ -256,9 +256,7 @@ def test_an_exported_model_computes_the_same(tmp_path, pooling, steps):
 
 
 def test_training_goes_on_from_a_folder_and_writes_one(tmp_path):
-    folder = write_sentence(
-        tmp_path / "m", "first_token", (Step("dense", 16),), prompts=PROMPTS, max_seq_len=18
-    )
+    folder = write_sentence(tmp_path / "m", "cls", (Step("dense", 16),), prompts=PROMPTS, max_seq_len=18)
     write_matches(tmp_path / "train.tsv", 40)
     write_matches(tmp_path / "dev.tsv", 10, seed=1)
     flags = {"model_name_or_path": str(folder), "model_type": None, "from_scratch": False, "max_seq_len": 0}
@@ -267,7 +265,7 @@ def test_training_goes_on_from_a_folder_and_writes_one(tmp_path):
     ours = open_embedder(tmp_path / "out")
     theirs = open_embedder(tmp_path / "out" / "best" / "hugging_face")
     settings = ours.settings
-    assert (settings.pooling, settings.max_seq_len, settings.dims) == ("first_token", 18, (4, 16))
+    assert (settings.pooling, settings.max_seq_len, settings.dims) == ("cls", 18, (4, 16))
     assert full_prompts(settings) == PROMPTS and settings.is_unit and theirs.settings == settings
     assert ours.fingerprint == theirs.fingerprint
     assert np.abs(ours.embed_queries(TEXTS) - theirs.embed_queries(TEXTS)).max() < 1e-6

@@ -166,7 +166,9 @@ def test_a_dry_run_does_not_cache_its_choice(fastest, folder, command, flags):
 @pytest.mark.parametrize(
     "flag",
     [
-        *("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", "--binary_head=false"),
+        "--hidden_dropout_prob=0",
+        "--attention_probs_dropout_prob=0",
+        "--binary_head=false",
         "--use_amp=true --amp_dtype=float32",
     ],
 )

@@ -336,10 +336,10 @@ def test_the_wizards_answers_make_a_launchable_file(folder, monkeypatch, capsys)
     answer(monkeypatch, *ON_CPU)
     assert yaml.safe_load((folder / "pair.yaml").read_text()) == {
         "launch": {"processes": 2, "nnodes": 1},
-        **{"device": "cpu", "batch_size": 8, "gradient_accumulation_steps": 1},
-        **{"model_name_or_path": "model", "model_type": "ernie"},
-        **{"train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "output"},
-    }
+        "device": "cpu", "batch_size": 8, "gradient_accumulation_steps": 1,
+        "model_name_or_path": "model", "model_type": "ernie",
+        "train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "output",
+    }  # fmt: skip
     assert capsys.readouterr().out.endswith("pair.yaml is written; start it: ernie-pair launch pair.yaml\n")
     assert started("pair.yaml")[:2] == ["-m", "ernie_pair.launcher"]
     answer(monkeypatch, *ON_CPU, output_file="my pair.yaml")

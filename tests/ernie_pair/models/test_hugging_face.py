@@ -45,9 +45,9 @@ quiet_libraries()
 # Parameter names and shapes of these sizes in transformers 4.49; made by tests/peer/their_models.py.
 NAMES = json.loads(Path(__file__).with_name("hugging_face_names.json").read_text())
 SIZES = {
-    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
-    **{"max_position_embeddings": 64, "type_vocab_size": 2, "num_labels": 3, "hidden_act": "gelu"},
-}
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 64, "type_vocab_size": 2, "num_labels": 3, "hidden_act": "gelu",
+}  # fmt: skip
 OF_FAMILY = {
     "ernie_gram": {"embedding_size": 16},
     "electra": {"embedding_size": 12},
@@ -55,10 +55,10 @@ OF_FAMILY = {
     "albert": {"embedding_size": 12},
     "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1},
     "squeezebert": {
-        **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
-        **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
+        "embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2,
+        "post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1,
     },
-}
+}  # fmt: skip
 BERT = {"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35, **SIZES}
 
 
@@ -233,8 +233,11 @@ def test_the_epsilon_of_a_published_folder_is_obeyed_and_kept(tmp_path, family, 
 
 IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
 RERANKER = {
-    **{"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35},
-    **{"id2label": {"0": "LABEL_0"}, "architectures": ["BertForSequenceClassification"]},
+    "model_type": "bert",
+    "transformers_version": "4.49.0",
+    "vocab_size": 35,
+    "id2label": {"0": "LABEL_0"},
+    "architectures": ["BertForSequenceClassification"],
 }
 
 

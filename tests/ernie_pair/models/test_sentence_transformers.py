@@ -13,7 +13,13 @@ from ernie_pair.models.commands import (
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
-from ernie_pair.models.embedding_json import NORMALIZE, Step, fingerprint_of, read_embedding
+from ernie_pair.models.embedding_json import (
+    NORMALIZE,
+    EmbeddingSettings,
+    Step,
+    fingerprint_of,
+    read_embedding,
+)
 from ernie_pair.models.sentence_transformers import read_sentence_folder, settings_of_folder
 from ernie_pair.models.source import files_of_model, open_model
 
@@ -23,7 +29,7 @@ SETTINGS, LENGTH = "config_sentence_transformers.json", "sentence_bert_config.js
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return write_sentence(tmp_path_factory.mktemp("sentence") / "m", "first_token+mean", (DENSE, NORMALIZE))
+    return write_sentence(tmp_path_factory.mktemp("sentence") / "m", "cls+mean", (DENSE, NORMALIZE))
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def read(folder):
 
 
 def test_what_is_written_is_read(folder):
-    assert read(folder) == settings_for("first_token+mean", (DENSE, NORMALIZE))
+    assert read(folder) == settings_for("cls+mean", (DENSE, NORMALIZE))
     names = {path.relative_to(folder).as_posix() for path in files_of_model(str(folder))}
     assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"} <= names
 
@@ -45,13 +51,17 @@ FLAGS = {
     **{f"pooling_mode_{name}": True for name in ("lasttoken", "max_tokens", "cls_token")},
     "pooling_mode_mean_tokens": False,
 }
+ROOT = "mean_sqrt_len_tokens"
 POOLINGS = {
-    "flags": ({"word_embedding_dimension": WIDTH, **FLAGS}, "first_token+max+last_token"),
+    "flags": ({"word_embedding_dimension": WIDTH, **FLAGS}, "cls+max+lasttoken"),
     "no flag": ({"word_embedding_dimension": WIDTH}, "mean"),
-    "a mode": ({"embedding_dimension": WIDTH, "pooling_mode": "mean_sqrt_len_tokens"}, "mean_sqrt_len"),
+    "a mode": (
+        {"embedding_dimension": WIDTH, "pooling_mode": "mean_sqrt_len_tokens"},
+        "mean_sqrt_len_tokens",
+    ),
     "two modes": (
         {"embedding_dimension": WIDTH, "pooling_mode": ["lasttoken", "weightedmean"]},
-        "last_token+weighted_mean",
+        "lasttoken+weightedmean",
     ),
 }
 
@@ -76,7 +86,7 @@ def test_names_of_version_6_and_an_encoder_in_its_own_folder(folder):
         if path.is_file() and path.name not in ("modules.json", SETTINGS):
             path.rename(folder / "0_Transformer" / path.name)
     (folder / "0_Transformer" / LENGTH).rename(folder / "0_Transformer" / "sentence_roberta_config.json")
-    assert read(folder) == settings_for("first_token+mean", (DENSE, NORMALIZE))
+    assert read(folder) == settings_for("cls+mean", (DENSE, NORMALIZE))
     names = [path.relative_to(folder).as_posix() for path in files_of_model(str(folder))]
     assert "0_Transformer/config.json" in names and "2_Dense/config.json" in names
 
@@ -188,7 +198,7 @@ def test_poolings_and_weights_that_do_not_fit_are_refused(tmp_path, folder):
 
 
 def test_files_that_contradict_each_other_are_refused(folder):
-    told = settings_for("first_token+mean", (DENSE, NORMALIZE), dims=(4, 8), temperature=0.1)
+    told = settings_for("cls+mean", (DENSE, NORMALIZE), dims=(4, 8), temperature=0.1)
     (folder / "embedding.json").write_text(told.to_json())
     assert read(folder) == told
     change(folder / SETTINGS, prompts={"query": "", "document": ""})
@@ -227,3 +237,22 @@ def test_an_embedding_model_is_converted_both_ways(folder, tmp_path):
     assert {name: array.tolist() for name, array in ours.items()} == {
         name: array.tolist() for name, array in theirs.items()
     }
+
+
+STORED = {
+    "cls": ("first_token", 8, "c97569c60e3c27cba3e5376fa5bd6a0e131a6cb9b3acccdf4cae80df9f2b40d6"),
+    "lasttoken+mean": (
+        "last_token+mean",
+        16,
+        "b2293305fca31055c6836299b20f7c86ceb36b87a9d81f96fd7324974bd5baa3",
+    ),
+}
+
+
+@pytest.mark.parametrize("pooling", STORED)
+def test_files_keep_the_former_names_of_poolings(tmp_path, pooling):
+    former, dim, fingerprint = STORED[pooling]
+    settings = EmbeddingSettings(pooling, dim, (dim,), 16, 0.05)
+    (tmp_path / "embedding.json").write_text(settings.to_json())
+    assert json.loads(settings.to_json())["pooling"] == former
+    assert read_embedding(tmp_path) == settings and fingerprint_of("ab" * 32, settings, dim) == fingerprint

@@ -59,7 +59,10 @@ def test_the_loss_falls(world):
 def test_a_run_writes_metrics_checkpoints_and_curves(whole):
     kept = events(whole, timing=True)
     assert [(e["split"], e["step"]) for e in kept if e["split"] != "train"] == [
-        *(("valid", 0), ("valid", 3), ("valid", 6), ("test", 6)),
+        ("valid", 0),
+        ("valid", 3),
+        ("valid", 6),
+        ("test", 6),
     ]
     train = [event for event in kept if event["split"] == "train"]
     wanted = "loss lm_loss sop_loss learning_rate consumed_samples samples_per_second tokens_per_second"

@@ -17,12 +17,11 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.search import build_index as building
-from ernie_pair.search import vector_chunks
+from ernie_pair.search import stored_vectors
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index import IndexShape, VectorIndex, build_index, write_index
 from ernie_pair.search.index_folder import FILES, open_index_folder
 from ernie_pair.search.searcher import PairSearcher, TextRecall
-from ernie_pair.search.vector_chunks import work_folder_of
 
 pytest.importorskip("faiss")
 TEXTS = texts_of(400)
@@ -32,7 +31,7 @@ TEXTS = texts_of(400)
 def embedder(monkeypatch):
     made = HashEmbedder()
     use_embedder(monkeypatch, made)
-    for module in (building, vector_chunks):
+    for module in (building, stored_vectors):
         monkeypatch.setattr(module, "CHUNK", 50)
     return made
 
@@ -148,9 +147,14 @@ def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, cap
     words = [sys.executable, str(script), json.dumps([*flags, str(tmp_path / "cut")])]
     killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
     assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
-    assert len(list(work_folder_of(tmp_path / "cut").glob("*.npy"))) == 2
+    pieces = tmp_path / ".cut.vectors" / "pieces.txt"
+    assert len(pieces.read_text().splitlines()) == 3  # the key, and two chunks
     make_index(IndexConfig(str(path), str(tmp_path / "cut"), embedding_model="any"))
     assert embedder.calls == [50] * 6 and "reused 100 of 400 vectors" in capfd.readouterr().err
+    older = tmp_path / ".whole.vectors"  # what a killed run of an earlier version left
+    older.mkdir()
+    for name in (f"vectors-{'0' * 32}.npy", f"vectors-{'0' * 32}.json", "run.lock"):
+        (older / name).touch()
     make_index(IndexConfig(str(path), str(tmp_path / "whole"), embedding_model="any"))
     assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else is left
@@ -167,7 +171,7 @@ def test_vectors_of_another_model_are_not_reused(tmp_path, embedder, monkeypatch
     use_embedder(monkeypatch, other)
     monkeypatch.setattr(building, "CHUNK", 50)
     make_index(config)
-    assert sum(other.calls) == 400 and not work_folder_of(tmp_path / "index").exists()
+    assert sum(other.calls) == 400 and not (tmp_path / ".index.vectors").exists()
 
 
 def test_a_damaged_chunk_of_a_killed_run_is_recomputed(tmp_path, embedder, monkeypatch):
@@ -177,7 +181,7 @@ def test_a_damaged_chunk_of_a_killed_run_is_recomputed(tmp_path, embedder, monke
         failing.setattr(building, "write_index", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             make_index(config)
-    chunk = sorted(work_folder_of(tmp_path / "index").glob("*.npy"))[0]
+    chunk = tmp_path / ".index.vectors" / "vectors.npy"
     content = bytearray(chunk.read_bytes())
     content[-3] ^= 1
     chunk.write_bytes(content)

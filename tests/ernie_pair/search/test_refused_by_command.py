@@ -74,22 +74,6 @@ def test_a_nan_in_stored_vectors_gives_exit_code_4(world, capfd):
     assert code == 4 and "the vector of text 5 is NaN, infinite or zero" in error
 
 
-LONG = "今" * 200
-REFUSED = [
-    ("search --index HERE/index --embedding_model HERE/other --text 今天", "are of another model"),
-    (f"search --index HERE/index --embedding_model HERE/model --text {LONG}", "has 202 tokens, above the"),
-    ("index --input_file HERE/empty.txt --embedding_model HERE/model --output_dir HERE/new", "holds no text"),
-    ("search --index HERE/vectors --embedding_model HERE/model --text 今天", "holds no index.json"),
-]
-
-
-@pytest.mark.parametrize("words, reason", REFUSED, ids=["another", "long", "empty", "no index"])
-def test_a_bad_index_or_query_gives_exit_code_2(world, capfd, words, reason):
-    (world / "empty.txt").touch()
-    code, error = refusal_of(world, words, capfd)
-    assert code == 2 and reason in error
-
-
 def test_the_service_refuses_an_index_of_another_model(world):
     config = ServeConfig("m", index=str(world / "index"), embedding_model=str(world / "other"))
     with pytest.raises(InputError, match="are of another model") as refused:

@@ -141,7 +141,7 @@ def test_a_folder_with_foreign_files_is_not_replaced(tmp_path, embedder):
 
 def test_two_runs_cannot_build_the_same_index_at_once(tmp_path, embedder):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    with building.working_in(building.work_folder_of(tmp_path / "index")):
+    with building.part_folder(tmp_path / ".index.vectors", "busy"):
         error = refusal_of(path)
     assert error.exit_code == 5 and "another run makes this index" in error.message
 
@@ -154,7 +154,7 @@ def test_a_work_folder_with_other_files_is_left_without_error(tmp_path, monkeypa
         rmdir(folder)
 
     monkeypatch.setattr(Path, "rmdir", too_late)
-    with building.working_in(tmp_path / "work"):
+    with building.part_folder(tmp_path / "work", "busy"):
         pass
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["new"]
 

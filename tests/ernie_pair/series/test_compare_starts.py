@@ -59,9 +59,9 @@ def config_in(folder, **flags):
         "model_type": "ernie",
         "train_file": str(write_pairs(folder / "train.tsv", 60, seed=0)),
         "dev_file": str(write_pairs(folder / "dev.tsv", 41, seed=1)),
-        **{"max_steps": 3, "batch_size": 16, "learning_rate": 0.005, "seed": 7, "device": "cpu"},
+        "max_steps": 3, "batch_size": 16, "learning_rate": 0.005, "seed": 7, "device": "cpu",
         **flags,
-    }
+    }  # fmt: skip
     (folder / "train.yaml").write_text(json.dumps(flags))
     return CompareConfig(
         starts=f"first={folder}/first random=random:{folder}/second",

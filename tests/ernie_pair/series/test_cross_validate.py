@@ -29,9 +29,9 @@ from ernie_pair.series.folds import Folds
 from ernie_pair.series.series import OneRun
 
 FLAGS = {
-    **{"model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16},
-    **{"learning_rate": 5e-3, "eval_freq": 3, "seed": 7, "device": "cpu", "bootstrap": 20},
-}
+    "model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16,
+    "learning_rate": 5e-3, "eval_freq": 3, "seed": 7, "device": "cpu", "bootstrap": 20,
+}  # fmt: skip
 
 
 def config_in(folder, **changes):
@@ -198,6 +198,7 @@ def test_a_folder_of_an_earlier_version_continues_as_one_record(short, tmp_path)
     out = tmp_path / "out"
     record = json.loads((out / "plan.json").read_text())
     assert set(record["outputs"]) == {"predictions.tsv", "folds.tsv", *FILES}
+    assert record["settings"]["best_metric"] == "accuracy"  # the default, before it was auto
     assert not (out / ".predictions.tsv.made.json").exists()
     (out / "plan.json").write_text(json.dumps(record["settings"]))
     older = {"settings": {"folds": 2}, **{key: record[key] for key in ("made_by", "command", "outputs")}}

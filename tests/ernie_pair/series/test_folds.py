@@ -39,7 +39,7 @@ def test_no_text_is_in_two_folds_and_classes_are_balanced(count):
         for number in range(count)
     ]
     for number, each in enumerate(texts):
-        assert not each.intersection(*[set().union(*texts[:number], *texts[number + 1 :])])
+        assert not each.intersection(set().union(*texts[:number], *texts[number + 1 :]))
     for label in (0, 1):
         sizes = np.bincount(folds.fold[pairs.labels == label], minlength=count)
         assert sizes.max() - sizes.min() <= 3

@@ -22,9 +22,9 @@ from ernie_pair.train.task import TrainResult
 
 SEARCH = "learning_rate=1e-4..2e-2:log batch_size=16,32"
 FLAGS = {
-    **{"model_type": "ernie", "from_scratch": True, "max_steps": 12, "device": "cpu", "seed": 3},
-    **{"search": SEARCH, "trials": 4, "startup_trials": 2, "evaluations": 3, "prune_after": 0},
-}
+    "model_type": "ernie", "from_scratch": True, "max_steps": 12, "device": "cpu", "seed": 3,
+    "search": SEARCH, "trials": 4, "startup_trials": 2, "evaluations": 3, "prune_after": 0,
+}  # fmt: skip
 
 pytest.importorskip("optuna")
 
@@ -276,9 +276,9 @@ def test_trials_inherit_the_flags_of_train(config, runs):
 
 
 SPACED = {
-    **{"max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8},
+    "max_steps": 0, "epochs": 1, "evaluations": 4, "search": "dropout=0,0.1", "batch_size": 8,
     "trials": 1,
-}
+}  # fmt: skip
 
 
 def test_evaluations_are_spaced_over_the_rows_that_are_kept(config, failing_runs, tmp_path):

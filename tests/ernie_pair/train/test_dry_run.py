@@ -208,10 +208,10 @@ def test_a_dry_run_plans_distillation(tmp_path, capsys):
 def test_a_dry_run_plans_embedding_training(tmp_path, capsys):
     files = [str(write_matches(tmp_path / f"{name}.tsv", 40, seed)) for seed, name in enumerate(("a", "b"))]
     config = TrainEmbeddingConfig(
-        **{"model_name_or_path": str(write_model(tmp_path / "model")), "output_dir": str(tmp_path / "out")},
-        **{"train_file": files[0], "dev_file": files[1], "model_type": "ernie", "from_scratch": True},
-        **{"device": "cpu", "batch_size": 16, "dry_run": True},
-    )
+        model_name_or_path=str(write_model(tmp_path / "model")), output_dir=str(tmp_path / "out"),
+        train_file=files[0], dev_file=files[1], model_type="ernie", from_scratch=True,
+        device="cpu", batch_size=16, dry_run=True,
+    )  # fmt: skip
     before = tree(tmp_path)
     train_embedding(config)
     assert EmbeddingTrainer(config.model_name_or_path, config, *files).train().step == 0

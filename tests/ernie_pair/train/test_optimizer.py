@@ -217,7 +217,10 @@ def test_fp16_master_weights_are_part_of_the_state():
     }
     optimizer = paddle.optimizer.AdamW.__new__(paddle.optimizer.AdamW)
     vars(optimizer).update(
-        **{"_multi_precision": True, "_accumulators_holder": {}, "_master_weights": {}, "_name": "adamw_7"},
+        _multi_precision=True,
+        _accumulators_holder={},
+        _master_weights={},
+        _name="adamw_7",
         state_dict=lambda: {},
         set_state_dict=kept.update,
         _create_accumulators=lambda block, parameters: None,

@@ -170,10 +170,10 @@ def test_a_checkpoint_of_an_older_version_has_an_empty_window():
 @pytest.mark.parametrize(
     "window",
     [
-        *([], None, 7, {"loss": 1.0}, {"loss": [1.0]}, {"loss": [1.0, 0]}, {"loss": ["1", 1]}),
-        *({"loss": [1.0, 1.5]}, {"loss": [None, 1]}, {"loss": [10**200, 1]}, {"loss": [True, True]}),
+        [], None, 7, {"loss": 1.0}, {"loss": [1.0]}, {"loss": [1.0, 0]}, {"loss": ["1", 1]},
+        {"loss": [1.0, 1.5]}, {"loss": [None, 1]}, {"loss": [10**200, 1]}, {"loss": [True, True]},
     ],
-)
+)  # fmt: skip
 def test_a_damaged_window_is_refused(window):
     with pytest.raises(CheckpointError, match="does not hold the state of a run|a number of 401 digits"):
         parse_state(state_with(window=window), Path("state.json"))

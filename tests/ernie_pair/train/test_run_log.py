@@ -44,7 +44,7 @@ def test_an_event_is_a_line_with_full_precision_and_rates(tmp_path):
     speeds = {"samples_per_second": 16.0, "tokens_per_second": 256.0, "real_tokens_per_second": 192.0}
     shares = {"tera_flops_per_second": 0.2, "product_share": 0.2, "data_wait_share": 0.25}
     assert event == {
-        **{"split": "train", "step": 1, "loss": 1 / 3 + 1, "consumed_samples": 8}, **speeds, **shares
+        "split": "train", "step": 1, "loss": 1 / 3 + 1, "consumed_samples": 8, **speeds, **shares
     }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def trained(folder, steps=3, **flags):
     return job, run_steps(job, updates, steps)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first_token"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_two_micro_batches_give_the_same_step_as_one(folder, pooling):
     flags = {"dropout": 0.0, "pooling": pooling, "hard_negatives": 2, "dims": "8,16"}
     wanted, found = (gradients_of_next(*embedding_job(folder, **flags, **size)) for size in ({}, HALVED))
@@ -112,6 +112,6 @@ def test_the_pooler_is_not_trained(folder):
 
 def test_temperature_dims_negatives_and_pooling_have_an_effect(folder):
     plain, _ = trained(folder, steps=1, dropout=0.0)
-    for flags in ({"temperature": 0.5}, {"dims": "4"}, {"hard_negatives": 0}, {"pooling": "first_token"}):
+    for flags in ({"temperature": 0.5}, {"dims": "4"}, {"hard_negatives": 0}, {"pooling": "cls"}):
         job, _ = trained(folder, steps=1, dropout=0.0, **flags)
         assert difference(weights(job), weights(plain)) > 1e-4, flags

@@ -185,7 +185,7 @@ def test_vectors_have_length_1_and_do_not_depend_on_the_batch(model):
 
 
 @pytest.mark.parametrize("family", ["ernie_gram", "bert", "roberta", "electra", "distilbert", "albert"])
-@pytest.mark.parametrize("pooling", ["mean", "first_token"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_any_model_family_computes_vectors(tmp_path, family, pooling):
     folder = write_trained(tmp_path / "model", family)
     embedder = open_embedder(folder, options=options(pooling=pooling))
@@ -203,7 +203,7 @@ def test_pooling_matches_paddlenlps_hidden_states(model):
     ids = paddle.to_tensor([[*ids, embedder.model.tokenizer.sep_id]])
     with paddle.no_grad():
         states = theirs(ids, paddle.zeros_like(ids))[0].numpy()[0]
-    first = open_embedder(model, options=options(pooling="first_token")).embed(TEXTS[:1])[0]
+    first = open_embedder(model, options=options(pooling="cls")).embed(TEXTS[:1])[0]
     mean = embedder.embed(TEXTS[:1])[0]
     assert np.abs(mean - states.mean(axis=0) / np.linalg.norm(states.mean(axis=0))).max() < 1e-5
     assert np.abs(first - states[0] / np.linalg.norm(states[0])).max() < 1e-5
@@ -212,7 +212,7 @@ def test_pooling_matches_paddlenlps_hidden_states(model):
 def test_the_fingerprint_is_that_of_the_vectors_alone(model, tmp_path):
     known = fingerprint_of(model)
     assert known == fingerprint_of(model, batch_size=3)
-    others = [fingerprint_of(model, pooling="first_token"), fingerprint_of(model, max_seq_len=30)]
+    others = [fingerprint_of(model, pooling="cls"), fingerprint_of(model, max_seq_len=30)]
     others.append(fingerprint_of(write_trained(tmp_path / "m", initializer_range=0.2)))
     assert len({known, *others}) == 4 and all(len(one) == 64 for one in others)
     arrays = read_weights(model / "model_state.pdparams")
@@ -228,7 +228,7 @@ def _config_of(folder):
 REFUSED = {
     "no folder": ({}, "absent", "is not a folder"),
     "an unknown length": ({"dim": 7}, "", "was trained for vectors of length 32"),
-    "an unknown pooling": ({"pooling": "median"}, "", "is not one of mean, first_token"),
+    "an unknown pooling": ({"pooling": "median"}, "", "is not one of mean, cls"),
     "too many tokens": ({"max_seq_len": 500}, "", "is not from 3 to the 128 positions"),
 }
 

@@ -11,7 +11,7 @@ from data_tools.options.cli import parse_config
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.pair.config.pair_config import TrainConfig
 
-REQUIRED = ["--output_dir=o", *("--model_name_or_path=m", "--train_file=t", "--dev_file=d")]
+REQUIRED = ["--output_dir=o", "--model_name_or_path=m", "--train_file=t", "--dev_file=d"]
 
 
 @pytest.mark.parametrize("settings, words", [

@@ -293,11 +293,13 @@ NAMED_SETS = {
     "bq_corpus": ("bq_corpus", "bq_corpus/bq_corpus/train.tsv", "左\t右\t1\n上\t下\t0\n"),
     "paws-x": ("paws-x", "paws-x-zh/paws-x-zh/train.tsv", "左\t右\t1\n上\t下\t0\n"),
     "nlpcc_dbqa": (
-        *("nlpcc_dbqa", "nlpcc-dbqa/nlpcc-dbqa/train.tsv"),
+        "nlpcc_dbqa",
+        "nlpcc-dbqa/nlpcc-dbqa/train.tsv",
         "qid\ttext_a\ttext_b\tlabel\n7\t左\t右\t1\n8\t上\t下\t0\n",
     ),
     "afqmc": (
-        *("clue", "afqmc_public/train.json"),
+        "clue",
+        "afqmc_public/train.json",
         '{"sentence1": "左", "sentence2": "右", "label": "1"}\n'
         '{"sentence1": "上", "sentence2": "下", "label": "0"}\n',
     ),

@@ -81,11 +81,11 @@ def test_all_events_occur_in_the_same_order_as_in_transformers(make):
 
     begin, end = ("on_epoch_begin", 0), ("on_train_end", 7)  # 90 pairs are 5.6 batches
     assert diary.events == [
-        *[("on_init_end", 0), ("on_train_begin", 0), *evaluation(0)],
-        *[begin, *step(1), *step(2), *step(3), *step(4), ("on_log", 4), ("on_save", 4)],
-        *[*step(5), *step(6), ("on_epoch_end", 6), *evaluation(6)],
-        *[("on_epoch_begin", 6), *step(7), ("on_log", 7), *evaluation(7), ("on_save", 7), end],
-    ]
+        ("on_init_end", 0), ("on_train_begin", 0), *evaluation(0),
+        begin, *step(1), *step(2), *step(3), *step(4), ("on_log", 4), ("on_save", 4),
+        *step(5), *step(6), ("on_epoch_end", 6), *evaluation(6),
+        ("on_epoch_begin", 6), *step(7), ("on_log", 7), *evaluation(7), ("on_save", 7), end,
+    ]  # fmt: skip
 
 
 def test_micro_batches_and_predictions_have_their_events(make):
@@ -116,8 +116,8 @@ def test_the_log_history_is_complete_after_a_resume(make):
     trainer.train()
     history = trainer.state.log_history
     assert [(entry["step"], "eval_accuracy" in entry) for entry in history] == [
-        *((0, True), (4, False), (5, True), (6, True), (8, False), (10, True), (12, False), (12, True))
-    ]
+        (0, True), (4, False), (5, True), (6, True), (8, False), (10, True), (12, False), (12, True)
+    ]  # fmt: skip
     assert history[1]["loss"] > 0 and history[1]["learning_rate"] > 0 and history[1]["epoch"] == 64 / 90
     stopping = make(Diary({("on_evaluate", 6): {"should_training_stop": True}}))
     assert stopping.train().step == 6

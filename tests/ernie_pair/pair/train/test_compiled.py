@@ -21,7 +21,8 @@ WAYS = {
     "R-Drop": {"rdrop_alpha": 1.0},
     "FGM": {"fgm_epsilon": 0.5, "grad_clip": 0.1},
     "accumulation, class weights": {
-        **{"gradient_accumulation_steps": 2, "batch_size": 8},
+        "gradient_accumulation_steps": 2,
+        "batch_size": 8,
         "class_weights": "1,2.5",
     },
     "skipping": {"on_nan": "skip"},

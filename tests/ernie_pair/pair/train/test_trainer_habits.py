@@ -90,8 +90,10 @@ def of_outputs(outputs, labels):
 @pytest.mark.parametrize(
     "kind, function",
     [
-        *((OwnLoss, None), (FlagsLoss, None)),
-        *((PairTrainer, of_outputs), (PairTrainer, paddle.nn.CrossEntropyLoss())),
+        (OwnLoss, None),
+        (FlagsLoss, None),
+        (PairTrainer, of_outputs),
+        (PairTrainer, paddle.nn.CrossEntropyLoss()),
     ],
 )
 def test_a_loss_of_ones_own_is_trained_with(losses, plain, kind, function):

@@ -27,18 +27,19 @@ COUNT, PIECE = 100, 16
 # Writes small pieces, and is killed in the fourth: its rows are written, its line is not.
 KILLED = """
 import os, signal, sys
+from ernie_pair.inference.vector_files import PIECES, VectorWriter
 from ernie_pair.score.embeddings import embed
 from ernie_pair.__main__ import main
 
 embed.PIECE = 16
-write = embed.VectorWriter._write
+write = VectorWriter._write
 
 def killed(self, name, data):
-    if name == embed.PIECES and self.done == 3:
+    if name == PIECES and self.done == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, name, data)
 
-embed.VectorWriter._write = killed
+VectorWriter._write = killed
 sys.argv = ["ernie-pair", "embed", *sys.argv[1:]]
 main()
 """

@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("family, pooling", [("ernie_gram", "first_token"), ("distilbert", "mean")])
+@pytest.mark.parametrize("family, pooling", [("ernie_gram", "cls"), ("distilbert", "mean")])
 def test_any_model_family_is_exported_with_its_parity_error(tmp_path, family, pooling):
     model = write_embedding(tmp_path / "model", family, pooling)
     export_embedding(ExportEmbeddingConfig(str(model), str(tmp_path / "ship")))
@@ -137,7 +137,7 @@ def test_invalid_exports_and_options_are_refused(folder, tmp_path, capfd):
     with pytest.raises(InputError, match="which runs on a CPU"):
         open_embedder(folder / "ship", "gpu")
     with pytest.raises(InputError, match="its vectors would be others"):
-        open_embedder(folder / "ship", options=EmbedderOptions(pooling="first_token"))
+        open_embedder(folder / "ship", options=EmbedderOptions(pooling="cls"))
     with pytest.raises(InputError, match="is not an exported embedding model"):
         open_exported_embedder(bare)
 
