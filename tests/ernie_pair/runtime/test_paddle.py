@@ -197,6 +197,23 @@ def test_paddlenlp_is_imported_as_far_as_it_is_asked_for(code, words):
     assert printed(code) == words
 
 
+BROKEN = f"""
+import sys
+from data_tools.files.errors import InputError
+sys.modules["aistudio_sdk"] = None
+try:
+    {MODELS}
+except InputError as error:
+    print(error.message)
+"""
+
+
+def test_a_paddlenlp_that_cannot_be_imported_is_one_line():
+    said = output_of("-W", "ignore", "-c", BROKEN).strip()
+    assert said.startswith("PaddleNLP cannot be imported: ") and "aistudio_sdk" in said
+    assert "; pip install " in said and "\n" not in said
+
+
 def test_paddlenlp_computes_what_its_models_alone_compute():
     assert printed(f"import paddle{COMPUTES}") == printed(f"import paddle, paddlenlp{COMPUTES}")
 
