@@ -168,7 +168,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
     graph: Literal["auto", "static", "dynamic"] = devices_option(
         AUTO,
         help="static: a program for the whole step; dynamic: the same step computed op by op, to inspect the "
-        "model; auto: static, which is the faster one",
+        "model; auto: static",
     )
     fused_ops: str = devices_option(
         AUTO,
