@@ -3,7 +3,7 @@
 import time
 
 
-def until(happened, seconds=60):
+def until(happened, seconds=120):
     """Wait for ``happened()`` to be true, and return it; AssertionError after ``seconds``."""
     end = time.monotonic() + seconds
     while not (what := happened()):

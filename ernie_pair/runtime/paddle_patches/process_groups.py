@@ -30,14 +30,25 @@ def join_processes() -> None:
     """Connect the processes of the run, without printing a list of Paddle's flags."""
     from paddle.distributed import parallel
 
+    _choose_store()
     with replaced(parallel, "_print_modified_flags", lambda flags: None):
         paddle.distributed.init_parallel_env()
+
+
+def _choose_store() -> None:
+    """Let Paddle 3.3 take its older store: where two messages come together, its new one may lose one.
+
+    Then all processes of a run wait for ever for each other's address.
+    """
+    if not paddle.__version__.startswith("2."):
+        paddle.set_flags({"FLAGS_tcp_store_using_libuv": False})
 
 
 def open_store():
     """Return the store by which the processes are connected: ``add(key, number)`` returns the sum so far."""
     from paddle.base import core
 
+    _choose_store()
     return core.create_or_get_global_tcp_store()
 
 
