@@ -85,9 +85,10 @@ class DocumentEncoder:
         The concatenated ids of a text's sentences are those of the text, except for '##' twins of words.
         """
         parts = [self._encode(group) for group in _groups(texts)]
-        arrays = (np.concatenate([part[column] for part in parts]) for column in range(4))
-        counts = (sum(part[column] for part in parts) for column in (4, 5))
-        return Encoded(*arrays, *counts)
+        ids, lens, sizes, marks = (np.concatenate([part[column] for part in parts]) for column in range(4))
+        return Encoded(
+            ids, lens, sizes, marks, sum(part[4] for part in parts), sum(part[5] for part in parts)
+        )
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
         text, words = "\n".join(texts), None

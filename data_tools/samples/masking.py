@@ -154,7 +154,7 @@ def _fault_of(answer, tokens: np.ndarray, vocab_size: int) -> str:
     if not (isinstance(answer, (tuple, list)) and len(answer) == 3):
         return "does not return three arrays"
     ids, positions, labels = map(np.asarray, answer)
-    if {ids.dtype.kind, positions.dtype.kind, labels.dtype.kind} - set("iu"):
+    if any(array.dtype.kind not in "iu" for array in (ids, positions, labels)):
         return "returns something other than whole numbers"
     if ids.shape != tokens.shape:
         return f"turned {tokens.shape} tokens into {ids.shape} ids"

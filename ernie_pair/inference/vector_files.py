@@ -32,7 +32,11 @@ from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 
 VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales.npy", "vectors.json", 1
-DTYPES = {"float16": np.dtype("<f2"), "int8": np.dtype("|i1"), "float32": np.dtype("<f4")}
+DTYPES: Dict[str, np.dtype] = {
+    "float16": np.dtype("<f2"),
+    "int8": np.dtype("|i1"),
+    "float32": np.dtype("<f4"),
+}
 WRITTEN = {VECTORS_FILE, SCALES_FILE}
 LOCK, PIECES = "lock", "pieces.txt"
 OURS = {LOCK, PIECES, *WRITTEN}  # in the folder where vectors come to be

@@ -3,7 +3,7 @@
 import base64
 import io
 from functools import cache
-from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ SVG_START = "data:image/svg+xml;base64,"
 LONGEST_TEXT = 40  # characters of a name in a chart
 PANEL = (4.2, 3.3)  # inches
 # fmt: off
-STYLE = {
+STYLE: Dict[Any, Any] = {
     "svg.hashsalt": "ernie-pair", "svg.fonttype": "path", "font.size": 9, "lines.linewidth": 1.8,
     "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY, "axes.grid": True,
     "grid.color": "#e2e8f0", "grid.linewidth": 0.7, "axes.axisbelow": True,

@@ -287,7 +287,7 @@ class TaskJob(ABC):
     def work_of(self, batch) -> tuple[int, int, int]:
         """Return tokens, tokens including padding, and operations of a micro-batch."""
         ids = batch.input_ids
-        return np.count_nonzero(ids != self.model.pad_id), ids.size, self.operations.count(*ids.shape)
+        return int(np.count_nonzero(ids != self.model.pad_id)), ids.size, self.operations.count(*ids.shape)
 
     def seed_pass(self, step: int, number: int) -> None:
         """Let the next forward pass draw the dropout of pass ``number``, from 0, of a step."""

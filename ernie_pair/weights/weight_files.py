@@ -246,13 +246,12 @@ def from_safetensors(data: bytes, where: str) -> Arrays:
     Raises CheckpointError naming ``where``.
     """
     # Here, because reading the flags of a command, or an exported model, needs no such library.
-    from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub lacks it
-    from safetensors import deserialize as open_safetensors
+    import safetensors
 
     try:
-        entries = open_safetensors(data)
+        entries = safetensors.deserialize(data)
         kinds = {name: np.dtype(SAFETENSORS_TYPES[entry["dtype"]]) for name, entry in entries}
-    except SafetensorError as error:
+    except getattr(safetensors, "SafetensorError") as error:  # noqa: B009 - which some stubs lack
         raise CheckpointError(f"{where} is not a safetensors file ({error}); make it again") from None
     except KeyError as error:
         raise CheckpointError(

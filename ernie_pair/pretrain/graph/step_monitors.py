@@ -41,7 +41,7 @@ def start_gloo(num_processes: int) -> None:
     """
     global _place
     shorten_socket_names()  # Paddle starts a manager process
-    store = connect_static_programs(num_processes)
+    store = connect_static_programs()
     skip_destructors()
     _place = MeetingPlace(store, num_processes, "pretrain") if store is not None else None
 

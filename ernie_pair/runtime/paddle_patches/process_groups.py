@@ -23,36 +23,24 @@ from typing import Dict, Iterator, List, NamedTuple
 import paddle
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
-from ernie_pair.runtime.paddle_patches.pir_programs import WORLD_RING
 
 
 def join_processes() -> None:
     """Connect the processes of the run, without printing a list of Paddle's flags."""
     from paddle.distributed import parallel
 
-    _choose_store()
     with replaced(parallel, "_print_modified_flags", lambda flags: None):
         paddle.distributed.init_parallel_env()
-
-
-def _choose_store() -> None:
-    """Let Paddle 3.3 take its older store: where two messages come together, its new one may lose one.
-
-    Then all processes of a run wait for ever for each other's address.
-    """
-    if not paddle.__version__.startswith("2."):
-        paddle.set_flags({"FLAGS_tcp_store_using_libuv": False})
 
 
 def open_store():
     """Return the store by which the processes are connected: ``add(key, number)`` returns the sum so far."""
     from paddle.base import core
 
-    _choose_store()
     return core.create_or_get_global_tcp_store()
 
 
-def connect_static_programs(num_processes: int):
+def connect_static_programs():
     """Let the static programs of several processes communicate by gloo.
 
     Static mode must be on. Returns the store that connects them if gloo waits only 30 seconds for a late
@@ -62,10 +50,10 @@ def connect_static_programs(num_processes: int):
         # In dynamic mode Paddle creates a group that static programs cannot use.
         join_processes()
         return None
-    store = open_store()
-    make_context = paddle.base.core.CommContextManager.create_gloo_comm_context
-    make_context(store, str(WORLD_RING), paddle.distributed.get_rank(), num_processes)
-    return store
+    paddle.disable_static(paddle.device.get_device())  # in static mode 3.3 connects nothing
+    join_processes()
+    paddle.enable_static()
+    return open_store()
 
 
 def share_weights(model) -> None:

@@ -91,8 +91,8 @@ def _all_slices(pairs: List[Tuple[str, str]]) -> Iterator[Tuple[str, str, np.nda
     yield "overlap", "the same words", shares == 1.0
     negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
     yield "negation", "in one text only", negated[:, 0] != negated[:, 1]
-    yield "negation", "in both", negated.all(axis=1)
-    yield "negation", "in neither", ~negated.any(axis=1)
+    yield "negation", "in both", negated[:, 0] & negated[:, 1]
+    yield "negation", "in neither", ~(negated[:, 0] | negated[:, 1])
     numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
     have = np.array([bool(a or b) for a, b in numbers])
     same = np.array([a == b for a, b in numbers])
