@@ -2,7 +2,7 @@
 
 Names, as in Paddle 3.3.1: `paddle._C_ops` with `all_reduce` (an operator on the ring of all processes, where
 `paddle.distributed.all_reduce` wants a tensor that exists), `dropout` with a tensor for its seed, `adamw_`,
-`lamb_`, `squared_l2_norm`, `check_finite_and_unscale_`, `update_loss_scaling_` and `_run_custom_op`;
+`lamb_`, `squared_l2_norm`, `check_finite_and_unscale_`, `update_loss_scaling_`, `cumsum` and `_run_custom_op`;
 `paddle.pir.core` with `create_persistable_value`, a variable of the scope, one for all programs that name it,
 and `_get_parameter`, a parameter in another program; `paddle.autograd.ir_backward.grad`; of the
 executor `_executor_cache.get_pir_program_and_executor`, `_pir_feed_data`.
@@ -12,6 +12,7 @@ collectives: `FLAGS_enable_pir_in_executor_trace_run` keeps the order of the pro
 bfloat16 product ends the process in such a program; nothing here computes one on a CPU.
 """
 
+import warnings
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
@@ -27,6 +28,26 @@ WORLD_RING = 0  # all processes of a run
 def builds_pir() -> bool:
     """Return whether the static programs of this Paddle are of the new kind."""
     return not paddle.__version__.startswith("2.")
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Build a program within this context without lines that tell a user nothing.
+
+    PaddleNLP's layers ask for `place`, which a value of a program has not, and call `paddle.cumsum` with a
+    keyword, which prints that there is no ``out``.
+    """
+    if not builds_pir():
+        yield
+        return
+
+    def cumsum(x, axis=None, dtype=None, name=None):
+        x = x if dtype is None else x.astype(dtype)
+        return paddle._C_ops.cumsum(x, -1 if axis is None else axis, axis is None, False, False)
+
+    with replaced(paddle, "cumsum", cumsum), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Tensor do not have 'place'")
+        yield
 
 
 def keep_order() -> None:

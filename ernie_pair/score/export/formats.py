@@ -24,6 +24,7 @@ from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batc
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.spec import NO_MODEL
+from ernie_pair.runtime.paddle_patches.pir_programs import without_advice
 from ernie_pair.score.export.pir_onnx import UntranslatedError, onnx_of_program
 
 OPSET = 17
@@ -54,7 +55,8 @@ def write_paddle(
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
     prefix = folder / Path(PADDLE_FILES[0]).stem
     try:
-        paddle.jit.save(paddle.jit.to_static(traced, input_spec=shapes, full_graph=True), str(prefix))
+        with without_advice():
+            paddle.jit.save(paddle.jit.to_static(traced, input_spec=shapes, full_graph=True), str(prefix))
     except NO_MODEL as error:
         if not (is_layer or model.spec.model_class):
             raise
