@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -83,11 +82,6 @@ def whole(half):
     run = start(half, "whole")
     assert run.end() == 0
     return run.output
-
-
-def children_of(pid):
-    listing = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
-    return [int(child) for child in listing.split()]
 
 
 @pytest.mark.parametrize(

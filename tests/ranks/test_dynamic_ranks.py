@@ -1,7 +1,5 @@
 """Dynamic pretraining in two processes: runs that are killed, and resumed in another layout or graph."""
 
-import os
-import signal
 import subprocess
 
 import numpy as np
@@ -11,7 +9,7 @@ from places import SCRIPTS
 from run_files import events, files_of
 from safetensors.numpy import load_file
 from tiny_pretrain import flags, write_corpus, write_model
-from waiting import until
+from waiting import kill_launched, until
 
 pytestmark = pytest.mark.ranks
 SCRIPT = SCRIPTS / "run_pretrain_static.py"
@@ -54,8 +52,7 @@ def test_a_killed_and_restarted_run_is_bit_identical(world, name):
     line = launch_line(world / "log", *words_of(world, f"cut {name}", 2, **layout))
     process = subprocess.Popen(line, start_new_session=True, env=one_thread(COLD="1"), **QUIET)
     until((world / f"cut {name}" / "checkpoints" / "step_00000002").exists, 120)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    kill_launched(process)
     logs = pretrain(world, f"cut {name}", **layout)
     assert "resumed" in logs[0]
     whole, cut = (world / f"{run} {name}" for run in ("whole", "cut"))

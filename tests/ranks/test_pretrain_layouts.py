@@ -21,6 +21,7 @@ from ernie_pair.pretrain.graph.step_monitors import RankSums
 from ernie_pair.pretrain.graph.strategy import start_fleet
 from ernie_pair.pretrain.pretrain_job import PretrainJob
 from ernie_pair.runtime.cpu import LEVEL_ASKED
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.train.hooks import NoStop
 
@@ -255,6 +256,7 @@ def assert_same_results(one, other):
         assert all(map(equal, one[name], other[name])), name
 
 
+@pytest.mark.skipif(builds_pir(), reason="such ops are put into programs of Paddle 2.6 alone")
 def test_fused_collectives_are_bit_identical(folder):
     """Gradient merge's sums and the sharded optimizer's broadcasts, with one skipped step."""
     plain = chosen("dp2-sharding1-merge2", "dp1-sharding2-merge2")

@@ -1,7 +1,5 @@
 """Two processes under Paddle's launcher against one process, static graph over gloo on the CPU."""
 
-import os
-import signal
 import subprocess
 import sys
 
@@ -14,7 +12,7 @@ from run_files import events, files_of
 from safetensors.numpy import load_file
 from tiny_bert import ORDER, POOLER, write_bert
 from tiny_pretrain import flags, write_corpus, write_model
-from waiting import until
+from waiting import kill_launched, until
 
 from data_tools.files.errors import InputError
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
@@ -75,10 +73,9 @@ def test_a_killed_and_restarted_run_is_bit_identical(world, name):
     layout = {**RESTARTED[name], "decay_steps": 5}
     whole = pretrain(world, f"whole-{name}", **layout)
     line = launch_line(world / "log", *words_of(world, f"cut-{name}", 2, **layout))
-    process = subprocess.Popen(line, start_new_session=True, env=one_thread(), **QUIET)
+    process = subprocess.Popen(line, start_new_session=True, env=one_thread(COLD="1"), **QUIET)
     until((world / f"cut-{name}" / "checkpoints" / "step_00000002").exists, 120)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    kill_launched(process)
     cut = pretrain(world, f"cut-{name}", **layout)
     assert events(whole) == events(cut)
     assert files_of(whole / "model_last") == files_of(cut / "model_last")

@@ -1,5 +1,8 @@
 """Waiting for what another process does."""
 
+import os
+import signal
+import subprocess
 import time
 
 
@@ -10,3 +13,15 @@ def until(happened, seconds=120):
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.005)
     return what
+
+
+def children_of(pid):
+    listing = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    return [int(child) for child in listing.split()]
+
+
+def kill_launched(process):
+    """Kill a launcher and its ranks, each of which has a process group of its own, as a machine would."""
+    for pid in (process.pid, *children_of(process.pid)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
