@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from halves import HALVES, Run, assert_same_end, running_in, shared_memory
+from waiting import children_of
 
 SEED = 2024
 OFTEN = {"checkpoint_steps": 7, "eval_freq": 50, "logging_freq": 3}
