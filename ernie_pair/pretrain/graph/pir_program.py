@@ -271,7 +271,7 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
         loss = loss + forward.sums.sop_loss * forward.weights[1]
     loss = loss * (1.0 / (config.processes * config.accumulation_steps))
     plan = precision_of(config)
-    if plan is not None:
+    if plan is not None and plan.skips:
         loss = loss * scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
     parameters = {parameter.name: parameter for parameter in forward.model.parameters()}
     gradients = dict(zip(parameters, _gradients_through(forward, loss, list(parameters.values()))))
@@ -311,7 +311,7 @@ def _add_update(
         gradients = sums_over_ranks(gradients)
     shared: list[str] = []
     skip, plan = None, precision_of(config)
-    if plan is not None:
+    if plan is not None and plan.skips:
         gradients, skip = _add_scaling(plan, gradients, shared)
     norm = factor = None
     if config.grad_clip > 0:

@@ -213,6 +213,11 @@ class AmpPlan:
         """Return whether the loss scale changes: bfloat16 has the range of float32."""
         return self.dtype != "bfloat16"
 
+    @property
+    def skips(self) -> bool:
+        """Return whether steps that are not finite are skipped."""
+        return self.is_dynamic or self.init_loss_scaling != 1.0
+
 
 # A loss scaler whose scale is always 1: all that it still does is skip.
 SKIP_ALONE = AmpPlan("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)

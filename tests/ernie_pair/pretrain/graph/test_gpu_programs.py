@@ -18,10 +18,14 @@ from data_tools.files.errors import InputError
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph import fusion, strategy
 from ernie_pair.pretrain.graph.fusion import FLASH, NOTHING_FUSED, SOFTMAX_MASK, choose_fused
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 HERE = Path(__file__).parent
 KNOWN = json.loads((HERE / "gpu_programs.json").read_text())
 PATHS = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
+edited = pytest.mark.skipif(
+    builds_pir(), reason="such programs are edited, those of Paddle 3.3 are not: test_pir_programs"
+)
 HALF = {"use_amp": True, "amp_dtype": "float16"}
 LAYERS = 2
 
@@ -36,6 +40,7 @@ def choose(capability=(8, 0), head_size=64, **flags):
     return choose_fused(PretrainConfig(**PATHS, **{"device": "gpu", **flags}), head_size, capability)
 
 
+@edited
 def test_auto_selects_what_the_gpu_and_precision_support(gpu_build):
     assert choose(**HALF)[:3] == (FLASH, True, False)
     assert choose(**HALF, dp_degree=2)[:3] == (FLASH, True, True)
@@ -49,6 +54,7 @@ def test_auto_selects_what_the_gpu_and_precision_support(gpu_build):
     assert choose(device="cpu", dp_degree=2) == NOTHING_FUSED
 
 
+@edited
 def test_the_description_says_why_ops_are_not_fused(gpu_build):
     told = choose(**HALF, capability=(7, 5), max_seq_len=500).describe()
     assert told.startswith("fused ops: gemm_epilogue (not attention: flash attention needs compute")
@@ -57,6 +63,7 @@ def test_the_description_says_why_ops_are_not_fused(gpu_build):
     assert choose(**HALF, dp_degree=2).describe() == all_of_them
 
 
+@edited
 @pytest.mark.parametrize(
     "flags, capability, message",
     [
@@ -78,6 +85,7 @@ def test_unavailable_fused_ops_give_a_one_line_error(gpu_build, flags, capabilit
     assert "\n" not in str(caught.value)
 
 
+@edited
 def test_a_cpu_build_of_paddle_has_no_gemm_epilogue():
     if paddle.is_compiled_with_cuda():
         pytest.skip("a build for GPUs")
@@ -101,6 +109,7 @@ def of_one(programs):
     return found
 
 
+@edited
 @pytest.mark.gpu_wheel
 @pytest.mark.skipif(not paddle.is_compiled_with_cuda(), reason="Paddle's build for CPUs has no such ops")
 @pytest.mark.parametrize(
@@ -116,6 +125,7 @@ def test_fused_ops_replace_the_plain_ones(programs, name, passes):
     assert fused["all"] < 0.9 * plain["all"]
 
 
+@edited
 def test_softmax_and_mask_are_fused_into_one_op(programs):
     """An older GPU has no flash attention; the mask is expanded to a square once for all layers."""
     found = of_one(programs)
@@ -124,6 +134,7 @@ def test_softmax_and_mask_are_fused_into_one_op(programs):
     assert fused["dropout"] == plain["dropout"] and fused["all"] < plain["all"]
 
 
+@edited
 def test_op_counts_match_the_recorded_programs(programs):
     processes, found = programs
     plain = {name: counts for name, counts in found.items() if "fused" not in name}
@@ -133,6 +144,7 @@ def test_op_counts_match_the_recorded_programs(programs):
     assert plain == KNOWN[f"{processes} process(es)"]
 
 
+@edited
 def test_each_strategy_adds_its_expected_ops(programs):
     processes, found = programs
     plain = found["float32"]
@@ -166,12 +178,14 @@ def of_two(request):
     return collectives(2, request.param)
 
 
+@edited
 @pytest.mark.parametrize("which, count", [("few", 7), pytest.param("all", 18, marks=pytest.mark.slow)])
 def test_one_process_has_no_collectives(which, count):
     found = collectives(1, which)
     assert len(found) == count and not any(found.values())
 
 
+@edited
 def test_gradients_are_summed_in_float32_in_every_layout(of_two, request):
     seen = set()
     for name, found in of_two.items():
@@ -184,6 +198,7 @@ def test_gradients_are_summed_in_float32_in_every_layout(of_two, request):
     assert len(seen) == (7 + 7 if is_every else 7 + 4) + 4  # with half-precision weights no gradient merge
 
 
+@edited
 def test_half_sums_and_broadcasts_have_the_dtypes_asked_for(of_two):
     for name, found in of_two.items():
         layout, precision, sums, _ = name.split("; ")
@@ -195,6 +210,7 @@ def test_half_sums_and_broadcasts_have_the_dtypes_asked_for(of_two):
         assert sent == ({"float32"} | narrow if "sharding" in layout else set()), name
 
 
+@edited
 def test_fusing_reduces_collectives_and_keeps_their_dtypes(of_two):
     for layout in ("sharding", "sharding, merge"):
         fused, plain = (of_two[f"{layout}; float16 O1; float32; {fused}"] for fused in ("auto", "none"))
@@ -234,6 +250,7 @@ def types_of(main):
     return [op.type for op in main.global_block().ops]
 
 
+@edited
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_parameters_with_equal_settings_share_one_op(made, clip):
     main = program_of(clip=clip, apply_decay_param_fun=lambda name: "w_" in name)
@@ -246,6 +263,7 @@ def test_parameters_with_equal_settings_share_one_op(made, clip):
     assert ("Factor@OPTIONAL" in inputs) == (clip is not None)
 
 
+@edited
 @pytest.mark.parametrize(
     "changes",
     [{"attributes": {"learning_rate": 0.5}}, {"attributes": {"need_clip": False}}],
@@ -263,16 +281,18 @@ def test_parameters_with_own_settings_are_left_to_paddle(made, changes):
 PROGRAM = """
 import json
 from gpu_program import build, start
+from tiny_pretrain import VOCAB
 with start(1):
     program = build(1, device="cpu")
     program.start(1234)
     weights = program.weights()
+weights["embedding_0.w_0"] = weights["embedding_0.w_0"][:len(VOCAB)]  # the rows after it mean nothing
 table = weights["embedding_0.w_0"].ravel()
 size = sum(float(abs(array.astype("float64")).sum()) for array in weights.values())
 print("\\n" + json.dumps([len(weights), size, float(abs(table).max()), *map(float, table[:5])]))
 """
 # Number of weights, sum of absolute values, the embedding's maximum and first values, from Paddle 2.6.2.
-START = [46, 30504.525211666143, 0.03987697511911392]
+START = [46, 30503.11826797291, 0.03987697511911392]
 START += [0.00740954, -0.00553122, -0.01480218, -0.0164937, -0.00641244]
 
 
@@ -290,6 +310,7 @@ def seen(tmp_path_factory):
     return json_of(Path(__file__).with_name("read_late.py"), folder, timeout=600)
 
 
+@edited
 @pytest.mark.parametrize("way", ["plain", "merge", "skip", "no clipping", "recompute", "many passes"])
 def test_a_step_fetches_nothing_and_its_metrics_are_the_same(seen, way):
     assert seen[way]["fetches"] == 0 and seen[way]["looks at all ops"] == 0
@@ -298,5 +319,6 @@ def test_a_step_fetches_nothing_and_its_metrics_are_the_same(seen, way):
     assert seen[way]["same metrics"] and seen[way]["same evaluation"] and seen[way]["same weights"]
 
 
+@edited
 def test_a_held_program_gives_the_same_losses_as_the_executor(seen):
     assert seen["held as run"] and seen["merge"]["passes"] == 3
