@@ -18,7 +18,7 @@ version() {
 import sys
 from packaging.requirements import Requirement
 
-asked = map(Requirement, (line for line in open(sys.argv[2]) if line[0].isalpha()))
+asked = map(Requirement, (line.strip() for line in open(sys.argv[2]) if line[0].isalpha()))
 print(next(str(one.specifier) for one in asked if one.name == sys.argv[1] and not (one.marker and not one.marker.evaluate())))
 PYTHON
 }
