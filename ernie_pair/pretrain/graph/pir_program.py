@@ -49,7 +49,6 @@ from ernie_pair.runtime.paddle_patches.pir_programs import (
     sums_over_ranks,
     unscale,
     update_scale,
-    without_advice,
 )
 from ernie_pair.weights.weight_files import Arrays
 
@@ -220,7 +219,7 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice, is
     casts = nullcontext()
     if plan is not None and plan.dtype != "float32" and not is_test:
         casts = paddle.amp.auto_cast(custom_black_list=plan.float32_ops, level=plan.level, dtype=plan.dtype)
-    with dropout.used(), casts, without_advice():
+    with dropout.used(), casts:
         outputs = run_ernie(model, feeds)
         return _Forward(model, weights, sum_losses(outputs, feeds), kernels, cut if recomputes else [])
 
@@ -288,7 +287,7 @@ def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
     found = dict(zip((parameter.name for parameter in parameters), gradients))
     for cut in reversed(forward.layers):
         own = cut.layer.parameters()
-        with cut.dropout.used(), without_advice():
+        with cut.dropout.used():
             of_output, *gradients = gradients_of([cut.again()], [cut.source, *own], [of_output])
         found.update(zip((parameter.name for parameter in own), gradients))
     for parameter, gradient in zip(parameters, gradients_of([first.x], parameters, [of_output])):

@@ -50,7 +50,7 @@ from ernie_pair.pretrain.graph.strategy import (
     updates_of,
 )
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir, without_advice
 from ernie_pair.runtime.paddle_patches.static_programs import (
     HeldProgram,
     is_tensor,
@@ -166,7 +166,8 @@ def build_program(
     over the whole global batch. For Paddle 3.3 `build_pir_program` builds the same.
     """
     if builds_pir():
-        return build_pir_program(config, model_config, rank, kernels)
+        with without_advice():
+            return build_pir_program(config, model_config, rank, kernels)
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
         forward = _add_forward(config, model_config, kernels)

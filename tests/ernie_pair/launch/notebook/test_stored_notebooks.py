@@ -108,7 +108,7 @@ def test_the_notebooks_run_one_after_the_other(run, tmp_path, shorter):
     pytest.importorskip("faiss")
     recipe, search = run("recipe", shorter), run("pairs_and_search", shorter)
     said = [texts_of(cell)[0] for cell in recipe + search]
-    assert not any("Warning" in text for text in said)
+    assert [text for text in said if "Warning" in text] == []
     assert draw_count(recipe) == PICTURES["recipe"] and draw_count(search) == PICTURES["pairs_and_search"]
     assert_recipe_went_well("\n".join(said), tmp_path / "output" / "recipe", 240 if shorter else 2400)
     assert_search_went_well(said[len(recipe) :])
