@@ -30,7 +30,7 @@ TODAY, RECIPE = "constraints.txt", "constraints26.txt"
 PYTHONS = {TODAY: ("3.10", "3.11", "3.12", "3.13"), RECIPE: ("3.10", "3.11", "3.12")}
 # Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs.
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
-OF_SERVING = {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
+OF_SERVING = {"fastapi", "google", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 SAID_ELSEWHERE = {"LAC"}
 
 

@@ -1,6 +1,6 @@
 """Read a model of sentencepiece: a message of protobuf, of which only what is used here is described.
 
-The description in sentencepiece 0.2.3 itself wants protobuf 7, which Paddle and others do not take yet.
+The description in sentencepiece 0.2.3 itself wants protobuf 7, which the stack of Paddle 2.6 does not take.
 """
 
 from typing import Dict, List, NamedTuple, Tuple

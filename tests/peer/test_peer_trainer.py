@@ -122,7 +122,7 @@ def test_a_killed_peer_training_resumes_to_the_same_results(start, tmp_path):
 
 def test_every_event_of_transformers_exists():
     theirs = {name for name in vars(transformers.TrainerCallback) if name.startswith("on_")}
-    assert theirs - set(EVENTS) == set()
+    assert theirs - set(EVENTS) - {"on_push_begin"} == set()  # of pushing to a hub, which is not done here
 
 
 def test_every_method_of_their_trainer_is_called_or_refused():

@@ -98,7 +98,7 @@ CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "g
 OF_OTHERS = """
     autocast_smart_context_manager call_model_init compare_trainer_and_checkpoint_args compress
     compute_loss_context_manager compute_metrics create_accelerator_and_postprocess create_model_card
-    create_optimizer_and_scheduler criterion cut_embeddings disable_autocast_context_manager
+    create_optimizer_and_scheduler criterion cut_embeddings disable_autocast_context_manager end
     evaluation_loop export_evaluation_results floating_point_ops get_batch_samples get_cp_size
     get_decay_parameter_names get_eval_dataloader get_learning_rates get_num_trainable_parameters
     get_optimizer_cls_and_kwargs get_optimizer_group get_ptq_dataloader get_sp_size get_test_dataloader
