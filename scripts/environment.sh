@@ -86,6 +86,7 @@ from data_tools.files.installation import missing_of_stack, training_extra
 wants_gpu = device == "gpu" and not is_installed("paddlepaddle-gpu")
 missing = missing_of_stack("gpu" if wants_gpu else training_extra())
 if missing:
+    missing.sort(key=lambda name: not name.startswith("paddlepaddle"))
     print("it lacks", ", ".join(missing[:3]))
 '
 
