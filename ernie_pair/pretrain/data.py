@@ -60,7 +60,6 @@ class Loader:
     def __init__(self, dataset, collate: Callable, num_workers: int):
         self.make = lambda indices: collate([dataset[index] for index in indices])
         self.num_workers = num_workers
-        self._inside = contextlib.ExitStack()
 
     def __enter__(self) -> "Loader":
         if self.num_workers:
@@ -70,14 +69,17 @@ class Loader:
             self._pool = ProcessPoolExecutor(
                 self.num_workers, context, initializer=_start_worker, initargs=arguments
             )
-            with contextlib.ExitStack() as starting:
-                starting.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+            try:
                 self._fork()
-                self._inside = starting.pop_all()
+            except BaseException:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return self
 
-    def __exit__(self, *reason) -> None:
-        self._inside.close()
+    def __exit__(self, kind: Optional[type], *reason) -> None:
+        """End the workers; a run that ends well waits for it, or Python 3.13 may close their pipe twice."""
+        if self.num_workers:
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def batches(self, batches_of_indices: Iterable[Sequence[int]]) -> Iterator:
         """Yield a batch for each of ``batches_of_indices``, in their order, prefetched."""
