@@ -66,9 +66,7 @@ class PirProgram(ProgramState):
     main: paddle.static.Program
     startup: paddle.static.Program
     test: paddle.static.Program
-    update: Optional[
-        paddle.static.Program
-    ]  # of a step of several micro-batches; None: main moves the weights
+    update: Optional[paddle.static.Program]  # moves the weights; None: ``main`` does
     owned: set[str]  # the optimizer state of this process
     shared: list[str]  # the state that belongs to no parameter
     drawn: Arrays  # the weights at the start, under their structured names
@@ -180,8 +178,8 @@ def build_pir_program(
         else:
             _add_record(forward.sums, norms, num_rows)
     with paddle.static.program_guard(test, paddle.static.Program()), paddle.utils.unique_name.guard():
-        evaluation = _add_forward(config, model_config, kernels, is_test=True)
-        _add_record(evaluation.sums, [paddle.zeros([1])] * has_norm, num_rows)
+        sums = _add_forward(config, model_config, kernels, is_test=True).sums
+        _add_record(sums, [paddle.zeros([1])] * has_norm, num_rows)
     return PirProgram(
         parameters=forward.model.state_dict(),
         slots=made.slots,

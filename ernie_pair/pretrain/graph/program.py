@@ -57,7 +57,7 @@ from ernie_pair.runtime.paddle_patches.static_programs import (
     without_nccl,
 )
 
-MERGED = "gradient_merge_k"  # what fleet's GradientMergeOptimizer calls it, in Paddle 2.6.2 and 3
+MERGED = "gradient_merge_k"  # what fleet's GradientMergeOptimizer calls it, in Paddle 2.6.2
 
 
 @dataclass

@@ -6,9 +6,10 @@ begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_pa
 documentation of `no_sync` names for gradients that are summed manually; `core.eager.set_master_grads`, by
 which `paddle.amp.decorate(master_grad=True)` casts half-precision gradients to float32 after a backward pass.
 
-In Paddle 3.3 the collectives of static programs use the contexts of `core.CommContextManager`, by the number
-of their ring; `init_parallel_env` creates none for them on CPUs. `paddle.distributed.parallel` has
-`_print_modified_flags`, with which it prints the settings that differ from Paddle's defaults, including ours.
+In Paddle 3.3 the collectives of static programs use what `init_parallel_env` makes in dynamic mode; a context
+that `core.CommContextManager` makes for them never connects in a process that was forked with Paddle loaded.
+`paddle.distributed.parallel` has `_print_modified_flags`, with which it prints the settings that differ from
+Paddle's defaults, including ours.
 
 Of group sharding, stage 2: `GroupShardedStage2._world_size_scaling` (float16 gradients are divided by the
 number of processes in the backward pass, others in the update; if both kinds occur, as at O2, whose norms
@@ -23,6 +24,7 @@ from typing import Dict, Iterator, List, NamedTuple
 import paddle
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
+from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 
 def join_processes() -> None:
@@ -46,7 +48,7 @@ def connect_static_programs():
     Static mode must be on. Returns the store that connects them if gloo waits only 30 seconds for a late
     process, as in Paddle 3.3, and None if it waits longer.
     """
-    if paddle.__version__.startswith("2."):
+    if not builds_pir():
         # In dynamic mode Paddle creates a group that static programs cannot use.
         join_processes()
         return None
