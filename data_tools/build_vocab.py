@@ -46,7 +46,8 @@ class VocabConfig(Options):
 
     input_path: str = data_option(
         "",
-        help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)",
+        help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels), or several of "
+        "these with commas between",
         stdin=(".txt", ".jsonl"),
     )
     add_twins_to: str = data_option(

@@ -51,7 +51,7 @@ class PrepareConfig(CreateConfig):
 
     input_path: str = data_option(
         help="raw text (.txt, .gz, .zst) or JSON lines (.jsonl, .jsonl.gz, .zst), a document per line: a "
-        "file, or a folder of one of the two kinds (two levels)",
+        "file, or a folder of one of the two kinds (two levels), or several of these with commas between",
         stdin=(".txt", ".jsonl"),
     )
     doc_spliter: str = of_trans("doc_spliter")
@@ -120,7 +120,7 @@ def _refuse_foreign_lines(path: Path) -> None:
 def _is_raw(config: PrepareConfig) -> bool:
     """Return whether the input is raw text, not JSON lines. Raises InputError for a folder of both."""
     path = Path(config.input_path)
-    of_an_earlier_run = [Path(f"{config.output_prefix}.jsonl")] if path.is_dir() else []
+    of_an_earlier_run = [] if path.is_file() else [Path(f"{config.output_prefix}.jsonl")]
     found: Dict[bool, Path] = {}
     for file in list_inputs(config.input_path, TEXT_ENDINGS, of_an_earlier_run, any_file=True):
         is_json = file.name.endswith(JSON_LINES) or begins_json_lines(next(read_lines(file), b"") + b"\n")

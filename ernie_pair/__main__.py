@@ -54,6 +54,12 @@ COMMANDS = {
         "QuickstartConfig",
         "Run the whole recipe on a built-in sample",
     ),
+    "pipeline": (
+        "ernie_pair.checks.pipeline",
+        "pipeline",
+        "PipelineConfig",
+        "Turn your texts and labelled pairs into a model that serves",
+    ),
     "make-sample": (
         "data_tools.make_sample",
         "make_sample",
@@ -83,6 +89,12 @@ COMMANDS = {
         "prepare",
         "PrepareConfig",
         "Convert raw text or JSON lines to a corpus of token ids",
+    ),
+    "prepare pairs": (
+        "ernie_pair.series.split_pairs",
+        "split_pairs",
+        "SplitPairsConfig",
+        "Split labelled pairs into training, dev and test files",
     ),
     "inspect-data": (
         "ernie_pair.checks.inspect_data",
@@ -304,7 +316,7 @@ COMPLETION = ("completion", "Print a completion script for bash or zsh")
 
 # What a person wants to do, and the commands for it, in the order in which they are needed.
 GROUPS = {
-    "first steps": "quickstart make-sample",
+    "first steps": "pipeline quickstart make-sample",
     "data": "audit build prepare inspect-data pairs-to-text mine pseudo-label",
     "pretraining": "new-model pretrain convert",
     "sentence pairs": "train distill cross-validate search-params",

@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -189,7 +190,8 @@ def list_inputs(
 ) -> List[Path]:
     """Return the file ``input_path``, or the files with ``endings`` of that folder and its subfolders.
 
-    They are sorted, each once. ``apart_from``: the outputs, which are never read, and an error if one is the
+    It may be several of them, with commas between. They are sorted, each once. ``apart_from``: the outputs,
+    which are never read, and an error if one is the
     only input. In a folder, names with an ending in ``never`` are left out, and so are the lines that another
     run rejected; with ``any_file`` a single file
     may have any ending. ``named``: what the user calls ``input_path``. Raises InputError if there is nothing,
@@ -198,6 +200,11 @@ def list_inputs(
     if not input_path:
         raise InputError(f"{named} is empty; name a file or folder, . is the working folder")
     path = Path(input_path)
+    if "," in input_path and not path.exists():
+        each = (
+            list_inputs(one, endings, apart_from, never, any_file, named) for one in input_path.split(",")
+        )
+        return each_once(chain.from_iterable(each))
     outputs = {output.resolve() for output in apart_from}
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; fix {named}")

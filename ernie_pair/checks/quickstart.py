@@ -5,13 +5,10 @@ or flags stops it with the difference.
 """
 
 import json
-import os
 import shlex
-import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, Literal
 
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.errors import CheckpointError
@@ -20,9 +17,10 @@ from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS
+from ernie_pair.checks.line import CHINESE, Line, Step, run_step
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
+from ernie_pair.runtime.processes.child_command import Words, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.train.run_log import read_all_events
 
@@ -48,21 +46,14 @@ TRAINING = {
 
 
 @dataclass(frozen=True)
-class SmallLine:
-    """The line of work below ``folder``; each method returns the words of one command of it.
+class SmallLine(Line):
+    """The line of work on ``documents`` and ``pairs`` of the built-in sample."""
 
-    ``documents`` and ``pairs`` of the sample, ``steps`` of pretraining, ``epochs`` of training;
-    ``gpus``: those of pretraining, where ``device`` is gpu.
-    """
-
-    folder: Path
-    documents: int
-    pairs: int
-    steps: int
-    epochs: int
-    seed: int
-    device: str
-    gpus: str = "0"
+    documents: int = 1000
+    pairs: int = 18000
+    steps: int = 2400
+    epochs: int = 2
+    seed: int = 1234
 
     def sample(self) -> Words:
         """Return the command that writes the text and the pairs."""
@@ -71,53 +62,34 @@ class SmallLine:
 
     def corpus(self) -> List[Words]:
         """Return the two commands that prepare the corpus: vocabulary, token ids."""
-        corpus, text = self.folder / "corpus", self.folder / "sample" / "corpus.txt"
-        flags = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true", "workers": 2}
-        return [
-            words_of("build", "vocab", input_path=text, output_file=corpus / "vocab.txt"),
-            words_of(
-                "prepare",
-                input_path=text,
-                output_prefix=corpus / "text",
-                vocab_file=corpus / "vocab.txt",
-                **flags,
-            ),
-        ]
+        text = self.folder / "sample" / "corpus.txt"
+        prepare = self.prepare(text, "text", vocab_file=self.vocabulary, **CHINESE, workers=2)
+        return [self.build_vocabulary(text), prepare]
 
-    def new_model(self) -> Words:
+    def small(self) -> Words:
         """Return the command that makes the small model, with which pretraining begins."""
-        vocab = self.folder / "corpus" / "vocab.txt"
-        return words_of("new-model", vocab_file=vocab, output_dir=self.folder / "small", **SMALL_MODEL)
+        return self.new_model(**SMALL_MODEL)
 
-    def pretrain(self) -> Words:
-        """Return the command that pretrains it in the static graph, by the launcher where it is on GPUs."""
+    def pretrained(self) -> Words:
+        """Return the command that pretrains it."""
         steps = {"max_steps": self.steps, "decay_steps": self.steps}
-        on_gpu = {"gpus": self.gpus, "use_amp": "true"} if self.device == "gpu" else {}
-        places = {"model_name_or_path": "small", "input_dir": "corpus", "output_dir": "pretrain"}
-        paths = {flag: self.folder / name for flag, name in places.items()}
-        flags = {**PRETRAINING, **steps, **on_gpu, "seed": self.seed, "device": self.device}
-        return words_of("launch", "pretrain", **paths, **flags)
+        flags = {**PRETRAINING, **steps, "seed": self.seed}
+        return self.pretrain(self.folder / "small", self.folder / "corpus", **flags)
 
-    def convert(self) -> Words:
-        """Return the command that converts the pretrained model to a dynamic one."""
-        static_vars = self.folder / "pretrain" / "model_last" / "static_vars"
-        return words_of("convert", static_model_path=static_vars, output_dir=self.folder / "dynamic")
-
-    def train(self, start: str, output: str) -> Words:
+    def trained(self, start: str, output: str) -> Words:
         """Return the command that trains on the pairs, from ``start``: dynamic, or small with new weights."""
         scratch = {"from_scratch": "true"} if start == "small" else {}
         pairs = self.folder / "sample" / "pairs"
         files = {"train_file": pairs / "train.tsv", "dev_file": pairs / "dev.tsv"}
-        paths = {"model_name_or_path": self.folder / start, "output_dir": self.folder / output, **files}
-        flags = {**TRAINING, **scratch, "epochs": self.epochs, "seed": self.seed, "device": self.device}
-        return words_of("train", **paths, **flags)
+        flags = {**files, **TRAINING, **scratch, "epochs": self.epochs, "seed": self.seed}
+        return self.train(self.folder / start, output, **flags)
 
     def evaluate(self, run: str) -> Words:
-        """Measure the best model of ``run`` on the test pairs."""
+        """Return the command that measures the best model of ``run`` on the test pairs."""
         return self._ask("evaluate", run, self.folder / run / "test.json")
 
     def predict(self, run: str) -> Words:
-        """Predict the classes of the test pairs by the best model of ``run``."""
+        """Return the command that predicts the classes of the test pairs by the best model of ``run``."""
         return self._ask("predict", run, self.folder / "predictions.tsv")
 
     def _ask(self, command: str, run: str, output: Path) -> Words:
@@ -214,31 +186,18 @@ class QuickstartConfig(Options):
         refuse_empty(self, "output_dir")
 
 
-class Step(NamedTuple):
-    """Commands that follow each other; ``beside``: one that runs beside a single one, into a log.
-
-    ``threads``: of each of them; None: as many as there are cores.
-    """
-
-    title: str
-    commands: List[Words]
-    beside: Optional[Words] = None
-    threads: Optional[int] = None
-
-
 def quickstart(config: QuickstartConfig) -> None:
     """Run the seven steps and print what they reached. Raises the error that a step ends with."""
     refuse_without_training()
     folder = Path(config.output_dir)
     sizes = {"documents": config.documents, "pairs": config.pairs}
     lengths = {"steps": config.max_steps, "epochs": config.epochs, "seed": config.seed}
-    line = SmallLine(folder, **sizes, **lengths, device=config.device, gpus=config.gpus)
+    line = SmallLine(folder, config.device, config.gpus, **sizes, **lengths)
     make_folder(folder)
     keep_config(folder, "quickstart", config)
     with StopSignals():
         for number, step in enumerate(_steps(line), start=1):
-            print(f"\n[{number}/7] {step.title}", file=sys.stderr, flush=True)
-            _run(step, number, folder / "pair_scratch.log")
+            run_step(step, number, 7, folder / "pair_scratch.log")
     results = collect_results(folder)
     with published(folder / RESULTS) as (draft,):
         draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
@@ -252,30 +211,15 @@ def _steps(line: SmallLine) -> Iterator[Step]:
     yield Step("write the built-in sample", [line.sample()])
     yield Step(
         "prepare the corpus: sentences, vocabulary, token ids; and a small model to start from",
-        [*line.corpus(), line.new_model()],
+        [*line.corpus(), line.small()],
     )
-    yield Step("pretrain it in static graph", [line.pretrain()])
+    yield Step("pretrain it in static graph", [line.pretrained()])
     yield Step("convert it to a dynamic model, with the proof that both agree", [line.convert()])
     yield Step(
         "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)",
-        [line.train("dynamic", "pair")],
-        line.train("small", "pair_scratch"),
+        [line.trained("dynamic", "pair")],
+        line.trained("small", "pair_scratch"),
         threads=max(1, cpu_threads() // 2),  # two trainings share the cores
     )
     yield Step("evaluate both on the test split", [line.evaluate("pair")], line.evaluate("pair_scratch"))
     yield Step("predict", [line.predict("pair")])
-
-
-def _run(step: Step, number: int, log: Path) -> None:
-    """Run a step; where one of its commands fails, what runs beside it is stopped."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(step.threads)} if step.threads else None
-    with ExitStack() as stack:
-        if step.beside:
-            name = f"step {number}, {step.beside[0]} from scratch"
-            beside = stack.enter_context(ChildCommand(step.beside, name, log, environment))
-        for words in step.commands:
-            name = f"step {number}, {words[0]}"
-            with ChildCommand(words, name, environment=environment) as child:
-                child.finish()
-        if step.beside:
-            beside.finish()

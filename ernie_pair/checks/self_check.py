@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, Literal, Optional
 
 from data_tools.files.errors import ErniePairError, message_of
 from data_tools.options.options import Options, option
-from ernie_pair.checks.quickstart import SmallLine, Words
+from ernie_pair.checks.quickstart import SmallLine
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.child_command import ChildCommand, Words
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 TINY: Dict[str, Any] = {"documents": 60, "pairs": 90, "steps": 4, "epochs": 1, "seed": 1}
@@ -34,10 +34,10 @@ def check(config: CheckConfig) -> None:
     What follows a part that failed needs it, and is not run; doctor's findings hold nothing up.
     """
     with tempfile.TemporaryDirectory(prefix="ernie-pair-check-") as folder, StopSignals():
-        line = SmallLine(Path(folder), **TINY, device=config.device)
+        line = SmallLine(Path(folder), config.device, **TINY)
         doctor = ["doctor", f"--output_dir={folder}"]
-        commands = [line.sample(), *line.corpus(), line.new_model(), line.pretrain(), line.convert()]
-        commands.append(line.train("dynamic", "pair"))
+        commands = [line.sample(), *line.corpus(), line.small(), line.pretrained(), line.convert()]
+        commands.append(line.trained("dynamic", "pair"))
         parts: List[Callable[[], Words]] = [partial(list, words) for words in (doctor, *commands)]
         parts.append(lambda: line.predict("pair"))  # which best model there is, training decides
         names = [*(words[words[0] == "launch"] for words in (doctor, *commands)), "predict"]

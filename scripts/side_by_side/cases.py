@@ -23,7 +23,6 @@ from data_tools.files.json_file import read_json_object
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.checks.quickstart import words_of
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.commands import NewModelConfig, new_model
@@ -39,6 +38,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.runtime.cpu import cpu_level, has_bf16
 from ernie_pair.runtime.gpu.cards import count_cards
+from ernie_pair.runtime.processes.child_command import words_of
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.score.export.export_pair import export_pair

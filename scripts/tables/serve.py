@@ -17,8 +17,8 @@ from statistics import quantiles
 from typing import Iterator, List
 
 from data_tools.files.errors import InputError
-from ernie_pair.checks.quickstart import words_of
 from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.runtime.processes.child_command import words_of
 from tables import Row
 
 ADDRESS = re.compile(r"at http://127\.0\.0\.1:(\d+)")

@@ -18,8 +18,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from data_tools.files.errors import ErniePairError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.checks.gpu.lab import Lab, error_in_logs, losses_of, train_events
-from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SmallLine, Words, words_of
+from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SmallLine
 from ernie_pair.kernels.choice import DTYPES
+from ernie_pair.runtime.processes.child_command import Words, words_of
 
 Flags = Dict[str, Any]
 Figures = Dict[str, Any]  # name: a number, or words
@@ -72,7 +73,7 @@ class SmallData:
     def __init__(self, lab: Lab):
         self.lab = lab
         documents, pairs = (80, 180) if lab.quick else (300, 3600)
-        self._line = SmallLine(lab.folder / "data", documents, pairs, steps=0, epochs=0, seed=1, device="cpu")
+        self._line = SmallLine(lab.folder / "data", "cpu", documents=documents, pairs=pairs)
 
     @made_once
     def pairs(self) -> Path:
@@ -92,7 +93,7 @@ class SmallData:
     def start(self) -> Path:
         """Return a model of two narrow layers with the weights that all runs start from."""
         corpus = self.corpus()
-        self.lab.run(self._line.new_model())
+        self.lab.run(self._line.small())
         output, model = self.lab.folder / "start", self._line.folder / "small"
         paths = {"model_name_or_path": model, "input_dir": corpus, "output_dir": output}
         steps = {"max_steps": FIRST_STEPS, "save_steps": FIRST_STEPS, "from_scratch": "true"}

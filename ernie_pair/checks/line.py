@@ -1,0 +1,95 @@
+"""The commands from text and pairs to a model in one folder, and the steps that run them one by one."""
+
+import os
+import shlex
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, List, NamedTuple, Optional
+
+from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
+
+CHINESE = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """The commands of one line of work below ``folder``; each method returns the words of one of them.
+
+    ``gpus``: those of pretraining, where ``device`` is gpu.
+    """
+
+    folder: Path
+    device: str
+    gpus: str = "0"
+
+    @property
+    def vocabulary(self) -> Path:
+        """Return the path of the vocabulary that is built."""
+        return self.folder / "corpus" / "vocab.txt"
+
+    def build_vocabulary(self, text: object, **flags: object) -> Words:
+        """Return the command that builds a vocabulary from text."""
+        return words_of("build", "vocab", input_path=text, output_file=self.vocabulary, **flags)
+
+    def prepare(self, text: object, name: str, **flags: object) -> Words:
+        """Return the command that makes the corpus ``name`` from text."""
+        return words_of("prepare", input_path=text, output_prefix=self.folder / "corpus" / name, **flags)
+
+    def new_model(self, **sizes: object) -> Words:
+        """Return the command that makes the model with which pretraining begins from scratch."""
+        return words_of("new-model", vocab_file=self.vocabulary, output_dir=self.folder / "small", **sizes)
+
+    def pretrain(self, start: object, corpora: object, **flags: object) -> Words:
+        """Return the command that pretrains ``start`` in the static graph, by the launcher on GPUs."""
+        on_gpu = {"gpus": self.gpus, "use_amp": "true"} if self.device == "gpu" else {}
+        paths = {"input_dir": corpora, "output_dir": self.folder / "pretrain"}
+        flags = {**flags, **on_gpu, "device": self.device}
+        return words_of("launch", "pretrain", model_name_or_path=start, **paths, **flags)
+
+    def convert(self) -> Words:
+        """Return the command that converts the pretrained model to a dynamic one."""
+        static_vars = self.folder / "pretrain" / "model_last" / "static_vars"
+        return words_of("convert", static_model_path=static_vars, output_dir=self.folder / "dynamic")
+
+    def train(self, start: object, output: str, **flags: object) -> Words:
+        """Return the command that trains ``start`` on pairs, in the folder ``output``."""
+        paths = {"model_name_or_path": start, "output_dir": self.folder / output}
+        return words_of("train", **paths, **flags, device=self.device)
+
+
+class Step(NamedTuple):
+    """Commands that follow each other; ``beside``: one that runs beside a single one, into a log.
+
+    ``threads``: of each of them; None: as many as there are cores. ``decided``: what is told once they have
+    ended, behind the commands themselves; None: neither.
+    """
+
+    title: str
+    commands: List[Words]
+    beside: Optional[Words] = None
+    threads: Optional[int] = None
+    decided: Optional[Callable[[], str]] = None
+
+
+def run_step(step: Step, number: int, count: int, log: Path) -> None:
+    """Run a step; where one of its commands fails, what runs beside it is stopped.
+
+    Raises the error that a command ends with.
+    """
+    print(f"\n[{number}/{count}] {step.title}", file=sys.stderr, flush=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(step.threads)} if step.threads else None
+    with ExitStack() as stack:
+        if step.beside:
+            name = f"step {number}, {step.beside[0]} from scratch"
+            beside = stack.enter_context(ChildCommand(step.beside, name, log, environment))
+        for words in step.commands:
+            name = f"step {number}, {words[0]}"
+            with ChildCommand(words, name, environment=environment) as child:
+                child.finish()
+        if step.beside:
+            beside.finish()
+    if step.decided:
+        alone = "".join(f"\n  alone: {shlex.join(['ernie-pair', *words])}" for words in step.commands)
+        print(f"  {step.decided()}{alone}", file=sys.stderr, flush=True)

@@ -1,0 +1,621 @@
+"""From text and labelled pairs to a model that serves: one run of commands that can each be run alone.
+
+What is not given is decided from the data and the machine, and told before it is done. Run it again: what is
+done has nothing to do, what was cut short goes on, and what was made of other inputs or flags stops it.
+"""
+
+import shlex
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Literal, Mapping, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+
+from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.errors import ErniePairError, InputError, counted
+from data_tools.files.installation import refuse_without_training
+from data_tools.files.json_file import read_json_object, write_json
+from data_tools.files.results import MAKER
+from data_tools.options.options import (
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    optimisation_option,
+    refuse_empty,
+)
+from data_tools.text.text_files import TEXT_ENDINGS, line_batches, list_inputs
+from ernie_pair.checkpoint.run_config import flags_of, keep_config
+from ernie_pair.checks.line import CHINESE, Line, Step, run_step
+from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.source import kind_of_folder, open_model
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pretrain.config.pretrain_config import PRETRAINED
+from ernie_pair.report.page import Made, Table
+from ernie_pair.report.plot_runs import open_runs, page_of
+from ernie_pair.runtime.cpu import free_memory, usable_cores
+from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.processes.child_command import words_of
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+
+RECORD, REPORT = "pipeline.json", "report.html"
+MOST_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
+MOST_AUDITED = 200 << 20
+FEWEST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class PipelineConfig(RowFlags):
+    """Turn your texts and labelled pairs into a classifier that serves. Start it again to continue."""
+
+    EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"
+
+    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc")
+    output_dir: str = data_option(help="everything goes here")
+    dev_file: str = data_option(
+        "", help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query"
+    )
+    test_file: str = data_option(
+        "", help="labelled pairs for measuring it; empty: rows of train_file, or those of --dev_file"
+    )
+    dev_share: float = data_option(
+        0.1, help="share of the rows that is split off for each of the two", above=0, at_most=0.4
+    )
+    input_path: str = data_option(
+        "",
+        help="text to pretrain on: raw text or JSON lines, a file, a folder, or several with commas between; "
+        "empty: the texts of the pairs alone",
+    )
+    label_map: str = data_option(
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
+    )
+    are_scores: bool = data_option(False, help="the labels are scores, not classes")
+    model_name_or_path: str = model_option(
+        "",
+        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder to start from; empty: a new "
+        "model, of a size that the text and the machine allow",
+    )
+    pretrain: Union[bool, Literal["auto"]] = optimisation_option(
+        "auto", help="pretrain on the text first; auto: a new model, and any other if there is --input_path"
+    )
+    minutes: float = optimisation_option(
+        60, help="how long pretraining may take on this machine, about", unit="minutes", above=0
+    )
+    epochs: int = optimisation_option(3, help="passes over the training pairs", unit="epochs", at_least=1)
+    symmetric: Literal["none", "average"] = evaluation_option(
+        "none", help="average: score each pair in both orders, which takes twice the time"
+    )
+    seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
+    gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "train_file", "output_dir")
+
+    @property
+    def row_flags(self) -> Dict[str, object]:
+        """Return the flags that say how the rows of the given files are read, without usual ones."""
+        usual = {name: item.default for name, item in RowFlags.__dataclass_fields__.items()}
+        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+
+
+class Text(NamedTuple):
+    """What is known of the text from its beginning: files, bytes, documents and characters of all of it."""
+
+    files: int
+    size: int
+    documents: int
+    characters: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found before anything is written.
+
+    ``rows`` of each given file of pairs; ``length``: tokens that nearly all pairs fit into; ``spec``: of the
+    model to start from, None for a new one. ``flops``: operations per second of products on this machine.
+    """
+
+    rows: Mapping[str, int]
+    balance: str
+    length: int
+    characters_of_pairs: int
+    text: Optional[Text]
+    spec: Optional[ModelSpec]
+    flops: float
+    cores: int
+
+
+class Size(NamedTuple):
+    """A new model, for text of at least so many ``characters``, and the rates at which it learns."""
+
+    characters: int
+    hidden_size: int
+    layers: int
+    heads: int
+    pretraining_rate: float
+    training_rate: float
+
+
+SIZES = (
+    Size(0, 128, 2, 2, 2e-3, 5e-4),
+    Size(1_000_000, 192, 4, 3, 1e-3, 5e-4),
+    Size(8_000_000, 312, 4, 12, 5e-4, 2e-4),
+    Size(60_000_000, 384, 6, 6, 4e-4, 1e-4),
+    Size(600_000_000, 768, 12, 12, 1e-4, 5e-5),
+)
+EFFICIENCY = 0.35  # of the products alone that a step of training reaches
+MASKED = 0.15
+BATCH = 32
+PASSES = 20  # over the text, at most
+FEWEST_STEPS = 200
+POSITIONS = 513
+
+
+def pipeline(config: PipelineConfig) -> None:
+    """Run all steps and print what they reached.
+
+    Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
+    step ends with.
+    """
+    refuse_without_training()
+    folder = Path(config.output_dir)
+    facts = look(config)
+    work = Work(config, facts)
+    print("\n".join(work.plan()), file=sys.stderr, flush=True)
+    make_folder(folder)
+    keep_config(folder, "pipeline", config)
+    with published(folder / RECORD) as (draft,):
+        write_json(draft, {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores})
+    told: List[List[object]] = []
+    steps = work.steps()
+    with StopSignals():
+        for number, make in enumerate(steps, start=1):
+            step, began = make(), time.monotonic()
+            run_step(step, number, len(steps) + 1, folder / "pipeline.log")
+            decided = step.decided() if step.decided else ""
+            seconds = timedelta(seconds=round(time.monotonic() - began))
+            commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
+            told.append([step.title, str(seconds), decided, commands])
+    print(f"\n[{len(steps) + 1}/{len(steps) + 1}] write the report", file=sys.stderr, flush=True)
+    write_report(work, told)
+    print("\n".join(work.summary()))
+
+
+class Problems:
+    """The errors of checks that do not need each other."""
+
+    def __init__(self) -> None:
+        self.messages: List[str] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep what the checks within raise for the user."""
+        try:
+            yield
+        except ErniePairError as error:
+            self.messages.append(error.message)
+
+    def raise_all(self) -> None:
+        """Raise one InputError with all messages, if there are some."""
+        if len(self.messages) == 1:
+            raise InputError(self.messages[0])
+        if self.messages:
+            listed = "; ".join(f"({n}) {message}" for n, message in enumerate(self.messages, start=1))
+            raise InputError(f"{len(self.messages)} things to fix, nothing was written: {listed}")
+
+
+def look(config: PipelineConfig) -> Facts:
+    """Return what can be known before anything is written. Raises InputError with all that is wrong."""
+    problems, folder = Problems(), Path(config.output_dir)
+    with problems.collected():
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--output_dir {folder} is not a folder; choose another one")
+        if (folder / REPORT).exists() and not (folder / RECORD).exists():
+            raise InputError(
+                f"{folder / REPORT} exists and is not of a pipeline; choose another --output_dir"
+            )
+    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    labels = Labels.scores() if config.are_scores else labels
+    columns = Columns(config.text_a, config.text_b, config.label)
+    rows, lengths, characters, balance = {}, np.zeros(1), 0, ""
+    for split in ("train", "dev", "test"):
+        name = getattr(config, f"{split}_file")
+        with problems.collected():
+            if not name:
+                continue
+            pairs = PairSource(f"{split}_file", name, split, labels, columns, RowRules.of(config)).read()
+            rows[split] = len(pairs)
+            if split == "train":
+                lengths = np.array([len(a) + len(b) for a, b in zip(pairs.left, pairs.right)])
+                characters = int(lengths.sum())
+                balance = _balance_of(pairs.known_labels, labels, pairs.path)
+                if len(pairs) < FEWEST_ROWS:
+                    raise InputError(
+                        f"{pairs.path}: {counted(len(pairs), 'pair')} are too few to learn from; give at "
+                        f"least {FEWEST_ROWS}"
+                    )
+    text, spec = None, None
+    with problems.collected():
+        text = measure_text(config.input_path) if config.input_path else None
+    with problems.collected():
+        spec = _spec_of_start(config)
+    problems.raise_all()
+    known = read_json_object(folder / RECORD, "remove it") if (folder / RECORD).is_file() else {}
+    flops = known.get("flops") or measure_flops()  # the size and the steps of a run that is begun stay
+    length = -(-int(np.quantile(lengths, 0.99) + 3) // 16) * 16
+    most = spec.max_positions if spec else POSITIONS
+    cores = known.get("cores") or len(usable_cores())
+    return Facts(rows, balance, min(max(length, 32), 256, most), characters, text, spec, flops, cores)
+
+
+def _balance_of(values: np.ndarray, labels: Labels, path: str) -> str:
+    if not labels.has_classes:
+        return f"scores from {values.min():g} to {values.max():g}"
+    counts = np.bincount(values, minlength=len(labels.names))
+    if (counts > 0).sum() < 2:
+        only = labels.names[int(counts.argmax())]
+        raise InputError(f"{path}: all pairs have the label {only}; a classifier needs pairs of each class")
+    return ", ".join(f"{share:.0%} {name}" for share, name in zip(counts / counts.sum(), labels.names))
+
+
+def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
+    if not config.model_name_or_path:
+        return None
+    if kind_of_folder(config.model_name_or_path) == "embedding":
+        raise InputError(
+            f"{config.model_name_or_path} is an embedding model, and this trains a classifier of pairs; use "
+            "ernie-pair train-embedding, or give its encoder"
+        )
+    spec = open_model(config.model_name_or_path, model_type="").spec
+    if config.pretrain is True and spec.family not in PRETRAINED:
+        raise InputError(
+            f"--pretrain true: {spec.family} is not pretrained here, only {', '.join(PRETRAINED)}; leave it "
+            "out"
+        )
+    return spec
+
+
+def measure_text(input_path: str) -> Text:
+    """Return what there is in the files of ``input_path``; of much text from its beginning.
+
+    Raises InputError if there is none, or if it cannot be read.
+    """
+    files = list_inputs(input_path, TEXT_ENDINGS, any_file=True)
+    size = sum(path.stat().st_size for path in files)
+    documents, read, on_disk = 0, 0, 0
+
+    def advance(count: int) -> None:
+        nonlocal on_disk
+        on_disk += count
+
+    for path in files:
+        is_open = False
+        for batch in line_batches(path, advance):
+            for line in batch.lines:
+                is_blank = not line.strip()
+                documents += batch.is_json or (is_open and is_blank)
+                is_open = not is_blank
+            read += sum(map(len, batch.lines))
+            if read > MOST_MEASURED:
+                break
+        documents += is_open and not batch.is_json
+        if read > MOST_MEASURED:
+            break
+    share = max(1.0, size / max(1, on_disk))
+    # Chinese text has three bytes per character; English tokens have about as many.
+    return Text(len(files), size, round(documents * share), round(read * share / 3), read <= MOST_MEASURED)
+
+
+def measure_flops() -> float:
+    """Return how many operations per second products of float32 matrices reach here, the best of five."""
+    left, right = np.ones((1024, 768), np.float32), np.ones((768, 1024), np.float32)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        left @ right
+        seconds.append(time.perf_counter() - began)
+    return 2.0 * left.shape[0] * left.shape[1] * right.shape[1] / min(seconds)
+
+
+class Work:
+    """What a pipeline does with what it was given: the plan in words, the steps, and what came of them."""
+
+    def __init__(self, config: PipelineConfig, facts: Facts):
+        self.config, self.facts, self.folder = config, facts, Path(config.output_dir)
+        self.line = Line(self.folder, config.device, config.gpus)
+        self.is_new = facts.spec is None
+        family = "ernie" if facts.spec is None else facts.spec.family
+        wants = (self.is_new or bool(config.input_path)) if config.pretrain == "auto" else config.pretrain
+        self.pretrains = bool(wants) and family in PRETRAINED
+        self.parts = [part for part in ("dev", "test") if not getattr(config, f"{part}_file")]
+        if config.dev_file:  # the pairs that are given to choose the model measure it too
+            self.parts = []
+        text = facts.text.characters if facts.text else 0
+        self.characters = facts.characters_of_pairs + text
+        self.size = self._choose_size()
+
+    def _choose_size(self) -> Size:
+        """Return the largest new model for this much text that can read all of it twice within the time."""
+        fitting = [size for size in SIZES if size.characters <= self.characters]
+        for size in reversed(fitting):
+            seconds = self._seconds(size.hidden_size, size.layers, 4 * size.hidden_size, 18_000)
+            if 2 * self.characters * seconds <= 60 * self.config.minutes:
+                return size
+        return SIZES[0]
+
+    def _seconds(self, hidden: int, layers: int, inner: int, vocabulary: int) -> float:
+        """Return about what a token takes in a step of training, forward and backward."""
+        weights = layers * (4 * hidden * hidden + 2 * hidden * inner) + MASKED * hidden * vocabulary
+        return 6 * weights / (EFFICIENCY * self.facts.flops)
+
+    def _seconds_of_model(self) -> float:
+        spec = self.facts.spec
+        if spec is None:
+            path = self.folder / "small" / "config.json"
+            vocabulary = read_json_object(path, "remove it")["vocab_size"] if path.is_file() else 8000
+            return self._seconds(
+                self.size.hidden_size, self.size.layers, 4 * self.size.hidden_size, vocabulary
+            )
+        return self._seconds(spec.hidden_size, spec.num_layers, spec.intermediate_size, spec.vocab_size)
+
+    @property
+    def length(self) -> int:
+        """Return the tokens of a sample of pretraining."""
+        return max(self.facts.length, 128) if self.facts.text else self.facts.length
+
+    def count_steps(self, tokens: int) -> int:
+        """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
+        step = BATCH * self.length
+        within = 60 * self.config.minutes / (step * self._seconds_of_model())
+        steps = max(FEWEST_STEPS, min(within, PASSES * tokens / step))
+        return int(float(f"{steps:.2g}"))
+
+    def plan(self) -> List[str]:
+        """Return lines on what is to be done, and about how long and how much memory it takes."""
+        config, facts, spec, text = self.config, self.facts, self.facts.spec, self.facts.text
+        pairs = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items()) + f" ({facts.balance})"
+        if self.parts:
+            pairs += f"; {config.dev_share:.0%} each for {' and '.join(self.parts)}, split off by query"
+        read = "the texts of the training pairs"
+        if text is not None:
+            about = "" if text.is_whole else "about "
+            read = (
+                f"{counted(text.files, 'file')}, {about}{text.documents:,} documents, about "
+                f"{text.characters:,} characters; and {read}"
+            )
+        width, layers, vocabulary = self.size.hidden_size, self.size.layers, 8000
+        name = "new"
+        if spec is not None:
+            width, layers, vocabulary = spec.hidden_size, spec.num_layers, spec.vocab_size
+            name = config.model_name_or_path
+        steps, second = self.count_steps(self.characters), self._seconds_of_model()
+        of_pretraining = steps * BATCH * self.length * second / 60
+        of_training = facts.rows["train"] * config.epochs * facts.length * second / 60
+        parameters = 12 * layers * width**2 + vocabulary * width
+        memory = 0.8 + (16 * parameters + 160 * BATCH * self.length * width * layers) / 1e9
+        lines = {
+            "pairs": pairs,
+            **({"text": read} if self.pretrains or spec is None else {}),
+            "model": f"{name}: {layers} layers of width {width}",
+            "pretraining": "none",
+            "training": f"{counted(config.epochs, 'epoch')} on pairs of at most {facts.length} tokens: about "
+            f"{max(1, round(of_training))} min",
+            "memory": f"about {memory:.1f} GB; {free_memory() / 1e9:.1f} GB are free",
+            "output": f"{self.folder}; stop it at any time, the same command continues",
+        }
+        if self.pretrains:
+            lines["pretraining"] = (
+                f"about {steps:,} steps of {BATCH} samples of {self.length} tokens: about "
+                f"{max(1, round(of_pretraining))} min"
+            )
+        return [f"{name:<13}{told}" for name, told in lines.items()]
+
+    def steps(self) -> List[Callable[[], Step]]:
+        """Return what makes each step: its commands follow from what those before it have made."""
+        asked = [self._audit, *([self._split] if self.parts else [])]
+        if self.pretrains or self.is_new:
+            asked.append(self._prepare)
+        if self.pretrains:
+            asked += [self._pretrain, self._convert]
+        return [*asked, self._train, self._evaluate, self._export]
+
+    def file(self, split: str) -> Tuple[str, Dict[str, object]]:
+        """Return the file of train, dev or test, and the flags with which its rows are read."""
+        labels: Dict[str, object] = {"label_map": self.config.label_map} if self.config.label_map else {}
+        if self.parts and split in ("train", *self.parts):
+            return str(self.folder / "pairs" / f"{split}.jsonl"), labels
+        given = getattr(self.config, f"{split}_file") or self.config.dev_file
+        return given, {**self.config.row_flags, **labels}
+
+    def _audit(self) -> Step:
+        config, commands = self.config, []
+        given = {f"{split}_file": getattr(config, f"{split}_file") for split in self.facts.rows}
+        flags = {**given, **config.row_flags, **({"label_map": config.label_map} if config.label_map else {})}
+        if not config.are_scores:
+            commands.append(words_of("audit", "pairs", **flags, output_dir=self.folder / "audit" / "pairs"))
+        text = self.facts.text
+        is_audited = text is not None and text.size <= MOST_AUDITED
+        if is_audited:
+            paths = [config.input_path] if Path(config.input_path).exists() else config.input_path.split(",")
+            commands.append(["audit", "text", *paths, f"--output_dir={self.folder / 'audit' / 'text'}"])
+        left_out = "" if text is None or is_audited else "; the text is large and was not audited"
+        told = f"what is odd stands above, and in {self.folder / 'audit'}{left_out}"
+        return Step("check the pairs and the text", commands, decided=lambda: told)
+
+    def _split(self) -> Step:
+        config = self.config
+        shares = {f"{part}_share": config.dev_share if part in self.parts else 0 for part in ("dev", "test")}
+        flags = {**config.row_flags, **shares, "seed": config.seed}
+        flags.update({"label_map": config.label_map} if config.label_map else {})
+        flags.update({"are_scores": "true"} if config.are_scores else {})
+        folder = self.folder / "pairs"
+        words = words_of("prepare", "pairs", train_file=config.train_file, output_dir=folder, **flags)
+        return Step(
+            "split the pairs", [words], decided=lambda: "rows that share a text are in one file, never in two"
+        )
+
+    def _prepare(self) -> Step:
+        config, line, spec = self.config, self.line, self.facts.spec
+        of_pairs = self.folder / "text" / "pairs.txt"
+        files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev", "test")}
+        rows = {name: flag for name, flag in self.file("train")[1].items() if name in ("text_a", "text_b")}
+        commands = [words_of("pairs-to-text", **files, **rows, output_file=of_pairs)]
+        texts = [config.input_path] if config.input_path else []
+        if spec is None:
+            commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)])))
+            tokenizer: Dict[str, object] = {"vocab_file": line.vocabulary}
+        else:
+            tokenizer = {"model_name": config.model_name_or_path}
+        if self.pretrains:
+            workers = {"workers": self.facts.cores}
+            for text, name in [*((text, "text") for text in texts), (of_pairs, "pairs")]:
+                short = {"min_doc_length": 0} if name == "pairs" else {}
+                commands.append(line.prepare(text, name, **tokenizer, **CHINESE, **short, **workers))
+        if spec is None:
+            size = self.size
+            commands.append(
+                line.new_model(
+                    hidden_size=size.hidden_size,
+                    num_hidden_layers=size.layers,
+                    num_attention_heads=size.heads,
+                    intermediate_size=4 * size.hidden_size,
+                    max_position_embeddings=POSITIONS,
+                )
+            )
+        return Step("prepare the text and the model to start from", commands, decided=self._told_of_text)
+
+    def _corpora(self) -> Dict[str, Dict[str, Any]]:
+        """Return {name: its manifest} of the corpora to pretrain on."""
+        names = ["text", "pairs"] if self.config.input_path else ["pairs"]
+        paths = {name: self.folder / "corpus" / f"{name}.manifest.json" for name in names}
+        return {name: read_json_object(path, "prepare it again") for name, path in paths.items()}
+
+    def _told_of_text(self) -> str:
+        if not self.pretrains:
+            return "a new model that is not pretrained"
+        corpora = self._corpora().items()
+        sizes = (f"{name}: {one['documents']:,} documents, {one['tokens']:,} tokens" for name, one in corpora)
+        return "; ".join(sizes)
+
+    def _pretrain(self) -> Step:
+        config, corpora, spec = self.config, self._corpora(), self.facts.spec
+        tokens = sum(one["tokens"] for one in corpora.values())
+        fewest = min(one["documents"] for one in corpora.values())
+        split = "95,5,0" if fewest >= 20 else f"{fewest - 1},1,0" if fewest > 2 else "1,0,0"
+        steps = self.count_steps(tokens)
+        rate = self.size.pretraining_rate if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
+        blend = self.folder / "corpus"
+        weighted = " ".join(f"1 {shlex.quote(str(blend / name))}" for name in corpora)
+        flags: Dict[str, object] = {
+            **({"from_scratch": "true"} if spec is None else {}),
+            "split": split,
+            "max_seq_len": self.length,
+            "micro_batch_size": BATCH,
+            **({} if config.device == "gpu" else {"global_batch_size": BATCH}),
+            "max_steps": steps,
+            "warmup_rate": 0.1,
+            "max_lr": rate,
+            "min_lr": rate / 20,
+            "logging_freq": max(1, min(100, steps // 50)),
+            "eval_freq": max(1, steps // 5),
+            "checkpoint_steps": max(1, min(1000, steps // 5)),
+            "save_steps": 10 * steps,
+            "num_workers": int(self.facts.cores > 2),
+            "seed": config.seed,
+        }
+        start = self.folder / "small" if spec is None else config.model_name_or_path
+        words = self.line.pretrain(start, weighted if len(corpora) > 1 else blend, **flags)
+        halves = ", half of the samples from the pairs" if len(corpora) > 1 else ""
+        told = f"{steps:,} steps of {BATCH} samples of {self.length} tokens, rate {rate:g}{halves}"
+        return Step("pretrain in static graph", [words], decided=lambda: told)
+
+    def _convert(self) -> Step:
+        told = "the dynamic model gives what the static one gives, to the last digits"
+        return Step("convert to a dynamic model", [self.line.convert()], decided=lambda: told)
+
+    def _train(self) -> Step:
+        config, spec = self.config, self.facts.spec
+        start: object = self.folder / "small" if spec is None else config.model_name_or_path
+        start = self.folder / "dynamic" if self.pretrains else start
+        rate = self.size.training_rate if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
+        (train, flags), (dev, _) = self.file("train"), self.file("dev")
+        flags = {
+            "train_file": train,
+            "dev_file": dev,
+            **flags,
+            **({"from_scratch": "true"} if self.is_new and not self.pretrains else {}),
+            **({"target": "regression"} if config.are_scores else {}),
+            **({"symmetric": "average"} if config.symmetric == "average" else {}),
+            "max_seq_len": self.facts.length,
+            "batch_size": BATCH,
+            "learning_rate": rate,
+            "epochs": config.epochs,
+            "evaluation_strategy": "epoch",
+            "seed": config.seed,
+        }
+        words = self.line.train(start, "pair", **flags)
+        told = f"{counted(config.epochs, 'epoch')} of batches of {BATCH}, rate {rate:g}"
+        return Step("train on the pairs", [words], decided=lambda: told)
+
+    def _evaluate(self) -> Step:
+        (file, flags), folder = self.file("test"), self.folder
+        flags.pop("label_map", None)
+        words = words_of(
+            "evaluate",
+            model_path=folder / "pair",
+            input_file=file,
+            **flags,
+            output_file=folder / "evaluation.json",
+            report=folder / "evaluation",
+            device=self.config.device,
+        )
+        return Step("evaluate", [words], decided=lambda: self.verdict())
+
+    def _export(self) -> Step:
+        words = words_of("export", model_path=self.folder / "pair", output_dir=self.folder / "exported")
+        return Step("export", [words], decided=lambda: "the exported model answers as the trained one")
+
+    def evaluation(self) -> Dict[str, Any]:
+        """Return what was measured."""
+        return read_json_object(self.folder / "evaluation.json", "run the same command again")
+
+    def verdict(self) -> str:
+        """Return what the model is worth, in a line."""
+        found = self.evaluation()
+        return f"accuracy {found['accuracy']:.4f}"
+
+    def summary(self) -> List[str]:
+        """Return the last lines: what was made, what it is worth and how it is served."""
+        exported = shlex.quote(str(self.folder / "exported"))
+        return [
+            "",
+            f"model     {self.folder / 'exported'}",
+            f"report    {self.folder / REPORT}",
+            f"serve     ernie-pair serve --model_path {exported}",
+            'ask       curl -s localhost:8000/predict -d \'{"pairs": [["...", "..."]]}\'',
+            f"result    {self.verdict()}",
+        ]
+
+
+def write_report(work: Work, told: List[List[object]]) -> None:
+    """Write the page of the whole run: its steps and their commands, what was measured, and all curves."""
+    folder, found = work.folder, work.evaluation()
+    measured = [[name, value] for name, value in found.items() if isinstance(value, (int, float))]
+    tables = [
+        Table("Result", ["metric", "value"], measured, work.verdict()),
+        Table("Steps", ["step", "time", "what was decided", "commands"], told, "Each runs alone as well."),
+    ]
+    runs = open_runs([str(folder / name) for name in ("pretrain", "pair") if (folder / name).is_dir()])
+    made = Made({name: value for name, value in flags_of(work.config).items() if value not in ("", None)})
+    page = page_of(runs, [], made, f"From text and pairs to {folder.name}", tables)
+    with published(folder / REPORT) as (draft,):
+        draft.write_text(page, encoding="utf-8")

@@ -1,0 +1,124 @@
+"""ernie-pair prepare pairs: split labelled pairs into files for training, choosing and measuring a model.
+
+ernie-pair prepare pairs --train_file pairs.csv --output_dir pairs --dev_share 0.1 --test_share 0.1
+
+Rows that share a text, directly or through others, stay in one file, so that no query is both learned from
+and measured on. Where chains of shared texts join most rows, rows of one first text stay together instead.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict
+
+import numpy as np
+
+from data_tools.files.errors import InputError, counted
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.options.options import data_option, evaluation_option, overwrite_option, refuse_empty
+from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.new_pairs import NewPair, write_new_pairs
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import tell_rejected
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.series.folds import MOST_OF_ROWS, group_rows, pick_groups
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SplitPairsConfig(RowFlags):
+    """Split labelled pairs into train.jsonl, dev.jsonl and test.jsonl that share no text."""
+
+    EXAMPLE = "--train_file pairs.csv --output_dir pairs --dev_share 0.1"
+
+    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc")
+    output_dir: str = data_option(help="folder for the files")
+    dev_share: float = data_option(
+        0.1, help="share of the rows for choosing the best model; 0: none", at_least=0, at_most=0.5
+    )
+    test_share: float = data_option(
+        0.0, help="share of the rows for measuring it; 0: none", at_least=0, at_most=0.4
+    )
+    label_map: str = data_option(
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
+    )
+    are_scores: bool = evaluation_option(False, help="the labels are scores, not classes")
+    seed: int = data_option(42, help="decides which rows each file gets", at_least=0)
+    overwrite: bool = overwrite_option(help="replace existing files in the folder")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if not self.dev_share + self.test_share:
+            raise InputError("--dev_share 0 and --test_share 0 leave nothing to split; give one of them")
+
+
+def split_pairs(config: SplitPairsConfig) -> None:
+    """Write the files. Raises InputError if the rows are too few, or too much alike, for the shares."""
+    start_console(World())
+    shares = {"dev": config.dev_share, "test": config.test_share}
+    names = ["train", *(name for name, share in shares.items() if share)]
+    folder = Path(config.output_dir)
+    files = files_of(config.train_file)
+    results = Results(
+        "prepare pairs",
+        [folder / f"{name}.jsonl" for name in names],
+        {"train_file": files},
+        settings_of(config, "output_dir", *(["train_file"] if files else [])),
+        config.overwrite,
+    )
+    if results.are_done():
+        return
+    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    labels = Labels.scores() if config.are_scores else labels
+    columns = Columns(config.text_a, config.text_b, config.label)
+    pairs = PairSource("train_file", config.train_file, "train", labels, columns, RowRules.of(config)).read()
+    tell_rejected(pairs.path, pairs.bad, len(pairs), folder / "train.rejected.jsonl")
+    part_of = divide(pairs, {name: shares[name] for name in names[1:]}, config.seed)
+    with results.published() as drafts:
+        for number, (draft, final) in enumerate(zip(drafts, results.given)):
+            write_new_pairs(
+                draft,
+                final,
+                (
+                    NewPair(pairs.left[row], pairs.right[row], _shown(pairs.known_labels[row], labels), "")
+                    for row in np.flatnonzero(part_of == number).tolist()
+                ),
+            )
+    sizes = zip(names, np.bincount(part_of, minlength=len(names)).tolist())
+    logger.info("%s: %s", folder, ", ".join(f"{name} {counted(rows, 'pair')}" for name, rows in sizes))
+
+
+def divide(pairs: Pairs, shares: Dict[str, float], seed: int) -> np.ndarray:
+    """Return the file of each row, int64 [rows]: 0 of those to train on, 1, 2, ... of the parts ``shares``.
+
+    Raises InputError if a part would be empty.
+    """
+    file = coded({"train": pairs})["train"]
+    group = group_rows(file, "text")
+    if np.bincount(group).max() > MOST_OF_ROWS * len(pairs):
+        logger.info("chains of shared texts join most rows: rows of one first text stay together instead")
+        group = np.unique(file.left, return_inverse=True)[1]
+    # Of scores the rows are dealt without regard to their labels.
+    labels = pairs.known_labels if pairs.known_labels.dtype.kind == "i" else np.zeros(len(pairs), np.int64)
+    part_of, left = np.zeros(len(pairs), np.int64), 1.0
+    for number, (name, share) in enumerate(shares.items(), start=1):
+        rows = np.flatnonzero(part_of == 0)
+        _, own_group = np.unique(group[rows], return_inverse=True)
+        is_picked = pick_groups(own_group, labels[rows], share / left, seed + number)
+        if not is_picked.any() or is_picked.all():
+            raise InputError(
+                f"{pairs.path}: its {counted(len(pairs), 'row')} share their texts in so few groups that "
+                f"none fits into --{name}_share {share}; give pairs of more queries, or a --{name}_file"
+            )
+        part_of[rows[is_picked]], left = number, left - share
+    return part_of
+
+
+def _shown(label: float, labels: Labels) -> str:
+    return labels.names[int(label)] if labels.has_classes else repr(float(label))
