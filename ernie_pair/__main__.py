@@ -84,6 +84,12 @@ COMMANDS = {
         "NgramsConfig",
         "Build an n-gram lexicon from a corpus",
     ),
+    "build text": (
+        "ernie_pair.pair.audit.pairs_to_text",
+        "pairs_to_text",
+        "PairsToTextConfig",
+        "Write the texts of pairs as raw text for pretraining",
+    ),
     "prepare": (
         "data_tools.prepare",
         "prepare",
@@ -107,12 +113,6 @@ COMMANDS = {
         "audit_text",
         "AuditConfig",
         "Report duplicates, odd characters and languages in raw text",
-    ),
-    "pairs-to-text": (
-        "ernie_pair.pair.audit.pairs_to_text",
-        "pairs_to_text",
-        "PairsToTextConfig",
-        "Write the texts of pairs as raw text for pretraining",
     ),
     "pretrain": (
         "ernie_pair.pretrain.pretrain",
@@ -317,7 +317,7 @@ COMPLETION = ("completion", "Print a completion script for bash or zsh")
 # What a person wants to do, and the commands for it, in the order in which they are needed.
 GROUPS = {
     "first steps": "pipeline quickstart make-sample",
-    "data": "audit build prepare inspect-data pairs-to-text mine pseudo-label",
+    "data": "audit build prepare inspect-data mine pseudo-label",
     "pretraining": "new-model pretrain convert",
     "sentence pairs": "train distill cross-validate search-params",
     "embeddings and search": "train-embedding embed index search",

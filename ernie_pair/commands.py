@@ -76,6 +76,7 @@ FORMER_NAMES = {
     "evaluate-mlm": "evaluate mlm",
     "evaluate-embedding": "evaluate embedding",
     "export-embedding": "export embedding",
+    "pairs-to-text": "build text",
     "text-to-json": "prepare",
     "create-corpus": "prepare",
 }
@@ -125,7 +126,7 @@ def form_of(words: Sequence[str], forms: Sequence[str]) -> Tuple[str, List[str]]
     for form in forms:
         chosen = form.split()[1:]
         flag = chosen[0] if chosen and chosen[0][:2] == "--" else ""
-        if flag in flags:
+        if flag and flag in flags:
             place = flags.index(flag)
             if flags[place : place + len(chosen)] == chosen:
                 return form, flags[:place] + flags[place + len(chosen) :]

@@ -40,6 +40,7 @@ BELOW = {
     "ernie_pair/checks": (
         "data_tools/samples",
         "ernie_pair/pair/data",
+        "ernie_pair/pretrain/config",
         "ernie_pair/report",
     ),
     "ernie_pair/checks/gpu": ("ernie_pair/checks",),

@@ -468,7 +468,7 @@ class Work:
         of_pairs = self.folder / "text" / "pairs.txt"
         files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev", "test")}
         rows = {name: flag for name, flag in self.file("train")[1].items() if name in ("text_a", "text_b")}
-        commands = [words_of("pairs-to-text", **files, **rows, output_file=of_pairs)]
+        commands = [words_of("build", "text", **files, **rows, output_file=of_pairs)]
         texts = [config.input_path] if config.input_path else []
         if spec is None:
             commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)])))

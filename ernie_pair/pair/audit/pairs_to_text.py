@@ -1,6 +1,6 @@
-"""ernie-pair pairs-to-text: write the texts of pairs, without labels, as raw text to pretrain on.
+"""ernie-pair build text: write the texts of pairs, without labels, as raw text to pretrain on.
 
-ernie-pair pairs-to-text --train_file train.tsv --output_file texts/pairs.txt --dev_file dev.tsv
+ernie-pair build text --train_file train.tsv --output_file texts/pairs.txt --dev_file dev.tsv
 
 A pair is a document of two lines, so that a sample of pretraining holds both texts and a masked word of one
 can be told from the other (task-adaptive pretraining: Gururangan et al., 2020, arXiv:2004.10964).

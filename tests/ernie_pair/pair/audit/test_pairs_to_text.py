@@ -49,7 +49,7 @@ def test_a_line_break_in_a_text_starts_no_new_document(tmp_path):
 
 def test_the_command_line_writes_to_standard_output(files, tmp_path, capfd):
     assert (
-        exit_code_of(lambda: _run(["pairs-to-text", "--train_file", files["train_file"], "--output_file=-"]))
+        exit_code_of(lambda: _run(["build", "text", "--train_file", files["train_file"], "--output_file=-"]))
         == 0
     )
     told = capfd.readouterr()
@@ -70,7 +70,7 @@ def test_invalid_arguments_give_a_one_line_error(files, tmp_path, capsys, change
     flags = {**files, **changes}
     flags = {name: files["train_file"] if value == "TRAIN" else value for name, value in flags.items()}
     words = [f"--{name}={value}" for name, value in flags.items() if name != "train_file"]
-    assert exit_code_of(lambda: _run(["pairs-to-text", "--train_file", flags["train_file"], *words])) == 2
+    assert exit_code_of(lambda: _run(["build", "text", "--train_file", flags["train_file"], *words])) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and fault in error
     assert not (tmp_path / "pairs.txt").exists()
@@ -81,5 +81,5 @@ def test_a_rerun_succeeds_and_a_user_file_is_not_overwritten(files, tmp_path, ca
         pairs_to_text(PairsToTextConfig(**files))
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     words = ["--train_file", files["train_file"], f"--output_file={tmp_path}/mine.txt"]
-    assert exit_code_of(lambda: _run(["pairs-to-text", *words])) == 2
+    assert exit_code_of(lambda: _run(["build", "text", *words])) == 2
     assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"
