@@ -4,6 +4,7 @@ What is not given is decided from the data and the machine, and told before it i
 done has nothing to do, what was cut short goes on, and what was made of other inputs or flags stops it.
 """
 
+import json
 import shlex
 import sys
 import time
@@ -36,7 +37,7 @@ from ernie_pair.models.source import kind_of_folder, open_model
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pretrain.config.pretrain_config import PRETRAINED
+from ernie_pair.pretrain.config.pretrain_config import PRETRAINED, refuse_other_family
 from ernie_pair.report.page import Made, Table
 from ernie_pair.report.plot_runs import open_runs, page_of
 from ernie_pair.runtime.cpu import free_memory, usable_cores
@@ -120,18 +121,22 @@ class Text(NamedTuple):
 class Facts:
     """What was found before anything is written.
 
-    ``rows`` of each given file of pairs; ``length``: tokens that nearly all pairs fit into; ``spec``: of the
-    model to start from, None for a new one. ``flops``: operations per second of products on this machine.
+    ``rows`` of each given file of pairs, and the ``example`` that is the first; ``length``: tokens that
+    nearly all pairs fit into, ``mean_length`` on average; ``spec``: of the model to start from, None for a
+    new one. ``flops``: operations per second of products on this machine; ``seconds`` that steps took before.
     """
 
     rows: Mapping[str, int]
+    example: Tuple[str, str]
     balance: str
     length: int
+    mean_length: float
     characters_of_pairs: int
     text: Optional[Text]
     spec: Optional[ModelSpec]
     flops: float
     cores: int
+    seconds: Mapping[str, float]
 
 
 class Size(NamedTuple):
@@ -173,21 +178,24 @@ def pipeline(config: PipelineConfig) -> None:
     print("\n".join(work.plan()), file=sys.stderr, flush=True)
     make_folder(folder)
     keep_config(folder, "pipeline", config)
-    with published(folder / RECORD) as (draft,):
-        write_json(draft, {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores})
+    took = dict(facts.seconds)
     told: List[List[object]] = []
     steps = work.steps()
     with StopSignals():
         for number, make in enumerate(steps, start=1):
+            with published(folder / RECORD) as (draft,):
+                write_json(
+                    draft, {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
+                )
             step, began = make(), time.monotonic()
-            run_step(step, number, len(steps) + 1, folder / "pipeline.log")
-            decided = step.decided() if step.decided else ""
-            seconds = timedelta(seconds=round(time.monotonic() - began))
+            run_step(step, number, len(steps), folder / "pipeline.log")
+            # Of a step that was done before, what it took then.
+            took[step.title] = seconds = max(time.monotonic() - began, took.get(step.title, 0.0))
             commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
-            told.append([step.title, str(seconds), decided, commands])
-    print(f"\n[{len(steps) + 1}/{len(steps) + 1}] write the report", file=sys.stderr, flush=True)
+            decided = step.decided() if step.decided else ""
+            told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
     write_report(work, told)
-    print("\n".join(work.summary()))
+    print("\n" + "\n".join(work.summary()))
 
 
 class Problems:
@@ -226,7 +234,7 @@ def look(config: PipelineConfig) -> Facts:
     labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     labels = Labels.scores() if config.are_scores else labels
     columns = Columns(config.text_a, config.text_b, config.label)
-    rows, lengths, characters, balance = {}, np.zeros(1), 0, ""
+    rows, lengths, balance, example = {}, np.zeros(1), "", ("", "")
     for split in ("train", "dev", "test"):
         name = getattr(config, f"{split}_file")
         with problems.collected():
@@ -235,8 +243,8 @@ def look(config: PipelineConfig) -> Facts:
             pairs = PairSource(f"{split}_file", name, split, labels, columns, RowRules.of(config)).read()
             rows[split] = len(pairs)
             if split == "train":
-                lengths = np.array([len(a) + len(b) for a, b in zip(pairs.left, pairs.right)])
-                characters = int(lengths.sum())
+                lengths = np.array([len(a) + len(b) + 3 for a, b in zip(pairs.left, pairs.right)])
+                example = (pairs.left[0], pairs.right[0])
                 balance = _balance_of(pairs.known_labels, labels, pairs.path)
                 if len(pairs) < FEWEST_ROWS:
                     raise InputError(
@@ -251,10 +259,20 @@ def look(config: PipelineConfig) -> Facts:
     problems.raise_all()
     known = read_json_object(folder / RECORD, "remove it") if (folder / RECORD).is_file() else {}
     flops = known.get("flops") or measure_flops()  # the size and the steps of a run that is begun stay
-    length = -(-int(np.quantile(lengths, 0.99) + 3) // 16) * 16
-    most = spec.max_positions if spec else POSITIONS
-    cores = known.get("cores") or len(usable_cores())
-    return Facts(rows, balance, min(max(length, 32), 256, most), characters, text, spec, flops, cores)
+    multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
+    return Facts(
+        rows,
+        example,
+        balance,
+        min(max(multiple_of_16, 32), 256, spec.max_positions if spec else POSITIONS),
+        float(lengths.mean()),
+        int(lengths.sum()),
+        text,
+        spec,
+        flops,
+        known.get("cores") or len(usable_cores()),
+        known.get("seconds") or {},
+    )
 
 
 def _balance_of(values: np.ndarray, labels: Labels, path: str) -> str:
@@ -276,11 +294,8 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
             "ernie-pair train-embedding, or give its encoder"
         )
     spec = open_model(config.model_name_or_path, model_type="").spec
-    if config.pretrain is True and spec.family not in PRETRAINED:
-        raise InputError(
-            f"--pretrain true: {spec.family} is not pretrained here, only {', '.join(PRETRAINED)}; leave it "
-            "out"
-        )
+    if config.pretrain is True:
+        refuse_other_family(spec)
     return spec
 
 
@@ -374,10 +389,16 @@ class Work:
 
     def count_steps(self, tokens: int) -> int:
         """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
-        step = BATCH * self.length
+        step = BATCH * self._mean_length
         within = 60 * self.config.minutes / (step * self._seconds_of_model())
         steps = max(FEWEST_STEPS, min(within, PASSES * tokens / step))
         return int(float(f"{steps:.2g}"))
+
+    @property
+    def _mean_length(self) -> float:
+        """Return about how many tokens a sample of pretraining has; with text, half of them are pairs."""
+        mean = self.facts.mean_length
+        return (self.length + mean) / 2 if self.facts.text else mean
 
     def plan(self) -> List[str]:
         """Return lines on what is to be done, and about how long and how much memory it takes."""
@@ -398,8 +419,8 @@ class Work:
             width, layers, vocabulary = spec.hidden_size, spec.num_layers, spec.vocab_size
             name = config.model_name_or_path
         steps, second = self.count_steps(self.characters), self._seconds_of_model()
-        of_pretraining = steps * BATCH * self.length * second / 60
-        of_training = facts.rows["train"] * config.epochs * facts.length * second / 60
+        of_pretraining = steps * BATCH * self._mean_length * second / 60
+        of_training = facts.rows["train"] * config.epochs * facts.mean_length * second / 60
         parameters = 12 * layers * width**2 + vocabulary * width
         memory = 0.8 + (16 * parameters + 160 * BATCH * self.length * width * layers) / 1e9
         lines = {
@@ -596,12 +617,12 @@ class Work:
     def summary(self) -> List[str]:
         """Return the last lines: what was made, what it is worth and how it is served."""
         exported = shlex.quote(str(self.folder / "exported"))
+        example = json.dumps({"pairs": [self.facts.example]}, ensure_ascii=False)
         return [
-            "",
             f"model     {self.folder / 'exported'}",
             f"report    {self.folder / REPORT}",
             f"serve     ernie-pair serve --model_path {exported}",
-            'ask       curl -s localhost:8000/predict -d \'{"pairs": [["...", "..."]]}\'',
+            f"ask       curl -s localhost:8000/predict -d {shlex.quote(example)}",
             f"result    {self.verdict()}",
         ]
 
@@ -612,6 +633,7 @@ def write_report(work: Work, told: List[List[object]]) -> None:
     measured = [[name, value] for name, value in found.items() if isinstance(value, (int, float))]
     tables = [
         Table("Result", ["metric", "value"], measured, work.verdict()),
+        Table("Use", ["what", "how"], [line.split(maxsplit=1) for line in work.summary()], ""),
         Table("Steps", ["step", "time", "what was decided", "commands"], told, "Each runs alone as well."),
     ]
     runs = open_runs([str(folder / name) for name in ("pretrain", "pair") if (folder / name).is_dir()])

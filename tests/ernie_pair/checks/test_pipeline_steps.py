@@ -1,0 +1,194 @@
+"""What the pipeline decides and the commands it runs, with a program in place of Python that records them."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny_pair
+from tiny_bert import write_bert
+from tiny_sentence import write_sentence
+
+from data_tools.files.errors import InputError
+from ernie_pair.checks import pipeline as running
+from ernie_pair.checks.pipeline import FEWEST_STEPS, PipelineConfig, Work, look, measure_text, pipeline
+
+# It makes what later steps read of each command.
+PROGRAM = """#!/bin/sh
+shift 2
+echo "$*" >>'{folder}/asked'
+for word in "$@"; do
+    case $word in
+    --output_dir=*) dir=${{word#*=}} ;;
+    --output_prefix=*) prefix=${{word#*=}} ;;
+    --output_file=*) file=${{word#*=}} ;;
+    esac
+done
+[ -z "$dir" ] || mkdir -p "$dir"
+case "$*" in
+'prepare pairs'*) : ;;
+prepare*)
+    mkdir -p "${{prefix%/*}}"
+    echo '{{"documents": {documents}, "tokens": 50000}}' >"$prefix.manifest.json" ;;
+new-model*) echo '{{"vocab_size": 3000}}' >"$dir/config.json" ;;
+launch*|train*) echo '{{"step": 1, "split": "train", "loss": 0.5}}' >"$dir/metrics.jsonl" ;;
+evaluate*) echo '{{"accuracy": 0.75, "rows": 40}}' >"$file" ;;
+esac
+"""
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Puts the program in place of Python; returns a function that lists the commands it was given."""
+
+    def put(documents=40):
+        python = tmp_path / "python"
+        python.write_text(PROGRAM.format(folder=tmp_path, documents=documents))
+        python.chmod(0o755)
+        monkeypatch.setattr("sys.executable", str(python))
+
+    put()
+    found = lambda: (tmp_path / "asked").read_text().splitlines()  # noqa: E731
+    found.put = put
+    return found
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Labelled pairs and a text, from nothing."""
+    tiny_pair.write_pairs(tmp_path / "pairs.tsv", 60, seed=1)
+    (tmp_path / "text.txt").write_text("今天天气很好。\n我们去公园。\n\n" * 30, encoding="utf-8")
+    paths = {"train_file": tmp_path / "pairs.tsv", "input_path": tmp_path / "text.txt"}
+    return PipelineConfig(
+        output_dir=str(tmp_path / "a model"), **{n: str(p) for n, p in paths.items()}, device="cpu"
+    )
+
+
+def test_from_text_and_pairs_alone_all_steps_run_in_order(asked, config, tmp_path, capsys):
+    pipeline(config)
+    firsts = [" ".join(line.split(" --")[0].split()[:2]) for line in asked()]
+    assert firsts[0] == "audit pairs" and firsts[1].startswith("audit text")
+    assert firsts[2:5] == ["prepare pairs", "build text", "build vocab"]
+    assert firsts[5:8] == ["prepare", "prepare", "new-model"]
+    assert firsts[8:] == ["launch pretrain", "convert", "train", "evaluate", "export"]
+    pretrain, train, evaluate = asked()[8], asked()[10], asked()[11]
+    assert "--from_scratch=true --split=95,5,0 " in pretrain and "--warmup_rate=0.1 " in pretrain
+    assert "--model_name_or_path=" + f"{tmp_path}/a model/dynamic " in train
+    assert "a model/pairs/dev.jsonl" in train and "a model/pairs/test.jsonl" in evaluate
+    said = capsys.readouterr()
+    plan = [line.split()[0] for line in said.err.splitlines()[:7]]
+    assert plan == ["pairs", "text", "model", "pretraining", "training", "memory", "output"]
+    assert said.err.count("\n  alone: ernie-pair ") == len(asked())
+    assert f"alone: ernie-pair convert '--static_model_path={tmp_path}/a model/pretrain" in said.err
+    lines = said.out.splitlines()
+    assert f"serve     ernie-pair serve --model_path '{tmp_path}/a model/exported'" in lines
+    assert lines[-1].startswith("result    accuracy 0.75")
+    page = (tmp_path / "a model" / "report.html").read_text()
+    assert "From text and pairs to a model" in page and "ernie-pair launch pretrain" in page
+
+
+def test_a_given_model_and_dev_file_leave_out_what_is_not_needed(asked, config, tmp_path, capsys):
+    start = write_bert(tmp_path / "mine")
+    shutil.copy(tmp_path / "pairs.tsv", tmp_path / "dev.tsv")
+    given = {"model_name_or_path": str(start), "dev_file": str(tmp_path / "dev.tsv")}
+    pipeline(replace(config, input_path="", **given))
+    assert [line.split()[0] for line in asked()] == ["audit", "train", "evaluate", "export"]
+    train, evaluate = asked()[1:3]
+    assert f"--model_name_or_path={start} " in train and f"--train_file={tmp_path}/pairs.tsv " in train
+    assert f"--input_file={tmp_path}/dev.tsv " in evaluate
+    assert "pretraining  none" in capsys.readouterr().err
+
+
+def test_a_given_model_is_pretrained_on_a_given_text(asked, config, tmp_path):
+    start = write_bert(tmp_path / "mine")
+    pipeline(replace(config, model_name_or_path=str(start)))
+    words = [line for line in asked() if line.startswith(("prepare --", "launch"))]
+    assert f"--model_name={start} " in words[0] and f"--model_name_or_path={start} " in words[-1]
+    assert "--from_scratch" not in words[-1] and not any(line.startswith("new-model") for line in asked())
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(asked, config, tmp_path):
+    write_sentence(tmp_path / "vectors")
+    (tmp_path / "bad.tsv").write_text("one column\n", encoding="utf-8")
+    wrong = {"train_file": "bad.tsv", "input_path": "absent", "model_name_or_path": "vectors"}
+    paths = {name: str(tmp_path / path) for name, path in wrong.items()}
+    with pytest.raises(InputError) as error:
+        pipeline(replace(config, **paths, dev_file=str(tmp_path / "no.tsv")))
+    said = error.value.message
+    assert said.startswith("4 things to fix, nothing was written: (1) ") and "\n" not in said
+    assert all(part in said for part in ("bad.tsv:1", "no.tsv", "absent", "is an embedding model"))
+    assert not (tmp_path / "a model").exists() and not (tmp_path / "asked").exists()
+
+
+def test_pairs_of_one_class_or_very_few_are_refused(config, tmp_path):
+    rows = (tmp_path / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "few.tsv").write_text("".join(rows[:9]), encoding="utf-8")
+    with pytest.raises(InputError, match="few.tsv: . pairs are too few to learn from; give at least 20"):
+        look(replace(config, train_file=str(tmp_path / "few.tsv")))
+    ones = [row for row in rows if row.endswith("\t1\n")] * 3
+    (tmp_path / "ones.tsv").write_text("".join(ones), encoding="utf-8")
+    with pytest.raises(InputError, match="ones.tsv: all pairs have the label 1; a classifier needs pairs of"):
+        look(replace(config, train_file=str(tmp_path / "ones.tsv")))
+
+
+@pytest.mark.parametrize("documents, split", [(40, "95,5,0"), (5, "4,1,0"), (2, "1,0,0")])
+def test_the_split_fits_small_corpora(asked, config, documents, split):
+    asked.put(documents)
+    pipeline(config)
+    assert f"--split={split} " in asked()[8]
+
+
+def test_a_restart_keeps_the_measured_speed_and_the_times(asked, config, tmp_path, monkeypatch):
+    pipeline(config)
+    record = json.loads((tmp_path / "a model" / "pipeline.json").read_text())
+    assert record["flops"] > 0 and "convert to a dynamic model" in record["seconds"]
+    record["seconds"]["evaluate"] = 3605.0
+    (tmp_path / "a model" / "pipeline.json").write_text(json.dumps(record))
+    monkeypatch.setattr(running, "measure_flops", lambda: 1.0)  # another machine, or a busy one
+    first = asked()
+    pipeline(config)
+    assert asked() == first * 2
+    assert "1:00:05" in (tmp_path / "a model" / "report.html").read_text()
+
+
+def test_a_report_of_the_user_stays(asked, config, tmp_path):
+    (tmp_path / "a model").mkdir()
+    (tmp_path / "a model" / "report.html").write_text("mine")
+    with pytest.raises(InputError, match="report.html exists and is not of a pipeline; choose another out"):
+        pipeline(config)
+    assert (tmp_path / "a model" / "report.html").read_text() == "mine" and not (tmp_path / "asked").exists()
+
+
+def test_more_text_and_more_time_give_a_larger_model_and_more_steps(config):
+    facts = look(config)
+    fast = replace(facts, flops=1e15, characters_of_pairs=20_000_000)
+    assert Work(config, facts).size.hidden_size == 128
+    assert Work(config, fast).size.hidden_size == 312
+    assert Work(replace(config, minutes=1e-6), fast).size.hidden_size == 128
+    slow = Work(config, replace(facts, flops=1e9))
+    assert slow.count_steps(10**9) == FEWEST_STEPS < Work(config, fast).count_steps(10**9)
+    a_pass = Work(config, fast).count_steps(50_000_000)
+    assert a_pass == pytest.approx(2 * Work(config, fast).count_steps(25_000_000), rel=0.1)
+
+
+def test_the_text_is_measured_by_documents_of_both_kinds(tmp_path):
+    (tmp_path / "a.txt").write_text("一\n二\n\n\n三\n", encoding="utf-8")
+    lines = [json.dumps({"text": "四五六"}, ensure_ascii=False) for _ in range(3)]
+    (tmp_path / "b.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = measure_text(f"{tmp_path}/a.txt,{tmp_path}/b.jsonl")
+    assert (text.files, text.documents, text.is_whole) == (2, 5, True)
+    with pytest.raises(InputError, match="no such file or folder"):
+        measure_text(f"{tmp_path}/a.txt,{tmp_path}/c.txt")
+
+
+def test_scores_are_trained_as_a_regression_without_an_audit(asked, config, tmp_path):
+    rows = [f"这是{number}\t那是{number}\t{number / 7:.3f}\n" for number in range(60)]
+    (tmp_path / "scores.tsv").write_text("".join(rows), encoding="utf-8")
+    facts = look(replace(config, train_file=str(tmp_path / "scores.tsv"), are_scores=True))
+    assert facts.balance == "scores from 0 to 8.429"
+    work = Work(replace(config, train_file=str(tmp_path / "scores.tsv"), are_scores=True), facts)
+    commands = [" ".join(words) for make in work.steps()[:2] for words in make().commands]
+    assert not any(words.startswith("audit pairs") for words in commands)
+    assert "--are_scores=true" in commands[-1]
+    assert np.isfinite(facts.mean_length)
