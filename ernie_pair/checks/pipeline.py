@@ -29,7 +29,14 @@ from data_tools.options.options import (
     optimisation_option,
     refuse_empty,
 )
-from data_tools.text.text_files import TEXT_ENDINGS, line_batches, list_inputs
+from data_tools.text.text_files import (
+    TEXT_ENDINGS,
+    LineRules,
+    decoded,
+    json_text,
+    line_batches,
+    list_inputs,
+)
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checks.line import CHINESE, Line, Step, run_step
 from ernie_pair.models.labels import Labels, parse_label_map
@@ -73,6 +80,7 @@ class PipelineConfig(RowFlags):
         help="text to pretrain on: raw text or JSON lines, a file, a folder, or several with commas between; "
         "empty: the texts of the pairs alone",
     )
+    json_key: str = data_option("text", help="the key of a document's text in JSON lines")
     label_map: str = data_option(
         "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
     )
@@ -160,8 +168,7 @@ SIZES = (
 EFFICIENCY = 0.35  # of the products alone that a step of training reaches
 MASKED = 0.15
 BATCH = 32
-PASSES = 20  # over the text, at most
-FEWEST_STEPS = 200
+PASSES, FEWEST_STEPS = 20, 200  # the most over the text, and the fewest in all
 POSITIONS = 513
 
 
@@ -253,7 +260,7 @@ def look(config: PipelineConfig) -> Facts:
                     )
     text, spec = None, None
     with problems.collected():
-        text = measure_text(config.input_path) if config.input_path else None
+        text = measure_text(config.input_path, config.json_key) if config.input_path else None
     with problems.collected():
         spec = _spec_of_start(config)
     problems.raise_all()
@@ -299,35 +306,35 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
     return spec
 
 
-def measure_text(input_path: str) -> Text:
+def measure_text(input_path: str, json_key: str = "text") -> Text:
     """Return what there is in the files of ``input_path``; of much text from its beginning.
 
     Raises InputError if there is none, or if it cannot be read.
     """
-    files = list_inputs(input_path, TEXT_ENDINGS, any_file=True)
+    files, rules = list_inputs(input_path, TEXT_ENDINGS, any_file=True), LineRules(json_key)
     size = sum(path.stat().st_size for path in files)
-    documents, read, on_disk = 0, 0, 0
+    documents, characters, read = 0, 0, 0
 
     def advance(count: int) -> None:
-        nonlocal on_disk
-        on_disk += count
+        nonlocal read
+        read += count
 
     for path in files:
         is_open = False
         for batch in line_batches(path, advance):
-            for line in batch.lines:
-                is_blank = not line.strip()
-                documents += batch.is_json or (is_open and is_blank)
-                is_open = not is_blank
-            read += sum(map(len, batch.lines))
+            read_line = json_text if batch.is_json else decoded
+            for number, line in batch.numbered():
+                length = len(read_line(batch.path, number, line, rules).strip())
+                characters += length
+                documents += batch.is_json or (is_open and not length)
+                is_open = length > 0 and not batch.is_json
             if read > MOST_MEASURED:
                 break
-        documents += is_open and not batch.is_json
+        documents += is_open
         if read > MOST_MEASURED:
             break
-    share = max(1.0, size / max(1, on_disk))
-    # Chinese text has three bytes per character; English tokens have about as many.
-    return Text(len(files), size, round(documents * share), round(read * share / 3), read <= MOST_MEASURED)
+    share = max(1.0, size / max(1, read))
+    return Text(len(files), size, round(documents * share), round(characters * share), read <= MOST_MEASURED)
 
 
 def measure_flops() -> float:
@@ -357,6 +364,7 @@ class Work:
         text = facts.text.characters if facts.text else 0
         self.characters = facts.characters_of_pairs + text
         self.size = self._choose_size()
+        self.json_key = {"json_key": config.json_key} if config.json_key != "text" else {}
 
     def _choose_size(self) -> Size:
         """Return the largest new model for this much text that can read all of it twice within the time."""
@@ -460,14 +468,16 @@ class Work:
     def _audit(self) -> Step:
         config, commands = self.config, []
         given = {f"{split}_file": getattr(config, f"{split}_file") for split in self.facts.rows}
-        flags = {**given, **config.row_flags, **({"label_map": config.label_map} if config.label_map else {})}
+        labels = {"label_map": config.label_map} if config.label_map else {}
         if not config.are_scores:
-            commands.append(words_of("audit", "pairs", **flags, output_dir=self.folder / "audit" / "pairs"))
+            flags = {**given, **config.row_flags, **labels, "output_dir": self.folder / "audit" / "pairs"}
+            commands.append(words_of("audit", "pairs", **flags))
         text = self.facts.text
         is_audited = text is not None and text.size <= MOST_AUDITED
         if is_audited:
             paths = [config.input_path] if Path(config.input_path).exists() else config.input_path.split(",")
-            commands.append(["audit", "text", *paths, f"--output_dir={self.folder / 'audit' / 'text'}"])
+            flags = {"output_dir": self.folder / "audit" / "text", **self.json_key}
+            commands.append(words_of("audit", "text", *paths, **flags))
         left_out = "" if text is None or is_audited else "; the text is large and was not audited"
         told = f"what is odd stands above, and in {self.folder / 'audit'}{left_out}"
         return Step("check the pairs and the text", commands, decided=lambda: told)
@@ -492,7 +502,7 @@ class Work:
         commands = [words_of("build", "text", **files, **rows, output_file=of_pairs)]
         texts = [config.input_path] if config.input_path else []
         if spec is None:
-            commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)])))
+            commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)]), **self.json_key))
             tokenizer: Dict[str, object] = {"vocab_file": line.vocabulary}
         else:
             tokenizer = {"model_name": config.model_name_or_path}
@@ -500,7 +510,8 @@ class Work:
             workers = {"workers": self.facts.cores}
             for text, name in [*((text, "text") for text in texts), (of_pairs, "pairs")]:
                 short = {"min_doc_length": 0} if name == "pairs" else {}
-                commands.append(line.prepare(text, name, **tokenizer, **CHINESE, **short, **workers))
+                flags = {**tokenizer, **CHINESE, **short, **self.json_key, **workers}
+                commands.append(line.prepare(text, name, **flags))
         if spec is None:
             size = self.size
             commands.append(
