@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Callable, Iterator, List, Union
 
-from data_tools.files.errors import MachineError
+from data_tools.files.errors import MachineError, dangling
 from data_tools.files.file_lock import try_lock
 
 # Errors of open() for something that is not a readable file; any other is a fault of the machine.
@@ -37,7 +37,7 @@ def read_regular(path: Union[str, Path], most: int, follow: bool = True) -> byte
     except OSError as error:
         if error.errno not in NO_FILE:
             raise
-        raise FileRefusedError(f"cannot be read ({error.strerror})") from None
+        raise FileRefusedError(dangling(path) or f"cannot be read ({error.strerror})") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FileRefusedError("not a regular file")

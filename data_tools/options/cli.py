@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
+from io import TextIOWrapper
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, Callable, Optional, TypeVar, get_origin
@@ -177,7 +178,13 @@ def run_command(command: Callable[[Config], None], config_class: type[Config], a
 
 
 def exit_code_of(action: Callable[[], Optional[int]]) -> int:
-    """Run ``action``; report an error that a user can fix as one line, and return the exit code."""
+    """Run ``action``; report an error that a user can fix as one line, and return the exit code.
+
+    From now on the standard streams escape a character that their encoding, ASCII for example, does not have.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # not in a notebook
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = action() or 0
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """What a user wrote: the words of a command line and the entries of a YAML file, not yet converted."""
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -75,6 +76,7 @@ def launch_file(path: str) -> tuple[list[Entry], list[Entry]]:
 
 def read_mapping(path: str, flag: str = "config") -> list[Entry]:
     """Return the entries of the YAML file that ``flag`` names. Raises InputError."""
+    path = os.path.expanduser(path)
     try:
         node = yaml.compose(read_regular(path, MOST_CONFIG_BYTES), Loader=yaml.SafeLoader)
     except FileRefusedError as error:
