@@ -199,6 +199,8 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _reader_has_gone():
             return READER_GONE
+        if error.filename is None and _output_fails():
+            error.filename = "standard output"
         return _report(describe_os_error(error), MachineError.exit_code)
     except MemoryError:
         return _report("out of memory; process less at a time, or use more memory", MachineError.exit_code)
@@ -207,6 +209,16 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     except Stopped as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.exit_code
+
+
+def _output_fails() -> bool:
+    """Return whether standard output cannot be written, on a full disk for example; then discard the rest."""
+    try:
+        sys.stdout.flush()
+        return False
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
 
 
 def _reader_has_gone() -> bool:
