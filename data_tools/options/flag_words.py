@@ -222,7 +222,7 @@ def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Giv
     hints, given = hints_of(config_class), {}
     for name in [name for name in split.flags if name in hints]:
         uses = split.flags[name]
-        if not uses[-1] and hints[name] is not bool:
+        if not uses[-1] and kind_of(hints[name])[:2] != (bool, ()):
             raise InputError(f"--{name} has no value; it takes {kind_in_words(hints[name])}")
         different = [texts for texts, _ in groupby(texts or ["true"] for texts in uses)]
         if len(different) > 1:
