@@ -19,7 +19,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Dict, Generator, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
 from data_tools.corpus.create_flags import OF_LANGUAGE, CreateConfig, line_rules_of
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
@@ -89,9 +89,10 @@ def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateC
     If none is given, the beginnings of some documents of ``inputs`` decide. Words are marked only if the
     vocabulary can express it. Raises InputError for a file, or a vocabulary, that cannot be read.
     """
-    given = {name: getattr(config, name) for name in OF_LANGUAGE}
+    given: Dict[str, Any] = {name: getattr(config, name) for name in OF_LANGUAGE}
     if any(value is not None for value in given.values()):
-        return replace(config, **{name: bool(value) for name, value in given.items()}), ""
+        given = {name: bool(value) for name, value in given.items()}
+        return replace(config, **given), ""
     num_files, num_documents, num_characters = LOOKED_AT
     words = []
     for path in inputs[:: -(-len(inputs) // num_files)]:

@@ -38,8 +38,8 @@ _LEFT_OUT = object()  # in place of a required value that was not given
 _PLACES = {
     "FOLDER": "report index outs",
     "FILE": "config train_config calibrate_on tune_on file space wheel",
-    "PATH": "inputs vectors output input prefix model teacher reranker model_name_or_path embedding_model add_twins_to "
-    "domain_data checkpoint checkpoints first second",
+    "PATH": "inputs vectors output input prefix model teacher reranker model_name_or_path embedding_model "
+    "add_twins_to domain_data checkpoint checkpoints first second",
 }
 _ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
 

@@ -50,12 +50,18 @@ def test_a_text_is_split_into_sentences_and_words(tmp_path, vocab_file, flags, t
 
 CHOSEN = [  # a text, what follows from it, its sentences
     ("我爱天安门。OK学习\n爱", (True, True, True), ["我 爱 天 ##安 ##门 。", "ok 学 ##习", "爱"]),
-    ("ok? Hello world. Hello ok 我。爱", (False, True, False), ["ok ?", "hello world .", "hello ok 我 。", "爱"]),
+    (
+        "ok? Hello world. Hello ok 我。爱",
+        (False, True, False),
+        ["ok ?", "hello world .", "hello ok 我 。", "爱"],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "chosen", "sentences"), CHOSEN, ids=["Chinese", "English"])
-def test_without_flags_the_text_decides_how_it_is_split(tmp_path, vocab_file, text, chosen, sentences, capsys):
+def test_without_flags_the_text_decides_how_it_is_split(
+    tmp_path, vocab_file, text, chosen, sentences, capsys
+):
     pytest.importorskip("rjieba")
     content, unset = lines_of(text, "我爱" if chosen[0] else "ok"), dict.fromkeys(OF_LANGUAGE)
     assert make(tmp_path, content, **unset)[0] == sentences

@@ -357,7 +357,10 @@ def test_a_tilde_is_the_home_folder_in_every_path(tmp_path, monkeypatch):
     found = parse_config(Places, words)
     assert found.input_file == f"{tmp_path}/in" and found.output_file == f"{tmp_path}/out"
     assert found.models == f"a={tmp_path}/a b='{tmp_path}/my b' random:{tmp_path}/c d=x~/y"
-    assert found.text == "~/x" and replace(found, checkpoints=["~", "a~"]).checkpoints == [str(tmp_path), "a~"]
+    assert found.text == "~/x" and replace(found, checkpoints=["~", "a~"]).checkpoints == [
+        str(tmp_path),
+        "a~",
+    ]
     assert replace(found, input_file="-").input_file == "-"
     assert Places("~nobody/x").input_file == "~nobody/x"
 

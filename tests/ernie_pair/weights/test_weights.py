@@ -33,8 +33,8 @@ from ernie_pair.weights.weight_files import (
     read_variable,
     read_weights,
     refuse_mismatch,
-    unwrapped,
     to_safetensors,
+    unwrapped,
 )
 
 
