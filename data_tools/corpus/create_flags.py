@@ -67,8 +67,8 @@ class CreateConfig(Options):
     split_sentences: Optional[bool] = data_option(
         None,
         help="split lines at sentence ends; otherwise, and without --chinese, a line is a sentence. If none "
-        "of --split_sentences, --chinese and --cn_whole_word_segment is given, all three follow from the text, "
-        "and a line says what was chosen; if one is given, the others are false by default",
+        "of --split_sentences, --chinese and --cn_whole_word_segment is given, all three follow from the "
+        "text, and a line says what was chosen; if one is given, the others are false by default",
     )
     chinese: Optional[bool] = data_option(
         None,
