@@ -106,7 +106,7 @@ def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateC
     vocab_file, note = rules_of(config).vocab_file, ""
     marks_words = is_chinese and bool((open_vocabulary(vocab_file).continuation_ids >= 0).any())
     if is_chinese and not marks_words:
-        note = f" ({vocab_file} has no '##' twins of Chinese characters, with which words are marked)"
+        note = f" ({vocab_file} has no '##' twins to mark words with; build_vocab --add_twins_to adds them)"
     config = replace(config, chinese=is_chinese, split_sentences=True, cn_whole_word_segment=marks_words)
     chosen = " ".join(f"--{name} {str(getattr(config, name)).lower()}" for name in OF_LANGUAGE)
     return config, (
