@@ -89,8 +89,8 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     left, right = left[~is_wrong], right[~is_wrong]
     if not len(left) and 1 in (len(np.unique(anchors)), len(np.unique(positives))):
         raise InputError(
-            f"{where}: all {len(anchors)} pairs of label 1 share a text, so that every text is a match and none "
-            "a negative; add pairs of other texts, or rows of label 0"
+            f"{where}: all {len(anchors)} pairs of label 1 share a text, so that every text is a match and "
+            "none a negative; add pairs of other texts, or rows of label 0"
         )
     firsts, begins = np.unique(left, return_index=True)
     of_anchors = {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
