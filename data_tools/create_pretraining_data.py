@@ -9,17 +9,19 @@ the same command continues where it stopped.
 """
 
 import json
+import re
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack, closing
-from dataclasses import asdict, fields
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Dict, Generator, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
-from data_tools.corpus.create_flags import CreateConfig, line_rules_of
+from data_tools.corpus.create_flags import OF_LANGUAGE, CreateConfig, line_rules_of
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.shards import (
@@ -39,11 +41,21 @@ from data_tools.files.progress import Progress
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
-from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, vocabulary_file
-from data_tools.text.text_files import REJECTED, list_inputs
+from data_tools.text.folder_tokenizer import (
+    AnyTokenizer,
+    find_tokenizer,
+    open_vocabulary,
+    vocabulary_file,
+)
+from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
+# What is looked at of a text to see its language: of so many files, so many documents, so many characters.
+LOOKED_AT = (8, 32, 1000)
+CHINESE_SHARE = 0.5  # of the words of a text: a Chinese character is one, and so is a word of Latin letters
+_WORD = re.compile(r"[A-Za-z]+|[^\W\d_]")
+_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 def rules_of(config: CreateConfig) -> EncodingRules:
@@ -71,6 +83,38 @@ def rules_of(config: CreateConfig) -> EncodingRules:
     )
 
 
+def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateConfig, str]:
+    """Return the options with values for OF_LANGUAGE, and the line that says why; '' where one was given.
+
+    If none is given, the beginnings of some documents of ``inputs`` decide. Words are marked only if the
+    vocabulary can express it. Raises InputError for a file, or a vocabulary, that cannot be read.
+    """
+    given: Dict[str, Any] = {name: getattr(config, name) for name in OF_LANGUAGE}
+    if any(value is not None for value in given.values()):
+        given = {name: bool(value) for name, value in given.items()}
+        return replace(config, **given), ""
+    num_files, num_documents, num_characters = LOOKED_AT
+    words = []
+    for path in inputs[:: -(-len(inputs) // num_files)]:
+        lines = islice(read_lines(path, max_bytes=config.max_line_bytes), num_documents)
+        for number, line in enumerate(lines, start=1):
+            with suppress(InputError):  # of a bad line, which is reported when all are read
+                text = json_text(str(path), number, line, line_rules_of(config))
+                words += _WORD.findall(text[:num_characters])
+    share = sum(map(bool, map(_HAN.match, words))) / max(len(words), 1)
+    is_chinese = share >= CHINESE_SHARE
+    vocab_file, note = rules_of(config).vocab_file, ""
+    marks_words = is_chinese and bool((open_vocabulary(vocab_file).continuation_ids >= 0).any())
+    if is_chinese and not marks_words:
+        note = f" ({vocab_file} has no '##' twins to mark words with; build_vocab --add_twins_to adds them)"
+    config = replace(config, chinese=is_chinese, split_sentences=True, cn_whole_word_segment=marks_words)
+    chosen = " ".join(f"--{name} {str(getattr(config, name)).lower()}" for name in OF_LANGUAGE)
+    return config, (
+        f"{as_called(config.input_path)}: {share:.0%} of the words looked at are Chinese characters, so "
+        f"{chosen}{note}; give these flags to choose otherwise\n"
+    )
+
+
 @with_standard_streams
 def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     """Make the corpus of ``output_prefix`` from the documents of ``input_path``.
@@ -85,10 +129,12 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     marks = marks_path(config.output_prefix)
     outputs = [*paths, marks, rejects]
     inputs = list_inputs(config.input_path, ENDINGS, apart_from=outputs)
+    config, reason = with_language(config, inputs)
     rules = rules_of(config)
     results = _results(config, outputs, inputs, rules)
     if results.are_done():
         return
+    sys.stderr.write(reason)
     encoder_for.cache_clear()  # the vocabulary may have changed since the last call
     tokenizer, lexicon = encoder_for(rules).tokenizer, encoder_for(rules).lexicon
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}

@@ -21,7 +21,7 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 import numpy as np
 
 from data_tools.corpus import create_flags
-from data_tools.files.atomic_files import make_folder, own_entries, own_name, shortened
+from data_tools.files.atomic_files import make_folder, naming, own_entries, own_name, shortened
 from data_tools.files.errors import InputError, counted
 from data_tools.files.file_lock import locked
 from data_tools.files.process_pool import ordered_map
@@ -196,7 +196,8 @@ def _working_folder(merged: Path) -> Iterator[Path]:
     folder.mkdir()
     with locked(folder / LOCK, seconds=0):
         try:
-            yield folder
+            with naming(folder):
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

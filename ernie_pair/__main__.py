@@ -3,6 +3,7 @@
 Stands above the layers, like scripts/: it is the one module here that knows both of them.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Any, Dict, List, Optional
@@ -377,7 +378,7 @@ def _run(words) -> Optional[int]:
 
 def _kind_of_folder(folder: str) -> str:
     """Return what a folder is for; no help and no flag alone needs the module that knows it."""
-    return import_module("ernie_pair.models.source").kind_of_folder(folder)
+    return import_module("ernie_pair.models.source").kind_of_folder(os.path.expanduser(folder))
 
 
 def _purposes() -> Dict[str, str]:

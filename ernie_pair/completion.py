@@ -79,7 +79,7 @@ def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
         is_positional = item.metadata["positional"]
         text = item.metadata["help"].replace("%", "%%")  # argparse expands %(prog)s
         words: Dict[str, Any] = {"help": text}
-        if hint is bool:
+        if kind_of(hint)[:2] == (bool, ()):
             words.update(choices=["true", "false"], nargs="?")
         else:
             words.update(choices=kind_of(hint).words or None)

@@ -41,6 +41,9 @@ def line_rules_of(config: Any) -> LineRules:
     return LineRules(config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace")
 
 
+OF_LANGUAGE = ("chinese", "split_sentences", "cn_whole_word_segment")  # options that the text can decide
+
+
 @dataclass(frozen=True)
 class CreateConfig(Options):
     """Turn JSON lines into the token ids that pretraining reads."""
@@ -61,13 +64,20 @@ class CreateConfig(Options):
     )
     data_format: Literal["JSON"] = data_option("JSON", help="JSON lines, a document per line")
     json_key: str = json_key_option(help="the key of a document's text")
-    split_sentences: bool = data_option(
-        False, help="split lines at sentence ends; without this flag or --chinese, a line is a sentence"
+    split_sentences: Optional[bool] = data_option(
+        None,
+        help="split lines at sentence ends; otherwise, and without --chinese, a line is a sentence. If none "
+        "of --split_sentences, --chinese and --cn_whole_word_segment is given, all three follow from the "
+        "text, and a line says what was chosen; if one is given, the others are false by default",
     )
-    chinese: bool = data_option(
-        False, help="split lines at Chinese sentence ends only; implies --split_sentences"
+    chinese: Optional[bool] = data_option(
+        None,
+        help="split lines at Chinese sentence ends only; implies --split_sentences, where the default is "
+        "explained",
     )
-    cn_whole_word_segment: bool = data_option(False, help="mark Chinese words, for whole-word masking")
+    cn_whole_word_segment: Optional[bool] = data_option(
+        None, help="mark Chinese words, for whole-word masking; the default is that of --split_sentences"
+    )
     cn_seg_func: Optional[Literal["rjieba", "jieba", "lac"]] = data_option(
         None,
         help="word segmenter: rjieba (used if none is given), jieba, or lac, which needs Paddle and is slow",
@@ -127,7 +137,7 @@ class CreateConfig(Options):
                 raise InputError(message)
 
     def _faults(self) -> Iterator[Tuple[bool, str]]:
-        marks_words, is_split = self.cn_whole_word_segment, self.cn_splited
+        marks_words, is_split = bool(self.cn_whole_word_segment), self.cn_splited
         yield self.append_eos, "--append_eos is not for ERNIE, [SEP] is added to samples later; leave it out"
         both_or_none = bool(self.model_name) == bool(self.vocab_file)
         yield both_or_none, "give --model_name (a folder with vocab.txt) or --vocab_file, one of the two"

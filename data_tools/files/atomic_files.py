@@ -10,11 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Callable, Iterator, List, Union
 
-from data_tools.files.errors import MachineError
+from data_tools.files.errors import MachineError, dangling
 from data_tools.files.file_lock import try_lock
 
 # Errors of open() for something that is not a readable file; any other is a fault of the machine.
 NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # full, or failing
 
 CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
 ABOUT = "about"  # what a command adds to its config.yaml, below the flags
@@ -37,7 +39,7 @@ def read_regular(path: Union[str, Path], most: int, follow: bool = True) -> byte
     except OSError as error:
         if error.errno not in NO_FILE:
             raise
-        raise FileRefusedError(f"cannot be read ({error.strerror})") from None
+        raise FileRefusedError(dangling(path) or f"cannot be read ({error.strerror})") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FileRefusedError("not a regular file")
@@ -113,6 +115,23 @@ def keeps() -> bool:
     return _state["keeps"]
 
 
+@contextmanager
+def naming(path: Union[str, Path]) -> Iterator[None]:
+    """Let an error of a full or failing disk name ``path``, unless it names a file: one of writing does not.
+
+    numpy's says only how much it has written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None and " written" in str(error):
+            error.errno, error.strerror = errno.ENOSPC, f"not written whole ({error})"
+        if error.errno in DISK_ERRORS:
+            # Of a copy, the file that is read is the first of its two.
+            error.filename = error.filename2 or error.filename or str(path)
+        raise
+
+
 _LEFT_BEHIND = re.compile(r"(?P<name>.+-[0-9a-f]{24})\.draft(\..+)?", re.DOTALL)
 
 
@@ -130,7 +149,7 @@ def published(*finals: Path, forced: bool = True) -> Iterator[List[Path]]:
         make_folder(final.parent)
         if forced:
             _clear_drafts(final)
-    with ExitStack() as stack:
+    with naming(finals[-1]), ExitStack() as stack:
         drafts = [stack.enter_context(_draft_of(final)) for final in finals]
         yield drafts
         for draft in drafts if forced else ():

@@ -22,6 +22,7 @@ from data_tools.files.atomic_files import (
     FILLING,
     TRASH,
     make_folder,
+    naming,
     own_entries,
     own_name,
     read_regular,
@@ -56,7 +57,8 @@ def publish_folder(
     draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (FILLING, TRASH))
     draft.mkdir()
     try:
-        fill(draft)
+        with naming(folder):
+            fill(draft)
         files = sorted(_names_in(draft))
         note = {**about(draft), "made_by": MAKER, "name": folder.name, "files": files}
         if README in files:

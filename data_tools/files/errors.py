@@ -5,7 +5,9 @@ line, --learning_rate 0.1; a caller from Python reads learning_rate=0.1 instead.
 Anything else that escapes is a bug and keeps its traceback and exit code 1.
 """
 
+import os
 import re
+from typing import Union
 
 # A command to be copied, which is kept; or one of our flags, with its value if that is true, false or a
 # number before the end of a word. Ours contain no dash, so pip's --no-deps is kept.
@@ -99,7 +101,18 @@ def without_flags(message: str) -> str:
     return _COMMAND_OR_FLAG.sub(as_python, message)
 
 
+def dangling(path: Union[str, os.PathLike]) -> str:
+    """Return what a link to nothing links to, in words; '' for anything else."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return ""
+    target = os.path.realpath(path)
+    return "a loop of links" if os.path.islink(target) else f"links to {target}, which does not exist"
+
+
 def describe_os_error(error: OSError) -> str:
     """Return what the system refused, where, and what may be wrong, as the message of a MachineError."""
     where = f" at {error.filename}" if error.filename else ""
+    fault = dangling(error.filename) if isinstance(error, FileNotFoundError) and error.filename else ""
+    if fault:
+        return f"{error.filename}: {fault}; correct the link"
     return f"{error.strerror or error}{where}; check the free space, the permissions and the path"

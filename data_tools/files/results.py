@@ -23,7 +23,14 @@ from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Se
 import yaml
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, MOST_CONFIG_BYTES, published, read_regular
+from data_tools.files.atomic_files import (
+    ABOUT,
+    CONFIG_YAML,
+    MOST_CONFIG_BYTES,
+    naming,
+    published,
+    read_regular,
+)
 from data_tools.files.errors import InputError
 from data_tools.files.former_flags import FORMER_COMMANDS, renamed
 from data_tools.files.json_file import as_read, parse_json_object
@@ -138,6 +145,7 @@ class Results:
             drafts = {}
             if streams:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                stack.enter_context(naming(folder))
                 drafts = {final: folder / str(number) for number, final in enumerate(streams)}
             if files:
                 note, *there = stack.enter_context(published(self._record, *files))

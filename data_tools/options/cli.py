@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
+from io import TextIOWrapper
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, Callable, Optional, TypeVar, get_origin
@@ -177,7 +178,13 @@ def run_command(command: Callable[[Config], None], config_class: type[Config], a
 
 
 def exit_code_of(action: Callable[[], Optional[int]]) -> int:
-    """Run ``action``; report an error that a user can fix as one line, and return the exit code."""
+    """Run ``action``; report an error that a user can fix as one line, and return the exit code.
+
+    From now on the standard streams escape a character that their encoding, ASCII for example, does not have.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # not in a notebook
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = action() or 0
         sys.stdout.flush()
@@ -192,6 +199,8 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _reader_has_gone():
             return READER_GONE
+        if error.filename is None and _output_fails():
+            error.filename = "standard output"
         return _report(describe_os_error(error), MachineError.exit_code)
     except MemoryError:
         return _report("out of memory; process less at a time, or use more memory", MachineError.exit_code)
@@ -200,6 +209,16 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     except Stopped as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.exit_code
+
+
+def _output_fails() -> bool:
+    """Return whether standard output cannot be written, on a full disk for example; then discard the rest."""
+    try:
+        sys.stdout.flush()
+        return False
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
 
 
 def _reader_has_gone() -> bool:

@@ -1,5 +1,6 @@
 """What a user wrote: the words of a command line and the entries of a YAML file, not yet converted."""
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -75,6 +76,7 @@ def launch_file(path: str) -> tuple[list[Entry], list[Entry]]:
 
 def read_mapping(path: str, flag: str = "config") -> list[Entry]:
     """Return the entries of the YAML file that ``flag`` names. Raises InputError."""
+    path = os.path.expanduser(path)
     try:
         node = yaml.compose(read_regular(path, MOST_CONFIG_BYTES), Loader=yaml.SafeLoader)
     except FileRefusedError as error:
@@ -220,7 +222,7 @@ def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Giv
     hints, given = hints_of(config_class), {}
     for name in [name for name in split.flags if name in hints]:
         uses = split.flags[name]
-        if not uses[-1] and hints[name] is not bool:
+        if not uses[-1] and kind_of(hints[name])[:2] != (bool, ()):
             raise InputError(f"--{name} has no value; it takes {kind_in_words(hints[name])}")
         different = [texts for texts, _ in groupby(texts or ["true"] for texts in uses)]
         if len(different) > 1:

@@ -7,6 +7,7 @@ flags or a call from Python. `cli` turns such a class into a command line.
 import math
 import operator
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from string import ascii_uppercase
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
-from data_tools.files.errors import InputError, without_flags
+from data_tools.files.errors import InputError, dangling, without_flags
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
@@ -35,12 +36,16 @@ _LEFT_OUT = object()  # in place of a required value that was not given
 
 # Options that take a path, by their names or by the ends of these.
 _PLACES = {
-    "FOLDER": "report index",
-    "FILE": "config train_config calibrate_on tune_on file",
-    "PATH": "output input prefix model teacher reranker model_name_or_path embedding_model add_twins_to "
-    "domain_data checkpoint checkpoints first second",
+    "FOLDER": "report index outs",
+    "FILE": "config train_config calibrate_on tune_on file space wheel",
+    "PATH": "inputs vectors output input prefix model teacher reranker model_name_or_path embedding_model "
+    "add_twins_to domain_data checkpoint checkpoints first second",
 }
 _ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
+
+_NAMED_PATHS = ("models", "starts")  # NAME=PATH several times, or paths
+_HOME = re.compile(r"(?:^|(?<=[\s=:'\"]))~(?=/|$)")  # the home folder, where a path begins
+_WRITTEN = ("output", "report", "cache_dir", "log_dir", "robustness_file")  # begin names of what is written
 
 # {bound: (what violates it, what such a value is, how to fix it; empty: by the default, for example)}
 _BOUNDS = {
@@ -187,6 +192,8 @@ class Options:
         hints = hints_of(type(self))
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
+            if place_word(item.name) or item.name in _NAMED_PATHS:
+                value = _found_place(item, value)
             object.__setattr__(self, item.name, value)
             words = item.metadata["values"]
             if words > 1 and isinstance(value, list) and len(value) != words:
@@ -248,6 +255,25 @@ def missing_of(config_class: type[Options], left_out: Sequence[Field], as_flags:
 def _listed(names: Iterable[str]) -> str:
     *names, last = names
     return f"{', '.join(names)} and {last}" if names else last
+
+
+def _found_place(item: Field, value: Any) -> Any:
+    """Return a path with the home folder in place of a ~ at its beginning, as a shell writes it.
+
+    Raises InputError for a link to nothing, unless it is a place to write to.
+    """
+    if isinstance(value, list):
+        return [_found_place(item, one) for one in value]
+    if not isinstance(value, str):
+        return value
+    if item.name in _NAMED_PATHS:  # of each NAME=PATH
+        return _HOME.sub(lambda match: os.path.expanduser("~"), value)
+    place = os.path.expanduser(value) if _HOME.match(value) else value
+    if not item.name.startswith(_WRITTEN):
+        fault = dangling(place)
+        if fault:
+            raise InputError(f"{shown_name(item)} {place}: {fault}; correct the link, or give another path")
+    return place
 
 
 def _refuse_dash(item: Field, value: object) -> None:

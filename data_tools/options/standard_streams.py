@@ -16,6 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Callable, Dict, Sequence, TypeVar
 
+from data_tools.files.atomic_files import naming
 from data_tools.files.errors import ErniePairError, InputError
 from data_tools.files.json_file import begins_json_lines
 from data_tools.options.options import DASH, Options
@@ -104,7 +105,7 @@ def _keep_input(folder: Path, name: str, endings: Sequence[str]) -> Path:
     if sys.stdin.isatty():
         sys.stderr.write("reading standard input; end it with Ctrl-D on a line of its own\n")
     draft = folder / "stdin"
-    with draft.open("wb") as file:
+    with naming(draft), draft.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     with draft.open("rb") as file:
         is_json = begins_json_lines(file.read(1 << 16))

@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.files.atomic_files import FileRefusedError, read_regular
+from data_tools.files.atomic_files import FileRefusedError, naming, read_regular
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import JsonError, parse_json_object
 from data_tools.text.folder_tokenizer import AnyTokenizer
@@ -178,7 +178,8 @@ class NgramCounts:
             self._held = len(self._parts[0][0])
             if self._held > self.most // 2:  # merging no longer frees much
                 size = self._held
-                with tempfile.TemporaryFile() as file:  # without a name: it vanishes with the arrays
+                # Without a name: it vanishes with the arrays.
+                with naming(tempfile.gettempdir()), tempfile.TemporaryFile() as file:
                     for array in self._parts.pop():
                         file.write(np.ascontiguousarray(array, np.int64).data)
                     file.flush()

@@ -18,7 +18,7 @@ from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTupl
 
 import numpy as np
 
-from data_tools.files.errors import InputError, counted
+from data_tools.files.errors import InputError, counted, dangling
 from data_tools.files.installation import import_optional
 from data_tools.files.json_file import (
     JsonError,
@@ -221,7 +221,7 @@ def list_inputs(
     fitting = [f for f in found if f.name.endswith(tuple(endings)) and not f.name.endswith(left_out)]
     for item in fitting:
         if not item.is_file():
-            raise InputError(f"{item}: not a file (a broken link, or a pipe); remove it")
+            raise InputError(f"{item}: {dangling(item) or 'not a file (a pipe, for example)'}; remove it")
     inputs = each_once(item for item in fitting if item.resolve() not in outputs)
     if not inputs:
         raise InputError(f"{path}: no file ends with {' or '.join(endings)}; fix {named}")

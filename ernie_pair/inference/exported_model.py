@@ -16,6 +16,7 @@ Any of the models may be missing; ``int8`` exists together with its file, which 
 ``bf16``, in the same form, if export measured the Paddle model in it. ``threshold`` is
 null if the most probable class is predicted; it and ``symmetric`` came with format 2. ``target`` came with
 format 4: a model without classes has one label, score, and ``label_range``, null if any number is possible.
+``learned_nothing`` is there if the model is no better than without training: the reason.
 """
 
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class ExportedModel:
     symmetric: str = "none"  # one of SYMMETRIES
     target: str = CLASSIFICATION  # one of TARGETS
     label_range: Optional[Tuple[float, float]] = None  # for regression, if it is known
+    learned_nothing: str = ""  # why it is no better than without training, if it is not
 
     @property
     def has_classes(self) -> bool:
@@ -135,9 +137,11 @@ def read_exported(folder: Path) -> ExportedModel:
         "temperature": is_temperature(temperature),
         "threshold": threshold is None or (is_threshold(threshold) and len(labels) == 2),
         "symmetric": symmetric in SYMMETRIES,
+        "learned_nothing": isinstance(manifest.get("learned_nothing", ""), str),
     }
     wrong = ", ".join(key for key, sound in is_sound.items() if not sound)
     if wrong:
         raise CheckpointError(f"{path}: wrong or missing: {wrong}; {CURE}")
     decides = threshold, symmetric, target, None if limits is None else (limits[0], limits[1])
-    return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, *decides)
+    learned = manifest.get("learned_nothing", "")
+    return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, *decides, learned)

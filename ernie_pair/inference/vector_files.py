@@ -26,7 +26,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from data_tools.files.arrays import HEADER_BYTES, npy_header, sha256_of_file
-from data_tools.files.atomic_files import make_folder
+from data_tools.files.atomic_files import make_folder, naming
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
@@ -274,7 +274,8 @@ def part_folder(folder: Path, busy: str) -> Iterator[Path]:
     with locked(folder / LOCK, seconds=0, refusal=busy):
         is_done = False
         try:
-            yield folder
+            with naming(folder):
+                yield folder
             is_done = True
         finally:
             pieces = folder / PIECES

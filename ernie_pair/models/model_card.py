@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
-from data_tools.files.atomic_folder import README
+from data_tools.files.atomic_files import read_regular
+from data_tools.files.atomic_folder import LARGEST_NOTE, MADE, README
+from data_tools.files.json_file import parse_json_object
 from ernie_pair.checkpoint.manifest import installed_versions
 
 FENCE = "```"
+LEARNED_NOTHING = "learned_nothing"  # the key of the reason, in the record of a model's folder
 
 
 class DataFile(NamedTuple):
@@ -77,6 +80,16 @@ def write_card(folder: Path, card: ModelCard) -> None:
     """Write README.md into a folder that is being made. Raises FileExistsError if there is one."""
     with open(folder / README, "x", encoding="utf-8", errors="backslashreplace") as file:
         file.write(card.text())
+
+
+def learned_nothing_in(folder: Path) -> str:
+    """Return why the model in ``folder`` is no better than without training, as it recorded; '' otherwise."""
+    try:
+        note = parse_json_object(read_regular(folder / MADE, LARGEST_NOTE))
+    except (OSError, ValueError):  # of another program, or copied without its record
+        return ""
+    reason = note.get(LEARNED_NOTHING, "")
+    return reason if isinstance(reason, str) else ""
 
 
 def changed_flags(flags: Mapping[str, object], defaults: Mapping[str, object]) -> Dict[str, object]:

@@ -19,7 +19,7 @@ import yaml
 
 from data_tools.files.atomic_files import read_regular
 from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.errors import CheckpointError, InputError, dangling
 from data_tools.files.json_file import read_json_object, shown, write_json
 from data_tools.text.folder_tokenizer import (
     FAST_TOKENIZER,
@@ -70,7 +70,7 @@ from ernie_pair.models.spec import (
     tokenizer_json,
 )
 from ernie_pair.weights.parameter_names import ORDER_HEAD, TOKEN_HEAD
-from ernie_pair.weights.weight_files import Arrays, read_weights
+from ernie_pair.weights.weight_files import Arrays, read_weights, unwrapped
 
 NO_LENGTH = int(1e30)  # what transformers writes where a tokenizer has no longest text
 CURE = "copy the model's folder again"
@@ -225,7 +225,7 @@ class ModelSource:
         assert self.weights is not None  # a model that is not from scratch has some
         if self.is_hugging_face:
             return read_their_weights(self.weights, self.spec.family)
-        return read_weights(self.weights)
+        return unwrapped(read_weights(self.weights), str(self.weights))
 
 
 def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[bool] = None) -> ModelSource:
@@ -284,11 +284,13 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         refuse_unsupported(config)
     missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
     if config is None or missing:
+        _refuse_dangling(folder)
         cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {FAST_TOKENIZER}"
         cure += ", and ernie-pair new-model creates one" if from_scratch and config is None else ""
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
+        _refuse_dangling(folder)
         if any((folder / name).is_file() for name in OF_EXPORTED):
             raise InputError(
                 f"{folder} holds an exported model, which has no weights to load; give the trained one that "
@@ -315,6 +317,13 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
     if is_own and is_theirs:
         refuse_other_cutting(folder, spec.lower_case)
     return ModelSource(str(folder), spec, vocab_file, weights, is_theirs)
+
+
+def _refuse_dangling(folder: Path) -> None:
+    """Raise InputError where a file of ``folder`` is a link to nothing, as in a cache that was cleared."""
+    for path in sorted(folder.iterdir()):
+        if dangling(path):
+            raise InputError(f"{path}: {dangling(path)}; download or copy the model again")
 
 
 def open_layer_folder(given: Path, class_name: str) -> ModelSource:

@@ -215,6 +215,8 @@ def _serve(
     if predictor.exported.has_classes:
         is_saved = config.threshold is None
         logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
+    if predictor.exported.learned_nothing:
+        logger.warning("%s: %s", config.model_path, predictor.exported.learned_nothing)
     logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)
     logger.info("try it: %s", curl_line(address))
     server.run(sockets=[listener])

@@ -11,6 +11,7 @@ from typing import Callable, Optional
 from data_tools.files.atomic_folder import clear_leftovers, remove_made
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import PREFIX, folders_of_run, point_best, publish_of_run, ranked_models
+from ernie_pair.models.model_card import LEARNED_NOTHING, learned_nothing_in
 from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
 from ernie_pair.runtime.processes.world import World
 
@@ -20,7 +21,8 @@ logger = logging.getLogger(__name__)
 class BestModel:
     """The best model of a run: one that beats those before it is published; of equal ones the first stays.
 
-    ``write`` fills a folder; the ``keep`` best stay. Called by every rank of ``world``; rank 0 writes, and
+    ``write`` fills a folder; the ``keep`` best stay. ``baseline``: what ``metric`` is without any learning,
+    None: it is not known. Called by every rank of ``world``; rank 0 writes, and
     all wait, or raise the same error; see ``gather_results``.
     """
 
@@ -33,10 +35,12 @@ class BestModel:
         metric: str = "accuracy",
         lower_is_better: bool = False,
         keep: int = 1,
+        baseline: Optional[float] = None,
     ):
         self.output_dir, self.write, self.metric = Path(output_dir), write, metric
         self.world, self.all_reduce = world, all_reduce
-        self.lower_is_better, self.keep = lower_is_better, keep
+        self.lower_is_better, self.keep, self.baseline = lower_is_better, keep, baseline
+        self.learned_nothing = ""  # why the model that is published is no better than without training
 
     def judge(self, state: TrainState, metrics: dict[str, float]) -> bool:
         """Publish the model if this evaluation is the best so far, and return whether it is.
@@ -47,6 +51,7 @@ class BestModel:
         if best is not None and not (value < best if self.lower_is_better else value > best):
             return False
         state.best_metric, state.best_step = value, state.step
+        self.learned_nothing = self._why_nothing(value, state.step)
         gather_results(
             self.all_reduce, self.world, lambda: self._publish(value) if self.world.is_first else None
         )
@@ -67,20 +72,32 @@ class BestModel:
         """Return the best metric so far, and where its model lies: "accuracy 0.8962: OUT/best-..."."""
         return f"{self.metric} {state.best_metric:.4f}: {self.folder()}"
 
-    def warn_of_the_start(self, state: TrainState) -> None:
-        """Warn where no evaluation was better than that of step 0."""
-        if state.best_step == 0 < state.step and self.world.is_first:
-            logger.warning(
-                "the best %s, %.4f, is that of step 0: training did not improve on the initial model, "
-                "kept in %s",
-                self.metric,
-                state.best_metric,
-                self.folder(),
+    def warn_of_nothing(self, state: TrainState) -> None:
+        """Warn where the best model is no better than that of step 0, or than the baseline."""
+        folder = self.folder() if self.world.is_first else None
+        if folder is None or state.best_metric is None or not state.step:
+            return
+        reason = learned_nothing_in(folder) or self._why_nothing(state.best_metric, state.best_step)
+        if reason:
+            logger.warning("%s; it is kept in %s", reason, folder)
+
+    def _why_nothing(self, value: float, step: Optional[int]) -> str:
+        if step == 0:
+            return (
+                f"the best {self.metric}, {value:.4f}, is that of step 0: training did not improve on the "
+                "initial model"
             )
+        if self.baseline is None or value > self.baseline:
+            return ""
+        return (
+            f"the best {self.metric}, {value:.4f}, is not above the {self.baseline:.4f} of counting shared "
+            "characters: the model has learned nothing that these do not show"
+        )
 
     def _publish(self, value: float) -> None:
         clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
         about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}
+        about.update({LEARNED_NOTHING: self.learned_nothing} if self.learned_nothing else {})
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         folder = publish_of_run(named, self.write, about)
         point_best(folder)

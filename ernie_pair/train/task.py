@@ -7,7 +7,7 @@ A `Task` says what is its own: the model, the data, the loss, the evaluation, ho
 import logging
 import math
 from abc import ABC, abstractmethod
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
@@ -108,6 +108,10 @@ class Task(ABC):
 
     def describe(self) -> None:
         """Log what is to be known about the models of this run."""
+        return None
+
+    def baseline(self) -> Optional[float]:
+        """Return the best_metric that needs no learning, greater is better, for rank 0; None: not known."""
         return None
 
     def known_by(self) -> Fingerprint:
@@ -311,6 +315,7 @@ class RunHooks(Hooks):
             metric=config.best_metric,
             lower_is_better=lower,
             keep=config.keep_best,
+            baseline=self.task.baseline(),
         )
         self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and metrics of the last evaluation
@@ -390,7 +395,10 @@ class RunHooks(Hooks):
 
     def _write_best(self, draft: Path) -> None:
         self.task.save(draft)
-        write_card(draft, self.task.card(self.run.kernels.describe(with_notes=False), *self.judged))
+        card = self.task.card(self.run.kernels.describe(with_notes=False), *self.judged)
+        if self.best.learned_nothing:
+            card = replace(card, facts={**card.facts, "caution": self.best.learned_nothing})
+        write_card(draft, card)
 
     def on_save(self, state: TrainState, folder: Path) -> None:
         """Call ``on_save`` of the user's callbacks."""
@@ -409,5 +417,5 @@ class RunHooks(Hooks):
             self.lines.tell("stop", state, why)
         if state.best_metric is not None:
             self.lines.tell_end(state, f"best {self.best.describe(state)}")
-            self.best.warn_of_the_start(state)
+            self.best.warn_of_nothing(state)
         self.call("on_train_end", state)

@@ -50,6 +50,7 @@ SAFETENSORS_TYPES = {
 }  # fmt: skip
 NAMES_OF_TYPES = {np.dtype(kind): name for name, kind in SAFETENSORS_TYPES.items() if name != "BF16"}
 ALIGNMENT = 8
+WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
 WIDE = np.dtype(np.float32)
 # What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
 _STATE = re.compile(
@@ -302,6 +303,18 @@ def _read_pickle(path: Path) -> Arrays:
         ) from None
     except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(f"{path} is damaged ({error.__class__.__name__}); copy it again") from None
+
+
+def unwrapped(arrays: Arrays, where: str) -> Arrays:
+    """Return {name: array} of a model that was saved inside another, DataParallel for example, as its own.
+
+    What the outer one, of ``WRAPPERS``, puts before all names is left out, and said in a line.
+    """
+    for wrapper in WRAPPERS:
+        if arrays and all(name.startswith(wrapper) for name in arrays):
+            logger.info("%s: all names begin with %s, which a wrapper added: it is left out", where, wrapper)
+            arrays = {name[len(wrapper) :]: array for name, array in arrays.items()}
+    return arrays
 
 
 def is_state(name: str) -> bool:

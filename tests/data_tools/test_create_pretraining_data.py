@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 import zstandard
 from bad_json_lines import BAD
 from places import ROOT
-from tiny_corpus import TOKENS, command, documents, leftovers, lines_of, make
+from tiny_corpus import TOKENS, command, documents, hashes, leftovers, lines_of, make
 
+from data_tools.corpus.create_flags import OF_LANGUAGE
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, rules_of
@@ -44,6 +46,55 @@ TEXTS = [  # flags, a text, its sentences
 def test_a_text_is_split_into_sentences_and_words(tmp_path, vocab_file, flags, text, sentences):
     pytest.importorskip(flags.get("cn_seg_func", "rjieba"))
     assert make(tmp_path, lines_of(text, "学"), **flags) == [sentences, ["学"]]
+
+
+CHOSEN = [  # a text, what follows from it, its sentences
+    ("我爱天安门。OK学习\n爱", (True, True, True), ["我 爱 天 ##安 ##门 。", "ok 学 ##习", "爱"]),
+    (
+        "ok? Hello world. Hello ok 我。爱",
+        (False, True, False),
+        ["ok ?", "hello world .", "hello ok 我 。", "爱"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "chosen", "sentences"), CHOSEN, ids=["Chinese", "English"])
+def test_without_flags_the_text_decides_how_it_is_split(
+    tmp_path, vocab_file, text, chosen, sentences, capsys
+):
+    pytest.importorskip("rjieba")
+    content, unset = lines_of(text, "我爱" if chosen[0] else "ok"), dict.fromkeys(OF_LANGUAGE)
+    assert make(tmp_path, content, **unset)[0] == sentences
+    line, *_ = capsys.readouterr().err.splitlines()
+    flags = dict(zip(OF_LANGUAGE, chosen))
+    said = " ".join(f"--{name} {str(value).lower()}" for name, value in flags.items())
+    assert re.fullmatch(rf".*in.jsonl: \d+% of the words .* so {said}; give these flags .*", line), line
+    before = hashes(tmp_path)
+    arguments = Corpus(tmp_path / "out").manifest["arguments"]
+    assert {name: arguments[name] for name in OF_LANGUAGE} == flags
+    # One that an earlier version made with these flags is the same, and is not made again.
+    make(tmp_path, content, **unset)
+    make(tmp_path, content, **flags)
+    assert capsys.readouterr().err.count("nothing to do") == 2 and hashes(tmp_path) == before
+    make(tmp_path, content, overwrite=True, **flags)
+    assert "words looked at" not in capsys.readouterr().err and hashes(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", OF_LANGUAGE[:2])
+@pytest.mark.parametrize("value", [True, False])
+def test_one_flag_of_the_language_leaves_the_others_false(tmp_path, vocab_file, name, value, capsys):
+    make(tmp_path, lines_of("我爱北京。天安门", "学"), **{**dict.fromkeys(OF_LANGUAGE), name: value})
+    arguments = Corpus(tmp_path / "out").manifest["arguments"]
+    assert {key: arguments[key] for key in OF_LANGUAGE} == {**dict.fromkeys(OF_LANGUAGE, False), name: value}
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_words_are_marked_only_where_the_vocabulary_can_mark_them(tmp_path, vocab_file, capsys):
+    plain = write(tmp_path / "plain.txt", "\n".join(t for t in TOKENS if t[:2] != "##").encode())
+    unset = dict.fromkeys(OF_LANGUAGE)
+    assert make(tmp_path, lines_of("我爱。北京"), vocab_file=str(plain), **unset)
+    said = capsys.readouterr().err
+    assert "--cn_whole_word_segment false (" in said and "plain.txt has no '##' twins" in said
 
 
 def test_rejected_lines_of_a_corpus_are_not_read_as_input(tmp_path, vocab_file):

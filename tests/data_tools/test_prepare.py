@@ -22,7 +22,15 @@ from data_tools.prepare import PrepareConfig, SharedMaker, prepare
 
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards
 ENDED = {"out.manifest.json", "out_ids.npy", "out_idx.npz"}
-WORDS = ["--input_path", "in.jsonl", "--output_prefix", "out", "--vocab_file", "model/vocab.txt"]
+WORDS = [
+    "--chinese=false",
+    "--input_path",
+    "in.jsonl",
+    "--output_prefix",
+    "out",
+    "--vocab_file",
+    "model/vocab.txt",
+]
 QUIET = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 # Only looked up, not imported: the tool must import it in its own way.
 HAS_RAY, WITHOUT_RAY = find_spec("ray") is not None, "ray is not installed"
@@ -108,7 +116,8 @@ def cluster(tmp_path_factory):
 
 def make(content, **flags):
     Path("in.jsonl").write_bytes(content)
-    settings = {"input_path": "in.jsonl", "output_prefix": "out", "vocab_file": "model/vocab.txt", **flags}
+    places = {"input_path": "in.jsonl", "output_prefix": "out", "vocab_file": "model/vocab.txt"}
+    settings = {**places, "chinese": False, **flags}
     return exit_code_of(lambda: prepare(PrepareConfig(workers=2, **settings)))
 
 

@@ -1,7 +1,10 @@
 """Help and flag errors come without heavy libraries; warnings that nobody can act on are hidden."""
 
+import re
+
 import pytest
 from children import python
+from places import ROOT
 
 from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
 from ernie_pair.runtime.paddle_version import paddle_version
@@ -52,6 +55,56 @@ def test_wrong_flags_load_no_heavy_library():
     lines += ["predict --model_path x --input_file x --output_file x --batch_size 0"]
     for line, code, heavy, _ in run(*lines):
         assert (code, heavy) == ("2", "light"), line
+
+
+# The beginning of a program in an environment of `pip install ernie-pair` alone, without any extra: what the
+# base does not require is neither found nor installed.
+WITHOUT_EXTRAS = """
+import importlib.metadata as metadata, re, sys
+from importlib.machinery import PathFinder
+
+def name_of(requirement):
+    return re.match("[A-Za-z0-9._-]+", requirement)[0].replace("_", "-").replace(".", "-").lower()
+
+waiting, base = list(BASE), set()
+while waiting:
+    name = waiting.pop()
+    if name not in base and (base.add(name) or True):
+        try:
+            required = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:  # for another system
+            continue
+        waiting += [name_of(each) for each in required if "extra ==" not in each]
+modules = metadata.packages_distributions()
+absent = {module for module, owners in modules.items() if not base & set(map(name_of, owners))}
+absent -= {"ernie_pair", "data_tools"}
+
+class BaseAlone:
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [BaseAlone() if finder is PathFinder else finder for finder in sys.meta_path]
+find = metadata.Distribution.from_name.__func__
+
+def from_name(cls, name):
+    if name_of(name) in base:
+        return find(cls, name)
+    raise metadata.PackageNotFoundError(name)
+
+metadata.Distribution.from_name = classmethod(from_name)
+"""
+
+
+def test_every_help_works_without_any_extra():
+    with open(ROOT / "pyproject.toml", encoding="utf-8") as file:
+        listed = re.search(r"^dependencies = \[(.*?)^\]", file.read(), re.S | re.M)[1]
+    base = re.findall(r'"([A-Za-z0-9-]+)', listed)
+    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
+    program = f"BASE = {base}\nHEAVY = ()\n{WITHOUT_EXTRAS}{RUN}assert 'paddle' in absent"
+    done = python("-c", program, "\n".join(["--help", "--version", *helps]))
+    assert done.returncode == 0, done.stderr
+    codes = dict(line.split("|")[:2] for line in done.stdout.splitlines())
+    assert codes == dict.fromkeys(["--help", "--version", *helps], "0")
 
 
 def test_help_in_a_fresh_process_loads_no_heavy_library():

@@ -14,8 +14,10 @@ import pytest
 from forked import in_child
 from launched import PATH
 
-from data_tools.files.errors import MachineError
+from data_tools.files.atomic_files import naming
+from data_tools.files.errors import MachineError, describe_os_error
 from data_tools.options.cli import exit_code_of
+from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.world import World
@@ -64,6 +66,61 @@ def test_a_failed_disk_write_keeps_the_previous_checkpoint(tmp_path, kind):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+COMMANDS = {
+    "make-sample": "--output_dir {out} --documents 40 --pairs 90",
+    "prepare": "--input_path {text} --output_prefix {out}/c --vocab_file {vocab}",
+    "build vocab": "--input_path {text} --output_file {out}/vocab.txt --vocab_size 500",
+    "pairs-to-text": "--train_file {pairs} --output_file {out}/text.txt",
+    "audit pairs": "--train_file {pairs} --output_dir {out}",
+    "mine": "--train_file {pairs} --output_file {out}/new.tsv",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_full_disk_is_reported_with_its_path(tmp_path, command, capfd):
+    rows = [f"问题{number}怎么办\t如何处理问题{number}\t1\n" for number in range(400)]
+    text, pairs, vocab = (tmp_path / name for name in ("in.txt", "in.tsv", "vocab.txt"))
+    text.write_text("".join(row.replace("\t", "\n") for row in rows), encoding="utf-8")
+    pairs.write_text("".join(rows), encoding="utf-8")
+    tokens = "[PAD] [CLS] [SEP] [MASK] [UNK] 问 题 怎 么 办 如 何 处 理 0 1 2 3 4 5 6 7 8 9".split()
+    vocab.write_text("\n".join([*tokens, *map("##{}".format, range(10))]) + "\n", encoding="utf-8")
+    words = COMMANDS[command].format(text=text, pairs=pairs, vocab=vocab, out=tmp_path / "out")
+    code = in_child(
+        lambda: exit_code_of(lambda: _run([*command.split(), *words.split()])),
+        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)),
+    )
+    said = capfd.readouterr().err
+    assert code == 5 and f"File too large at {tmp_path}/out" in said, said
+
+
+def test_a_full_standard_output_is_named():
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ernie_pair", "--help"],
+            env={**buffered, "PYTHONPATH": PATH},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 5
+    assert done.stderr.startswith("error: No space left on device at standard output; check the free space")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_error_of_writing_names_the_file_that_was_written(tmp_path):
+    with pytest.raises(OSError) as short, naming(tmp_path / "a"):
+        raise OSError("1000 requested and 384 written")  # as numpy says it
+    assert describe_os_error(short.value).startswith("not written whole (")
+    assert f"at {tmp_path}/a; check the free space" in describe_os_error(short.value)
+    with pytest.raises(OSError) as copied, naming("b"):
+        raise OSError(28, "No space left on device", "read", None, "written")
+    assert copied.value.filename == "written"
+    with pytest.raises(FileNotFoundError) as missing, naming("b"):
+        raise FileNotFoundError(2, "No such file or directory")
+    assert missing.value.filename is None
 
 
 LARGE = {"a": b"a" * 300_000, "b": b"b" * 200_000}

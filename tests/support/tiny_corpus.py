@@ -33,7 +33,8 @@ def make(folder, content, name="in.jsonl", run_map=None, **flags):
     source = folder / name
     source.write_bytes(content)
     vocabulary = {} if "model_name" in flags else {"vocab_file": str(folder / "model" / "vocab.txt")}
-    settings = {"input_path": str(source), "output_prefix": str(folder / "out"), **vocabulary, **flags}
+    places = {"input_path": str(source), "output_prefix": str(folder / "out"), **vocabulary}
+    settings = {**places, "chinese": False, **flags}  # whose flags do not follow from the text
     create_pretraining_data(CreateConfig(**settings), **({"run_map": run_map} if run_map else {}))
     return documents(settings["output_prefix"])
 
@@ -67,7 +68,7 @@ def leftovers(folder):
 def command(*flags, input_path="in.jsonl", output_prefix="out"):
     """The tool's command line, to be run in the folder that ``write_vocab`` was given."""
     words = ["--input_path", input_path, "--output_prefix", output_prefix, "--vocab_file", "model/vocab.txt"]
-    return [sys.executable, "-m", "data_tools.create_pretraining_data", *words, *flags]
+    return [sys.executable, "-m", "data_tools.create_pretraining_data", "--chinese=false", *words, *flags]
 
 
 def start(folder, *flags, environment=(), **settings):

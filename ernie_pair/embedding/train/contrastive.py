@@ -87,6 +87,11 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     left, right = np.divmod(keys, len(places))
     is_wrong = np.isin(keys, texts.match_keys) | (left == right)
     left, right = left[~is_wrong], right[~is_wrong]
+    if not len(left) and 1 in (len(np.unique(anchors)), len(np.unique(positives))):
+        raise InputError(
+            f"{where}: all {len(anchors)} pairs of label 1 share a text, so that every text is a match and "
+            "none a negative; add pairs of other texts, or rows of label 0"
+        )
     firsts, begins = np.unique(left, return_index=True)
     of_anchors = {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
     return replace(texts, negatives=of_anchors)
@@ -125,6 +130,11 @@ class StepTexts(NamedTuple):
     num_pairs: int
     numbers: np.ndarray
     is_hidden: np.ndarray
+
+    @property
+    def has_negatives(self) -> bool:
+        """Return whether an anchor is compared with more than its own positive: else nothing is learned."""
+        return int((~self.is_hidden).sum()) > self.num_pairs
 
 
 class ContrastiveBatch(NamedTuple):

@@ -19,6 +19,7 @@ import paddle
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.fingerprint import Fingerprint
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.embedding.embed_config import AUTO
 from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.retrieval import BEST, measure_retrieval
@@ -86,6 +87,7 @@ class EmbeddingJob(TaskJob):
         operations = StepOperations(config, model, first_token=model.pooling == "cls")
         super().__init__(config, model, total_steps, process_group, operations=operations, **more)
         self.dev, self.settings = dev, settings
+        self.num_steps = self.num_without_negatives = 0  # of this start
 
     def loss_of(self, batch) -> LossParts:
         """Raise NotImplementedError: a step has one loss, of the vectors of all its micro-batches."""
@@ -93,6 +95,8 @@ class EmbeddingJob(TaskJob):
 
     def run_micro_batches(self, batches: list[ContrastiveBatch], number: int) -> tuple[list[Pass], float]:
         """Run forward and backward over the micro-batches; the loss of all ranks is that of each."""
+        self.num_steps += 1
+        self.num_without_negatives += not batches[0].step.has_negatives
         numbers = self._run(batches, number)
         counts = np.sum([self.work_of(batch) for batch in batches], axis=0)
         is_first = float(self.process_group.rank == 0)
@@ -204,6 +208,7 @@ class EmbeddingTask(Task):
         metric = BEST if config.best_metric == AUTO else config.best_metric
         super().__init__(replace(config, best_metric=metric))
         self._name_or_path, self._datasets = name_or_path, datasets
+        self._has_warned = False  # of steps without negatives
 
     def open_model(self) -> None:
         """Open the model, and take its pooling and length where no flag says them.
@@ -246,6 +251,26 @@ class EmbeddingTask(Task):
             vocab_file=self.source.vocab_file,
             beginning=self.beginning,
         )
+
+    def on_log(self, line: dict[str, float]) -> None:
+        """Warn, where nothing is evaluated, as `on_evaluate` does."""
+        if self.config.evaluation_strategy == "no":
+            self._warn_of_no_negatives()
+
+    def on_evaluate(self, state: TrainState) -> None:
+        """Warn where steps had no negatives: at the first evaluation behind one, and once."""
+        self._warn_of_no_negatives()
+
+    def _warn_of_no_negatives(self) -> None:
+        job = self.job
+        if job.num_without_negatives and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%d of %d steps held no negative, and taught nothing: all of their texts belong together, or "
+                "are the same; give more different pairs, a larger --batch_size, or --negatives_file",
+                job.num_without_negatives,
+                job.num_steps,
+            )
 
     def known_by(self) -> Fingerprint:
         """Return the lengths of the vectors, and the modules and prompts of the model, if it has any."""

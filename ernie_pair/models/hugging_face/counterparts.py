@@ -27,7 +27,6 @@ _ATTENTION = [f"attention.{part}" for part in _QKV]
 _IN_ALBERT = "encoder.albert_layer_groups.#.albert_layers.#."
 WORDS = "embeddings.word_embeddings.weight"
 TABLES = ("_embeddings", "decoder")  # how the modules end whose weights are tables, not to be transposed
-WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
 OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}  # of norms, in files of TensorFlow's time
 # Tables of positions that every model computes, which older versions wrote down.
 COMPUTED = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -228,9 +227,6 @@ def from_their_names(found: Arrays, family: str) -> Arrays:
     """
     peer = COUNTERPARTS[family]
     modules = {theirs: ours for ours, theirs in {**peer.modules, **peer.heads}.items()}
-    for wrapper in WRAPPERS:
-        if all(name.startswith(wrapper) for name in found):
-            found = {name[len(wrapper) :]: array for name, array in found.items()}
     # What the names inside the encoder begin with: 'bert.', or '' of an encoder on its own.
     prefix = next((name[: -len(WORDS)] for name in found if name.endswith(WORDS)), "")
     renamed: Arrays = {}

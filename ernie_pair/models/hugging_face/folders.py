@@ -50,7 +50,14 @@ from ernie_pair.models.hugging_face.counterparts import (
     to_their_names,
     unsupported_type,
 )
-from ernie_pair.weights.weight_files import Arrays, PlainUnpickler, as_float32, read_weights, write_for_torch
+from ernie_pair.weights.weight_files import (
+    Arrays,
+    PlainUnpickler,
+    as_float32,
+    read_weights,
+    unwrapped,
+    write_for_torch,
+)
 
 UNUSED = "[unused of "  # begins the name of an id whose token stands twice
 SURROGATES = slice(0xD800, 0xE000)  # no text of `tokenizers` holds one
@@ -319,7 +326,7 @@ def read_their_weights(path: Path, family: str) -> Arrays:
         raise CheckpointError(
             f"{path}: {missing[0]} is not in {shards[missing[0]].name}; copy the model again"
         )
-    return from_their_names(found, family)
+    return from_their_names(unwrapped(found, str(path)), family)
 
 
 def _shards_of(index: Path) -> Dict[str, Path]:

@@ -27,7 +27,7 @@ from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import LAYER_CLASS, SIZES, ModelSpec
 from ernie_pair.models.temperature import CALIBRATION
 from ernie_pair.weights.parameter_names import match_parameters
-from ernie_pair.weights.weight_files import first_not_finite
+from ernie_pair.weights.weight_files import first_not_finite, read_weights
 
 IDS, TYPES = "input_ids", "token_type_ids"
 BY_NAME, BY_PLACE, IDS_ALONE = "by name", "by place", "ids alone"  # how a layer takes its inputs
@@ -210,7 +210,8 @@ def load_plain_weights(model: PlainModel, source: ModelSource) -> None:
     finite.
     """
     assert source.weights is not None  # `open_layer_folder` refuses a folder without
-    found, where = source.read_weights(), str(source.weights)
+    # A layer of the user's own may hold all of itself in a part called module: its names are kept.
+    found, where = read_weights(source.weights), str(source.weights)
     chosen = match_parameters(model.saved_tensors(), found, where)
     wrong = first_not_finite(found)
     if wrong is not None:

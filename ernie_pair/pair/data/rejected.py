@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Optional, Sequence
 
-from data_tools.files.atomic_files import keeps, make_folder, published
+from data_tools.files.atomic_files import keeps, make_folder, naming, published
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import parse_json_object
 from data_tools.files.results import followed, is_stream
@@ -96,7 +96,7 @@ class StreamedRejects(Rejects):
             if not self.count:
                 _refuse_foreign(self.path)
             make_folder(self.path.parent)
-            with open(self.path, "a" if self.count else "w", encoding="utf-8") as file:
+            with naming(self.path), open(self.path, "a" if self.count else "w", encoding="utf-8") as file:
                 file.write(_json_line(self.name, row))
         self.count += 1
 

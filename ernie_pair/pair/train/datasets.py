@@ -4,7 +4,7 @@ import logging
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.targets.metrics import class_weights_of, refuse_unmeasurable, training_groups
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.baseline import measure_shared_characters
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class PairData(NamedTuple):
     class_weights: Optional[np.ndarray] = None  # float32 [C]; see `PairLoss`
     files: Sequence[DataFile] = ()  # for the model card
     train: Optional[EncodedPairs] = None  # those that ``updates`` takes; None for a stream
+    baseline: Mapping[str, float] = {}  # the metrics of counting the characters that the dev pairs share
 
 
 def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
@@ -98,6 +100,8 @@ def open_pairs(
         data.dev.orders = encode_texts(*texts, None, tokenizer, config.max_seq_len)
     for rows in filter(None, (data.train, data.dev, data.dev.orders)):
         rows.collator = collator
+    if world.is_first and not isinstance(sources["dev"], TokenizedPairs):
+        data = data._replace(baseline=measure_shared_characters(sources["dev"].read(), source.spec.labels))
     if data.dev.groups is not None:
         logger.info(
             "a batch has --batch_size queries with all of their candidates, at most %d per query",

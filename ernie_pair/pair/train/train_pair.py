@@ -402,6 +402,16 @@ class PairTask(Task):
             logger.info("the forward pass is one program (--to_static)")
         return job
 
+    def baseline(self) -> Optional[float]:
+        """Return the best_metric of counting shared characters on the dev pairs; None where it says nothing.
+
+        So it is where the user measures, and for a metric whose lower values are better.
+        """
+        found = self.data.baseline.get(self.config.best_metric)
+        is_own = self.own.evaluate is not None or self.own.compute_metrics is not None
+        is_of_use = found is not None and np.isfinite(found) and not (is_own or self.lower_is_better)
+        return found if is_of_use else None
+
     def idle_options(self) -> Sequence[str]:
         """Return the options of what this run does not do."""
         config = self.config

@@ -32,6 +32,7 @@ from ernie_pair.pair.targets.metrics import (
     measure_scores,
     refuse_nothing_to_rank,
 )
+from ernie_pair.score.evaluation.baseline import overlap
 from ernie_pair.score.evaluation.calibration import (
     BINS,
     Bin,
@@ -49,8 +50,6 @@ from ernie_pair.score.evaluation.calibration import (
 )
 from ernie_pair.score.evaluation.robustness_table import Bearing, robustness_table
 
-# A word of Latin letters or digits is one unit, any other letter (a Chinese character) is one by itself.
-UNIT = re.compile(r"[a-z0-9]+|\w")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 OVERLAPS = (0.25, 0.5, 0.75, 1.0)
 
@@ -116,16 +115,6 @@ def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> 
 def _plain(text: str) -> str:
     """Return the text in lower case, with full-width letters and digits as the others (NFKC)."""
     return unicodedata.normalize("NFKC", text).lower()
-
-
-def overlap(a: str, b: str) -> float:
-    """Return the share of the units (UNIT) of both texts that stands in both (Jaccard), in [0, 1].
-
-    Two texts without units share all: 1.0.
-    """
-    units = [set(UNIT.findall(text)) for text in (a, b)]
-    either = units[0] | units[1]
-    return len(units[0] & units[1]) / len(either) if either else 1.0
 
 
 class CountedRows:

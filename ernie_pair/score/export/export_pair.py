@@ -25,7 +25,7 @@ from ernie_pair.inference.exported_model import (
 from ernie_pair.inference.scores import chosen_calibration
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.model_card import ModelCard, write_card
+from ernie_pair.models.model_card import ModelCard, learned_nothing_in, write_card
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.source import copy_tokenizer, model_folder_of
@@ -102,6 +102,7 @@ def card_of_exported(
         facts.update({"tokens per pair": tokens, "pairs scored": scored})
         title = f"A model of the family {family} that scores sentence pairs, exported"
         python, commands = PYTHON_OF_SCORES, COMMANDS.replace(" --scores true", "")
+    facts.update({"caution": exported.learned_nothing} if exported.learned_nothing else {})
     facts["largest difference"] = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
     return ModelCard(title=title, facts=facts, commands=commands, python=python)
 
@@ -111,7 +112,8 @@ class Source:
     """A trained model, how it decides, and what int8 and bf16 are judged on, None without them.
 
     ``name``: what the model card calls it; ``facts``: what export.json says of it besides; ``report``: writes
-    a report into the folder that it is given, None: there is none.
+    a report into the folder that it is given, None: there is none. ``learned_nothing``: see
+    `learned_nothing_in`.
     """
 
     model: Any  # a PairClassifier, one of several (see `EnsembleClassifier`), or a PlainModel
@@ -123,6 +125,7 @@ class Source:
     name: str
     facts: Dict[str, Any] = field(default_factory=dict)
     report: Optional[Callable[[Path], None]] = None
+    learned_nothing: str = ""
 
 
 def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
@@ -194,7 +197,9 @@ def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
     judging = judging_of(config, model.spec.labels, tokenizer, max_seq_len)
-    return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging, folder.name)
+    learned_nothing = learned_nothing_in(folder)
+    places = model, vocab_file, tokenizer, max_seq_len, calibration, judging, folder.name
+    return Source(*places, learned_nothing=learned_nothing)
 
 
 def judging_of(
@@ -210,7 +215,7 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     _write_models(draft, config, source)
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     labels, how = source.model.spec.labels, source.calibration
-    decides = how.threshold, how.symmetric, labels.target, labels.label_range
+    decides = how.threshold, how.symmetric, labels.target, labels.label_range, source.learned_nothing
     exported = ExportedModel(draft, labels.names, source.max_seq_len, how.temperature, files, *decides)
     threads, differences = cpu_threads(), {}
     message = "largest difference of %-6s from the trained model %.3g, in %d batches"
@@ -262,5 +267,5 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
 
 
 def _write_manifest(exported: ExportedModel, facts: Dict[str, object]) -> None:
-    own = {name: value for name, value in asdict(exported).items() if name != "folder"}
+    own = {name: value for name, value in asdict(exported).items() if name != "folder" and value != ""}
     write_json(exported.folder / EXPORT_MANIFEST, {"format": EXPORT_FORMAT, **own, **facts})

@@ -14,8 +14,8 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.score.evaluation.baseline import metrics_of_thresholds, shares_of
 from ernie_pair.score.evaluation.calibration import calibration_error, confidences_and_hits, equal_mass_bins
-from ernie_pair.score.evaluation.evaluation import overlap
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.comparison_report import compare
 
@@ -234,16 +234,13 @@ def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[
     """
     from sklearn.metrics import roc_auc_score
 
-    def shares_of(path: Path):
-        pairs = read_pairs(path)
-        return np.array([overlap(a, b) for a, b in zip(pairs.left, pairs.right)]), pairs.known_labels == 1
-
-    shares, is_positive = shares_of(train)
-    thresholds = np.unique(shares)
-    best = thresholds[np.argmax([np.mean((shares >= each) == is_positive) for each in thresholds])]
+    pairs = read_pairs(train)
+    thresholds, metrics = metrics_of_thresholds(shares_of(pairs), pairs.known_labels == 1)
+    best = thresholds[1:][::-1][np.argmax(metrics["accuracy"][1:][::-1])]
     figures = []
     for path in (test, choose):
-        shares, is_positive = shares_of(path)
+        pairs = read_pairs(path)
+        shares, is_positive = shares_of(pairs), pairs.known_labels == 1
         accuracy = float(np.mean((shares >= best) == is_positive))
         figures.append({"accuracy": accuracy, "auc": float(roc_auc_score(is_positive, shares))})
     return {**figures[0], "chosen": figures[1][metric]}

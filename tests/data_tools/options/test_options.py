@@ -40,6 +40,7 @@ class Shape(Options):
 
 
 SHAPE = Shape(["a"], "out")
+UNCOERCED = {"PYTHONCOERCECLOCALE": "0"}  # Python does not take UTF-8 in place of the locale C
 
 
 @pytest.mark.parametrize(
@@ -318,6 +319,15 @@ def test_a_bug_keeps_its_traceback():
         exit_code_of(lambda: 1 // 0)
 
 
+def test_a_character_that_the_output_cannot_take_is_escaped():
+    program = "from data_tools.options.cli import *; exit_code_of(lambda: print('\\u600e\\u4e48 ok'))"
+    for environment in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", **UNCOERCED}):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True
+        )
+        assert (done.stdout, done.stderr) == (b"\\u600e\\u4e48 ok\n", b""), environment
+
+
 @pytest.mark.parametrize("words", [["--help"], ["help", "train"], ["train", "--help"]], ids="-".join)
 def test_a_closed_pipe_ends_quietly_with_exit_code_141(words):
     """As when piped into `head`."""
@@ -327,3 +337,51 @@ def test_a_closed_pipe_ends_quietly_with_exit_code_141(words):
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@dataclass(frozen=True)
+class Places(Options):
+    """Paths of several kinds."""
+
+    input_file: str = option(help="what is read", group="data", stdin=(".tsv",))
+    output_file: str = option("", help="what is written", group="data")
+    models: str = option("", help="NAME=PATH", group="data")
+    checkpoints: Optional[List[str]] = option(None, help="several", group="data")
+    text: str = option("", help="no path", group="data")
+
+
+def test_a_tilde_is_the_home_folder_in_every_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.yaml").write_text("output_file: ~/out\ntext: '~/x'\n")
+    words = ["--input_file=~/in", "--models", "a=~/a b='~/my b' random:~/c d=x~/y", "--config=~/run.yaml"]
+    found = parse_config(Places, words)
+    assert found.input_file == f"{tmp_path}/in" and found.output_file == f"{tmp_path}/out"
+    assert found.models == f"a={tmp_path}/a b='{tmp_path}/my b' random:{tmp_path}/c d=x~/y"
+    assert found.text == "~/x" and replace(found, checkpoints=["~", "a~"]).checkpoints == [
+        str(tmp_path),
+        "a~",
+    ]
+    assert replace(found, input_file="-").input_file == "-"
+    assert Places("~nobody/x").input_file == "~nobody/x"
+
+
+def test_a_link_to_nothing_is_named_unless_it_is_written(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to("gone")
+    fault = f"input_file {link}: links to {tmp_path}/gone, which does not exist; correct the link"
+    with pytest.raises(InputError, match=fault):
+        Places(str(link))
+    assert Places("x", output_file=str(link)).output_file == str(link)
+    assert exit_code_of(lambda: parse_config(Places, ["--input_file", "x", "--config", str(link)])) == 2
+    (tmp_path / "gone").touch()
+    assert Places(str(link)).input_file == str(link)
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(InputError, match="link: a loop of links"):
+        Places(str(link))
+
+
+def test_an_open_that_fails_at_a_link_names_its_target(tmp_path, capsys):
+    (tmp_path / "link").symlink_to("gone")
+    assert exit_code_of(lambda: open(tmp_path / "link")) == 5  # noqa: SIM115 - it fails
+    assert f"link: links to {tmp_path}/gone, which does not exist" in capsys.readouterr().err

@@ -34,6 +34,7 @@ from ernie_pair.weights.weight_files import (
     read_weights,
     refuse_mismatch,
     to_safetensors,
+    unwrapped,
 )
 
 
@@ -80,6 +81,15 @@ def test_paddles_own_metadata_is_ignored(tmp_path):
         tmp_path / "w.pdparams", {"a": np.ones(2), "StructuredToParameterName@@": {"a": "linear_0"}}
     )
     assert list(read_weights(path)) == ["a"]
+
+
+def test_what_a_wrapper_puts_before_all_names_is_left_out(caplog):
+    caplog.set_level("INFO")
+    one = np.ones(2)
+    assert list(unwrapped({"module.a": one, "module._b": one}, "w")) == ["a", "_b"]
+    assert caplog.messages == ["w: all names begin with module., which a wrapper added: it is left out"]
+    for kept in ({}, {"module.a": one, "b": one}):
+        assert unwrapped(kept, "w") == kept
 
 
 @pytest.mark.parametrize(

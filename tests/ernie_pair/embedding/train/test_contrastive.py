@@ -66,6 +66,22 @@ def test_negatives_of_unknown_anchors_are_refused():
         texts_of(negatives=[("谁", "好", None)])
 
 
+def test_pairs_that_never_have_a_negative_are_refused():
+    for rows in ([("a", "b"), ("a", "c")], [("a", "b"), ("c", "b")], [("a", "b"), ("a", "b")]):
+        matches = [(left, right, 1) for left, right in rows]
+        with pytest.raises(InputError, match="all 2 pairs of label 1 share a text, .*; add pairs of other"):
+            texts_of(matches)
+        assert texts_of(matches, negatives=[("a", "x", None)]).negatives
+
+
+def test_a_step_without_negatives_is_known():
+    texts = texts_of([("a", "b", 1), ("a", "d", 1), ("c", "e", 1)])
+    none = [np.zeros(0, np.int64)] * 2
+    for rows, expected in (([0, 1], False), ([0, 0], False), ([0, 2], True)):
+        assert describe_step(texts, np.array(rows), none).has_negatives is expected
+    assert describe_step(texts, np.array([0, 1]), [none[0], np.array([4])]).has_negatives
+
+
 def test_epochs_rotate_through_the_hard_negatives():
     texts = texts_of([("我", "你", 1), *(("我", other, 0) for other in "他她它")])
     taken = [[texts.texts[one] for one in texts.negatives_of(0, epoch, 2)] for epoch in range(3)]

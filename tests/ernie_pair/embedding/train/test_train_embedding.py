@@ -171,6 +171,21 @@ def test_bad_rows_and_flags_are_reported_and_nothing_is_saved(folder, tmp_path, 
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("strategy", ["steps", "no"])
+def test_steps_without_any_negative_are_said_once(folder, tmp_path, strategy, capfd):
+    """All pairs have the same first text, whose only negative is left out by a flag."""
+    rows = [f"我\t{random_text(np.random.default_rng(seed))}\t1\n" for seed in range(20)]
+    (tmp_path / "train.tsv").write_text("".join([*rows, "我\t天\t0\n"]), encoding="utf-8")
+    flags = {"train_file": str(tmp_path / "train.tsv"), "output_dir": str(tmp_path / "out"), "max_steps": 4}
+    flags.update(evaluation_strategy=strategy, hard_negatives=0, eval_freq=2, batch_size=4)
+    train_embedding(embedding_config(folder, **flags))
+    said = capfd.readouterr().err
+    assert said.count("steps held no negative, and taught nothing") == 1
+    assert ("2 of 2 steps" if strategy == "steps" else "1 of 1 steps") in said
+    train_embedding(embedding_config(folder, **{**flags, "hard_negatives": 1, "output_dir": f"{tmp_path}/2"}))
+    assert "held no negative" not in capfd.readouterr().err
+
+
 class Noting(PairCallback):
     """Records the events, and stops the run after the evaluation at step 8."""
 

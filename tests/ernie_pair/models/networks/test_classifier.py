@@ -1,5 +1,7 @@
 """The pair classifier compared with PaddleNLP's own, and the weights it accepts or rejects."""
 
+import pickle
+
 import numpy as np
 import paddle
 import pytest
@@ -14,6 +16,7 @@ from ernie_pair.models.spec import FAMILIES
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.runtime.device import quiet_libraries
+from ernie_pair.weights.weight_files import read_weights
 
 PRETRAINED = ("ernie", "ernie_gram")
 
@@ -55,6 +58,25 @@ def logits_of(model):
     model.eval()
     with paddle.no_grad():
         return model(IDS, TYPES).numpy()
+
+
+def test_weights_saved_inside_data_parallel_load_as_their_own(tmp_path, caplog):
+    model, folder = fresh(tmp_path / "m"), tmp_path / "saved"
+    folder.mkdir()
+    model.write(folder, tmp_path / "m" / "vocab.txt")
+    (weights,) = folder.glob("*.pdparams")
+    arrays = read_weights(weights)
+    weights.write_bytes(pickle.dumps({f"module.{name}": array for name, array in arrays.items()}))
+    caplog.set_level("INFO")
+    assert np.array_equal(logits_of(load_classifier(str(folder))[0]), logits_of(model))
+    assert "all names begin with module." in caplog.text
+
+
+def test_a_link_to_nothing_in_a_model_folder_is_named(tmp_path):
+    folder = write_model(tmp_path / "m")
+    (folder / "model.safetensors").symlink_to("../blobs/3f2a")
+    with pytest.raises(InputError, match="model.safetensors: links to .*/blobs/3f2a, which does not exist"):
+        source_of(folder)
 
 
 @pytest.mark.parametrize("family", PRETRAINED)

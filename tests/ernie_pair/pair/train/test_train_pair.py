@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,16 +11,20 @@ from types import SimpleNamespace
 import pytest
 from killed_runs import killed_after
 from run_files import events, files_of
-from tiny_pair import train_config, write_model, write_pairs
+from tiny_pair import toy_rows, train_config, write_model, write_pairs, write_rows
 from visualdl import LogReader
 
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
+from ernie_pair.inference.exported_model import read_exported
+from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.score.export.export_pair import ExportConfig, export_pair
+from ernie_pair.serve.serve import ServeConfig, serve
 
 
 @pytest.fixture
@@ -137,8 +142,35 @@ def test_a_run_without_improvement_keeps_the_initial_model(tmp_path, idle, capfd
     start = events(out, "valid")[0]["accuracy"]
     assert kept.name == f"best-accuracy-{start:.4f}"
     line = f"the best accuracy, {start:.4f}, is that of step 0: training did not improve on the initial model"
-    assert f"{line}, kept in {kept}" in capfd.readouterr().err.splitlines()[-1]
+    assert f"{line}; it is kept in {kept}" in capfd.readouterr().err.splitlines()[-1]
     assert json.loads((out / "model_last" / "state.json").read_text())["best_step"] == 0
+
+
+def test_a_model_no_better_than_shared_characters_says_so_everywhere(tmp_path, idle, capfd, monkeypatch):
+    """Here, pairs whose texts share all characters are those of class 1."""
+    rows = [(a, a if label else b, label) for a, b, label in toy_rows(40, seed=2)]
+    dev = write_rows(tmp_path / "shared.tsv", rows)
+    train_pair(replace(idle, dev_file=str(dev), learning_rate=1e-4, max_steps=4, early_stopping_patience=0))
+    best = tmp_path / "out" / "best"
+    (reason,) = re.findall(r"the best accuracy, .*?(?=; it is kept in)", capfd.readouterr().err)
+    known = "is that of step 0: training|is not above the 1.0000 of counting shared characters: the model"
+    assert re.search(known, reason)
+    assert f"- caution: {reason}\n" in (best / "README.md").read_text()
+    copied = shutil.copytree(best, tmp_path / "copied")
+    assert learned_nothing_in(best) == learned_nothing_in(copied) == reason
+    export_pair(ExportConfig(str(copied), str(tmp_path / "ship"), "paddle"))
+    assert read_exported(tmp_path / "ship").learned_nothing == reason
+    assert f"- caution: {reason}\n" in (tmp_path / "ship" / "README.md").read_text()
+    server = SimpleNamespace(run=lambda sockets: None, stop=None)
+    monkeypatch.setattr("ernie_pair.serve.connections.PatientServer", lambda *words: server)
+    before = signal.getsignal(signal.SIGTERM)
+    serve(ServeConfig(str(tmp_path / "ship"), port=0))
+    signal.signal(signal.SIGTERM, before)
+    assert f"{tmp_path}/ship: {reason}" in capfd.readouterr().err
+
+
+def test_a_model_that_has_learned_says_nothing_of_it(best):
+    assert learned_nothing_in(Path(best)) == "" and "caution" not in (Path(best) / "README.md").read_text()
 
 
 def test_fewer_rows_than_a_batch_give_a_warning(tmp_path, idle, capfd):

@@ -1,0 +1,48 @@
+"""What counting the characters that two texts share reaches."""
+
+import numpy as np
+import pytest
+
+from ernie_pair.models.labels import RANKING, REGRESSION, Labels
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.targets.metrics import measure
+from ernie_pair.score.evaluation.baseline import measure_shared_characters, metrics_of_thresholds
+
+
+def pairs_of(rows, groups=None):
+    left, right, labels = zip(*rows)
+    return Pairs(list(left), list(right), np.array(labels), "", groups=groups)
+
+
+def test_each_threshold_is_measured_as_any_model_is():
+    rng = np.random.default_rng(0)
+    shares, is_positive = rng.integers(0, 6, 50) / 5, rng.random(50) < 0.4
+    thresholds, metrics = metrics_of_thresholds(shares, is_positive)
+    assert thresholds.tolist() == [np.inf, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
+    for number, threshold in enumerate(thresholds):
+        logits = np.stack([np.full(50, 0.5), shares >= threshold], axis=1).astype(np.float32)
+        found = measure(logits, is_positive.astype(int))
+        assert all(np.isclose(metrics[name][number], found[name]) for name in ("accuracy", "f1"))
+
+
+def test_the_best_threshold_separates_what_characters_separate():
+    rows = [
+        ("\u6211\u7231\u4f60", "\u6211\u7231\u4ed6", 1),
+        ("\u6211\u7231\u4f60", "\u5929\u5b89\u95e8", 0),
+    ] * 3
+    found = measure_shared_characters(pairs_of(rows), Labels.numbered(2))
+    assert found == {"accuracy": 1.0, "f1": 1.0, "auc": 1.0}
+    turned = [(a, b, 1 - label) for a, b, label in rows]
+    found = measure_shared_characters(pairs_of(turned), Labels.numbered(2))
+    assert (found["accuracy"], found["auc"]) == (0.5, 0.0) and found["f1"] == pytest.approx(2 / 3)
+    assert measure_shared_characters(pairs_of(rows), Labels.numbered(3)) == {}
+
+
+def test_candidates_and_scores_are_ranked_by_what_they_share():
+    rows = [("ab cd", "ab cd", 1), ("ab cd", "ef", 0), ("gh", "ij", 0), ("gh", "gh kl", 1)]
+    ranked = measure_shared_characters(
+        pairs_of(rows, np.array([0, 0, 1, 1])), Labels(("score",), {}, target=RANKING)
+    )
+    assert ranked == dict.fromkeys(("mrr", "map", "ndcg", "hit_at_1"), 1.0)
+    scored = measure_shared_characters(pairs_of(rows), Labels(("score",), {}, target=REGRESSION))
+    assert set(scored) == {"pearson", "spearman"} and scored["spearman"] > 0.8
