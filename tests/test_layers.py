@@ -41,7 +41,7 @@ BELOW = {
         "data_tools/samples",
         "ernie_pair/pair/data",
         "ernie_pair/pretrain/config",
-        "ernie_pair/report",
+        "ernie_pair/score/evaluation",
     ),
     "ernie_pair/checks/gpu": ("ernie_pair/checks",),
     "ernie_pair/models/networks": ("ernie_pair/inference",),

@@ -38,8 +38,10 @@ from data_tools.text.text_files import (
     list_inputs,
 )
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
-from ernie_pair.checks.line import CHINESE, Line, Step, run_step
+from ernie_pair.checkpoint.run_folder import best_of
+from ernie_pair.checks.line import Line, Step, run_step
 from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.models.source import kind_of_folder, open_model
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
@@ -51,6 +53,7 @@ from ernie_pair.runtime.cpu import free_memory, usable_cores
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.score.evaluation.baseline import measure_shared_characters
 
 RECORD, REPORT = "pipeline.json", "report.html"
 MOST_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
@@ -129,12 +132,14 @@ class Text(NamedTuple):
 class Facts:
     """What was found before anything is written.
 
-    ``rows`` of each given file of pairs, and the ``example`` that is the first; ``length``: tokens that
-    nearly all pairs fit into, ``mean_length`` on average; ``spec``: of the model to start from, None for a
-    new one. ``flops``: operations per second of products on this machine; ``seconds`` that steps took before.
+    ``rows`` of each given file of pairs, their ``labels``, and the ``example`` that is the first;
+    ``length``: tokens that nearly all pairs fit into, ``mean_length`` on average; ``spec``: of the model to
+    start from, None for a new one. ``flops``: operations per second of products on this machine; ``seconds``
+    that steps took before.
     """
 
     rows: Mapping[str, int]
+    labels: Labels
     example: Tuple[str, str]
     balance: str
     length: int
@@ -269,6 +274,7 @@ def look(config: PipelineConfig) -> Facts:
     multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
     return Facts(
         rows,
+        labels,
         example,
         balance,
         min(max(multiple_of_16, 32), 256, spec.max_positions if spec else POSITIONS),
@@ -510,7 +516,7 @@ class Work:
             workers = {"workers": self.facts.cores}
             for text, name in [*((text, "text") for text in texts), (of_pairs, "pairs")]:
                 short = {"min_doc_length": 0} if name == "pairs" else {}
-                flags = {**tokenizer, **CHINESE, **short, **self.json_key, **workers}
+                flags = {**tokenizer, **short, **self.json_key, **workers}
                 commands.append(line.prepare(text, name, **flags))
         if spec is None:
             size = self.size
@@ -621,9 +627,24 @@ class Work:
         return read_json_object(self.folder / "evaluation.json", "run the same command again")
 
     def verdict(self) -> str:
-        """Return what the model is worth, in a line."""
-        found = self.evaluation()
-        return f"accuracy {found['accuracy']:.4f}"
+        """Return what the model is worth, beside counting the characters that two texts share, in a line."""
+        found, (file, flags), labels = self.evaluation(), self.file("test"), self.facts.labels
+        columns = Columns(*(str(flags.get(name, "")) for name in ("text_a", "text_b", "label")))
+        rules = RowRules.of(self.config)
+        pairs = PairSource("test_file", file, "test", labels, columns, rules).read()
+        baseline = measure_shared_characters(pairs, labels)
+        name = "accuracy" if labels.has_classes else "spearman"
+        line = f"{name} {found[name]:.4f} on {counted(len(pairs), 'pair')}"
+        if "intervals" in found:
+            line += " (95 %: {:.4f} to {:.4f})".format(*found["intervals"][name])
+        best = best_of(self.folder / "pair")
+        reason = learned_nothing_in(best) if best else ""
+        if name in baseline:
+            line += f"; counting shared characters reaches {baseline[name]:.4f}"
+            reason = reason or ("it is not above that" if found[name] <= baseline[name] else "")
+        if not self.parts and not self.config.test_file:
+            line += "; these pairs also chose the model"
+        return f"the model has learned nothing ({reason}): {line}" if reason else line
 
     def summary(self) -> List[str]:
         """Return the last lines: what was made, what it is worth and how it is served."""

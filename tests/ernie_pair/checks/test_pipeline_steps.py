@@ -27,7 +27,11 @@ for word in "$@"; do
 done
 [ -z "$dir" ] || mkdir -p "$dir"
 case "$*" in
-'prepare pairs'*) : ;;
+'prepare pairs'*)
+    for text in 怎么 如何; do
+        printf '{{"text_a": "开户", "text_b": "%s开户", "label": "1"}}\n' $text
+    done >"$dir/test.jsonl"
+    ;;
 prepare*)
     mkdir -p "${{prefix%/*}}"
     echo '{{"documents": {documents}, "tokens": 50000}}' >"$prefix.manifest.json" ;;
@@ -83,7 +87,8 @@ def test_from_text_and_pairs_alone_all_steps_run_in_order(asked, config, tmp_pat
     assert f"alone: ernie-pair convert '--static_model_path={tmp_path}/a model/pretrain" in said.err
     lines = said.out.splitlines()
     assert f"serve     ernie-pair serve --model_path '{tmp_path}/a model/exported'" in lines
-    assert lines[-1].startswith("result    accuracy 0.75")
+    assert "accuracy 0.7500 on 2 pairs; counting shared characters reaches 1.0" in lines[-1]
+    assert lines[-1].startswith("result    the model has learned nothing (it is not above that): ")
     page = (tmp_path / "a model" / "report.html").read_text()
     assert "From text and pairs to a model" in page and "ernie-pair launch pretrain" in page
 
