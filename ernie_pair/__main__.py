@@ -5,7 +5,7 @@ Stands above the layers, like scripts/: it is the one module here that knows bot
 
 import sys
 from importlib import import_module
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from data_tools.options.cli import exit_code_of, parse_config, run_command
 from data_tools.options.flag_words import flag_names
@@ -194,7 +194,7 @@ COMMANDS = {
     ),
     "evaluate mlm": (
         "ernie_pair.pretrain.filling.evaluate_mlm",
-        "evaluate_mlm_command",
+        "evaluate_mlm",
         "EvaluateMlmConfig",
         "Measure the masked-language-model loss on held-out text",
     ),
@@ -242,13 +242,13 @@ COMMANDS = {
     ),
     "cross-validate": (
         "ernie_pair.series.cross_validate",
-        "cross_validate_command",
+        "cross_validate",
         "ernie_pair.series.config:CrossValidateConfig",
         "Cross-validate a classifier: every pair is predicted once",
     ),
     "search-params": (
         "ernie_pair.series.search_params",
-        "search_params_command",
+        "search_params",
         "ernie_pair.series.config:SearchParamsConfig",
         "Search for the best training flags",
     ),
@@ -331,8 +331,8 @@ def run_named(name: str) -> None:
     run_command(lambda config: getattr(import_module(entry[0]), entry[1])(config), config_class_of(entry))
 
 
-def _run(words) -> Optional[int]:
-    """Run the command; what it returns, if anything, is its exit code."""
+def _run(words) -> Any:
+    """Run the command, and return what it returns; a number is its exit code."""
     words = asked_help(words)
     if not words or words[0] in ("-h", "--help"):
         print(overview(GROUPS, _purposes()))

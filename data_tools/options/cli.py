@@ -168,7 +168,7 @@ def _values_of(config_class: type[Options], given: dict[str, Given]) -> dict[str
     return {name: read_given(text, hints_of(config_class)[name]) for name, text in given.items()}
 
 
-def run_command(command: Callable[[Config], None], config_class: type[Config], argv=None) -> None:
+def run_command(command: Callable[[Config], Any], config_class: type[Config], argv=None) -> None:
     """Parse, run ``command`` and exit with 0 or the code of its error, see `errors`.
 
     An error that a user can fix is one ``error: ...`` line on stderr; a bug keeps its traceback.
@@ -176,12 +176,15 @@ def run_command(command: Callable[[Config], None], config_class: type[Config], a
     sys.exit(exit_code_of(lambda: command(parse_config(config_class, argv))))
 
 
-def exit_code_of(action: Callable[[], Optional[int]]) -> int:
-    """Run ``action``; report an error that a user can fix as one line, and return the exit code."""
+def exit_code_of(action: Callable[[], Any]) -> int:
+    """Run ``action``; report an error that a user can fix as one line, and return the exit code.
+
+    It is the number that ``action`` returns; other values are for callers in Python.
+    """
     try:
-        code = action() or 0
+        result = action()
         sys.stdout.flush()
-        return code
+        return result if isinstance(result, int) else 0
     except ErniePairError as error:
         return _report(error.message, error.exit_code)
     except ModuleNotFoundError as error:

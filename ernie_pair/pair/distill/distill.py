@@ -9,7 +9,6 @@ import numpy as np
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.models.labels import CLASSIFICATION, Labels
 from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
 from ernie_pair.pair.config.pair_config import refuse_unfit_flags
@@ -27,7 +26,7 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_sig
 from ernie_pair.runtime.processes.world import World, launched_world
 from ernie_pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.task import Run, TrainResult, open_run, run
+from ernie_pair.train.task import TrainResult, open_run, result_of
 
 ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 
@@ -36,12 +35,12 @@ Datasets = Mapping[str, Optional[PairDataset]]
 logger = logging.getLogger(__name__)
 
 
-def distill_pair(config: DistillConfig) -> None:
+def distill_pair(config: DistillConfig) -> TrainResult:
     """Distil from the newest checkpoint of ``output_dir``, or from the student's beginning.
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    run(DistillTask, config)
+    return result_of(DistillTask, config)
 
 
 def distill(
@@ -82,25 +81,9 @@ def distill(
         with nothing_kept(config.dry_run):
             opened = open_run(DistillTask(config, datasets), world, checked)
             state = opened.train(stop)
-        return opened.result(state, {} if config.dry_run else _metrics_of_best(opened, state))
+        return opened.result(state, {} if config.dry_run else opened.metrics_of_best(state))
 
     return call_with_signals(train, is_launched=world.size > 1)
-
-
-def _metrics_of_best(run: Run, state: TrainState) -> dict[str, float]:
-    """Return the metrics of the best model, seen by this start or one before it.
-
-    Without the log of the latter, only the one that chose the model is known.
-    """
-    if run.hooks.best_metrics or state.best_metric is None:
-        return dict(run.hooks.best_metrics)
-    start = "eval_"
-    lines = [
-        each for each in run.state.log_history if each["step"] == state.best_step and f"{start}loss" in each
-    ]
-    if not lines:
-        return {run.config.best_metric: state.best_metric}
-    return {name[len(start) :]: value for name, value in lines[-1].items() if name.startswith(start)}
 
 
 class DistillTask(PairTask):

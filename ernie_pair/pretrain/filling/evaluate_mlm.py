@@ -12,7 +12,7 @@ from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.errors import InputError
-from data_tools.files.progress import CountProgress
+from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.options import (
     data_option,
@@ -167,11 +167,6 @@ class EvaluateMlmConfig(MaskingFlags):
     device: Literal["cpu", "gpu"] = device_option()
 
 
-def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
-    """Write what `evaluate_mlm` measures. Raises an ErniePairError as it does."""
-    evaluate_mlm(config)
-
-
 def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     """Print the measurement, keep it where --output_file says, and return it.
 
@@ -211,7 +206,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     if results is not None:
         with results.published() as (draft,):
             draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    print("  ".join(f"{name} {measured[name]:.4f}" for name in SHOWN if name in measured))
+    say("  ".join(f"{name} {measured[name]:.4f}" for name in SHOWN if name in measured))
     return measured
 
 
