@@ -132,12 +132,10 @@ def pretrain(config: PretrainConfig) -> "PretrainResult":
     graph afterwards.
     """
     from ernie_pair.pretrain.pretrain import pretrain as command
+    from ernie_pair.runtime.paddle_patches.process_groups import dynamic_afterwards
 
-    try:
+    with dynamic_afterwards():
         return command(config)
-    finally:
-        if not config.is_dynamic and "paddle" in sys.modules:
-            sys.modules["paddle"].disable_static()
 
 
 @takes_options(ConvertConfig)

@@ -48,9 +48,9 @@ def takes_options(
                 return function(found, *more, **named)
 
         call.__doc__ = (
-            f"{cleandoc(function.__doc__ or '')}\n\n``config``: {_names_of(classes)}, whose help explains the "
-            "options; or give these by name.\nPrints nothing unless verbose=True. Raises an ErniePairError for "
-            "whatever the user can fix."
+            f"{cleandoc(function.__doc__ or '')}\n\n``config``: {_names_of(classes)}, whose help explains the"
+            " options; or give these by name.\nPrints nothing unless verbose=True. Raises an ErniePairError for"
+            " whatever the user can fix."
         )
         shown = _signature_of(classes, own, signature(function), returned)
         call.__signature__ = shown  # type: ignore[attr-defined]  # which inspect looks for
