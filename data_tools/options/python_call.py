@@ -15,6 +15,11 @@ from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Options, hints_of
 
 NOWHERE = os.devnull  # in place of an output that is not to be written
+DOCS = """\
+{}
+
+``config``: {}, whose help explains the options; or give these by name. Prints nothing unless
+verbose=True. Raises an ErniePairError for whatever the user can fix."""
 Value = TypeVar("Value")
 # Returns the class of the configuration that options by name are for, and may fill in some of them.
 Choose = Callable[[dict[str, Any]], type[Options]]
@@ -47,11 +52,7 @@ def takes_options(
                 found = _configuration(function.__name__, classes, chosen, config, given)
                 return function(found, *more, **named)
 
-        call.__doc__ = (
-            f"{cleandoc(function.__doc__ or '')}\n\n``config``: {_names_of(classes)}, whose help explains the"
-            " options; or give these by name.\nPrints nothing unless verbose=True. Raises an ErniePairError for"
-            " whatever the user can fix."
-        )
+        call.__doc__ = DOCS.format(cleandoc(function.__doc__ or ""), _names_of(classes))
         shown = _signature_of(classes, own, signature(function), returned)
         call.__signature__ = shown  # type: ignore[attr-defined]  # which inspect looks for
         return call
