@@ -198,9 +198,10 @@ def distill(
     Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same call.
     Ctrl-C finishes the current step, saves, and raises KeyboardInterrupt.
     """
-    from ernie_pair.pair.distill.distill import distill as command
+    from ernie_pair.pair.distill.distill import distill_pair
 
-    return command(config, train_dataset, eval_dataset, unlabelled_dataset, callbacks=callbacks)
+    datasets = {"train": train_dataset, "dev": eval_dataset, "unlabelled": unlabelled_dataset}
+    return distill_pair(config, datasets, callbacks)
 
 
 @takes_options(CrossValidateConfig)

@@ -206,20 +206,20 @@ def run(task_class: type[Task], config: Any) -> TrainState:
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    return _train(task_class, config)[1]
+    return _train(task_class(config))[1]
 
 
-def result_of(task_class: type[Task], config: Any) -> "TrainResult":
+def result_of(task: Task, callbacks: Sequence[PairCallback] = ()) -> "TrainResult":
     """Train as `run` does, and return how the run ended, with the metrics of its best model."""
-    opened, state = _train(task_class, config)
-    return opened.result(state, {} if config.dry_run else opened.metrics_of_best(state))
+    opened, state = _train(task, callbacks)
+    return opened.result(state, {} if task.config.dry_run else opened.metrics_of_best(state))
 
 
-def _train(task_class: type[Task], config: Any) -> tuple["Run", TrainState]:
+def _train(task: Task, callbacks: Sequence[PairCallback] = ()) -> tuple["Run", TrainState]:
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
-        opened = open_run(task_class(config), world)
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(task.config.dry_run):
+        opened = open_run(task, world, callbacks)
         return opened, opened.train(stop)
 
 

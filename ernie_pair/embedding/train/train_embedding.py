@@ -183,7 +183,7 @@ def train_embedding(config: TrainEmbeddingConfig) -> TrainResult:
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    return result_of(EmbeddingTask, config)
+    return result_of(EmbeddingTask(config))
 
 
 class EmbeddingTask(Task):

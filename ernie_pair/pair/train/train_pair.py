@@ -305,7 +305,7 @@ def train_pair(config: TrainConfig) -> TrainResult:
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    return result_of(PairTask, config)
+    return result_of(PairTask(config))
 
 
 class PairTask(Task):

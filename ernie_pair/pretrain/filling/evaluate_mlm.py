@@ -27,7 +27,7 @@ from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import device_option, start_device
-from ernie_pair.runtime.processes.console import start_missing_console
+from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.step_work import perplexity_of
 
@@ -176,7 +176,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     omitted if the model has no head for it or --binary_head is false. Raises InputError for a corpus that
     does not fit the model, CheckpointError for weights without the head for masked tokens.
     """
-    start_missing_console(World())
+    start_console(World())
     source = open_model(config.model_path, model_type="")
     corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
     results = None
