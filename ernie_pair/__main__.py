@@ -5,9 +5,9 @@ Stands above the layers, like scripts/: it is the one module here that knows bot
 
 import sys
 from importlib import import_module
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
-from data_tools.options.cli import exit_code_of, parse_config, run_command
+from data_tools.options.cli import code_in, exit_code_of, parse_config, run_command
 from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
     asked_help,
@@ -331,8 +331,8 @@ def run_named(name: str) -> None:
     run_command(lambda config: getattr(import_module(entry[0]), entry[1])(config), config_class_of(entry))
 
 
-def _run(words) -> Any:
-    """Run the command, and return what it returns; a number is its exit code."""
+def _run(words) -> Optional[int]:
+    """Run the command; what it returns, if it is a number, is its exit code."""
     words = asked_help(words)
     if not words or words[0] in ("-h", "--help"):
         print(overview(GROUPS, _purposes()))
@@ -360,7 +360,7 @@ def _run(words) -> Any:
         form = form_of_model(flags, flags_of, _kind_of_folder)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
-    return getattr(import_module(entry[0]), entry[1])(config)
+    return code_in(getattr(import_module(entry[0]), entry[1])(config))
 
 
 def _kind_of_folder(folder: str) -> str:

@@ -173,18 +173,20 @@ def run_command(command: Callable[[Config], Any], config_class: type[Config], ar
 
     An error that a user can fix is one ``error: ...`` line on stderr; a bug keeps its traceback.
     """
-    sys.exit(exit_code_of(lambda: command(parse_config(config_class, argv))))
+    sys.exit(exit_code_of(lambda: code_in(command(parse_config(config_class, argv)))))
 
 
-def exit_code_of(action: Callable[[], Any]) -> int:
-    """Run ``action``; report an error that a user can fix as one line, and return the exit code.
+def code_in(result: Any) -> Optional[int]:
+    """Return the exit code that a command has returned; None for a value, which is for callers in Python."""
+    return result if isinstance(result, int) else None
 
-    It is the number that ``action`` returns; other values are for callers in Python.
-    """
+
+def exit_code_of(action: Callable[[], Optional[int]]) -> int:
+    """Run ``action``; report an error that a user can fix as one line, and return the exit code."""
     try:
-        result = action()
+        code = action() or 0
         sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        return code
     except ErniePairError as error:
         return _report(error.message, error.exit_code)
     except ModuleNotFoundError as error:
