@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, Tuple
+from typing import Any, Dict, Iterator, List, Literal, Tuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from data_tools.corpus import create_flags
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress
+from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, overwrite_option, workers_option
@@ -86,8 +86,8 @@ class AuditConfig(Options):
 
 
 @with_standard_streams
-def audit_text(config: AuditConfig) -> None:
-    """Print the report of an audit; write it and its picture below ``output_dir``.
+def audit_text(config: AuditConfig) -> Dict[str, Any]:
+    """Print the report of an audit; write it and its picture below ``output_dir``; return what it found.
 
     Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be
     read.
@@ -109,14 +109,15 @@ def audit_text(config: AuditConfig) -> None:
     )
     are_there = config.output_dir and results.are_done()
     audit = audit_of(inputs, config)
-    print(as_called("\n".join(report_lines(audit))))
+    say(as_called("\n".join(report_lines(audit))))
     if config.output_dir and not are_there:
         with results.published() as (text, picture):
             content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
             # a name that is not UTF-8: \udcff is its JSON
             text.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")
             draw(picture, audit)
-        print(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")
+        say(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")
+    return asdict(audit)
 
 
 def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:

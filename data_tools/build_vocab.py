@@ -26,7 +26,7 @@ from data_tools.corpus import create_flags
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.files.errors import InputError, counted
 from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress
+from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty, workers_option
@@ -115,9 +115,10 @@ def build_vocab(config: VocabConfig) -> None:
         for shape, count in shapes.items()
         if known.issuperset([shape[0], *(CONTINUATION + character for character in shape[1:])])
     )
-    sys.stderr.write(
+    say(
         f"{as_called(str(output))}: {len(tokens)} tokens from {counted(len(inputs), 'file')}; they cover "
-        f"{100 * covered / num_words:.2f} % of {num_words} characters and words\n"
+        f"{100 * covered / num_words:.2f} % of {num_words} characters and words",
+        sys.stderr,
     )
 
 
@@ -131,9 +132,10 @@ def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
     if not num_twins:
         raise InputError(f"{source}: no Chinese character without a '##' twin; use it as it is")
     _write(results, tokens)
-    sys.stderr.write(
+    say(
         f"{as_called(str(output))}: the {tokenizer.vocab_size} tokens of {source} and {num_twins} '##' "
-        f"twins, for corpora only; the model keeps its vocab.txt and its {tokenizer.vocab_size} ids\n"
+        f"twins, for corpora only; the model keeps its vocab.txt and its {tokenizer.vocab_size} ids",
+        sys.stderr,
     )
 
 

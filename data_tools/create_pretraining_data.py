@@ -37,7 +37,7 @@ from data_tools.corpus.writer import CorpusWriter, Joining
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError
 from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress
+from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
@@ -174,7 +174,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
             writer.about.update(_about(config, tokenizer, lexicon_sha256, inputs, counts, total))
         for path in outdated:  # of the corpus that was replaced
             path.unlink(missing_ok=True)
-    sys.stderr.write(_summary(config, total, inputs, time.monotonic() - started) + "\n")
+    say(_summary(config, total, inputs, time.monotonic() - started), sys.stderr)
 
 
 def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rules: EncodingRules) -> Results:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.files.errors import InputError
+from data_tools.files.progress import say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty
@@ -74,7 +75,7 @@ def make_sample(config: SampleConfig) -> None:
         for draft, text in zip(drafts, texts):
             draft.write_bytes(text.encode("utf-8"))
     counts = " + ".join(str(len(rows)) for rows in splits)
-    print(f"wrote {len(corpus)} documents to {folder}/corpus.txt, {counts} pairs to {folder}/pairs")
+    say(f"wrote {len(corpus)} documents to {folder}/corpus.txt, {counts} pairs to {folder}/pairs")
 
 
 if __name__ == "__main__":

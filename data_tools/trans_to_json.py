@@ -25,7 +25,7 @@ from data_tools.files.atomic_files import make_folder, naming, own_entries, own_
 from data_tools.files.errors import InputError, counted
 from data_tools.files.file_lock import locked
 from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress
+from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, followed, is_stream, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import (
@@ -133,10 +133,11 @@ def trans_to_json(config: TransConfig) -> None:
                 _write(group, draft, order)
     num_short, num_replaced = (sum(getattr(part, name) for part in parts) for name in Part._fields[2:])
     replaced = f", {num_replaced} bytes replaced" if config.encoding_errors == "replace" else ""
-    sys.stderr.write(
+    say(
         f"{as_called(config.output_path)}: {counted(num_documents, 'document')} from "
         f"{counted(len(inputs), 'file')} ({num_short} shorter than {config.min_doc_length} characters left "
-        f"out{replaced}) in {time.monotonic() - started:.1f} s\n"
+        f"out{replaced}) in {time.monotonic() - started:.1f} s",
+        sys.stderr,
     )
 
 

@@ -1,6 +1,8 @@
 """ERNIE pretraining (static graph) and sentence-pair classification (dynamic graph) on Paddle."""
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from data_tools.files.installation import missing_of_training
@@ -11,110 +13,156 @@ from ernie_pair.version import __version__ as __version__
 prepare_cpu_math()
 
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
+    from data_tools.audit_text import AuditConfig
+    from data_tools.build_vocab import VocabConfig
+    from data_tools.files.errors import (
+        CheckpointError,
+        ErniePairError,
+        InputError,
+        LostProcessError,
+        MachineError,
+        NumbersError,
+    )
+    from data_tools.make_sample import SampleConfig
+    from data_tools.prepare import PrepareConfig
+    from ernie_pair.api import (
+        audit_pairs,
+        audit_text,
+        build_vocab,
+        convert,
+        cross_validate,
+        distill,
+        embed,
+        ensemble,
+        evaluate,
+        evaluate_mlm,
+        export,
+        index,
+        make_sample,
+        new_model,
+        predict,
+        prepare,
+        pretrain,
+        search,
+        search_params,
+        serve,
+        train,
+        train_embedding,
+    )
     from ernie_pair.checkpoint.run_config import load_config
+    from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
     from ernie_pair.embedding.open_embedder import open_embedder
-    from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+    from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
     from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
     from ernie_pair.inference.embedder import TextEmbedder
     from ernie_pair.inference.pair_tokenizer import PairTokenizer
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.launch.notebook.notebook_launcher import notebook_launcher
+    from ernie_pair.models.commands import NewModelConfig
     from ernie_pair.models.networks.classifier import PairClassifier
+    from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
+    from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
     from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
     from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-    from ernie_pair.pair.distill.distill import distill
     from ernie_pair.pair.targets.metrics import EvalPrediction
     from ernie_pair.pair.train.trainer import PairTrainer
-    from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig, evaluate_mlm
+    from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+    from ernie_pair.pretrain.convert.convert import Conversion, ConvertConfig
+    from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig
     from ernie_pair.pretrain.filling.fill_mask import MaskFiller
+    from ernie_pair.pretrain.pretrain import PretrainResult
     from ernie_pair.runtime.deterministic import set_seed
     from ernie_pair.score.evaluation.robustness_table import measure_robustness
     from ernie_pair.score.export.export_config import ExportConfig
     from ernie_pair.score.export.export_pair import export_pair
-    from ernie_pair.search.searcher import PairSearcher
-    from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
-    from ernie_pair.series.cross_validate import cross_validate
-    from ernie_pair.series.ensemble import EnsembleConfig, ensemble
-    from ernie_pair.series.search_params import search_params
+    from ernie_pair.search.build_index import IndexConfig
+    from ernie_pair.search.search_texts import SearchConfig
+    from ernie_pair.search.searcher import Hit, PairSearcher
+    from ernie_pair.series.config import CrossValidateConfig, EnsembleConfig, SearchParamsConfig
+    from ernie_pair.serve.serve import ServeConfig
     from ernie_pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.train.hooks import TrainerControl
-
-__all__ = [
-    "CrossValidateConfig",
-    "DistillConfig",
-    "EmbeddingConfig",
-    "EmbeddingTrainer",
-    "EnsembleConfig",
-    "EvalPrediction",
-    "EvaluateMlmConfig",
-    "ExportConfig",
-    "MaskFiller",
-    "PairCallback",
-    "PairClassifier",
-    "PairConfig",
-    "PairPredictor",
-    "PairSearcher",
-    "PairTokenizer",
-    "PairTrainer",
-    "SearchParamsConfig",
-    "StudentConfig",
-    "TextEmbedder",
-    "TrainConfig",
-    "TrainerControl",
-    "TrainerState",
-    "__version__",
-    "cross_validate",
-    "distill",
-    "ensemble",
-    "evaluate_mlm",
-    "export_pair",
-    "load_config",
-    "measure_robustness",
-    "notebook_launcher",
-    "open_embedder",
-    "open_vectors",
-    "search_params",
-    "set_seed",
-]
+    from ernie_pair.train.task import TrainResult
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
-_OFFERED = {
-    "CrossValidateConfig": "ernie_pair.series.config",
-    "DistillConfig": "ernie_pair.pair.config.distill_config",
-    "EmbeddingConfig": "ernie_pair.embedding.train.embedding_config",
-    "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
-    "EnsembleConfig": "ernie_pair.series.ensemble",
-    "EvalPrediction": "ernie_pair.pair.targets.metrics",
-    "EvaluateMlmConfig": "ernie_pair.pretrain.filling.evaluate_mlm",
-    "ExportConfig": "ernie_pair.score.export.export_config",
-    "MaskFiller": "ernie_pair.pretrain.filling.fill_mask",
-    "PairCallback": "ernie_pair.train.callbacks",
-    "PairClassifier": "ernie_pair.models.networks.classifier",
-    "PairConfig": "ernie_pair.pair.config.pair_config",
-    "PairPredictor": "ernie_pair.inference.predictor",
-    "PairSearcher": "ernie_pair.search.searcher",
-    "PairTokenizer": "ernie_pair.inference.pair_tokenizer",
-    "PairTrainer": "ernie_pair.pair.train.trainer",
-    "SearchParamsConfig": "ernie_pair.series.config",
-    "StudentConfig": "ernie_pair.pair.config.distill_config",
-    "TextEmbedder": "ernie_pair.inference.embedder",
-    "TrainConfig": "ernie_pair.pair.config.pair_config",
-    "TrainerControl": "ernie_pair.train.hooks",
-    "TrainerState": "ernie_pair.train.callbacks",
-    "cross_validate": "ernie_pair.series.cross_validate",
-    "distill": "ernie_pair.pair.distill.distill",
-    "ensemble": "ernie_pair.series.ensemble",
-    "evaluate_mlm": "ernie_pair.pretrain.filling.evaluate_mlm",
-    "export_pair": "ernie_pair.score.export.export_pair",
-    "load_config": "ernie_pair.checkpoint.run_config",
-    "measure_robustness": "ernie_pair.score.evaluation.robustness_table",
-    "notebook_launcher": "ernie_pair.launch.notebook.notebook_launcher",
-    "open_embedder": "ernie_pair.embedding.open_embedder",
-    "open_vectors": "ernie_pair.inference.vector_files",
-    "search_params": "ernie_pair.series.search_params",
-    "set_seed": "ernie_pair.runtime.deterministic",
+_MODULES = {
+    "data_tools.audit_text": "AuditConfig",
+    "data_tools.build_vocab": "VocabConfig",
+    "data_tools.files.errors": "CheckpointError ErniePairError InputError LostProcessError MachineError "
+    "NumbersError",
+    "data_tools.make_sample": "SampleConfig",
+    "data_tools.prepare": "PrepareConfig",
+    "ernie_pair.api": "audit_pairs audit_text build_vocab convert cross_validate distill embed ensemble "
+    "evaluate evaluate_mlm export index make_sample new_model predict prepare pretrain search "
+    "search_params serve train train_embedding",
+    "ernie_pair.checkpoint.run_config": "load_config",
+    "ernie_pair.embedding.embed_config": "EmbedConfig EvaluateEmbeddingConfig ExportEmbeddingConfig",
+    "ernie_pair.embedding.open_embedder": "open_embedder",
+    "ernie_pair.embedding.train.embedding_config": "EmbeddingConfig TrainEmbeddingConfig",
+    "ernie_pair.embedding.train.embedding_trainer": "EmbeddingTrainer",
+    "ernie_pair.inference.embedder": "TextEmbedder",
+    "ernie_pair.inference.pair_tokenizer": "PairTokenizer",
+    "ernie_pair.inference.predictor": "PairPredictor",
+    "ernie_pair.inference.vector_files": "open_vectors",
+    "ernie_pair.launch.notebook.notebook_launcher": "notebook_launcher",
+    "ernie_pair.models.commands": "NewModelConfig",
+    "ernie_pair.models.networks.classifier": "PairClassifier",
+    "ernie_pair.pair.audit.audit_pairs": "AuditPairsConfig",
+    "ernie_pair.pair.config.ask_config": "EvaluateConfig PredictConfig",
+    "ernie_pair.pair.config.distill_config": "DistillConfig StudentConfig",
+    "ernie_pair.pair.config.pair_config": "PairConfig TrainConfig",
+    "ernie_pair.pair.targets.metrics": "EvalPrediction",
+    "ernie_pair.pair.train.trainer": "PairTrainer",
+    "ernie_pair.pretrain.config.pretrain_config": "PretrainConfig",
+    "ernie_pair.pretrain.convert.convert": "Conversion ConvertConfig",
+    "ernie_pair.pretrain.filling.evaluate_mlm": "EvaluateMlmConfig",
+    "ernie_pair.pretrain.filling.fill_mask": "MaskFiller",
+    "ernie_pair.pretrain.pretrain": "PretrainResult",
+    "ernie_pair.runtime.deterministic": "set_seed",
+    "ernie_pair.score.evaluation.robustness_table": "measure_robustness",
+    "ernie_pair.score.export.export_config": "ExportConfig",
+    "ernie_pair.score.export.export_pair": "export_pair",
+    "ernie_pair.search.build_index": "IndexConfig",
+    "ernie_pair.search.search_texts": "SearchConfig",
+    "ernie_pair.search.searcher": "Hit PairSearcher",
+    "ernie_pair.series.config": "CrossValidateConfig EnsembleConfig SearchParamsConfig",
+    "ernie_pair.serve.serve": "ServeConfig",
+    "ernie_pair.train.callbacks": "PairCallback TrainerState",
+    "ernie_pair.train.hooks": "TrainerControl",
+    "ernie_pair.train.task": "TrainResult",
 }
+_OFFERED = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = [
+    "AuditConfig", "AuditPairsConfig", "CheckpointError", "Conversion", "ConvertConfig",
+    "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig", "EmbeddingTrainer",
+    "EnsembleConfig", "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
+    "EvaluateMlmConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
+    "LostProcessError", "MachineError", "MaskFiller", "NewModelConfig", "NumbersError", "PairCallback",
+    "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer", "PairTrainer",
+    "PredictConfig", "PrepareConfig", "PretrainConfig", "PretrainResult", "SampleConfig", "SearchConfig",
+    "SearchParamsConfig", "ServeConfig", "StudentConfig", "TextEmbedder", "TrainConfig",
+    "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__",
+    "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "ensemble",
+    "evaluate", "evaluate_mlm", "export", "export_pair", "index", "load_config", "make_sample",
+    "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors", "predict",
+    "prepare", "pretrain", "search", "search_params", "serve", "set_seed", "train", "train_embedding",
+]  # fmt: skip
+
+
+class _Package(ModuleType):
+    """The package: where a function has the name of a folder of it, as `pretrain` has, the function stays.
+
+    Python sets an attribute of a package to each of its folders once that is imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _OFFERED and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str):

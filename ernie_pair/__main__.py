@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Any, Dict, List, Optional
 
-from data_tools.options.cli import exit_code_of, parse_config, run_command
+from data_tools.options.cli import code_in, exit_code_of, parse_config, run_command
 from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
     asked_help,
@@ -207,7 +207,7 @@ COMMANDS = {
     ),
     "evaluate mlm": (
         "ernie_pair.pretrain.filling.evaluate_mlm",
-        "evaluate_mlm_command",
+        "evaluate_mlm",
         "EvaluateMlmConfig",
         "Measure the masked-language-model loss on held-out text",
     ),
@@ -255,13 +255,13 @@ COMMANDS = {
     ),
     "cross-validate": (
         "ernie_pair.series.cross_validate",
-        "cross_validate_command",
+        "cross_validate",
         "ernie_pair.series.config:CrossValidateConfig",
         "Cross-validate a classifier: every pair is predicted once",
     ),
     "search-params": (
         "ernie_pair.series.search_params",
-        "search_params_command",
+        "search_params",
         "ernie_pair.series.config:SearchParamsConfig",
         "Search for the best training flags",
     ),
@@ -345,7 +345,7 @@ def run_named(name: str) -> None:
 
 
 def _run(words) -> Optional[int]:
-    """Run the command; what it returns, if anything, is its exit code."""
+    """Run the command; what it returns, if it is a number, is its exit code."""
     words = asked_help(words)
     if not words or words[0] in ("-h", "--help"):
         print(overview(GROUPS, _purposes()))
@@ -373,7 +373,7 @@ def _run(words) -> Optional[int]:
         form = form_of_model(flags, flags_of, _kind_of_folder)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
-    return getattr(import_module(entry[0]), entry[1])(config)
+    return code_in(getattr(import_module(entry[0]), entry[1])(config))
 
 
 def _kind_of_folder(folder: str) -> str:

@@ -1,23 +1,53 @@
 """The progress of a tool: a bar with the remaining time for a person, lines if requested, else nothing.
 
-A person watches a terminal or a notebook; TQDM_DISABLE=1 in the environment hides every bar.
+A person watches a terminal or a notebook; TQDM_DISABLE=1 in the environment hides every bar. A function that
+Python calls for its values shows nothing, unless it is asked to.
 """
 
 import os
 import sys
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Sequence
+from typing import Iterator, Optional, Sequence, TextIO
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 60
+# Whether what Python has called shows what the command would show; None: it is a command.
+_SHOWN: ContextVar[Optional[bool]] = ContextVar("shown", default=None)
+
+
+@contextmanager
+def called_from_python(verbose: bool) -> Iterator[None]:
+    """Return a context whose commands are functions of Python; they are silent unless ``verbose``."""
+    token = _SHOWN.set(verbose)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(token)
+
+
+def is_called_from_python() -> bool:
+    """Return whether the code runs for a caller in Python, who goes on after it."""
+    return _SHOWN.get() is not None
+
+
+def is_silent() -> bool:
+    """Return whether the caller wants values and errors alone."""
+    return _SHOWN.get() is False
+
+
+def say(text: str, stream: Optional[TextIO] = None) -> None:
+    """Print what a command says, on standard output or on ``stream``; nothing if it is to be silent."""
+    if not is_silent():
+        print(text, file=stream or sys.stdout)
 
 
 def shows_bars() -> bool:
     """Return whether a person watches standard error, and has not turned bars off."""
-    if os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
+    if is_silent() or os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
         return False
     is_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
     return is_notebook or bool(getattr(sys.stderr, "isatty", lambda: False)())
@@ -46,7 +76,7 @@ class Progress(_Bar):
     def made(self, num_documents: int) -> None:
         """Count documents, and print the count every ``log_interval`` of them."""
         self._made += num_documents
-        if self._log_interval and self._made - self._told >= self._log_interval:
+        if self._log_interval and self._made - self._told >= self._log_interval and not is_silent():
             tqdm.write(f"{self._made} documents", file=sys.stderr)
             self._told = self._made
 
@@ -61,7 +91,7 @@ class CountProgress(_Bar):
         self._total, self._unit = total, unit
         self._is_bar = shows_bars()
         self._bar = tqdm(total=total, unit=unit, disable=not (shown and self._is_bar), leave=False)
-        self._is_told = shown and not self._is_bar
+        self._is_told = shown and not self._is_bar and not is_silent()
         self._started = self._told = time.monotonic()
         self._done = 0.0
 

@@ -34,7 +34,7 @@ from data_tools.files.atomic_files import (
 from data_tools.files.errors import InputError
 from data_tools.files.former_flags import FORMER_COMMANDS, renamed
 from data_tools.files.json_file import as_read, parse_json_object
-from data_tools.files.progress import Progress
+from data_tools.files.progress import Progress, say
 
 MAKER = "ernie-pair"
 LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
@@ -95,7 +95,7 @@ class Results:
             return False  # asked for later than the others
         if self._inputs_grow and record.get("inputs") != self._inputs_now():
             return False
-        sys.stderr.write(f"{existing[0]} exists, made from the same inputs and flags: nothing to do\n")
+        say(f"{existing[0]} exists, made from the same inputs and flags: nothing to do", sys.stderr)
         return True
 
     def refuse_foreign(self) -> None:

@@ -169,12 +169,17 @@ def _values_of(config_class: type[Options], given: dict[str, Given]) -> dict[str
     return {name: read_given(text, hints_of(config_class)[name]) for name, text in given.items()}
 
 
-def run_command(command: Callable[[Config], None], config_class: type[Config], argv=None) -> None:
+def run_command(command: Callable[[Config], Any], config_class: type[Config], argv=None) -> None:
     """Parse, run ``command`` and exit with 0 or the code of its error, see `errors`.
 
     An error that a user can fix is one ``error: ...`` line on stderr; a bug keeps its traceback.
     """
-    sys.exit(exit_code_of(lambda: command(parse_config(config_class, argv))))
+    sys.exit(exit_code_of(lambda: code_in(command(parse_config(config_class, argv)))))
+
+
+def code_in(result: Any) -> Optional[int]:
+    """Return the exit code that a command has returned; None for a value, which is for callers in Python."""
+    return result if isinstance(result, int) else None
 
 
 def exit_code_of(action: Callable[[], Optional[int]]) -> int:

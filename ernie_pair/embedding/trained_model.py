@@ -44,6 +44,7 @@ def open_trained(
         tokenizer,
         lambda ids, types: vectors_of(model, choice, ids, types),
         f"paddle, {choice.name}",
+        model,
     )
 
 

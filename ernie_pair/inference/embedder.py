@@ -7,7 +7,7 @@ N texts, B batch, S sequence, D length of a vector.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -53,7 +53,10 @@ class EmbedderOptions:
 
 
 class EmbeddingModel(NamedTuple):
-    """Computes vectors. ``name`` is its name in errors, ``backend`` that of its backend in the log."""
+    """Computes vectors. ``name`` is its name in errors, ``backend`` that of its backend in the log.
+
+    ``layer``: the encoder of a trained model, a layer of Paddle; None: it is exported.
+    """
 
     name: str
     settings: EmbeddingSettings
@@ -61,6 +64,7 @@ class EmbeddingModel(NamedTuple):
     tokenizer: AnyTokenizer
     forward: Forward
     backend: str
+    layer: Any = None
 
 
 class TextEmbedder:

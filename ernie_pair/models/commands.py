@@ -21,6 +21,7 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.json_file import write_json
+from data_tools.files.progress import say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
@@ -156,7 +157,7 @@ def new_model(config: NewModelConfig) -> None:
     replace_config(folder, "new-model", config)
     layers = counted(config.num_hidden_layers, "layer")
     size = f"{layers} x {config.hidden_size}, {tokenizer.vocab_size} tokens"
-    print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
+    say(f"{folder}: {FAMILIES[config.model_type]}, {size}")
 
 
 def settings_of_width(family: str, width: int) -> Dict[str, object]:

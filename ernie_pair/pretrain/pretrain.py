@@ -6,14 +6,14 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, Iterable, Union
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Union
 
 from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import counted
 from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import publish_of_run
+from ernie_pair.checkpoint.run_folder import EVENTS, LAST, publish_of_run
 from ernie_pair.models.hugging_face.counterparts import SPECIFIC
 from ernie_pair.models.model_card import write_card
 from ernie_pair.models.source import (
@@ -45,6 +45,7 @@ from ernie_pair.runtime.processes.world import World, launched_world, local_worl
 from ernie_pair.train.hooks import Hooks, Schedule
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.run import RunSettings, run_training
+from ernie_pair.train.run_log import metrics_in, read_all_events
 from ernie_pair.weights.parameter_names import without_ngram_head
 
 SHOWN_SAMPLES = 4
@@ -57,7 +58,20 @@ OF_LOSS_SCALE = (
 logger = logging.getLogger(__name__)
 
 
-def pretrain(config: PretrainConfig) -> None:
+class PretrainResult(NamedTuple):
+    """How a pretraining ended: its last step, and what it was judged by.
+
+    ``metrics``: of the last validation, {} without one; ``model_last``: the folder of its last checkpoint,
+    whose ``static_vars`` `convert` takes, None after a dry run. ``is_done``: all steps of the run are done.
+    """
+
+    step: int
+    metrics: Dict[str, float]
+    model_last: Optional[Path]
+    is_done: bool
+
+
+def pretrain(config: PretrainConfig) -> PretrainResult:
     """Pretrain until ``max_steps``, from the newest checkpoint of ``output_dir`` or from the given weights.
 
     Raises an ErniePairError for whatever the user can fix.
@@ -65,10 +79,15 @@ def pretrain(config: PretrainConfig) -> None:
     world = launched_world()
     start_console(world)
     with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
-        _pretrain(config, world, stop)
+        state = _pretrain(config, world, stop)
+    output_dir = Path(config.output_dir)
+    judged = [event for event in read_all_events(output_dir / EVENTS) if event["split"] == "valid"]
+    last = None if config.dry_run else output_dir / LAST
+    metrics = metrics_in(judged[-1]) if judged else {}
+    return PretrainResult(state.step, metrics, last, state.step == config.max_steps)
 
 
-def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
+def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> TrainState:
     refuse_unready(config, world, local_world())
     device = start_training_device(config, world, opens=False)
     source = open_model(
@@ -91,12 +110,12 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
         "" if opened.ngrams is None else f", {len(opened.ngrams)} n-grams",
     )
     with opened.forked() as data:
-        _train(config, world, source, data, stop)
+        return _train(config, world, source, data, stop)
 
 
 def _train(
     config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, stop: StopSignals
-) -> None:
+) -> TrainState:
     open_device()  # the loader processes have been forked, so a GPU may be opened
     local = world if config.share_folder else local_world()
     with all_start(world):
@@ -116,7 +135,7 @@ def _train(
         all_reduce=all_reduce,
     )
     hooks = PretrainHooks(config, world, data, job)
-    run_training(job, data, settings, hooks, stop)
+    return run_training(job, data, settings, hooks, stop)
 
 
 def _settings_of(

@@ -141,8 +141,8 @@ class IndexConfig(Options):
 
 
 @with_standard_streams
-def make_index(config: IndexConfig) -> None:
-    """Write ``output_dir``, entirely or not at all. Raises an ErniePairError."""
+def make_index(config: IndexConfig) -> Path:
+    """Write ``output_dir``, entirely or not at all, and return it. Raises an ErniePairError."""
     start_console(World())
     require_faiss()
     output_dir = Path(os.path.realpath(config.output_dir))
@@ -157,7 +157,7 @@ def make_index(config: IndexConfig) -> None:
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
     results = Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
-        return
+        return Path(config.output_dir)
     work = output_dir.with_name(f".{output_dir.name}.vectors")
     remove_arrays(work, "vectors-")  # by which earlier versions kept them there
     (work / "run.lock").unlink(missing_ok=True)
@@ -170,6 +170,7 @@ def make_index(config: IndexConfig) -> None:
             may_be_lost=lambda folder: config.overwrite,
         )
     logger.info("the index of %s is in %s", config.input_file, config.output_dir)
+    return Path(config.output_dir)
 
 
 def files_of_model(folder: str) -> List[Path]:

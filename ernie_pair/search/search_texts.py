@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Literal, Optional, Sequence, TextIO
 
 from data_tools.files.errors import InputError, counted
-from data_tools.files.progress import CountProgress
+from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import Options, option
 from data_tools.options.standard_streams import refuse_closed_input, with_standard_streams
@@ -98,19 +98,34 @@ class SearchConfig(Options):
 
 
 @with_standard_streams
-def search_texts(config: SearchConfig) -> None:
-    """Answer the query, the file or standard input. Raises an ErniePairError."""
+def search_texts(config: SearchConfig) -> List[Hit]:
+    """Answer the query, the file or standard input; return the hits of --text. Raises an ErniePairError."""
     start_console(World())
     if config.text == TYPED and not config.input_file:
         refuse_closed_input("--text -", "give a query")
     results = _results(config) if config.input_file else None
     if results is not None and results.are_done():
-        return
+        return []
     if config.input_file:
         count = sum(1 for _ in read_texts(Path(config.input_file)))
         if not count:
             raise InputError(f"{config.input_file} holds no query; give one on every line")
-    searcher = PairSearcher(
+    searcher = open_searcher(config)
+    if results is not None:
+        _answer_file(config, searcher, results, count)
+    elif config.text != TYPED:
+        hits = searcher.search(config.text, config.top_k)
+        _print_heads(config)
+        _print_hits(hits, config)
+        return hits
+    else:
+        _answer_lines(config, searcher, sys.stdin)
+    return []
+
+
+def open_searcher(config: SearchConfig) -> PairSearcher:
+    """Return the index that the flags name, with its models. Raises an ErniePairError."""
+    return PairSearcher(
         config.index,
         config.embedding_model,
         config.model_path,
@@ -121,13 +136,16 @@ def search_texts(config: SearchConfig) -> None:
         breadth=config.breadth,
         cuts=config.long_query == "cut",
     )
-    if results is not None:
-        _answer_file(config, searcher, results, count)
-    elif config.text != TYPED:
-        _print_heads(config)
-        _print_hits(searcher.search(config.text, config.top_k), config)
-    else:
-        _answer_lines(config, searcher, sys.stdin)
+
+
+@with_standard_streams
+def hits_of_file(config: SearchConfig) -> List[List[Hit]]:
+    """Return the hits of each query of ``input_file``; nothing is written. Raises an ErniePairError."""
+    start_console(World())
+    rows, searcher = list(read_texts(Path(config.input_file))), open_searcher(config)
+    for row in rows:
+        searcher.refuse_query(row.text, f"{config.input_file}:{row.line}: ")
+    return list(searcher.search_many((row.text for row in rows), config.top_k))
 
 
 def _results(config: SearchConfig) -> Results:
@@ -198,11 +216,11 @@ def _line_of(row: NamedText, hits: List[Hit]) -> str:
 def _print_heads(config: SearchConfig) -> None:
     """Print the column names on a terminal: a program reads only the hits."""
     if sys.stdout.isatty():
-        print("{}\tid\ttext".format("score" if config.model_path else "cosine"))
+        say("{}\tid\ttext".format("score" if config.model_path else "cosine"))
 
 
 def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
-        print(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
+        say(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
     if not hits:  # an index is never empty, and more lists are searched until there are hits
         logger.info("nothing reaches --threshold %g", config.threshold)

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tu
 import numpy as np
 
 from data_tools.files.atomic_files import published
-from data_tools.files.progress import CountProgress
+from data_tools.files.progress import CountProgress, say
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import CLASSIFICATION, refuse_no_classes
@@ -161,11 +161,6 @@ def cross_validate(config: CrossValidateConfig) -> CrossValidation:
     return _CrossValidation(config).make()
 
 
-def cross_validate_command(config: CrossValidateConfig) -> None:
-    """Run the missing runs, write what they show, print a table. Raises an ErniePairError."""
-    cross_validate(config)
-
-
 class _CrossValidation(PairSeries):
     """The input of a cross-validation, divided; opened by every rank alike. Folds are counted from 0."""
 
@@ -212,7 +207,7 @@ class _CrossValidation(PairSeries):
         )
         self.on_first(partial(self._publish, result, logits))
         if self.world.is_first:
-            print("\n".join(lines_of_folds(result)))
+            say("\n".join(lines_of_folds(result)))
         return result
 
     def _begin(self) -> None:

@@ -15,6 +15,7 @@ import paddle
 from paddle import nn
 
 from data_tools.files.errors import InputError
+from data_tools.files.progress import say
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.scores import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
@@ -164,10 +165,10 @@ def ensemble(config: EnsembleConfig) -> None:
         points = points_of("member", members, "ensemble", evaluation)
         report_series(config.reporters, output_dir, asdict(config), points)
         width = max(len(row[0]) for row in work.measured.rows)
-        print("  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)]))
+        say("  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)]))
         for name, *values in work.measured.rows:
-            print(f"{name:<{width}}  {metric_cells(dict(zip(METRICS, values)), '-')}")
-        print(json.dumps({name: evaluation[name] for name in (*METRICS, "rows")}))
+            say(f"{name:<{width}}  {metric_cells(dict(zip(METRICS, values)), '-')}")
+        say(json.dumps({name: evaluation[name] for name in (*METRICS, "rows")}))
 
 
 class _Ensemble:

@@ -17,6 +17,7 @@ import yaml
 from data_tools.files.atomic_folder import point_link
 from data_tools.files.errors import InputError, NumbersError, message_of
 from data_tools.files.json_file import write_json
+from data_tools.files.progress import say
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_locked
 from ernie_pair.models.labels import Labels
@@ -65,11 +66,6 @@ class SearchResult(NamedTuple):
     best: Outcome
     best_run: Path
     best_config: TrainConfig
-
-
-def search_params_command(config: SearchParamsConfig) -> None:
-    """Run the missing trials, write what they show, print the best. Raises an ErniePairError."""
-    search_params(config)
 
 
 def search_params(config: SearchParamsConfig) -> SearchResult:
@@ -194,7 +190,7 @@ class _Search(PairSeries):
             points.append((each.number, numbers))
         report_series(self.config.reporters, self.output_dir, asdict(self.config), points)
         logger.info("best model: %s; report: %s", self.output_dir / BEST, self.output_dir / PAGE)
-        print("\n".join(lines_of_search(outcomes, best, self.config)))
+        say("\n".join(lines_of_search(outcomes, best, self.config)))
         return {"outcomes": [list(each) for each in outcomes], "best": best.number}
 
     def _result(self, end: Optional[Dict[str, Any]]) -> SearchResult:

@@ -4,6 +4,7 @@ import logging
 import math
 import signal
 import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Literal, Optional
@@ -208,7 +209,8 @@ def _serve(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
     server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
     # For a signal before uvicorn handles signals; and uvicorn raises the one that stopped it again.
-    signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
+    if threading.current_thread() is threading.main_thread():  # which alone may
+        signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     address = address_of(listener)
     if config.host not in LOOPBACK:
         logger.warning("%s can be used by anyone who reaches it: there is no password", address)

@@ -210,10 +210,21 @@ def run(task_class: type[Task], config: Any) -> TrainState:
 
     Raises an ErniePairError for whatever the user can fix.
     """
+    return _train(task_class(config))[1]
+
+
+def result_of(task: Task, callbacks: Sequence[PairCallback] = ()) -> "TrainResult":
+    """Train as `run` does, and return how the run ended, with the metrics of its best model."""
+    opened, state = _train(task, callbacks)
+    return opened.result(state, {} if task.config.dry_run else opened.metrics_of_best(state))
+
+
+def _train(task: Task, callbacks: Sequence[PairCallback] = ()) -> tuple["Run", TrainState]:
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
-        return open_run(task_class(config), world).train(stop)
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(task.config.dry_run):
+        opened = open_run(task, world, callbacks)
+        return opened, opened.train(stop)
 
 
 def open_run(task: Task, world: World, callbacks: Sequence[PairCallback] = ()) -> "Run":
@@ -291,6 +302,19 @@ class Run:
         """Return how the run ended in ``state``; a dry run has no best model."""
         best = None if self.config.dry_run else self.hooks.best.folder()
         return TrainResult(state.step, metrics, state.best_metric, best, state.step == self.job.total_steps)
+
+    def metrics_of_best(self, state: TrainState) -> dict[str, float]:
+        """Return the metrics of the best model, seen by this start or one before it.
+
+        Without the log of the latter, only the one that chose the model is known.
+        """
+        if self.hooks.best_metrics or state.best_metric is None:
+            return dict(self.hooks.best_metrics)
+        start = "eval_"
+        for each in reversed(self.state.log_history):
+            if each["step"] == state.best_step and f"{start}loss" in each:
+                return {name[len(start) :]: each[name] for name in each if name.startswith(start)}
+        return {self.config.best_metric: state.best_metric}
 
 
 class RunHooks(Hooks):

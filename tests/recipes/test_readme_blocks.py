@@ -296,7 +296,11 @@ def train(learning_rate):
     config = PairConfig("output", learning_rate=learning_rate, **small)
     return PairTrainer("ernie-1.0", config, "train.tsv", "dev.tsv").train().step
 """
-IN_PYTHON = {"max_seq_len=48)": "max_seq_len=32, max_steps=2, device='cpu')"}
+IN_PYTHON = {
+    "max_seq_len=48)": "max_seq_len=32, max_steps=2, device='cpu')",
+    "documents=1000, pairs=10000": "documents=100, pairs=1200",
+    "max_steps=2400, eval_freq=400": "max_steps=4, eval_freq=2",
+}
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)

@@ -14,9 +14,12 @@ from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingC
 from ernie_pair.embedding.train.embedding_data import Dataset, EmbeddingDatasets, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.inference.pair_tokenizer import PairTokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING
+from ernie_pair.models.networks.text_encoder import TextEncoder
 from ernie_pair.models.sentence_transformers import is_sentence_folder
+from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.data.in_memory_pairs import held
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.runtime.device import start_training_device
@@ -116,6 +119,16 @@ class EmbeddingTrainer:
                 )
             self._embedder = open_embedder(self._folder, config.device, options, kernels)
         return self._embedder
+
+    @property
+    def model(self) -> TextEncoder:
+        """Return the encoder, a layer of Paddle: the best model after `train`, the given model before it."""
+        return self.embedder.model.layer
+
+    @property
+    def tokenizer(self) -> PairTokenizer:
+        """Return the tokenizer of the model, which cuts texts as `embed` does."""
+        return PairTokenizer(model_folder_of(self._folder), self.embedder.max_seq_len)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of ``texts``, float32 [N, D], with norm 1; see `TextEmbedder.embed`."""

@@ -49,7 +49,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.embeddings.export_embedding import PYTHON
 from ernie_pair.train.job import LossParts, Pass, StepOperations, TaskJob, WaitingStep
 from ernie_pair.train.recompute import num_frozen_layers
-from ernie_pair.train.task import Task, run
+from ernie_pair.train.task import Task, TrainResult, result_of
 
 
 def vectors_of_rows(
@@ -182,12 +182,12 @@ ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors
 ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.json"""
 
 
-def train_embedding(config: TrainEmbeddingConfig) -> None:
+def train_embedding(config: TrainEmbeddingConfig) -> TrainResult:
     """Train from the newest checkpoint of ``output_dir``, or from the model that is named.
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    run(EmbeddingTask, config)
+    return result_of(EmbeddingTask(config))
 
 
 class EmbeddingTask(Task):

@@ -14,7 +14,7 @@ import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Iterable, Iterator, Literal, Optional
+from typing import Any, Iterable, Iterator, Literal, Optional
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_texts
 from data_tools.files.keyed_cache import KeyedCache
+from data_tools.files.progress import say
 from data_tools.files.results import Results
 from data_tools.options.options import Options, data_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
@@ -111,8 +112,8 @@ class AuditPairsConfig(Options):
 
 
 @with_standard_streams
-def audit_pairs(config: AuditPairsConfig) -> None:
-    """Print the report, and write it, its picture and the cleaned file below ``output_dir``.
+def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
+    """Print the report, and write it, its picture and the cleaned file below ``output_dir``; return it.
 
     Raises InputError.
     """
@@ -143,7 +144,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output_dir), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
-    print(as_called("\n".join(report_lines(audit))))
+    say(as_called("\n".join(report_lines(audit))))
     if config.output_dir and not are_there:
         with results.published() as (text, picture, *training):
             for draft, kept in zip(training, lines):
@@ -152,7 +153,8 @@ def audit_pairs(config: AuditPairsConfig) -> None:
             content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
             text.write_text(content + "\n", encoding="utf-8")
             draw(picture, audit)
-        print("wrote {} and {}".format(*results.given))
+        say("wrote {} and {}".format(*results.given))
+    return asdict(audit)
 
 
 def audit_of(

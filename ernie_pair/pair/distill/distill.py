@@ -7,11 +7,9 @@ from typing import Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.models.labels import CLASSIFICATION, Labels
-from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
+from ernie_pair.pair.config.distill_config import StudentConfig
 from ernie_pair.pair.config.pair_config import refuse_unfit_flags
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -22,12 +20,10 @@ from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.train_pair import PairTask
 from ernie_pair.pair.train.trainer import PairDataset
-from ernie_pair.runtime.processes.console import start_missing_console
-from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
-from ernie_pair.runtime.processes.world import World, launched_world
+from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.task import Run, TrainResult, open_run, run
+from ernie_pair.train.task import TrainResult, result_of
 
 ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 
@@ -36,71 +32,21 @@ Datasets = Mapping[str, Optional[PairDataset]]
 logger = logging.getLogger(__name__)
 
 
-def distill_pair(config: DistillConfig) -> None:
-    """Distil from the newest checkpoint of ``output_dir``, or from the student's beginning.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
-    run(DistillTask, config)
-
-
-def distill(
+def distill_pair(
     config: StudentConfig,
-    train_dataset: Optional[PairDataset] = None,
-    eval_dataset: Optional[PairDataset] = None,
-    unlabelled_dataset: Optional[PairDataset] = None,
-    *,
+    datasets: Optional[Datasets] = None,
     callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
 ) -> TrainResult:
-    """Distil like the command, and return the result of the run; its best model is the student.
+    """Distil from the newest checkpoint of ``output_dir``, or from the student's beginning.
 
-        from ernie_pair import DistillConfig, distill
-
-        config = DistillConfig(
-            "small", teacher="output/best", layers=4, train_file="train.tsv", dev_file="dev.tsv"
-        )
-        print(distill(config).best_model)
-
-    Datasets, in any form that `PairTrainer` accepts, may replace the files; then a StudentConfig, which names
-    no files, is enough. Rows of ``train_dataset`` may lack a label (None); labels of ``unlabelled_dataset``
-    are ignored. ``callbacks``: see PairCallback.
-
-        pairs = [("怎么开户", "如何开户", 1), ("怎么开户", "今天下雨", None)]
-        distill(StudentConfig("small", teacher="output/best"), pairs, "dev.tsv", callbacks=[Stop])
-
-    Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same call.
-    Ctrl-C finishes the current step, saves, and raises KeyboardInterrupt. Raises an ErniePairError for
+    ``datasets``: {train, dev or unlabelled: its pairs}, in place of the files. Raises an ErniePairError for
     whatever the user can fix.
     """
-    world = launched_world()
-    checked = list(map(checked_callback, callbacks))
-    train_pairs = train_dataset if config.streaming else held(train_dataset)
-    datasets = {"train": train_pairs, "dev": held(eval_dataset), "unlabelled": held(unlabelled_dataset)}
-
-    def train(stop: StopSignals) -> TrainResult:
-        start_missing_console(world)
-        with nothing_kept(config.dry_run):
-            opened = open_run(DistillTask(config, datasets), world, checked)
-            state = opened.train(stop)
-        return opened.result(state, {} if config.dry_run else _metrics_of_best(opened, state))
-
-    return call_with_signals(train, is_launched=world.size > 1)
-
-
-def _metrics_of_best(run: Run, state: TrainState) -> dict[str, float]:
-    """Return the metrics of the best model, seen by this start or one before it.
-
-    Without the log of the latter, only the one that chose the model is known.
-    """
-    if run.hooks.best_metrics or state.best_metric is None:
-        return dict(run.hooks.best_metrics)
-    start = "eval_"
-    lines = [
-        each for each in run.state.log_history if each["step"] == state.best_step and f"{start}loss" in each
-    ]
-    if not lines:
-        return {run.config.best_metric: state.best_metric}
-    return {name[len(start) :]: value for name, value in lines[-1].items() if name.startswith(start)}
+    kept = {
+        split: pairs if split == "train" and config.streaming else held(pairs)
+        for split, pairs in (datasets or {}).items()
+    }
+    return result_of(DistillTask(config, kept), list(map(checked_callback, callbacks)))
 
 
 class DistillTask(PairTask):

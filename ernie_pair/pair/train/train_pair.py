@@ -51,7 +51,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluation import intervals
 from ernie_pair.train import probability_counts
 from ernie_pair.train.job import LossParts, Pass, StepOperations, TaskJob, WaitingStep
-from ernie_pair.train.task import Task, run
+from ernie_pair.train.task import Task, TrainResult, result_of
 
 LOSS, DIVERGENCE, RIGHT, PARTS = range(4)  # places among the numbers of a pass, see `LossParts`
 
@@ -300,12 +300,12 @@ OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
 logger = logging.getLogger(__name__)
 
 
-def train_pair(config: TrainConfig) -> None:
+def train_pair(config: TrainConfig) -> TrainResult:
     """Fine-tune from the newest checkpoint of ``output_dir``, or from the model that is named.
 
     Raises an ErniePairError for whatever the user can fix.
     """
-    run(PairTask, config)
+    return result_of(PairTask(config))
 
 
 class PairTask(Task):

@@ -4,13 +4,14 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Dict, NamedTuple
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import write_json
+from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.results import Results, files_of
 from data_tools.options.options import Options, data_option, model_option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
@@ -257,8 +258,15 @@ class ConvertConfig(Options):
         refuse_empty(self, "output_dir")
 
 
-def convert(config: ConvertConfig) -> None:
-    """Write ``output_dir``, and print and record the largest difference of every output.
+class Conversion(NamedTuple):
+    """A model folder, and {output: {batch: the largest difference from the static model}}."""
+
+    folder: Path
+    differences: Dict[str, Dict[str, float]]
+
+
+def convert(config: ConvertConfig) -> Conversion:
+    """Write ``output_dir``, and print, record and return the largest difference of every output.
 
     Raises CheckpointError when a parameter is missing or left over on either side, or when an output
     differs by more than 1e-5; then nothing is written. A head that the file lacks entirely is left out,
@@ -279,7 +287,7 @@ def convert(config: ConvertConfig) -> None:
         record=output_dir / MADE,
     )
     if results.are_done():
-        return
+        return _conversion_of(output_dir)
     batches, found = parity_batches(source.spec), read_weights(weights_file)
     weights, outputs = run_static(source.spec, found, str(weights_file), batches)
     if any(name.startswith(NGRAM_HEAD) for name in found):
@@ -299,6 +307,12 @@ def convert(config: ConvertConfig) -> None:
     filled = with_config(fill, "convert", config)
     publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
     logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
+    return _conversion_of(output_dir)
+
+
+def _conversion_of(folder: Path) -> Conversion:
+    record = read_json_object(folder / CONVERSION, "convert again with --overwrite true", CheckpointError)
+    return Conversion(folder, record["largest_difference"])
 
 
 def _refuse_unfit(source: ModelSource, output_dir: Path) -> None:

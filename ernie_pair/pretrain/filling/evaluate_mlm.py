@@ -12,7 +12,7 @@ from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.errors import InputError
-from data_tools.files.progress import CountProgress
+from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.options import (
     data_option,
@@ -27,7 +27,7 @@ from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import device_option, start_device
-from ernie_pair.runtime.processes.console import start_missing_console
+from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.step_work import perplexity_of
 
@@ -167,11 +167,6 @@ class EvaluateMlmConfig(MaskingFlags):
     device: Literal["cpu", "gpu"] = device_option()
 
 
-def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
-    """Write what `evaluate_mlm` measures. Raises an ErniePairError as it does."""
-    evaluate_mlm(config)
-
-
 def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     """Print the measurement, keep it where --output_file says, and return it.
 
@@ -181,7 +176,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     omitted if the model has no head for it or --binary_head is false. Raises InputError for a corpus that
     does not fit the model, CheckpointError for weights without the head for masked tokens.
     """
-    start_missing_console(World())
+    start_console(World())
     source = open_model(config.model_path, model_type="")
     corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
     results = None
@@ -211,7 +206,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     if results is not None:
         with results.published() as (draft,):
             draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    print("  ".join(f"{name} {measured[name]:.4f}" for name in SHOWN if name in measured))
+    say("  ".join(f"{name} {measured[name]:.4f}" for name in SHOWN if name in measured))
     return measured
 
 

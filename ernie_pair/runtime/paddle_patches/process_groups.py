@@ -6,6 +6,9 @@ begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_pa
 documentation of `no_sync` names for gradients that are summed manually; `core.eager.set_master_grads`, by
 which `paddle.amp.decorate(master_grad=True)` casts half-precision gradients to float32 after a backward pass.
 
+`fleet.init` keeps the processes of static programs as ``_hcg``, by which PaddleNLP loads a model as one that
+is divided over them.
+
 In Paddle 3.3 the collectives of static programs use what `init_parallel_env` makes in dynamic mode; a context
 that `core.CommContextManager` makes for them never connects in a process that was forked with Paddle loaded.
 `paddle.distributed.parallel` has `_print_modified_flags`, with which it prints the settings that differ from
@@ -33,6 +36,16 @@ def join_processes() -> None:
 
     with replaced(parallel, "_print_modified_flags", lambda flags: None):
         paddle.distributed.init_parallel_env()
+
+
+@contextmanager
+def dynamic_afterwards() -> Iterator[None]:
+    """Return a context for static programs, after which the process goes on in the dynamic graph."""
+    try:
+        yield
+    finally:
+        paddle.disable_static()
+        vars(paddle.distributed.fleet.init.__self__).pop("_hcg", None)
 
 
 def open_store():

@@ -13,6 +13,7 @@ from typing import Iterator
 from tqdm import tqdm
 
 from data_tools.files.atomic_files import published
+from data_tools.files.progress import is_called_from_python, is_silent
 from data_tools.options.standard_streams import as_called
 from ernie_pair.runtime.processes.world import World, local_world
 
@@ -27,7 +28,12 @@ logger = logging.getLogger("ernie_pair")
 
 
 def start_console(world: World) -> None:
-    """Send INFO lines to stderr on the first rank, warnings elsewhere."""
+    """Send INFO lines to stderr on the first rank, warnings elsewhere.
+
+    A caller in Python keeps the log that it has set up, and gets none that it has not asked for.
+    """
+    if is_silent() or (is_called_from_python() and logger.handlers):
+        return
     handler = _AboveTheBar()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger.handlers, logger.propagate = [handler], False
@@ -69,6 +75,8 @@ class _AboveTheBar(logging.Handler):
     """A handler that lets a line stand above the progress bar instead of through it."""
 
     def emit(self, record):
+        if is_silent() and record.levelno < logging.WARNING:
+            return
         with suppress(OSError):  # whoever read the console has gone; the run stays
             line, tone = as_called(self.format(record)), getattr(record, "tone", PLAIN)
             if record.levelno >= logging.WARNING:

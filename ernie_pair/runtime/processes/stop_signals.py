@@ -14,6 +14,7 @@ import threading
 from typing import Any, Callable, Dict, NoReturn, Optional, TypeVar
 
 from data_tools.files.errors import Stopped
+from data_tools.files.progress import is_called_from_python
 
 # A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
 SIGNAL_WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
@@ -29,9 +30,9 @@ class StopSignals:
 
     A signal raises Stopped at once, or is only noted once ``finish_the_step`` was called. Signals that come
     again change nothing. What handled them before is put back at the end, unless the end is that the
-    process stops; one that ``goes_on``, a notebook's, gets them back in any case. Outside the main thread,
-    which alone may listen, no signal is heard. ``is_launched``: a launcher has started this process, which
-    dies with it.
+    process stops; one that ``goes_on``, that of a caller in Python, gets them back in any case. Outside the
+    main thread, which alone may listen, no signal is heard. ``is_launched``: a launcher has started this
+    process, which dies with it.
     """
 
     def __init__(self, goes_on: bool = False, is_launched: bool = False):
@@ -50,7 +51,7 @@ class StopSignals:
         return self
 
     def __exit__(self, kind, *reason) -> None:
-        is_leaving = kind is Stopped and not self._goes_on
+        is_leaving = kind is Stopped and not (self._goes_on or is_called_from_python())
         for number, handler in () if self._is_deaf else self._before.items():
             # A signal that comes again must not spoil the exit code of a process that is leaving.
             signal.signal(number, signal.SIG_IGN if is_leaving else handler)

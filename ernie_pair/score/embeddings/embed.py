@@ -55,9 +55,7 @@ def embed(config: EmbedConfig) -> None:
     Raises InputError for bad texts or what would be lost, MachineError when the disk or Ray refuses.
     """
     start_console(World())
-    if not Path(config.model_path).is_dir():
-        raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path)).absolute()))
+    config = _with_folder(config)
     output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
     refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
     inputs: Dict[str, Sequence[Path]] = {
@@ -101,6 +99,27 @@ def embed(config: EmbedConfig) -> None:
     logger.info("%d vectors of %d numbers, %s: %s", shape.count, shape.dim, shape.dtype, config.output_dir)
 
 
+@with_standard_streams
+def vectors_of_file(config: EmbedConfig) -> np.ndarray:
+    """Return the vectors of the texts of ``input_file``, float32 [N, D], as the model makes them.
+
+    Nothing is written. Raises as `embed` does.
+    """
+    start_console(World())
+    config = _with_folder(config)
+    config.refuse_no_ray()
+    _count_texts(config)
+    embedder = open_embedder(*_opened_by(config))
+    return np.concatenate(list(_pieces(config, embedder, TextEmbedder.embed, 0)))
+
+
+def _with_folder(config: EmbedConfig) -> EmbedConfig:
+    """Return the flags with the folder of the model itself. Raises InputError if there is none."""
+    if not Path(config.model_path).is_dir():
+        raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
+    return replace(config, model_path=str(model_folder_of(Path(config.model_path)).absolute()))
+
+
 def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
     """Read all texts once, before anything is computed; return how many, their hash and the file's stamp.
 
@@ -129,20 +148,23 @@ def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
 
 def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
     """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
-    ask = partial(_packed, dtype=config.dtype)
-    maker: Callable[[List[str]], Packed] = partial(ask, embedder)
-    if config.engine == "ray":
-        opened_by, folder = _opened_by(config), config.model_path
-        maker = RayModel(open_embedder, opened_by, folder, embedder.identity, ask)
     shape, done = writer.shape, min(writer.done * PIECE, writer.shape.count)
     if writer.done:
         logger.info("an earlier run has left %d of %d vectors: continuing", done, shape.count)
-    texts = islice((row.text for row in _rows_of(config)), done, None)
-    pieces = iter(lambda: list(islice(texts, PIECE)), [])
     with CountProgress(shape.count - done, "text") as progress:
-        for packed in config.mapped(maker, pieces):
+        for packed in _pieces(config, embedder, partial(_packed, dtype=config.dtype), done):
             writer.append(packed)
             progress.advance(len(packed.rows))
+
+
+def _pieces(config: EmbedConfig, embedder: TextEmbedder, ask: Callable, done: int) -> Iterator[Any]:
+    """Yield what ``ask`` makes of the embedder and each piece of the texts from ``done`` on."""
+    maker: Callable[[List[str]], Any] = partial(ask, embedder)
+    if config.engine == "ray":
+        opened_by, folder = _opened_by(config), config.model_path
+        maker = RayModel(open_embedder, opened_by, folder, embedder.identity, ask)
+    texts = islice((row.text for row in _rows_of(config)), done, None)
+    yield from config.mapped(maker, iter(lambda: list(islice(texts, PIECE)), []))
 
 
 def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Packed:

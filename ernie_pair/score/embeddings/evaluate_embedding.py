@@ -10,7 +10,7 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
-from data_tools.files.progress import CountProgress
+from data_tools.files.progress import CountProgress, say
 from data_tools.options.options import names_in
 from data_tools.options.standard_streams import with_standard_streams
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 @with_standard_streams
-def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
-    """Print the metrics, and keep them as JSON where --output_file says; see `measure_retrieval`.
+def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
+    """Print the metrics, keep them as JSON where --output_file says, return them; see `measure_retrieval`.
 
     Raises an ErniePairError for whatever the user can fix.
     """
@@ -52,7 +52,8 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
                 write_json(draft, found)
     for dim, metrics in found["dims"].items():
         which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
-        print("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
+        say("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
+    return found
 
 
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:

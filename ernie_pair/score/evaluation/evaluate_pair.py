@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import write_json
+from data_tools.files.progress import say
 from data_tools.files.results import Results
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
@@ -44,10 +45,11 @@ logger = logging.getLogger(__name__)
 
 
 @with_standard_streams
-def evaluate_pair(config: EvaluateConfig) -> None:
+def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
     """Write what ``evaluation_of`` measures as JSON, print the metrics, and write the report if asked for.
 
-    The numbers are the same for any number of processes, to the last digit. Raises InputError.
+    Returns what is written; on other processes than the first {}. The numbers are the same for any number of
+    processes, to the last digit. Raises InputError.
     """
     if config.report and Path(config.report).is_file():
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
@@ -71,26 +73,28 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     results = None
     if config.output_file or more:
         results = results_of("evaluate", config, more, CALIBRATION if saves else "")
-        if results.are_done() and _is_complete(config):
-            return
+        done = _finished(config) if results.are_done() else {}
+        if done:
+            return done
     scorer = scorer_of(config)
     refuse_class_flags(config, scorer.labels, config.model_path)
     refuse_query(config.query, scorer.labels)
     evaluate = _evaluate_classes if scorer.labels.has_classes else _evaluate_scores
-    fault = evaluate(scorer, config, results)
+    evaluation, fault = evaluate(scorer, config, results)
     scorer.wait()
     if fault:  # all is written
         raise InputError(fault)
+    return evaluation
 
 
-def _is_complete(config: EvaluateConfig) -> bool:
-    """Return whether the calibration that an evaluation was to save is there as well; print its metrics then.
+def _finished(config: EvaluateConfig) -> Dict[str, Any]:
+    """Return the evaluation that is there, and print its metrics; {} if what it was to save is not there.
 
     Raises InputError where something that is to be saved was not found, or for a damaged calibration.
     """
     kept = Path(config.output_file or Path(config.report) / FILES[0])
     if not kept.is_file():
-        return False
+        return {}
     evaluation = json.loads(kept.read_text(encoding="utf-8"))
     fault = _why_unsaved(evaluation.get("calibration"), evaluation.get("thresholds"), config)
     if not fault and (config.save_temperature or config.save_threshold):
@@ -102,15 +106,20 @@ def _is_complete(config: EvaluateConfig) -> bool:
         ):
             message = "%s/%s does not hold what it found: evaluating again"
             logger.info(message, config.model_path, CALIBRATION)
-            return False
+            return {}
     _print_metrics(evaluation)
     if fault:
         raise InputError(fault)
-    return True
+    return evaluation
 
 
-def _evaluate_classes(scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]) -> str:
-    """Measure a model with classes, write and save what is asked for; return why nothing is saved, or ''."""
+def _evaluate_classes(
+    scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]
+) -> Tuple[Dict[str, Any], str]:
+    """Measure a model with classes, write and save what is asked for.
+
+    Returns the evaluation, {} on other processes than the first, and why nothing is saved, or ''.
+    """
     answers, kinds = _answers(scorer, config), parse_kinds(config.robustness)
     if kinds:  # every process makes the changed pairs for itself
         perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
@@ -125,16 +134,19 @@ def _evaluate_classes(scorer: PairScorer, config: EvaluateConfig, results: Optio
         assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
         chosen = with_asked_precision(answers.saved, thresholds, "--save_threshold true")
         answers = answers._replace(saved=chosen)
+    evaluation: Dict[str, Any] = {}
     if scorer.world.is_first:
         evaluation = {**evaluation_of(answers, config), **scorer.how}
         if is_saved:
             write_calibration(Path(config.model_path), answers.saved)
         _write(results, evaluation, answers, config)
         _log_evaluation(evaluation, config, is_saved)
-    return fault
+    return evaluation, fault
 
 
-def _evaluate_scores(scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]) -> str:
+def _evaluate_scores(
+    scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]
+) -> Tuple[Dict[str, Any], str]:
     pairs = read_pairs(config, "input_file", scorer.labels, is_first=scorer.world.is_first)
     symmetric = scorer.calibration.chosen_symmetry(config.symmetric, config.model_path)
     answers = ScoreAnswers(
@@ -144,6 +156,7 @@ def _evaluate_scores(scorer: PairScorer, config: EvaluateConfig, results: Option
         scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
         symmetric,
     )
+    evaluation: Dict[str, Any] = {}
     if scorer.world.is_first:
         if scorer.labels.target == RANKING:
             evaluation = ranking_evaluation_of(answers, config)
@@ -154,7 +167,7 @@ def _evaluate_scores(scorer: PairScorer, config: EvaluateConfig, results: Option
         if config.report:
             logger.info("report: %s", Path(config.report) / "report.html")
         _print_metrics(evaluation)
-    return ""
+    return evaluation, ""
 
 
 def _write(
@@ -339,7 +352,7 @@ def _figures(found: Dict[str, Any]) -> Tuple[float, ...]:
 
 def _print_metrics(evaluation: Dict[str, Any]) -> None:
     names = OF_TARGET[evaluation.get("target", CLASSIFICATION)].names
-    print(json.dumps({name: evaluation[name] for name in (*names, "rows")}))
+    say(json.dumps({name: evaluation[name] for name in (*names, "rows")}))
 
 
 def _log_calibration(calibration: Dict[str, Any]) -> None:

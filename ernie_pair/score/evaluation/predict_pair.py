@@ -4,7 +4,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Deque, Iterable, Iterator, List, Sequence
+from typing import Deque, Iterable, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ernie_pair.inference.scores import Decisions, are_names
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import refuse_class_flags
+from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.report.page import ESCAPES
 from ernie_pair.score.evaluation.scorer import (
     check_pairs,
@@ -36,6 +37,33 @@ def predict_pair(config: PredictConfig) -> None:
     results = results_of("predict", config)
     if results.are_done():
         return
+    scorer, pairs, lines = _predict(config)
+    if scorer.world.is_first:
+        with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    else:
+        for _ in lines:  # its share of each window
+            pass
+    scorer.wait()
+    if scorer.labels.has_classes:
+        logger.info("%s", scorer.describe_decision(config.threshold))
+    made = counted(pairs.count, "prediction")
+    by = f" by {scorer.describe()}" if isinstance(scorer, PairPredictor) else ""
+    logger.info("%s%s: %s", made, by, config.output_file)
+
+
+@with_standard_streams
+def predicted_lines(config: PredictConfig) -> List[str]:
+    """Return the lines that `predict_pair` would write, and write nothing. Raises an ErniePairError."""
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    scorer, _, lines = _predict(config)
+    found = list(lines)
+    scorer.wait()
+    return found
+
+
+def _predict(config: PredictConfig) -> Tuple[PairScorer, CheckedPairs, Iterator[str]]:
+    """Return the model, its pairs, and the lines of their predictions, which are made one after the other."""
     config.refuse_no_ray()
     scorer = scorer_of(config)
     refuse_class_flags(config, scorer.labels, scorer.where)
@@ -50,19 +78,8 @@ def predict_pair(config: PredictConfig) -> None:
             in_tasks = replace(in_tasks, backend=scorer.backend)
         model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)
         logits = logits_by_ray(config, scorer, model, pairs)
-    lines = prediction_lines(map(scorer.answers, logits), scorer.class_names, config.scores, pairs.left_out)
-    if scorer.world.is_first:
-        with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-    else:
-        for _ in lines:  # its share of each window
-            pass
-    scorer.wait()
-    if scorer.labels.has_classes:
-        logger.info("%s", scorer.describe_decision(config.threshold))
-    made = counted(pairs.count, "prediction")
-    by = f" by {scorer.describe()}" if isinstance(scorer, PairPredictor) else ""
-    logger.info("%s%s: %s", made, by, config.output_file)
+    parts = map(scorer.answers, logits)
+    return scorer, pairs, prediction_lines(parts, scorer.class_names, config.scores, pairs.left_out)
 
 
 def _open_in_task(config: PredictConfig) -> PairScorer:

@@ -74,7 +74,7 @@ def cells_of(path):
 
 
 def test_every_row_is_predicted_by_a_model_that_never_saw_it(config, tmp_path, capsys):
-    found = cross_validate(config)
+    found = cross_validate(config, verbose=True)
     out = tmp_path / "out"
     header, *rows = cells_of(out / "predictions.tsv")
     assert header == ["index", "prediction", "probability_0", "probability_1"]

@@ -69,7 +69,9 @@ def test_the_export_lists_its_members(shipped, tmp_path, capsys):
     members = said["ensemble"]["members"]
     assert [each["temperature"] for each in members] == [1.0, 2.5, 1.0]
     assert [each["model"] for each in members] == ["ernie", "gram", "wide"]
-    ensemble(shipped)
+    capsys.readouterr()
+    assert str(ensemble(shipped)) == shipped.output_dir and capsys.readouterr().err == ""
+    ensemble(shipped, verbose=True)
     assert "nothing to do" in capsys.readouterr().err
 
 

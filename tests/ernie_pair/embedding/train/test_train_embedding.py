@@ -47,6 +47,16 @@ def test_training_improves_retrieval(trained):
     assert last["mrr"] > first["mrr"] + 0.2 and last["spearman"] > first["spearman"]
 
 
+def test_a_trainer_shows_its_model_and_its_tokenizer(folder, tmp_path):
+    trainer = trainer_of(folder, tmp_path / "out", max_steps=2, epochs=1)
+    best = trainer.train().best_model
+    assert trainer.tokenizer.vocab_file.parent == best
+    assert len(trainer.tokenizer("今天" * 20)["input_ids"]) == 16
+    found = trainer.model.encoder.embeddings.word_embeddings.weight.numpy()
+    ours = open_model(str(best), model_type="", from_scratch=False).read_weights()
+    assert np.array_equal(found, ours["ernie.embeddings.word_embeddings.weight"])
+
+
 def test_the_best_folder_is_a_standard_model_with_settings(trained):
     settings = read_embedding(trained / "best")
     assert (settings.dims, settings.pooling, settings.max_seq_len) == ((8, 16, 32), "mean", 16)

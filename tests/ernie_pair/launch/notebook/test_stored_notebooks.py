@@ -14,9 +14,10 @@ SECONDS = 900  # per cell, on a busy machine
 PICTURES = {"recipe": 3, "pairs_and_search": 1}
 # How a quick run shortens the cells.
 SHORTER = {
-    "--documents 1000 --pairs 10000": "--documents 100 --pairs 1200",
-    "--max_steps 2400": "--max_steps 240",
-    "--logging_freq 200 --eval_freq 400": "--logging_freq 40 --eval_freq 120",
+    "documents=1000, pairs=10000": "documents=100, pairs=1200",
+    "max_steps=2400": "max_steps=240",
+    "logging_freq=200": "logging_freq=40",
+    "eval_freq=400": "eval_freq=120",
 }
 
 
@@ -120,7 +121,8 @@ def assert_recipe_went_well(said, output, steps):
     assert f"train step {steps}/{steps}  100.0%" in said and "end   step" in said
     losses = validation_losses(output / "pretrain" / "metrics.jsonl")
     assert losses[-1] < losses[0]
-    assert (output / "report" / "report.html").is_file()
+    assert (output / "report" / "report.html").is_file() and (output / "ship" / "model.onnx").is_file()
+    assert len(re.findall(r"^\d\.\d{3} 怎么申请退货 ", said, re.M)) == 2
 
 
 def assert_search_went_well(said):

@@ -258,7 +258,8 @@ def test_unlabelled_rows_are_used_in_training(tmp_path, config, capfd):
     mixed, bare = tmp_path / "mixed.jsonl", tmp_path / "bare.tsv"
     mixed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     bare.write_text("".join(f"{a}\t{b}\n" for a, b, _ in rows), encoding="utf-8")
-    distill(replace(config, train_file=str(mixed), unlabelled_file=str(bare), class_weights="balanced"))
+    weighted = {"train_file": str(mixed), "unlabelled_file": str(bare), "class_weights": "balanced"}
+    distill(replace(config, **weighted), verbose=True)
     told = capfd.readouterr().err
     assert "mixed.jsonl: 60 pairs (10 of class 0, 10 of class 1, 40 without label)" in told
     assert "bare.tsv: 60 pairs (0 of class 0, 0 of class 1, 60 without label)" in told

@@ -1,0 +1,405 @@
+"""The line from raw text to a service as functions of Python: each is a command, and returns its result.
+
+    from ernie_pair import PrepareConfig, prepare
+
+    prepare(input_path="raw/", output_prefix="data/baike", vocab_file="vocab.txt", chinese=True)
+    prepare(PrepareConfig("raw/", "data/baike", vocab_file="vocab.txt", chinese=True))  # the same
+
+The options are those of the command, and mean the same. A function prints nothing unless ``verbose=True``,
+and raises an `ErniePairError` for whatever the user can fix. What has been done before is not done again, but
+returned. Training may be started by a launcher, as that of the commands; otherwise it is done in this
+process. Outside the main thread, signals are left to the caller.
+
+Stands above the layers, like __main__.py.
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Type, Union
+
+from data_tools.audit_text import AuditConfig
+from data_tools.build_vocab import VocabConfig
+from data_tools.corpus.format import corpus_paths
+from data_tools.files.errors import InputError
+from data_tools.files.json_file import read_json_object
+from data_tools.make_sample import SampleConfig
+from data_tools.options.flag_words import flag_names
+from data_tools.options.options import DASH, Options
+from data_tools.options.python_call import NOWHERE, takes_options
+from data_tools.prepare import PrepareConfig
+from ernie_pair.commands import form_of_model
+from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
+from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.models.commands import NewModelConfig
+from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.convert.convert import ConvertConfig
+from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig
+from ernie_pair.score.export.export_config import ExportConfig
+from ernie_pair.search.build_index import IndexConfig
+from ernie_pair.search.search_texts import TYPED, SearchConfig
+from ernie_pair.series.config import CrossValidateConfig, EnsembleConfig, SearchParamsConfig
+from ernie_pair.serve.serve import ServeConfig
+
+if TYPE_CHECKING:  # what loads Paddle, or is only returned
+    import numpy as np
+
+    from ernie_pair.pair.train.trainer import PairDataset
+    from ernie_pair.pretrain.convert.convert import Conversion
+    from ernie_pair.pretrain.pretrain import PretrainResult
+    from ernie_pair.search.searcher import Hit
+    from ernie_pair.series.cross_validate import CrossValidation
+    from ernie_pair.series.search_params import SearchResult
+    from ernie_pair.train.callbacks import PairCallback
+    from ernie_pair.train.task import TrainResult
+
+
+@takes_options(SampleConfig)
+def make_sample(config: SampleConfig) -> Path:
+    """Write the texts and the labelled pairs of the quickstart, and return their folder.
+
+    It holds corpus.txt and pairs/train.tsv, dev.tsv and test.tsv.
+    """
+    from data_tools.make_sample import make_sample as command
+
+    command(config)
+    return Path(config.output_dir)
+
+
+@takes_options(VocabConfig)
+def build_vocab(config: VocabConfig) -> Path:
+    """Build a vocabulary from text, and return its file."""
+    from data_tools.build_vocab import build_vocab as command
+
+    command(config)
+    return Path(config.output_file)
+
+
+@takes_options(PrepareConfig)
+def prepare(config: PrepareConfig) -> Dict[str, Any]:
+    """Convert raw text or JSON lines to a corpus of token ids, and return what PREFIX.manifest.json holds.
+
+    Its ``counts`` are the documents, the sentences, the tokens and the unknown ones among them. The folder of
+    PREFIX is the ``input_dir`` of `pretrain`.
+    """
+    from data_tools.prepare import prepare as command
+
+    command(config)
+    return read_json_object(corpus_paths(config.output_prefix).manifest, "make the corpus again")
+
+
+@takes_options(AuditConfig)
+def audit_text(config: AuditConfig) -> Dict[str, Any]:
+    """Look for duplicates, odd characters and languages in raw text, and return what is found.
+
+    It is what the report of ``output_dir`` holds.
+    """
+    from data_tools.audit_text import audit_text as command
+
+    return command(config)
+
+
+@takes_options(AuditPairsConfig)
+def audit_pairs(config: AuditPairsConfig) -> Dict[str, Any]:
+    """Look for duplicates, leaks and contradictions in labelled pairs, and return what is found.
+
+    It is what the report of ``output_dir`` holds.
+    """
+    from ernie_pair.pair.audit.audit_pairs import audit_pairs as command
+
+    return command(config)
+
+
+@takes_options(NewModelConfig)
+def new_model(config: NewModelConfig) -> Path:
+    """Create a model folder with a configuration of your own, to pretrain from scratch, and return it."""
+    from ernie_pair.models.commands import new_model as command
+
+    command(config)
+    return Path(config.output_dir)
+
+
+@takes_options(PretrainConfig)
+def pretrain(config: PretrainConfig) -> "PretrainResult":
+    """Pretrain an ERNIE model on a corpus, from its newest checkpoint if there is one.
+
+    The ``model_last`` of the result is the folder whose static_vars `convert` takes. Paddle is in the dynamic
+    graph afterwards.
+    """
+    from ernie_pair.pretrain.pretrain import pretrain as command
+    from ernie_pair.runtime.paddle_patches.process_groups import dynamic_afterwards
+
+    with dynamic_afterwards():
+        return command(config)
+
+
+@takes_options(ConvertConfig)
+def convert(config: ConvertConfig) -> "Conversion":
+    """Convert pretrained static weights to a model folder, and return the folder and the differences.
+
+    These are {output: {batch: the largest difference from the static model}}.
+    """
+    from ernie_pair.pretrain.convert.convert import convert as command
+
+    return command(config)
+
+
+@takes_options(TrainConfig)
+def train(config: TrainConfig) -> "TrainResult":
+    """Train a sentence-pair classifier on files, and return what `PairTrainer.train` does.
+
+    `PairTrainer` takes lists, DataFrames and models in memory, and answers afterwards.
+    """
+    from ernie_pair.pair.train.train_pair import train_pair
+
+    return train_pair(config)
+
+
+@takes_options(TrainEmbeddingConfig)
+def train_embedding(config: TrainEmbeddingConfig) -> "TrainResult":
+    """Train a sentence-embedding model on files, and return what `EmbeddingTrainer.train` does."""
+    from ernie_pair.embedding.train.train_embedding import train_embedding as command
+
+    return command(config)
+
+
+def _student_of(options: Dict[str, Any]) -> Type[Options]:
+    """Return the class of the options of `distill`: without a file, the pairs are datasets."""
+    return DistillConfig if "train_file" in options else StudentConfig
+
+
+@takes_options(DistillConfig, StudentConfig, choose=_student_of)
+def distill(
+    config: StudentConfig,
+    train_dataset: "Optional[PairDataset]" = None,
+    eval_dataset: "Optional[PairDataset]" = None,
+    unlabelled_dataset: "Optional[PairDataset]" = None,
+    *,
+    callbacks: "Sequence[Union[PairCallback, Type[PairCallback]]]" = (),
+) -> "TrainResult":
+    """Train a smaller classifier from a trained one; the best model of the result is the student.
+
+        from ernie_pair import distill
+
+        files = {"train_file": "train.tsv", "dev_file": "dev.tsv"}
+        print(distill(output_dir="small", teacher="output/best", layers=4, **files).best_model)
+
+    Datasets, in any form that `PairTrainer` accepts, may replace the files. Rows of ``train_dataset`` may
+    lack a label (None); labels of ``unlabelled_dataset`` are ignored. ``callbacks``: see PairCallback.
+
+        pairs = [("怎么开户", "如何开户", 1), ("怎么开户", "今天下雨", None)]
+        distill(StudentConfig("small", teacher="output/best"), pairs, "dev.tsv", callbacks=[Stop])
+
+    Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same call.
+    Ctrl-C finishes the current step, saves, and raises KeyboardInterrupt.
+    """
+    from ernie_pair.pair.distill.distill import distill_pair
+
+    datasets = {"train": train_dataset, "dev": eval_dataset, "unlabelled": unlabelled_dataset}
+    return distill_pair(config, datasets, callbacks)
+
+
+@takes_options(CrossValidateConfig)
+def cross_validate(config: CrossValidateConfig) -> "CrossValidation":
+    """Cross-validate a classifier: each fold is predicted by the run that has not seen it."""
+    from ernie_pair.series.cross_validate import cross_validate as command
+
+    return command(config)
+
+
+@takes_options(SearchParamsConfig)
+def search_params(config: SearchParamsConfig) -> "SearchResult":
+    """Search for the best training options, and return all trials and the best of them."""
+    from ernie_pair.series.search_params import search_params as command
+
+    return command(config)
+
+
+def _by_folder(command: str, **classes: Type[Options]) -> Callable[[Dict[str, Any]], Type[Options]]:
+    """Return what chooses the class of a command's options by the folder of model_path, as the command does.
+
+    ``classes``: {the last word of a form: its class}, of models of pairs first.
+    """
+    forms = dict(zip((command, *(f"{command} {kind}" for kind in list(classes)[1:])), classes.values()))
+
+    def choose(options: Dict[str, Any]) -> Type[Options]:
+        from ernie_pair.models.source import kind_of_folder
+
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        flags = {form: flag_names(one) for form, one in forms.items()}
+        return forms[form_of_model(words, flags, kind_of_folder)]
+
+    return choose
+
+
+@takes_options(
+    EvaluateConfig,
+    EvaluateEmbeddingConfig,
+    EvaluateMlmConfig,
+    choose=_by_folder(
+        "evaluate", pairs=EvaluateConfig, embedding=EvaluateEmbeddingConfig, mlm=EvaluateMlmConfig
+    ),
+)
+def evaluate(config: Union[EvaluateConfig, EvaluateEmbeddingConfig, EvaluateMlmConfig]) -> Dict[str, Any]:
+    """Measure a model of pairs, of vectors or of masked words, and return the metrics.
+
+    They are what ``output_file`` holds where it is given: of pairs accuracy, f1, auc, loss, rows and more, of
+    vectors ``metrics`` and those of each length in ``dims``. Of several processes the first returns them.
+    """
+    if isinstance(config, EvaluateMlmConfig):
+        return evaluate_mlm(config)
+    if isinstance(config, EvaluateEmbeddingConfig):
+        from ernie_pair.score.embeddings.evaluate_embedding import evaluate_embedding
+
+        return evaluate_embedding(config)
+    from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
+
+    return evaluate_pair(config)
+
+
+@takes_options(EvaluateMlmConfig)
+def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
+    """Measure how well a pretrained model predicts masked tokens and sentence order of held-out text.
+
+    Losses are in nats: means over the masked tokens, and over the samples for the sentence order, which is
+    omitted if the model has no head for it or ``binary_head`` is False.
+    """
+    from ernie_pair.pretrain.filling.evaluate_mlm import evaluate_mlm as command
+
+    return command(config)
+
+
+@takes_options(PredictConfig, returned="output_file")
+def predict(config: PredictConfig) -> List[Dict[str, Any]]:
+    """Predict the labels of pairs, and return a row for each: its index, its prediction, and its label.
+
+        from ernie_pair import predict
+
+        (row,) = predict(model_path="ship", pair=["怎么开户", "如何开户"], scores=True)
+        print(row["prediction"], row["probability_1"])
+
+    A row is what a line of ``output_file`` holds, which is written where it is given: the class, or the score
+    of a model without classes, the ``label`` of a model whose classes have names, with ``scores`` the
+    probabilities, to six digits. The prediction of a row that is skipped is None. `PairPredictor` and
+    `PairTrainer` take lists of pairs and return arrays.
+    """
+    from ernie_pair.score.evaluation.predict_pair import predict_pair, predicted_lines
+
+    if config.output_file in (DASH, NOWHERE):
+        lines = predicted_lines(config)
+    else:
+        predict_pair(config)
+        lines = Path(config.output_file).read_text(encoding="utf-8").splitlines()
+    rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return [{name: _value_of(name, cell) for name, cell in row.items()} for row in rows]
+
+
+def _value_of(name: str, cell: str) -> Any:
+    """Return the value of a cell of predictions."""
+    if name == "label" or not cell:
+        return cell or None
+    return int(cell) if cell.isdecimal() else float(cell)
+
+
+@takes_options(
+    ExportConfig,
+    ExportEmbeddingConfig,
+    choose=_by_folder("export", pairs=ExportConfig, embedding=ExportEmbeddingConfig),
+)
+def export(config: Union[ExportConfig, ExportEmbeddingConfig]) -> Path:
+    """Export a model of pairs or of vectors for use without training code, and return the folder."""
+    if isinstance(config, ExportEmbeddingConfig):
+        from ernie_pair.score.embeddings.export_embedding import export_embedding
+
+        export_embedding(config)
+    else:
+        from ernie_pair.score.export.export_pair import export_pair
+
+        export_pair(config)
+    return Path(config.output_dir)
+
+
+@takes_options(EnsembleConfig)
+def ensemble(config: EnsembleConfig) -> Path:
+    """Combine several classifiers into one exported folder, and return it."""
+    from ernie_pair.series.ensemble import ensemble as command
+
+    command(config)
+    return Path(config.output_dir)
+
+
+@takes_options(EmbedConfig, returned="output_dir")
+def embed(config: EmbedConfig) -> "np.ndarray":
+    """Compute the vectors of the texts in a file, and return them, float32 [N, D].
+
+    Where ``output_dir`` is given they are written, and what is returned is what is stored there: with the
+    precision of ``dtype``. For lists of texts: `open_embedder`.
+    """
+    from ernie_pair.score.embeddings.embed import embed as command
+    from ernie_pair.score.embeddings.embed import vectors_of_file
+
+    if config.output_dir == NOWHERE:
+        return vectors_of_file(config)
+    from ernie_pair.inference.vector_files import open_vectors
+
+    command(config)
+    stored = open_vectors(config.output_dir)
+    return stored.rows(0, stored.count)
+
+
+@takes_options(IndexConfig)
+def index(config: IndexConfig) -> Path:
+    """Build a search index of texts, and return its folder, for `search` and `PairSearcher`."""
+    from ernie_pair.search.build_index import make_index
+
+    return make_index(config)
+
+
+def _search_of(options: Dict[str, Any]) -> Type[Options]:
+    """Return the class of the options of `search`, the answers to whose queries need no file."""
+    if "input_file" in options:
+        options.setdefault("output_file", NOWHERE)
+    return SearchConfig
+
+
+@takes_options(SearchConfig, choose=_search_of)
+def search(config: SearchConfig) -> "Union[List[Hit], List[List[Hit]]]":
+    """Search an index, and return the hits of ``text``, or those of each query of ``input_file``.
+
+    A hit has an id, a text, a score and a similarity; the best comes first. `PairSearcher` opens the models
+    once for many searches.
+    """
+    from ernie_pair.search.search_texts import hits_of_file, search_texts
+    from ernie_pair.search.searcher import Hit
+
+    if config.text == TYPED and not config.input_file:
+        raise InputError("search has no query; give text or input_file")
+    if config.text != TYPED:
+        return search_texts(config)
+    if config.output_file == NOWHERE:
+        return hits_of_file(config)
+    search_texts(config)
+    lines = Path(config.output_file).read_text(encoding="utf-8").splitlines()
+    return [[Hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
+
+
+@takes_options(ServeConfig)
+def serve(config: ServeConfig) -> None:
+    """Serve an exported model over HTTP until a signal ends it; in another thread, as long as the process."""
+    from ernie_pair.serve.serve import serve as command
+
+    command(config)
+
+
+# `pretrain` is a function, and ernie_pair/pretrain a folder; so it is with these. The package keeps the
+# function under the name (ernie_pair/__init__.py). What is in the folder is found there as well, for the
+# function has the attributes of the module: `import ernie_pair.train.loop as loop` looks for them by name.
+for _function in (pretrain, search, serve, train):
+    _room = vars(sys.modules[f"ernie_pair.{_function.__name__}"])
+    _room.update(vars(_function))
+    _function.__dict__ = _room
