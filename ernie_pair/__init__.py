@@ -40,16 +40,19 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
         index,
         make_sample,
         new_model,
+        pipeline,
         predict,
         prepare,
         pretrain,
         search,
         search_params,
         serve,
+        split_pairs,
         train,
         train_embedding,
     )
     from ernie_pair.checkpoint.run_config import load_config
+    from ernie_pair.checks.pipeline import PipelineConfig
     from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
     from ernie_pair.embedding.open_embedder import open_embedder
     from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
@@ -80,6 +83,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.search.search_texts import SearchConfig
     from ernie_pair.search.searcher import Hit, PairSearcher
     from ernie_pair.series.config import CrossValidateConfig, EnsembleConfig, SearchParamsConfig
+    from ernie_pair.series.split_pairs import SplitPairsConfig
     from ernie_pair.serve.serve import ServeConfig
     from ernie_pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.train.hooks import TrainerControl
@@ -94,9 +98,10 @@ _MODULES = {
     "data_tools.make_sample": "SampleConfig",
     "data_tools.prepare": "PrepareConfig",
     "ernie_pair.api": "audit_pairs audit_text build_vocab convert cross_validate distill embed ensemble "
-    "evaluate evaluate_mlm export index make_sample new_model predict prepare pretrain search "
-    "search_params serve train train_embedding",
+    "evaluate evaluate_mlm export index make_sample new_model pipeline predict prepare "
+    "pretrain search search_params serve split_pairs train train_embedding",
     "ernie_pair.checkpoint.run_config": "load_config",
+    "ernie_pair.checks.pipeline": "PipelineConfig",
     "ernie_pair.embedding.embed_config": "EmbedConfig EvaluateEmbeddingConfig ExportEmbeddingConfig",
     "ernie_pair.embedding.open_embedder": "open_embedder",
     "ernie_pair.embedding.train.embedding_config": "EmbeddingConfig TrainEmbeddingConfig",
@@ -127,6 +132,7 @@ _MODULES = {
     "ernie_pair.search.search_texts": "SearchConfig",
     "ernie_pair.search.searcher": "Hit PairSearcher",
     "ernie_pair.series.config": "CrossValidateConfig EnsembleConfig SearchParamsConfig",
+    "ernie_pair.series.split_pairs": "SplitPairsConfig",
     "ernie_pair.serve.serve": "ServeConfig",
     "ernie_pair.train.callbacks": "PairCallback TrainerState",
     "ernie_pair.train.hooks": "TrainerControl",
@@ -141,13 +147,14 @@ __all__ = [
     "EvaluateMlmConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
     "LostProcessError", "MachineError", "MaskFiller", "NewModelConfig", "NumbersError", "PairCallback",
     "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer", "PairTrainer",
-    "PredictConfig", "PrepareConfig", "PretrainConfig", "PretrainResult", "SampleConfig", "SearchConfig",
-    "SearchParamsConfig", "ServeConfig", "StudentConfig", "TextEmbedder", "TrainConfig",
-    "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__",
-    "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "ensemble",
-    "evaluate", "evaluate_mlm", "export", "export_pair", "index", "load_config", "make_sample",
-    "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors", "predict",
-    "prepare", "pretrain", "search", "search_params", "serve", "set_seed", "train", "train_embedding",
+    "PipelineConfig", "PredictConfig", "PrepareConfig", "PretrainConfig", "PretrainResult", "SampleConfig",
+    "SearchConfig", "SearchParamsConfig", "ServeConfig", "SplitPairsConfig", "StudentConfig", "TextEmbedder",
+    "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState", "VocabConfig",
+    "__version__", "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill",
+    "embed", "ensemble", "evaluate", "evaluate_mlm", "export", "export_pair", "index", "load_config",
+    "make_sample", "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors",
+    "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "serve", "set_seed",
+    "split_pairs", "train", "train_embedding",
 ]  # fmt: skip
 
 

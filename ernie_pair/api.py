@@ -29,6 +29,7 @@ from data_tools.options.flag_words import flag_names
 from data_tools.options.options import DASH, Options
 from data_tools.options.python_call import NOWHERE, takes_options
 from data_tools.prepare import PrepareConfig
+from ernie_pair.checks.pipeline import PipelineConfig
 from ernie_pair.commands import form_of_model
 from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
@@ -44,6 +45,7 @@ from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.search.build_index import IndexConfig
 from ernie_pair.search.search_texts import TYPED, SearchConfig
 from ernie_pair.series.config import CrossValidateConfig, EnsembleConfig, SearchParamsConfig
+from ernie_pair.series.split_pairs import SplitPairsConfig
 from ernie_pair.serve.serve import ServeConfig
 
 if TYPE_CHECKING:  # what loads Paddle, or is only returned
@@ -111,6 +113,27 @@ def audit_pairs(config: AuditPairsConfig) -> Dict[str, Any]:
     It is what the report of ``output_dir`` holds.
     """
     from ernie_pair.pair.audit.audit_pairs import audit_pairs as command
+
+    return command(config)
+
+
+@takes_options(SplitPairsConfig)
+def split_pairs(config: SplitPairsConfig) -> Path:
+    """Split labelled pairs into train, dev and test files without common texts, and return the folder."""
+    from ernie_pair.series.split_pairs import split_pairs as command
+
+    command(config)
+    return Path(config.output_dir)
+
+
+@takes_options(PipelineConfig)
+def pipeline(config: PipelineConfig) -> Dict[str, Any]:
+    """Turn texts and labelled pairs into a model that serves, and return what was reached.
+
+    {"model": the exported folder, "report": its page, "result": a line, "metrics": of `evaluate`}. The
+    commands run in processes of their own; what they say is added to pipeline.log in ``output_dir``.
+    """
+    from ernie_pair.checks.pipeline import pipeline as command
 
     return command(config)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional
 
+from data_tools.files.progress import is_silent, say
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
 
 CHINESE = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true"}
@@ -76,9 +77,11 @@ class Step(NamedTuple):
 def run_step(step: Step, number: int, count: int, log: Path) -> None:
     """Run a step; where one of its commands fails, what runs beside it is stopped.
 
+    ``log``: of what runs beside, and of all commands where nothing is to be shown.
+
     Raises the error that a command ends with.
     """
-    print(f"\n[{number}/{count}] {step.title}", file=sys.stderr, flush=True)
+    say(f"\n[{number}/{count}] {step.title}", sys.stderr)
     environment = {**os.environ, "OMP_NUM_THREADS": str(step.threads)} if step.threads else None
     with ExitStack() as stack:
         if step.beside:
@@ -86,10 +89,10 @@ def run_step(step: Step, number: int, count: int, log: Path) -> None:
             beside = stack.enter_context(ChildCommand(step.beside, name, log, environment))
         for words in step.commands:
             name = f"step {number}, {words[0]}"
-            with ChildCommand(words, name, environment=environment) as child:
+            with ChildCommand(words, name, log if is_silent() else None, environment) as child:
                 child.finish()
         if step.beside:
             beside.finish()
     if step.decided:
         alone = "".join(f"\n  alone: {shlex.join(['ernie-pair', *words])}" for words in step.commands)
-        print(f"  {step.decided()}{alone}", file=sys.stderr, flush=True)
+        say(f"  {step.decided()}{alone}", sys.stderr)

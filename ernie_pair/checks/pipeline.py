@@ -20,6 +20,7 @@ from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.errors import ErniePairError, InputError, counted
 from data_tools.files.installation import refuse_without_training
 from data_tools.files.json_file import read_json_object, write_json
+from data_tools.files.progress import say
 from data_tools.files.results import MAKER
 from data_tools.options.options import (
     data_option,
@@ -177,8 +178,8 @@ PASSES, FEWEST_STEPS = 20, 200  # the most over the text, and the fewest in all
 POSITIONS = 513
 
 
-def pipeline(config: PipelineConfig) -> None:
-    """Run all steps and print what they reached.
+def pipeline(config: PipelineConfig) -> Dict[str, Any]:
+    """Run all steps, print what they reached and return it: model, report, result, metrics.
 
     Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
     step ends with.
@@ -187,7 +188,7 @@ def pipeline(config: PipelineConfig) -> None:
     folder = Path(config.output_dir)
     facts = look(config)
     work = Work(config, facts)
-    print("\n".join(work.plan()), file=sys.stderr, flush=True)
+    say("\n".join(work.plan()), sys.stderr)
     make_folder(folder)
     keep_config(folder, "pipeline", config)
     took = dict(facts.seconds)
@@ -207,7 +208,13 @@ def pipeline(config: PipelineConfig) -> None:
             decided = step.decided() if step.decided else ""
             told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
     write_report(work, told)
-    print("\n" + "\n".join(work.summary()))
+    say("\n" + "\n".join(work.summary()))
+    return {
+        "model": folder / "exported",
+        "report": folder / REPORT,
+        "result": work.verdict(),
+        "metrics": work.evaluation(),
+    }
 
 
 class Problems:
