@@ -89,7 +89,7 @@ def test_one_flag_of_the_language_leaves_the_others_false(tmp_path, vocab_file, 
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_words_are_marked_only_where_the_vocabulary_can_mark_them(tmp_path, vocab_file, capsys):
+def test_words_are_marked_where_the_vocabulary_can_mark_them(tmp_path, vocab_file, capsys):
     plain = write(tmp_path / "plain.txt", "\n".join(t for t in TOKENS if t[:2] != "##").encode())
     unset = dict.fromkeys(OF_LANGUAGE)
     assert make(tmp_path, lines_of("我爱。北京"), vocab_file=str(plain), **unset)

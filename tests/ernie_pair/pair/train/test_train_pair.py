@@ -146,7 +146,7 @@ def test_a_run_without_improvement_keeps_the_initial_model(tmp_path, idle, capfd
     assert json.loads((out / "model_last" / "state.json").read_text())["best_step"] == 0
 
 
-def test_a_model_no_better_than_shared_characters_says_so_everywhere(tmp_path, idle, capfd, monkeypatch):
+def test_a_model_below_shared_characters_says_so_everywhere(tmp_path, idle, capfd, monkeypatch):
     """Here, pairs whose texts share all characters are those of class 1."""
     rows = [(a, a if label else b, label) for a, b, label in toy_rows(40, seed=2)]
     dev = write_rows(tmp_path / "shared.tsv", rows)
