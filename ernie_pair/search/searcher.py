@@ -143,13 +143,13 @@ class TextRecall:
             for row, near in zip(places.tolist(), cosines.tolist())
         ]
 
-    def why_refused(self, query: str) -> str:
-        """Return why a query is refused, in a line; '' if it is not."""
+    def why_refused(self, query: str, cuts: bool = False) -> str:
+        """Return why a query is refused, in a line; '' if it is not. ``cuts``: a long one is not."""
         if not query.strip():
             return "the query is empty; fill it in"
         if is_blank(query):
             return "the query has no visible character; fill it in"
-        if self._embedder is None:
+        if cuts or self._embedder is None:
             return ""
         tokens, most = self._embedder.num_tokens(query, "query"), self._embedder.max_seq_len
         if tokens > most:
@@ -237,6 +237,6 @@ class PairSearcher:
         """Raise InputError for a query that is not a text, empty or too long; ``where``: its location."""
         if not isinstance(query, str):
             raise InputError(f"the query is {str(query)[:60]}; give a text")
-        reason = self.texts.why_refused(query)
-        if reason and not (self.cuts and not is_blank(query)):
+        reason = self.texts.why_refused(query, self.cuts)
+        if reason:
             raise InputError(f"{where}{reason}")
