@@ -247,7 +247,7 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     if retrieval != BM25:
         manifest = _write_vectors(draft, config, table, old, work)
     if retrieval != VECTORS:
-        logger.info("BM25 of %d texts, by words of jieba", len(table))
+        logger.info("BM25 of %d texts, by words of jieba and characters", len(table))
         write_bm25(draft, (text for chunk in table.chunks(CHUNK) for text in chunk))
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
     replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out).write(draft)

