@@ -7,8 +7,9 @@ bm25.json         the parameters of BM25
 A word is found in lower case and half width, whole and by its parts: 研究所 also by 研究, and by 研.
 """
 
+import logging
 from pathlib import Path
-from typing import Dict, Iterable, List, Sequence
+from typing import Any, Dict, Iterable, List, Sequence
 from unicodedata import normalize
 
 import numpy as np
@@ -38,7 +39,7 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
 
     Raises InputError if no text has a word, or a library is missing.
     """
-    bm25s = import_optional("bm25s", "search")
+    bm25s = _bm25s()
     vocabulary: Dict[str, int] = {}
     rows = [[vocabulary.setdefault(word, len(vocabulary)) for word in words_of(text)] for text in texts]
     if not vocabulary:
@@ -52,7 +53,7 @@ class WordIndex:
     """The BM25 index in ``folder``, of ``count`` texts. Raises CheckpointError if it does not fit them."""
 
     def __init__(self, folder: Path, count: int):
-        self._scorer = import_optional("bm25s", "search").BM25.load(folder, mmap=True, **_NAMED)
+        self._scorer = _bm25s().BM25.load(folder, mmap=True, **_NAMED)
         if self._scorer.scores["num_docs"] != count:
             raise CheckpointError(f"{folder / BM25_FILES[-1]} is not of {count} texts; make the index again")
 
@@ -72,3 +73,10 @@ class WordIndex:
         places = np.flatnonzero((scores >= least) & (scores > 0))
         places = places[np.argsort(-scores[places], kind="stable")][:count]
         return dict(zip(places.tolist(), scores[places].tolist()))
+
+
+def _bm25s() -> Any:
+    """Return the module of bm25s, which logs each of its steps otherwise. Raises InputError without it."""
+    library = import_optional("bm25s", "search")
+    library.logger.setLevel(logging.WARNING)
+    return library

@@ -58,7 +58,7 @@ def measure(config: RecallConfig) -> None:
     for retrieval in RETRIEVALS:
         for reranker in ("", config.reranker):
             model: Optional[str] = "" if retrieval == "bm25" else config.embedding_model
-            searcher = PairSearcher(index, model, reranker, retrieval=retrieval)
+            searcher = PairSearcher(index, model, reranker, cuts=True, retrieval=retrieval)
             started = time.perf_counter()
             share = recall_of(found, searcher)
             each = 1000 * (time.perf_counter() - started) / len(found.queries)
