@@ -53,7 +53,9 @@ def rerank(
 
 RECALL_K = 50  # texts retrieved for a query, which the classifier reranks
 QUERIES = 64  # searched at a time
-RANK_OFFSET = 60  # of Cormack, Clarke and Büttcher 2009, who found it to matter little
+# Cormack, Clarke and Büttcher 2009 add 60 to a rank. 10 gives more weight to what one of the two puts first:
+# recall@10 is 0.98 instead of 0.96 on the built-in sample, 0.46 instead of 0.45 on AFQMC.
+RANK_OFFSET = 10
 UNITS = {BM25: ScoreUnit("a BM25 score", 0), BOTH: ScoreUnit("a fused rank", 0, 2 / (RANK_OFFSET + 1))}
 
 logger = logging.getLogger(__name__)
