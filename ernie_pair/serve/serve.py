@@ -137,6 +137,7 @@ class ServeConfig(Options):
         help="a key that requests must carry, as Authorization: Bearer KEY; empty: that of the environment "
         "variable ERNIE_PAIR_API_KEY, which no list of processes shows, if it is set",
         group="devices",
+        secret=True,
     )
     allowed_hosts: str = option(
         "",

@@ -24,7 +24,7 @@ from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.search.searcher import PairSearcher
-from ernie_pair.serve.serve import API_KEY, key_of
+from ernie_pair.serve.serve import API_KEY, ServeConfig, key_of
 
 for library in ("cohere", "httpx", "fastapi", "openai", "prometheus_client"):
     pytest.importorskip(library)
@@ -219,7 +219,7 @@ def test_requests_without_the_key_are_refused_in_their_form():
 
 def test_a_key_comes_from_the_flag_or_the_environment():
     assert key_of("", {}) == "" and key_of("a", {}) == "a" and key_of("", {API_KEY: "b"}) == "b"
-    assert key_of("a", {API_KEY: "b"}) == "a"
+    assert key_of("a", {API_KEY: "b"}) == "a" and KEY not in repr(ServeConfig("m", api_key=KEY))
     for given, environment, reason in (
         ("", {API_KEY: ""}, f"{API_KEY} is empty"),
         ("a b", {}, "api_key holds a space"),
