@@ -230,8 +230,8 @@ def serve(command, here, environment, questions=()):
     """Start a service, check its health, run the commands ``questions`` against it, and stop it."""
     with serving(changed(command), here, environment, is_healthy, signal.SIGTERM, 143) as port:
         for question in questions:
-            answer = json.loads(sh(question.replace(":8000", f":{port}"), here, environment))
-            assert {"scores", "data", "results"} & set(answer), answer
+            answer = sh(question.replace(":8000", f":{port}"), here, environment)
+            assert re.search('"(scores|embedding|relevance_score)"', answer), answer
 
 
 def prints_its_address(port, log):
