@@ -6,6 +6,7 @@ Only a folder with such a record is ever deleted, and only while it contains not
 it; a copy under another name is the user's.
 """
 
+import ctypes
 import json
 import logging
 import os
@@ -49,7 +50,8 @@ def publish_folder(
     What ``about`` returns for the filled draft is kept in the folder; see ``read_made``. What was there
     before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
     anything else is renamed, with a warning.
-    A reader sees the old folder, no folder for an instant, or the new one; never half of one.
+    A reader sees the old folder or the new one, never half of one; where the system cannot swap two folders,
+    no folder for an instant.
     Raises OSError if the disk fails, and whatever ``fill`` raises.
     """
     make_folder(folder.parent)
@@ -68,6 +70,8 @@ def publish_folder(
             to_disk(path)
         to_disk(draft)
         if is_as_made(folder) or (os.path.lexists(folder) and may_be_lost(folder)):
+            if swap(draft, folder):
+                return shutil.rmtree(draft, ignore_errors=True)
             folder.rename(old)
         elif os.path.lexists(folder):
             try:
@@ -180,6 +184,24 @@ def rename_for_good(draft: Path, final: Path) -> None:
     except OSError:
         final.rename(draft)
         raise
+
+
+def swap(draft: Path, final: Path) -> bool:
+    """Swap two folders in one step and flush that to disk; if the flush fails, swap them back.
+
+    Returns False where the system or the file system cannot. Raises OSError.
+    """
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    names = here, os.fsencode(draft), here, os.fsencode(final), exchange
+    if rename is None or final.is_symlink() or rename(*names):
+        return False
+    try:
+        to_disk(final.parent)
+    except OSError:
+        rename(*names)
+        raise
+    return True
 
 
 def set_aside(path: Path) -> Path:

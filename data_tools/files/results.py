@@ -46,6 +46,7 @@ _OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
 # Flags that were added later, with what was done before they existed.
 _AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
 _AS_BEFORE.update(prompt=None, prompt_name="", backend="auto", max_seq_len=0, label="", model_class="")
+_AS_BEFORE.update(retrieval="vectors", add=False)
 
 
 class Results:
@@ -97,6 +98,11 @@ class Results:
             return False
         say(f"{existing[0]} exists, made from the same inputs and flags: nothing to do", sys.stderr)
         return True
+
+    def were_made(self) -> bool:
+        """Return whether what is recorded was made by the same command, from the same inputs and flags."""
+        record = self._read_record()
+        return bool(record) and not self._difference(record)
 
     def refuse_foreign(self) -> None:
         """Raise InputError as `are_done` does, unless this command made what exists, from any inputs."""

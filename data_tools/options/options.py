@@ -101,6 +101,7 @@ def option(
     values: int = 1,
     unless: str = "",
     resume: str = "",
+    secret: bool = False,
 ):
     """Return a dataclass field that is also a command-line flag; without a default it is required.
 
@@ -117,7 +118,7 @@ def option(
 
     ``resume``: what another value means for a run that goes on from a checkpoint: same, it is another run
     unless the user allows the change; fixed, nobody can allow it; layout, it only divides the work otherwise
-    and is noted; empty, it may change.
+    and is noted; empty, it may change. ``secret``: no representation of the options shows the value.
     """
     metadata: dict[str, Any] = {**locals(), "choices": tuple(choices), "stdin": tuple(stdin)}
     if group not in GROUPS:
@@ -126,7 +127,7 @@ def option(
         raise ValueError(f"{resume} is not one of {RESUME}")
     if default is MISSING:
         return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 # Fields that several commands have; each says in its own words what it means there.

@@ -395,6 +395,11 @@ class LeftOut:
         self.first = self.first or reason
 
 
+def is_blank(text: str) -> bool:
+    """Return whether a text has no visible character: it is empty, or of spaces and control characters."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
+
+
 def is_text_file(name: str) -> bool:
     """Return whether ``name`` is that of a file of plain texts, not of pairs."""
     return name.endswith(PLAIN)
@@ -448,7 +453,7 @@ def read_texts(
 def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
     """Raise InputError if two texts have the same id. ``lines`` int64 [N]: their lines in ``path``.
 
-    It holds eight bytes per id.
+    The line of a text that an index holds already is 0. It holds eight bytes per id.
     """
     hashes = (blake2b(name.encode("utf-8"), digest_size=8).digest() for name in ids)
     digests = np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64, count=len(lines))
@@ -457,7 +462,8 @@ def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> No
     if len(equal):
         place = int(np.argmin(order[equal + 1]))
         first, second = (int(lines[order[equal[place] + step]]) for step in (0, 1))
-        raise InputError(f"{path}:{second}: repeats the id of line {first}; give every text an id of its own")
+        other = f"line {first}" if first else "a text in the index"
+        raise InputError(f"{path}:{second}: repeats the id of {other}; give every text an id of its own")
 
 
 def _id_and_text(line: str, kind: str, number: str) -> Tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Dict, List, Literal, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence
 
 import numpy as np
 
@@ -24,10 +24,10 @@ from data_tools.files.progress import CountProgress, Progress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import Options, option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import LeftOut, read_texts, refuse_repeated_ids
+from data_tools.text.text_files import LeftOut, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
 from ernie_pair.embedding.open_embedder import open_embedder
-from ernie_pair.inference.embedder import EmbedderOptions, describe_cut
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, describe_cut
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.vector_files import (
     VectorFile,
@@ -44,22 +44,31 @@ from ernie_pair.search.index import (
     Chunks,
     IndexShape,
     VectorIndex,
+    add_vectors,
     build_index,
+    read_whole,
     refuse_little_memory,
     require_faiss,
+    stored_vectors,
     write_index,
 )
 from ernie_pair.search.index_folder import (
+    BM25,
+    BOTH,
     IDS,
     INDEX_FILE,
     INDEX_MANIFEST,
     TEXTS,
+    VECTORS,
     WRITTEN,
+    IndexFolder,
     IndexManifest,
     TextTable,
     TextTableWriter,
+    open_index_folder,
 )
 from ernie_pair.search.stored_vectors import CHUNK, StoredVectors, open_stored, refuse_bad_vectors
+from ernie_pair.search.word_index import write_bm25
 
 PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
 BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
@@ -70,7 +79,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IndexConfig(Options):
-    """Build an index in which `ernie-pair search` finds the texts that match a query."""
+    """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
 
@@ -116,12 +125,25 @@ class IndexConfig(Options):
     on_bad_row: Literal["stop", "skip"] = option(
         "stop", help="a line without text: stop and name the line, or skip it", group="data"
     )
+    retrieval: Literal["vectors", "bm25", "both"] = option(
+        VECTORS,
+        help="by what texts are found: vectors of a model; bm25: words of jieba, without a model; both: one "
+        "ranking of the two",
+        group="model",
+    )
+    add: bool = option(
+        False, help="add the texts to the index in --output_dir, which is kept as it was built", group="data"
+    )
     overwrite: bool = option(False, help="replace an existing index", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if bool(self.embedding_model) == bool(self.vectors):
+        if self.retrieval == BM25 and (self.embedding_model or self.vectors):
+            raise InputError(
+                f"--retrieval {BM25} takes no model and no vectors; leave them out, or use --retrieval {BOTH}"
+            )
+        if self.embedding_model and self.vectors or not (self.add or self._has_source):
             raise InputError(
                 "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
             )
@@ -133,6 +155,21 @@ class IndexConfig(Options):
             value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != usual and self.kind != kind:
                 raise InputError(f"--{name} {value} is for --kind {kind}; leave it out, or use that kind")
+        if self.add and self.overwrite:
+            raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
+        if self.add:
+            self._refuse_for_add()
+
+    @property
+    def _has_source(self) -> bool:
+        return self.retrieval == BM25 or bool(self.embedding_model or self.vectors)
+
+    def _refuse_for_add(self) -> None:
+        """Raise InputError for a flag that says how an index is built."""
+        for name in ("retrieval", "kind", "dtype", "dim", "lists", "links", "ef_construction"):
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise InputError(f"--{name} {value}: --add keeps that of the index; leave it out")
 
     @property
     def shape(self) -> IndexShape:
@@ -144,9 +181,12 @@ class IndexConfig(Options):
 def make_index(config: IndexConfig) -> Path:
     """Write ``output_dir``, entirely or not at all, and return it. Raises an ErniePairError."""
     start_console(World())
-    require_faiss()
     output_dir = Path(os.path.realpath(config.output_dir))
     is_index = (output_dir / INDEX_MANIFEST).is_file()
+    if config.add and not is_index:
+        raise InputError(f"--add: {config.output_dir} is no index yet; make it without that flag first")
+    if config.embedding_model or config.vectors:
+        require_faiss()
     refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
     inputs: Dict[str, Sequence[Path]] = {
         "input_file": files_of(config.input_file),
@@ -155,7 +195,11 @@ def make_index(config: IndexConfig) -> Path:
     }
     outputs = [output_dir / name for name in WRITTEN]
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
-    results = Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+    is_to_change = config.overwrite or config.add
+    results = Results("index", outputs, inputs, settings, is_to_change, record=output_dir / MADE)
+    if config.add and results.were_made():
+        logger.info("the texts of %s were added to %s: nothing to do", config.input_file, config.output_dir)
+        return
     if results.are_done():
         return Path(config.output_dir)
     work = output_dir.with_name(f".{output_dir.name}.vectors")
@@ -167,7 +211,7 @@ def make_index(config: IndexConfig) -> Path:
             output_dir,
             with_config(partial(_fill, config=config, work=work), "index", config),
             results.about_folder,
-            may_be_lost=lambda folder: config.overwrite,
+            may_be_lost=lambda folder: is_to_change,
         )
     logger.info("the index of %s is in %s", config.input_file, config.output_dir)
     return Path(config.output_dir)
@@ -185,48 +229,91 @@ def files_of_model(folder: str) -> List[Path]:
 
 
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
+    old = open_index_folder(Path(os.path.realpath(config.output_dir))) if config.add else None
+    retrieval = config.retrieval if old is None else old.manifest.retrieval
+    if old is not None and (retrieval == BM25) == bool(config.embedding_model or config.vectors):
+        cure = "take no model" if retrieval == BM25 else "give --embedding_model, or their --vectors"
+        raise InputError(f"{config.output_dir} was made with --retrieval {retrieval}: to add texts, {cure}")
     left_out = LeftOut()
-    count = _write_texts(Path(config.input_file), draft, left_out if config.on_bad_row == "skip" else None)
-    if config.lists > count:  # faiss cannot find centres for them
+    _write_texts(config, draft, left_out, old)
+    table = TextTable(draft, TEXTS)
+    if config.lists > len(table):  # faiss cannot find centres for them
         raise InputError(
-            f"--lists {config.lists} is above the {count} texts of {config.input_file}; use "
-            f"{replace(config.shape, lists=0).lists_for(count)}, or leave it out"
+            f"--lists {config.lists} is above the {len(table)} texts of {config.input_file}; use "
+            f"{replace(config.shape, lists=0).lists_for(len(table))}, or leave it out"
         )
     if left_out.count:
         logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
-    vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
-    kind, dim, threads = config.kind, vectors.dim, config.threads or cpu_threads()
-    refuse_little_memory(config.shape, count, dim)
-    few = config.shape.few_for_lists(count)
+    manifest = IndexManifest(retrieval=retrieval)
+    if retrieval != BM25:
+        manifest = _write_vectors(draft, config, table, old, work)
+    if retrieval != VECTORS:
+        logger.info("BM25 of %d texts, by words of jieba and characters", len(table))
+        write_bm25(draft, (text for chunk in table.chunks(CHUNK) for text in chunk))
+    lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
+    replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out).write(draft)
+
+
+def _write_vectors(
+    draft: Path, config: IndexConfig, table: TextTable, old: Optional[IndexFolder], work: Path
+) -> IndexManifest:
+    """Write faiss's index of the texts in ``table``, those of ``old`` first, and return what it is."""
+    begin = 0 if old is None else old.manifest.texts
+    vectors = _vectors_of(config, table, old, work)
+    count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
+    shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
+    refuse_little_memory(shape, count, dim)
+    few = shape.few_for_lists(count)
     if few:
         logger.warning("%s", few)
-    logger.info("building %s of %d vectors of %d", config.shape.words(count), count, dim)
-    with CountProgress(count, "vector") as progress:
-        index = build_index(config.shape, count, dim, vectors, threads, progress.advance)
+    chunks: Chunks = vectors
+    with CountProgress(count - begin, "vector") as progress:
+        if old is None:
+            logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
+            index = build_index(shape, count, dim, vectors, threads, progress.advance)
+        else:
+            logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
+            index = read_whole(old.folder / INDEX_FILE)
+            add_vectors(index, vectors, progress.advance)
+            chunks = partial(_chunks_of, index, begin, vectors)
     write_index(index, draft / INDEX_FILE)
     del index
-    recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors, count)
+    recall = recall_of(VectorIndex(draft / INDEX_FILE, shape.kind, count, dim, threads), chunks, count)
     checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
-    manifest = IndexManifest(kind, config.dtype, count, dim, recall_at_10=recall, **vectors.about)
-    manifest.write(draft, lines_left_out=left_out.count)
+    return IndexManifest(shape.kind, shape.precision, count, dim, recall_at_10=recall, **vectors.about)
 
 
-def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> StoredVectors:
-    """Return the vectors of the texts: existing ones, or those that the model computes now, in ``work``.
+def _chunks_of(index: Any, begin: int, added: StoredVectors) -> Iterator[np.ndarray]:
+    yield from stored_vectors(index, begin, CHUNK)
+    yield from added()
 
-    Raises NumbersError for vectors that are not finite or not of length 1, where those of the model are.
+
+def _vectors_of(
+    config: IndexConfig, table: TextTable, old: Optional[IndexFolder], work: Path
+) -> StoredVectors:
+    """Return the vectors of the texts, of those behind ``old`` if that is given.
+
+    They are existing ones, or those that the model computes now, in ``work``. Raises NumbersError for vectors
+    that are not finite or not of length 1, where those of the model are, InputError if ``old`` is of another
+    model.
     """
+    begin = 0 if old is None else old.manifest.texts
     if config.vectors:
-        return open_stored(Path(config.vectors), Path(config.input_file), len(table))
+        stored = open_stored(Path(config.vectors), Path(config.input_file), len(table) - begin)
+        if old is not None:
+            old.refuse_other_vectors(stored.about, config.vectors)
+        return stored
     threads = config.threads or cpu_threads()
     options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
     embedder = open_embedder(config.embedding_model, config.device, options)
+    if old is not None:
+        embedder = old.fitting(embedder)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.embedding_model)
-    shape = VectorShape(len(table), embedder.dim, "float32", CHUNK)
+    shape = VectorShape(len(table) - begin, embedder.dim, "float32", CHUNK)
     refuse_little_memory(config.shape, shape.count, shape.dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))
@@ -236,43 +323,58 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> StoredVect
         "similarity": settings.similarity,
         "prompt": prompt,
     }
+    if old is not None:
+        old.refuse_other_vectors(about, config.embedding_model)
     texts_sha256 = sha256_of_file(Path(config.input_file))
     writer = VectorWriter(work, shape, {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row})
-    reused, is_unit = min(writer.done * CHUNK, shape.count), settings.has_unit_products
-    with CountProgress(shape.count - reused, "text") as progress:
-        for texts in islice(table.chunks(CHUNK), writer.done, None):
+    _embed_rest(embedder, table.chunks(CHUNK, begin), writer)
+    made = VectorFile(work, embedder.fingerprint, shape.count, shape.dim, shape.dtype, {})
+    return StoredVectors(made, about, settings.has_unit_products, is_rounded=False)
+
+
+def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: VectorWriter) -> None:
+    """Write the vectors of those ``chunks`` of CHUNK texts that are not done yet."""
+    count = writer.shape.count
+    reused = min(writer.done * CHUNK, count)
+    with CountProgress(count - reused, "text") as progress:
+        for texts in islice(chunks, writer.done, None):
             vectors = embedder.comparable(embedder.embed_passages(texts))
+            is_unit = embedder.settings.has_unit_products
             refuse_bad_vectors(vectors, "the embedding model", writer.done * CHUNK, is_unit)
-            writer.append(pack_vectors(vectors, shape.dtype))
+            writer.append(pack_vectors(vectors, writer.shape.dtype))
             progress.advance(len(texts))
     if reused:
-        logger.info("reused %d of %d vectors, of a run that did not finish", reused, shape.count)
+        logger.info("reused %d of %d vectors, of a run that did not finish", reused, count)
     if embedder.num_cut:
-        logger.warning("%s", describe_cut(embedder, shape.count))
-    made = VectorFile(work, embedder.fingerprint, shape.count, shape.dim, shape.dtype, {})
-    return StoredVectors(made, about, is_unit, is_rounded=False)
+        logger.warning("%s", describe_cut(embedder, count))
 
 
-def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
-    """Write the tables of texts and ids, and return how many.
+def _write_texts(config: IndexConfig, draft: Path, left_out: LeftOut, old: Optional[IndexFolder]) -> None:
+    """Write the tables of texts and ids, those of ``old`` first; ids that are line numbers go on behind it.
 
     Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
-    lines = array("q")
+    path, lines, first_id = Path(config.input_file), array("q"), 0
+    left_out_lines = left_out if config.on_bad_row == "skip" else None
     tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
     with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
-        for row in read_texts(path, left_out, progress.read, BAD_LINE_CURE):
+        if old is not None:
+            first_id = old.manifest.texts + old.manifest.lines_left_out
+            lines.extend([0] * old.manifest.texts)
+            for table, before in ((texts, old.texts), (ids, old.ids)):
+                for text in (text for chunk in before.chunks(CHUNK) for text in chunk):
+                    table.append(text)
+        for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE):
             texts.append(row.text)
-            ids.append(row.id)
+            ids.append(row.id if has_ids(path) else str(first_id + int(row.id)))
             lines.append(row.line)
     numbers = np.array(lines, dtype=np.int64)
-    if not len(numbers):
+    if not numbers.any():
         raise InputError(
             f"{path} holds no text, so there is nothing to index; give a file with one text per line"
         )
     names = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
     refuse_repeated_ids(path, names, numbers)
-    return len(numbers)
 
 
 def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:

@@ -83,7 +83,7 @@ def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
     if needed > free:
         raise MachineError(
             f"the index of {count:,} vectors of {dim} takes about {needed / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free; use --precision fp16 or int8, or a smaller --dim"
+            f"{free / 1e9:.1f} GB are free; use --dtype fp16 or int8, or a smaller --dim"
         )
 
 
@@ -116,10 +116,26 @@ def build_index(
             sample[done : done + end - begin] = chunk[picked[begin:end] - first]
             first, done = first + len(chunk), done + end - begin
         index.train(sample)
+    add_vectors(index, chunks, advance)
+    return index
+
+
+def add_vectors(index: Any, chunks: Chunks, advance: Callable[[int], None] = lambda added: None) -> None:
+    """Add the vectors of ``chunks`` to faiss's index, behind those that it holds."""
     for chunk in chunks():
         index.add(np.ascontiguousarray(chunk))
         advance(len(chunk))
-    return index
+
+
+def stored_vectors(index: Any, count: int, size: int) -> Iterator[np.ndarray]:
+    """Yield the first ``count`` vectors as faiss's index stores them, float32 [``size`` at most, D]."""
+    is_ivf = hasattr(index, "make_direct_map")
+    if is_ivf:
+        index.make_direct_map(True)
+    for first in range(0, count, size):
+        yield index.reconstruct_n(first, min(size, count - first))
+    if is_ivf:
+        index.make_direct_map(False)  # it would be written with the index
 
 
 def write_index(index: Any, path: Path) -> None:
@@ -128,6 +144,14 @@ def write_index(index: Any, path: Path) -> None:
         require_faiss().write_index(index, str(path))
     except RuntimeError as error:  # from its C++, which gives no more detail
         raise OSError(5, f"faiss could not write it ({_first_line(error)})", str(path)) from None
+
+
+def read_whole(path: Path) -> Any:
+    """Read faiss's index into memory, to add vectors to it. Raises CheckpointError for a damaged file."""
+    try:
+        return require_faiss().read_index(str(path))
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
 
 
 class VectorIndex:

@@ -9,20 +9,23 @@ index.json                        what they were made with, and the hash of each
      "max_seq_len": 64, "recall_at_10": 1.0, "files": {"index.faiss": SHA-256, ...}, ...}
 
 Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put before each text.
+Format 2 adds "retrieval": both, with the files of `word_index` too, or bm25, with these instead of vectors.
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
 from data_tools.files.arrays import ArrayFile, sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
+from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
+from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
 from ernie_pair.search.index import KINDS, PRECISIONS
+from ernie_pair.search.word_index import BM25_FILES
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
 BLOCK = 4096  # offsets kept in memory before they are written
@@ -91,40 +94,51 @@ class TextTable:
         begin, end = self._offsets[place : place + 2].tolist()
         return self._texts[begin:end].tobytes().decode("utf-8")
 
-    def chunks(self, size: int) -> Iterator[List[str]]:
-        """Yield the texts in order, ``size`` at a time."""
-        for first in range(0, len(self), size):
+    def chunks(self, size: int, begin: int = 0) -> Iterator[List[str]]:
+        """Yield the texts from position ``begin`` on in order, ``size`` at a time."""
+        for first in range(begin, len(self), size):
             ends = self._offsets[first : first + size + 1]
             content = self._texts[ends[0] : ends[-1]].tobytes()
             places = (ends - ends[0]).tolist()
             yield [content[begin:end].decode("utf-8") for begin, end in zip(places, places[1:])]
 
 
-INDEX_MANIFEST, INDEX_FORMAT = "index.json", 1
+INDEX_MANIFEST, INDEX_FORMAT, WITH_BM25 = "index.json", 1, 2
 INDEX_FILE, TEXTS, IDS = "index.faiss", "texts", "ids"
-FILES = (INDEX_FILE, *table_files(TEXTS), *table_files(IDS))
-WRITTEN = (*FILES, INDEX_MANIFEST)
+VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
+_TABLES = (*table_files(TEXTS), *table_files(IDS))
+FILES = (INDEX_FILE, *_TABLES)
+FILES_OF = {VECTORS: FILES, BM25: (*BM25_FILES, *_TABLES), BOTH: (*FILES, *BM25_FILES)}
+WRITTEN = (*FILES_OF[BOTH], INDEX_MANIFEST)
 
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """The content of index.json."""
+    """The content of index.json; without vectors all but ``texts`` and ``retrieval`` is empty."""
 
-    kind: str
-    precision: str
-    texts: int
-    dim: int
-    fingerprint: str  # of the embedding model
-    max_seq_len: int  # tokens of a text that it read
-    recall_at_10: float  # share of the ten nearest that the index finds
+    kind: str = ""
+    precision: str = ""
+    texts: int = 0
+    dim: int = 0
+    fingerprint: str = ""  # of the embedding model
+    max_seq_len: int = 0  # tokens of a text that it read
+    recall_at_10: float = 0  # share of the ten nearest that the index finds
     similarity: str = SIMILARITIES[0]  # of its vectors: their cosine, or the product of what they are
     prompt: str = ""  # that the texts were read with
+    retrieval: str = VECTORS  # one of RETRIEVALS: by which a text can be found
+    lines_left_out: int = 0  # of the files of texts
 
-    def write(self, folder: Path, **more: object) -> None:
-        """Write index.json beside the other files, with further values ``more``."""
-        files = {name: sha256_of_file(folder / name) for name in FILES}
+    def write(self, folder: Path) -> None:
+        """Write index.json beside the other files."""
+        files = {name: sha256_of_file(folder / name) for name in FILES_OF[self.retrieval]}
         said = {name: value for name, value in vars(self).items() if value not in (SIMILARITIES[0], "")}
-        content = {"format": INDEX_FORMAT, **said, **more, "files": files}
+        number = WITH_BM25
+        if self.retrieval == VECTORS:
+            number = INDEX_FORMAT
+            del said["retrieval"]
+        elif self.retrieval == BM25:
+            said = {name: said[name] for name in ("texts", "retrieval", "lines_left_out")}
+        content = {"format": number, **said, "files": files}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
 
@@ -140,11 +154,51 @@ class IndexFolder:
 
     def refuse_breadth(self, breadth: int) -> None:
         """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
-        if breadth and self.manifest.kind == "flat":
+        if breadth and self.manifest.kind in ("flat", ""):
+            kind = "flat index, which compares all vectors" if self.manifest.kind else "BM25 index"
+            raise InputError(f"--breadth {breadth}: {self.folder} is a {kind}; leave the flag out")
+
+    def fitting(self, embedder: TextEmbedder) -> TextEmbedder:
+        """Return ``embedder`` with the length of the vectors of this index.
+
+        Raises InputError if it is not the model that the index was made with.
+        """
+        manifest = self.manifest
+        if manifest.dim != embedder.dim and manifest.dim in embedder.settings.dims:
+            embedder = TextEmbedder(embedder.model, manifest.dim, embedder.batch_size)
+        if embedder.fingerprint != manifest.fingerprint:
             raise InputError(
-                f"--breadth {breadth}: {self.folder} is a flat index, which compares all vectors; leave "
-                "the flag out"
+                f"{self.folder}: its vectors are of another model ({manifest.fingerprint[:12]}) than "
+                f"{embedder.model.name} ({embedder.fingerprint[:12]}); give the model that the index was "
+                "made with, or make it again"
             )
+        return embedder
+
+    def refuse_other_vectors(self, about: Dict[str, Any], where: str) -> None:
+        """Raise InputError unless the vectors ``where`` were made as those of this index.
+
+        ``about``: see `StoredVectors`.
+        """
+        for name in ("fingerprint", "similarity", "prompt"):
+            if about[name] != getattr(self.manifest, name):
+                before, now = shown(getattr(self.manifest, name)), shown(about[name])
+                raise InputError(
+                    f"{self.folder}: its vectors are of another {name} ({before}) than those of {where} "
+                    f"({now}); make them as for the index, or make it again"
+                )
+
+    def chosen_retrieval(self, retrieval: str) -> str:
+        """Return by what texts are found: ``retrieval``, or for auto all that the index was made for.
+
+        Raises InputError if the index was not made for it.
+        """
+        made = self.manifest.retrieval
+        if retrieval not in ("auto", made) and made != BOTH:
+            raise InputError(
+                f"--retrieval {retrieval}: {self.folder} was made with --retrieval {made}; leave the flag "
+                f"out, or make the index with --retrieval {BOTH}"
+            )
+        return made if retrieval == "auto" else retrieval
 
 
 def open_index_folder(folder: Path) -> IndexFolder:
@@ -158,28 +212,13 @@ def open_index_folder(folder: Path) -> IndexFolder:
     if not path.is_file():
         raise InputError(f"--index {folder} holds no {INDEX_MANIFEST}; make an index with ernie-pair index")
     found = read_json_object(path, CURE, CheckpointError)
-    if found.get("format") != INDEX_FORMAT:
-        raise CheckpointError(f"{path}: format {found.get('format')!r}, not {INDEX_FORMAT}; {CURE}")
-    files = found.get("files")
-    is_sound = {
-        "kind": found.get("kind") in KINDS,
-        "precision": found.get("precision") in PRECISIONS,
-        "texts": is_whole_number(found.get("texts"), 1),
-        "dim": is_whole_number(found.get("dim"), 1),
-        "fingerprint": isinstance(found.get("fingerprint"), str),
-        "max_seq_len": is_whole_number(found.get("max_seq_len"), 0),
-        "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
-        "files": isinstance(files, dict) and is_texts(list(files.values())),
-        "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
-        "prompt": isinstance(found.get("prompt", ""), str),
-    }
-    for key, sound in is_sound.items():
-        if not sound:
-            raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
+    if found.get("format") not in (INDEX_FORMAT, WITH_BM25):
+        raise CheckpointError(f"{path}: format {found.get('format')!r}, not {WITH_BM25}; {CURE}")
+    _refuse_wrong(found, path)
     manifest = IndexManifest(
         **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
     )
-    for name in FILES:
+    for name in FILES_OF[manifest.retrieval]:
         file = folder / name
         if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
             raise CheckpointError(f"{file} is not the file that was written; {CURE}")
@@ -187,3 +226,28 @@ def open_index_folder(folder: Path) -> IndexFolder:
     if not len(texts) == len(ids) == manifest.texts:
         raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
     return IndexFolder(folder, manifest, texts, ids)
+
+
+def _refuse_wrong(found: Dict[str, Any], path: Path) -> None:
+    """Raise CheckpointError for the content of index.json, in ``path``, that cannot be used."""
+    files, retrieval = found.get("files"), found.get("retrieval", VECTORS)
+    is_sound = {
+        "texts": is_whole_number(found.get("texts"), 1),
+        "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0),
+        "files": isinstance(files, dict) and is_texts(list(files.values())),
+        "retrieval": retrieval in RETRIEVALS and (retrieval == VECTORS) == (found["format"] == INDEX_FORMAT),
+    }
+    if retrieval != BM25:
+        is_sound.update({
+            "kind": found.get("kind") in KINDS,
+            "precision": found.get("precision") in PRECISIONS,
+            "dim": is_whole_number(found.get("dim"), 1),
+            "fingerprint": isinstance(found.get("fingerprint"), str),
+            "max_seq_len": is_whole_number(found.get("max_seq_len"), 0),
+            "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
+            "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
+            "prompt": isinstance(found.get("prompt", ""), str),
+        })  # fmt: skip
+    for key, sound in is_sound.items():
+        if not sound:
+            raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")

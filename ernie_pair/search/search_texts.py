@@ -22,12 +22,14 @@ from data_tools.text.text_files import NamedText, read_texts
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP, files_of_model
-from ernie_pair.search.index_folder import INDEX_MANIFEST
+from ernie_pair.search.index_folder import BM25, BOTH, INDEX_MANIFEST, VECTORS
 from ernie_pair.search.searcher import RECALL_K, Hit, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
 TYPED = "-"  # of --text: queries are read from standard input
 BREADTH_HELP = "for ivf: lists to search, more if they are empty; for hnsw: candidates; not for flat; 0: 64"
+RETRIEVAL_HELP = "by what texts are found; auto: all that the index was made for"
+SCORES = {VECTORS: "cosine", BM25: "bm25", BOTH: "fused"}  # their name without a classifier
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)
@@ -40,7 +42,9 @@ class SearchConfig(Options):
     EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
 
     index: str = option(help="the folder that ernie-pair index made", group="data")
-    embedding_model: str = option(help="the embedding model that the index was made with", group="model")
+    embedding_model: str = option(
+        "", help="the embedding model that the index was made with; not for BM25 alone", group="model"
+    )
     model_path: str = option(
         "",
         help="pair classifier that reranks the texts found, trained or exported; empty: none",
@@ -63,7 +67,7 @@ class SearchConfig(Options):
     )
     recall_k: int = option(
         RECALL_K,
-        help="nearest texts that the classifier reranks",
+        help="texts found for a query, which the classifier reranks",
         group="evaluation",
         unit="texts",
         at_least=1,
@@ -71,9 +75,12 @@ class SearchConfig(Options):
     threshold: Optional[float] = option(
         None,
         help="drop texts that score less: a probability; with a model without classes, its score; without "
-        "--model_path, a cosine, or the product of vectors of a model that compares by it; none: "
-        "keep all",
+        "--model_path, a cosine, or the product of vectors of a model that compares by it, a BM25 score, or "
+        "a fused rank; none: keep all",
         group="evaluation",
+    )
+    retrieval: Literal["auto", "vectors", "bm25", "both"] = option(
+        "auto", help=RETRIEVAL_HELP, group="evaluation"
     )
     breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
     long_query: Literal["stop", "cut"] = option(
@@ -93,7 +100,7 @@ class SearchConfig(Options):
             raise InputError("--text and --input_file exclude each other; give one of them")
         if bool(self.input_file) != bool(self.output_file):
             raise InputError("--input_file and --output_file go together; give both, or neither")
-        if self.recall_k < self.top_k:
+        if self.model_path and self.recall_k < self.top_k:
             raise InputError(f"--recall_k {self.recall_k} is below --top_k {self.top_k}; use --top_k or more")
 
 
@@ -115,7 +122,7 @@ def search_texts(config: SearchConfig) -> List[Hit]:
         _answer_file(config, searcher, results, count)
     elif config.text != TYPED:
         hits = searcher.search(config.text, config.top_k)
-        _print_heads(config)
+        _print_heads(config, searcher)
         _print_hits(hits, config)
         return hits
     else:
@@ -135,6 +142,7 @@ def open_searcher(config: SearchConfig) -> PairSearcher:
         threads=config.threads,
         breadth=config.breadth,
         cuts=config.long_query == "cut",
+        retrieval=config.retrieval,
     )
 
 
@@ -155,7 +163,8 @@ def _results(config: SearchConfig) -> Results:
         "input_file": files_of(config.input_file),
         "index": files_of(os.path.join(config.index, INDEX_MANIFEST)),  # it has the hash of each file
     }
-    settings = settings_of(config, *inputs, "output_file")
+    usual = ["retrieval"] if config.retrieval == "auto" else []  # as it was before that flag
+    settings = settings_of(config, *inputs, "output_file", *usual)
     return Results("search", [config.output_file], inputs, settings, config.overwrite)
 
 
@@ -176,7 +185,7 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
     """Answer line by line: for a person, or as JSON if a program reads the answers."""
     is_person = lines.isatty()
     if is_person:
-        _print_heads(config)
+        _print_heads(config, searcher)
     for number, text in _typed(lines, PROMPT if is_person else ""):
         if not is_person:
             searcher.refuse_query(text, f"standard input:{number}: ")
@@ -213,14 +222,16 @@ def _line_of(row: NamedText, hits: List[Hit]) -> str:
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 
-def _print_heads(config: SearchConfig) -> None:
+def _print_heads(config: SearchConfig, searcher: PairSearcher) -> None:
     """Print the column names on a terminal: a program reads only the hits."""
     if sys.stdout.isatty():
-        say("{}\tid\ttext".format("score" if config.model_path else "cosine"))
+        say("{}\tid\ttext".format("score" if config.model_path else SCORES[searcher.texts.retrieval]))
 
 
 def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
         say(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
-    if not hits:  # an index is never empty, and more lists are searched until there are hits
+    if not hits and config.threshold is None:  # of BM25: of vectors, lists are searched until there are hits
+        logger.info("no text of the index shares a word with the query")
+    elif not hits:
         logger.info("nothing reaches --threshold %g", config.threshold)

@@ -1,4 +1,4 @@
-"""Parse the body of a request, or refuse it with a one-line error.
+"""Parse the body of a request, or refuse it with a one-line error; `client_apis` has those of /v1 and /v2.
 
 POST /predict  {"pairs": [["怎么注销信用卡", "如何注销信用卡"], ["你好", "再见"]]}
 POST /rank     {"query": "怎么注销信用卡", "candidates": ["如何注销信用卡", "再见"], "top_k": 1}
@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from typing import Any, AsyncIterator, Dict, List, Optional, Tuple
 
 from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json
+from data_tools.text.text_files import is_blank
 from ernie_pair.inference.predictor import TextPair
 
 EXAMPLE = '{"pairs": [["text a", "text b"]]}'
 RANK_EXAMPLE = '{"query": "text", "candidates": ["text a", "text b"]}'
 SEARCH_EXAMPLE = '{"query": "text", "top_k": 3}'
+EMBEDDINGS_EXAMPLE = '{"input": ["text a", "text b"]}'
+RERANK_EXAMPLE = '{"query": "text", "documents": ["text a", "text b"]}'
 BODIES = {"/predict": EXAMPLE, "/rank": RANK_EXAMPLE, "/search": SEARCH_EXAMPLE}
+BODIES.update({"/v1/embeddings": EMBEDDINGS_EXAMPLE, "/v1/rerank": RERANK_EXAMPLE})
+BODIES["/v2/rerank"] = RERANK_EXAMPLE
 BODY_SECONDS = 10.0  # for a body to arrive
 TOP_K = 10  # if a request does not say how many it wants
 
@@ -30,11 +35,14 @@ class Limits:
 
 
 class RefusedError(Exception):
-    """The reason why a request is refused, with the HTTP ``status`` of the answer."""
+    """The reason why a request is refused, with the HTTP ``status`` of the answer.
 
-    def __init__(self, status: int, reason: str):
+    ``param``: the field of the request that is wrong, and ``code``: its fault, for OpenAI's clients.
+    """
+
+    def __init__(self, status: int, reason: str, param: Optional[str] = None, code: Optional[str] = None):
         super().__init__(reason)
-        self.status = status
+        self.status, self.param, self.code = status, param, code
 
 
 async def read_body(chunks: AsyncIterator[bytes], announced: str, limits: Limits) -> bytes:
@@ -65,12 +73,12 @@ def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
 
     Raises RefusedError: 400 if it is not JSON, 413 if it is too large, 422 for anything else.
     """
-    pairs = _list_in(_object_in(body, EXAMPLE), "pairs", EXAMPLE, limits)
+    pairs = list_in(object_in(body, EXAMPLE), "pairs", EXAMPLE, limits)
     for place, pair in enumerate(pairs):
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
             raise RefusedError(422, f"pair {place} is not a list of two texts; send {EXAMPLE}")
         for name, text in zip("ab", pair):
-            _refuse_bad_text(f"pair {place}: text {name}", text, limits)
+            refuse_bad_text(f"pair {place}: text {name}", text, limits)
     return list(map(tuple, pairs))
 
 
@@ -79,13 +87,13 @@ def rank_question_of(body: bytes, limits: Limits) -> Tuple[str, List[str], int]:
 
     Of the body of /rank. Raises RefusedError as `pairs_of` does.
     """
-    given = _object_in(body, RANK_EXAMPLE)
-    query = _query_in(given, RANK_EXAMPLE, limits)
-    candidates = _list_in(given, "candidates", RANK_EXAMPLE, limits)
+    given = object_in(body, RANK_EXAMPLE)
+    query = query_in(given, RANK_EXAMPLE, limits)
+    candidates = list_in(given, "candidates", RANK_EXAMPLE, limits)
     for place, text in enumerate(candidates):
         if not isinstance(text, str):
             raise RefusedError(422, f"candidate {place} is not a text; send {RANK_EXAMPLE}")
-        _refuse_bad_text(f"candidate {place}", text, limits)
+        refuse_bad_text(f"candidate {place}", text, limits)
     return query, candidates, _top_k_in(given)
 
 
@@ -95,15 +103,16 @@ def search_question_of(body: bytes, limits: Limits) -> Tuple[str, Optional[int],
     Of the body of /search; top_k and threshold are None where it does not say them. Which of them are valid
     depends on the model and the index, and is not checked here. Raises RefusedError as `pairs_of` does.
     """
-    given = _object_in(body, SEARCH_EXAMPLE)
+    given = object_in(body, SEARCH_EXAMPLE)
     threshold = given.get("threshold")
     if threshold is not None and not is_number(threshold):
         raise RefusedError(422, "threshold is not a number; leave it out for none")
     top_k = _top_k_in(given) if "top_k" in given else None
-    return _query_in(given, SEARCH_EXAMPLE, limits), top_k, threshold
+    return query_in(given, SEARCH_EXAMPLE, limits), top_k, threshold
 
 
-def _object_in(body: bytes, example: str) -> Dict[str, Any]:
+def object_in(body: bytes, example: str) -> Dict[str, Any]:
+    """Return the JSON object in a body; {} for JSON that is none. Raises RefusedError: 400 for no JSON."""
     if not body.strip():
         raise RefusedError(400, f"the body is empty; send {example}")
     try:
@@ -113,20 +122,25 @@ def _object_in(body: bytes, example: str) -> Dict[str, Any]:
     return question if isinstance(question, dict) else {}
 
 
-def _list_in(question: Dict[str, Any], name: str, example: str, limits: Limits) -> List[Any]:
+def list_in(question: Dict[str, Any], name: str, example: str, limits: Limits) -> List[Any]:
+    """Return the list called ``name``. Raises RefusedError: 422 for none or an empty one, 413 if too long."""
     found = question.get(name)
-    if not isinstance(found, list) or not found:
-        raise RefusedError(422, f"the body holds no list of {name}; send {example}")
+    if not isinstance(found, list):
+        raise RefusedError(422, f"the body holds no list of {name}; send {example}", name)
+    if not found:
+        raise RefusedError(422, f"the list of {name} is empty; send {example}", name)
     if len(found) > limits.max_pairs:
-        raise RefusedError(413, f"{len(found)} {name} are above {limits.max_pairs}; send fewer at a time")
+        reason = f"{len(found)} {name} are above {limits.max_pairs}; send fewer at a time"
+        raise RefusedError(413, reason, name)
     return found
 
 
-def _query_in(question: Dict[str, Any], example: str, limits: Limits) -> str:
+def query_in(question: Dict[str, Any], example: str, limits: Limits) -> str:
+    """Return the query. Raises RefusedError: 422 for none, 413 for one that is too long."""
     query = question.get("query")
     if not isinstance(query, str):
-        raise RefusedError(422, f"the body holds no query; send {example}")
-    _refuse_bad_text("the query", query, limits)
+        raise RefusedError(422, f"the body holds no query; send {example}", "query")
+    refuse_bad_text("the query", query, limits)
     return query
 
 
@@ -137,10 +151,13 @@ def _top_k_in(question: Dict[str, Any]) -> int:
     return top_k
 
 
-def _refuse_bad_text(where: str, text: str, limits: Limits) -> None:
+def refuse_bad_text(where: str, text: str, limits: Limits) -> None:
+    """Raise RefusedError for a text, called ``where``, without a visible character or of too many."""
     if not text.strip():
         raise RefusedError(422, f"{where} is empty; fill it in")
-    if len(text) > limits.max_chars:
-        raise RefusedError(413, f"{where} has {len(text)} characters, above {limits.max_chars}; cut it")
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise RefusedError(422, f"{where} has half of a character; fix it")
+    if is_blank(text):
+        raise RefusedError(422, f"{where} has no visible character; fill it in")
+    if len(text) > limits.max_chars:
+        raise RefusedError(413, f"{where} has {len(text)} characters, above {limits.max_chars}; cut it")

@@ -2,19 +2,20 @@
 
 import logging
 import math
+import os
 import signal
 import socket
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Literal, Optional
+from typing import List, Literal, Mapping, Optional, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.options.options import Options, option
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
-from ernie_pair.inference.embedder import EmbedderOptions
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.temperature import describe_decision
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -22,11 +23,12 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.index_folder import open_index_folder
-from ernie_pair.search.search_texts import BREADTH_HELP
+from ernie_pair.search.search_texts import BREADTH_HELP, RETRIEVAL_HELP
 from ernie_pair.search.searcher import RECALL_K, TextRecall
 from ernie_pair.serve.batcher import answer_function
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
+API_KEY = "ERNIE_PAIR_API_KEY"
 MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
 
 logger = logging.getLogger(__name__)
@@ -34,14 +36,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeConfig(Options):
-    """Serve an exported model over HTTP: POST /predict, /rank, /search; / is a page to try them.
+    """Serve a classifier, an embedding model or both over HTTP: POST /predict, /rank, /search; / to try them.
 
-    The page at / shows a request of each kind to paste; /openapi.json documents the service.
+    Clients of OpenAI, Cohere and Jina find /v1/embeddings, /v1/rerank and /v2/rerank; /docs documents all.
     """
 
     EXAMPLE = "--model_path exported --port 8000"
 
-    model_path: str = option(help="the folder that ernie-pair export made", group="model")
+    model_path: str = option(
+        "", help="the classifier: the folder that ernie-pair export made; empty: none", group="model"
+    )
     host: str = option(
         "127.0.0.1",
         help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
@@ -72,11 +76,21 @@ class ServeConfig(Options):
         "", help="index for /search, made by ernie-pair index; empty: no /search", group="model"
     )
     embedding_model: str = option(
-        "", help="for --index: the embedding model that it was made with", group="model"
+        "",
+        help="for /v1/embeddings, and for --index the one that it was made with; empty: none",
+        group="model",
+    )
+    retrieval: Literal["auto", "vectors", "bm25", "both"] = option(
+        "auto", help=f"for --index: {RETRIEVAL_HELP}", group="evaluation"
+    )
+    long_text: Literal["stop", "cut"] = option(
+        "stop",
+        help="a text that is too long for the embedding model: refuse the request, or truncate it",
+        group="data",
     )
     recall_k: int = option(
         RECALL_K,
-        help="for --index: nearest texts that the model reranks",
+        help="for --index: texts found for a query, which the classifier reranks",
         group="evaluation",
         unit="texts",
         at_least=1,
@@ -119,6 +133,13 @@ class ServeConfig(Options):
         unit="connections",
         at_least=1,
     )
+    api_key: str = option(
+        "",
+        help="a key that requests must carry, as Authorization: Bearer KEY; empty: that of the environment "
+        "variable ERNIE_PAIR_API_KEY, which no list of processes shows, if it is set",
+        group="devices",
+        secret=True,
+    )
     allowed_hosts: str = option(
         "",
         help="host names that requests may use, separated by commas, besides IP addresses; *: any",
@@ -140,45 +161,77 @@ class ServeConfig(Options):
                 f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
                 f"{self.max_pairs}; raise the first or lower the second"
             )
-        if bool(self.index) != bool(self.embedding_model):
-            raise InputError("--index and --embedding_model go together; give both, or neither")
+        if not (self.model_path or self.embedding_model or self.index):
+            raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
+        self._refuse_idle()
         if self.index and self.max_waiting < self.recall_k:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
                 "raise the first or lower the second"
             )
 
+    def _refuse_idle(self) -> None:
+        """Raise InputError for a flag of something that is not served."""
+        uses = dict.fromkeys(("backend", "precision", "device", "threshold", "symmetric"), "model_path")
+        uses.update(long_text="embedding_model", retrieval="index", breadth="index", recall_k="index")
+        for name, needed in uses.items():
+            value = getattr(self, name)
+            if not getattr(self, needed) and value != type(self).__dataclass_fields__[name].default:
+                raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
+
 
 def serve(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in progress.
 
-    Raises an ErniePairError for a model, a library or a port that cannot be used.
+    Raises an ErniePairError for a model, a library, a key or a port that cannot be used.
     """
     start_console(World())
     for name in LIBRARIES:
         import_optional(name, "serve")
+    key = key_of(config.api_key, os.environ)
     with listen(config.host, config.port) as listener:
-        predictor = PairPredictor.of(config)
-        predictor.decide_by(config.threshold, config.symmetric)
-        answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
-        texts = _texts_of(config, predictor) if config.index else None
-        _serve(config, predictor, texts, listener)
+        predictor = embedder = None
+        if config.model_path:
+            predictor = PairPredictor.of(config)
+            predictor.decide_by(config.threshold, config.symmetric)
+            answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
+        if config.embedding_model:
+            options = EmbedderOptions(threads=config.threads or cpu_threads())
+            embedder = open_embedder(config.embedding_model, "cpu", options)
+            embedder.embed(["你好"])
+        texts = _texts_of(config, predictor, embedder) if config.index else None
+        _serve(config, (predictor, embedder, texts), key, listener)
 
 
-def _texts_of(config: ServeConfig, predictor: PairPredictor) -> TextRecall:
+def key_of(given: str, environment: Mapping[str, str]) -> str:
+    """Return the key of --api_key, or of the ``environment``; '' for none. Raises InputError, without it."""
+    name = "--api_key" if given else API_KEY
+    key = given or environment.get(API_KEY, "")
+    if API_KEY in environment and not key:
+        raise InputError(f"{API_KEY} is empty, and anyone could ask the service; fill it in, or unset it")
+    if not all("!" <= character <= "~" for character in key):
+        raise InputError(f"{name} holds a space or a character that is not ASCII; choose another key")
+    return key
+
+
+def _texts_of(
+    config: ServeConfig, predictor: Optional[PairPredictor], embedder: Optional[TextEmbedder]
+) -> TextRecall:
     """Return the index of /search, opened. Raises an ErniePairError."""
-    predictor.refuse_unrankable()
-    folder = open_index_folder(Path(config.index))
-    threads = config.threads or cpu_threads()
-    embedder = open_embedder(config.embedding_model, "cpu", EmbedderOptions(threads=threads))
-    texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth)
+    if predictor is not None:
+        predictor.refuse_unrankable()
+    folder, threads = open_index_folder(Path(config.index)), config.threads or cpu_threads()
+    texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth, config.retrieval)
     texts.recall(["你好"])  # as above
-    logger.info("/search searches the %d texts of %s", texts.count, config.index)
+    logger.info("/search searches the %d texts of %s by %s", texts.count, config.index, texts.retrieval)
     return texts
 
 
 def _serve(
-    config: ServeConfig, predictor: PairPredictor, texts: Optional[TextRecall], listener: socket.socket
+    config: ServeConfig,
+    opened: Tuple[Optional[PairPredictor], Optional[TextEmbedder], Optional[TextRecall]],
+    key: str,
+    listener: socket.socket,
 ) -> None:
     import uvicorn
 
@@ -186,14 +239,19 @@ def _serve(
     from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
     from ernie_pair.serve.documentation import curl_line
     from ernie_pair.serve.request import Limits
-    from ernie_pair.serve.service import create_app
+    from ernie_pair.serve.service import Served, create_app
 
     app = create_app(
-        predictor,
+        Served(
+            *opened,
+            model_name=os.path.basename(os.path.abspath(config.model_path)),
+            embedding_name=os.path.basename(os.path.abspath(config.embedding_model)),
+            cuts=config.long_text == "cut",
+        ),
         Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
         Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
         _hosts_of(config),
-        texts,
+        key,
     )
     connections, backlog = room_for(config.max_connections)
     settings = uvicorn.Config(
@@ -212,15 +270,20 @@ def _serve(
     if threading.current_thread() is threading.main_thread():  # which alone may
         signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
     address = address_of(listener)
-    if config.host not in LOOPBACK:
-        logger.warning("%s can be used by anyone who reaches it: there is no password", address)
-    if predictor.exported.has_classes:
-        is_saved = config.threshold is None
-        logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
-    if predictor.exported.learned_nothing:
-        logger.warning("%s: %s", config.model_path, predictor.exported.learned_nothing)
-    logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)
-    logger.info("try it: %s", curl_line(address))
+    if config.host not in LOOPBACK and not key:
+        logger.warning("%s can be used by anyone who reaches it: set a key in %s", address, API_KEY)
+    predictor, embedder, _ = opened
+    if predictor is not None:
+        if predictor.exported.has_classes:
+            is_saved = config.threshold is None
+            logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
+        if predictor.exported.learned_nothing:
+            logger.warning("%s: %s", config.model_path, predictor.exported.learned_nothing)
+        logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)
+    if embedder is not None:
+        logger.info("%s by %s at %s", config.embedding_model, embedder.backend, address)
+    tried = "/predict" if predictor is not None else "/v1/embeddings" if embedder is not None else "/search"
+    logger.info("try it: %s", curl_line(address, tried, API_KEY if key else ""))
     server.run(sockets=[listener])
     logger.info("stopped")
 

@@ -1,15 +1,21 @@
-"""The routes: POST /predict, /rank and /search, GET /health, /metrics, /openapi.json, and GET / to try."""
+"""The routes: POST /predict, /rank, /search, and those of OpenAI, Cohere and Jina.
+
+GET /health, /metrics, /v1/models, /openapi.json, which /docs shows, and / to try it.
+"""
 
 import asyncio
-import ipaddress
 import logging
 import math
 import time
 from collections import Counter as Counts
 from collections import defaultdict, deque
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from operator import getitem
 from pathlib import Path
-from typing import Any, Awaitable, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from threading import Lock
+from typing import Any, Awaitable, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -23,11 +29,24 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from data_tools.files.errors import InputError
+from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
 from ernie_pair.inference.scores import best_places, refuse_unrankable, unit_of
 from ernie_pair.search.searcher import TextRecall, rerank
+from ernie_pair.serve.access import ANY, HostCheck, KeyCheck, error_response
 from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
-from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION
+from ernie_pair.serve.client_apis import (
+    EmbeddingsRequest,
+    RerankRequest,
+    count_tokens,
+    embeddings_answer,
+    embeddings_request_of,
+    model_entry,
+    not_served,
+    rerank_answer,
+    rerank_request_of,
+)
+from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION, api_page
 from ernie_pair.serve.request import (
     BODIES,
     TOP_K,
@@ -59,7 +78,7 @@ class Numbers(Collector):
         def new(kind, name: str, words: str, *labels: str, **more):
             return kind(f"{NAMESPACE}_{name}", words, labels, registry=here, **more)
 
-        routes = "Requests to /predict, /rank and /search, by status."
+        routes = "Requests to /predict, /rank, /search, embeddings and rerank, by status."
         self._requests = new(Counter, "requests", routes, "status")
         self._errors = new(Counter, "errors", "Requests that were answered with 4xx or 5xx.")
         self._pairs = new(Counter, "pairs", "Pairs that were answered.")
@@ -68,8 +87,9 @@ class Numbers(Collector):
         self._counts: Counts[str] = Counts()
         self._sums: Dict[str, float] = defaultdict(float)
         here.register(self)
+        self.texts = new(Counter, "texts", "Texts that were embedded.")
         self.batches = new(Histogram, "batch_pairs", "Pairs in one call of the model.", buckets=PAIRS)
-        self._waiting = new(Gauge, "waiting_pairs", "Pairs in the queue.")
+        self._waiting = new(Gauge, "waiting_pairs", "Pairs and texts in the queue.")
         ProcessCollector(registry=here)
 
     def answered(self, endpoint: str, status: int, pairs: int, seconds: float) -> None:
@@ -114,8 +134,17 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-ANY, MISDIRECTED = "*", 421
-NO_INDEX = "the service has no index: start it with --index and --embedding_model"
+API_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+NO_CLASSIFIER = "the service has no classifier: start it with --model_path"
+MISSING = {
+    "/search": "the service has no index: start it with --index and --embedding_model",
+    "/v1/embeddings": "the service has no embedding model: start it with --embedding_model",
+    **dict.fromkeys(("/predict", "/rank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
+}
+FOREIGN = ("/v1/embeddings", "/v1/rerank", "/v2/rerank")  # whose answers are those of other services
+OF_A_CLASSIFIER = (
+    "backend precision target label_range labels max_seq_len temperature threshold symmetric".split()
+)
 LONGEST_SHOWN = 80  # characters of a path
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
@@ -125,23 +154,62 @@ logger = logging.getLogger(__name__)
 Reply = Tuple[Dict[str, object], int]  # the content of an answer, and how many pairs the model scored for it
 
 
-class Service:
-    """Answers requests with one predictor, and with one index if there is one."""
+@dataclass(frozen=True)
+class Served:
+    """What a service answers with: a classifier, an embedding model, or both, and an index.
 
-    def __init__(
-        self, predictor: PairPredictor, batching: Batching, limits: Limits, texts: Optional[TextRecall] = None
-    ):
-        self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
-        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.batches.observe)
-        recall: Any = None if texts is None else texts.recall
-        self.recall = MicroBatcher(recall, batching, part_of=lambda hits, mine: hits[mine])
-        self._running = AsyncExitStack()
+    ``model_name`` and ``embedding_name``: what clients call the models. ``cuts``: texts that are too long for
+    the embedding model are truncated instead of refused.
+    """
+
+    predictor: Optional[PairPredictor] = None
+    embedder: Optional[TextEmbedder] = None
+    texts: Optional[TextRecall] = None
+    model_name: str = "classifier"
+    embedding_name: str = "embedder"
+    cuts: bool = False
+
+    @property
+    def names(self) -> List[str]:
+        """Return the names of the models, each once."""
+        named = [(self.model_name, self.predictor), (self.embedding_name, self.embedder)]
+        return list(dict.fromkeys(name for name, model in named if model is not None))
+
+
+class Service:
+    """Answers requests with what is ``served``."""
+
+    def __init__(self, served: Served, batching: Batching, limits: Limits):
+        self.served, self.limits, self.numbers = served, limits, Numbers()
+        self.started = int(time.time())
+        self._running, self._embedding = AsyncExitStack(), Lock()
+        predictor, embedder, texts = served.predictor, served.embedder, served.texts
+        self.batchers: Dict[str, MicroBatcher] = {}
+        if predictor is not None:
+            calls = self.numbers.batches.observe
+            self.batchers["pairs"] = MicroBatcher(answer_function(predictor), batching, calls)
+        if embedder is not None:
+            self.batchers["texts"] = MicroBatcher(
+                self._one_at_a_time(embedder.embed), batching, part_of=getitem
+            )
+        if texts is not None:
+            self.batchers["queries"] = MicroBatcher(
+                self._one_at_a_time(texts.recall), batching, part_of=getitem
+            )
+
+    def _one_at_a_time(self, embed: Callable[[List[str]], Any]) -> Callable[[List[str]], Any]:
+        """Return ``embed`` for a thread of its own, beside another that asks the same embedding model."""
+
+        def asked_alone(texts: List[str]) -> Any:
+            with self._embedding:
+                return embed(texts)
+
+        return asked_alone
 
     async def __aenter__(self) -> "Service":
-        """Start the queues: that of the model, and before it that of the index."""
-        await self._running.enter_async_context(self.batcher)
-        if self.texts is not None:
-            await self._running.enter_async_context(self.recall)
+        """Start the queues; that of an index ends before the one of the model that scores its texts."""
+        for batcher in self.batchers.values():
+            await self._running.enter_async_context(batcher)
         return self
 
     async def __aexit__(self, *exception) -> None:
@@ -150,8 +218,13 @@ class Service:
 
     def turn_away(self) -> None:
         """Answer waiting requests with 503, now and from now on."""
-        self.recall.turn_away()
-        self.batcher.turn_away()
+        for batcher in self.batchers.values():
+            batcher.turn_away()
+
+    @property
+    def waiting(self) -> int:
+        """Return how many pairs and texts wait for a model."""
+        return sum(batcher.waiting for name, batcher in self.batchers.items() if name != "queries")
 
     async def predict(self, request: Request) -> JSONResponse:
         """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
@@ -166,7 +239,7 @@ class Service:
 
         The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
         """
-        return await self._answered(request, "/rank", rank_question_of, self._ranked)
+        return await self._answered(request, "/rank", self._rank_question, self._ranked)
 
     async def search(self, request: Request) -> JSONResponse:
         """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
@@ -177,6 +250,23 @@ class Service:
         """
         return await self._answered(request, "/search", search_question_of, self._found)
 
+    async def embeddings(self, request: Request) -> JSONResponse:
+        """Answer OpenAI's {"input": ["text a", "text b"]} with the vectors of the texts, as `embed` does.
+
+        "encoding_format" is float or base64, "dimensions" shortens the vectors of a model trained for it.
+        """
+        return await self._answered(request, "/v1/embeddings", self._embeddings_request, self._embedded)
+
+    async def rerank(self, request: Request) -> JSONResponse:
+        """Answer {"query": a, "documents": [b, ...], "top_n": n} of Cohere and Jina, the best first.
+
+        The answer is {"results": [{"index": 0, "relevance_score": 0.98, "document": {"text": b}}, ...], ...},
+        of /v2 without the documents unless the request says return_documents.
+        """
+        endpoint = request.url.path
+        question_of = partial(self._rerank_request, endpoint == "/v1/rerank")
+        return await self._answered(request, endpoint, question_of, self._reranked)
+
     async def _answered(
         self,
         request: Request,
@@ -184,38 +274,83 @@ class Service:
         question_of: Callable[[bytes, Limits], Any],
         answer: Callable[[Any], Awaitable[Reply]],
     ) -> JSONResponse:
-        started, status, pairs = time.perf_counter(), 500, 0
-        content: Mapping[str, object]
+        started, pairs, refusing = time.perf_counter(), 0, partial(error_response, endpoint)
         try:
             body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
             reply, pairs = await self._unless_left(request, answer(question_of(body, self.limits)))
             milliseconds = round((time.perf_counter() - started) * 1000, 2)
-            status, content = 200, {**reply, "milliseconds": milliseconds}
+            response = JSONResponse(reply if endpoint in FOREIGN else {**reply, "milliseconds": milliseconds})
         except RefusedError as refused:
-            status, content = refused.status, error_content(refused)
+            response = refusing(refused.status, refused, refused.param, refused.code)
         except BusyError:
-            status, content = 503, error_content("too many pairs are waiting; try again in a second")
+            response = refusing(503, "too many pairs are waiting; try again in a second")
         except ClientDisconnect:
-            status, content = CLIENT_LEFT, error_content("the client has left")
+            response = refusing(CLIENT_LEFT, "the client has left")
         except Exception:
             logger.exception("a request to %s failed", endpoint)
-            content = error_content("the model failed; the log of the service says why")
-        self.numbers.answered(endpoint, status, pairs, time.perf_counter() - started)
-        return JSONResponse(content, status, {"Retry-After": "1"} if status == 503 else None)
+            response = refusing(500, "the model failed; the log of the service says why")
+        self.numbers.answered(endpoint, response.status_code, pairs, time.perf_counter() - started)
+        return response
+
+    def _embeddings_request(self, body: bytes, limits: Limits) -> EmbeddingsRequest:
+        assert self.served.embedder is not None  # otherwise there is no such route
+        return embeddings_request_of(
+            body, limits, self.served.embedding_name, self.served.embedder.settings.dims
+        )
+
+    async def _embedded(self, asked: EmbeddingsRequest) -> Reply:
+        embedder = self.served.embedder
+        assert embedder is not None
+        tokens = count_tokens(asked.texts, embedder, self.served.cuts)
+        vectors = await self.batchers["texts"].ask(asked.texts)
+        self.numbers.texts.inc(len(asked.texts))
+        is_unit = embedder.settings.is_unit
+        return embeddings_answer(asked, vectors, self.served.embedding_name, tokens, is_unit), 0
+
+    def _rerank_request(self, return_documents: bool, body: bytes, limits: Limits) -> RerankRequest:
+        longest = self._ranker.exported.max_seq_len
+        return rerank_request_of(body, limits, self.served.model_name, longest, return_documents)
+
+    async def _reranked(self, asked: RerankRequest) -> Reply:
+        scores = await self._scores([(asked.query, text) for text in asked.documents])
+        return rerank_answer(asked, scores, self.served.model_name), len(asked.documents)
+
+    @property
+    def _ranker(self) -> PairPredictor:
+        """Return the classifier. Raises RefusedError for one with more than two classes."""
+        assert self.served.predictor is not None  # otherwise there is no such route
+        try:
+            refuse_unrankable(len(self.served.predictor.exported.labels), "the model")
+        except ValueError as error:
+            raise RefusedError(422, str(error)) from None
+        return self.served.predictor
+
+    async def models(self) -> JSONResponse:
+        """Answer OpenAI's clients with the names of the models."""
+        data = [model_entry(name, self.started) for name in self.served.names]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def model(self, name: str) -> JSONResponse:
+        """Answer OpenAI's clients with what is said of one model; the status is 404 if it is not served."""
+        if name in self.served.names:
+            return JSONResponse(model_entry(name, self.started))
+        refused = not_served(name, self.served.names)
+        return error_response("/v1/models", refused.status, refused, refused.param, refused.code)
 
     async def _predicted(self, pairs: List[TextPair]) -> Reply:
-        answer = await self.batcher.ask(pairs)
+        answer = await self.batchers["pairs"].ask(pairs)
         if not isinstance(answer, Prediction):
             return {"scores": answer.round(DIGITS).tolist()}, len(pairs)
         scores = [[round(share, DIGITS) for share in row] for row in answer.probabilities.tolist()]
         classes = [int(number) for number in answer.classes]
         return {"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs)
 
+    def _rank_question(self, body: bytes, limits: Limits) -> Tuple[str, List[str], int]:
+        question = rank_question_of(body, limits)
+        assert self._ranker
+        return question
+
     async def _ranked(self, question: Tuple[str, List[str], int]) -> Reply:
-        try:
-            refuse_unrankable(len(self.predictor.exported.labels), "the model")
-        except ValueError as error:
-            raise RefusedError(422, str(error)) from None
         query, candidates, top_k = question
         scores = await self._scores([(query, text) for text in candidates])
         best = [(place, round(float(scores[place]), DIGITS)) for place in best_places(scores, top_k)]
@@ -223,30 +358,36 @@ class Service:
         return {"ranking": ranking}, len(candidates)
 
     async def _found(self, question: Tuple[str, Optional[int], Optional[float]]) -> Reply:
-        assert self.texts is not None  # otherwise there is no such route
+        texts, predictor = self.served.texts, self.served.predictor
+        assert texts is not None  # otherwise there is no such route
         query, top_k, threshold = question
+        unit = texts.unit
+        if predictor is not None:
+            unit = unit_of(predictor.exported.has_classes, predictor.exported.label_range)
         try:
-            exported = self.predictor.exported
-            unit_of(exported.has_classes, exported.label_range).refuse_outside(threshold)
+            unit.refuse_outside(threshold)
         except InputError as error:
             raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
-        most = self.texts.recall_k
-        if top_k is not None and top_k > most < self.texts.count:
+        most = texts.recall_k
+        if top_k is not None and top_k > most < texts.count:
             raise RefusedError(
                 422,
                 f"top_k {top_k} is above the {most} texts that this service retrieves; ask for fewer, or "
                 "start it with a larger --recall_k",
             )
-        reason = self.texts.why_refused(query)
+        reason = texts.why_refused(query, self.served.cuts)
         if reason:
             raise RefusedError(413, reason)
-        (hits,) = await self.recall.ask([query])
-        scores = await self._scores([(query, hit.text) for hit in hits])
+        (hits,) = await self.batchers["queries"].ask([query])
+        scores = np.array([hit.score for hit in hits])
+        is_scored = predictor is not None and len(hits) > 0
+        if is_scored:
+            scores = await self._scores([(query, hit.text) for hit in hits])
         best = rerank(hits, scores, top_k or TOP_K, threshold)
-        return {"hits": [hit.content(DIGITS) for hit in best]}, len(hits)
+        return {"hits": [hit.content(DIGITS) for hit in best]}, len(hits) if is_scored else 0
 
     async def _scores(self, pairs: List[TextPair]) -> np.ndarray:
-        answer = await self.batcher.ask(pairs)
+        answer = await self.batchers["pairs"].ask(pairs)
         return answer.probabilities[:, 1] if isinstance(answer, Prediction) else answer
 
     async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
@@ -268,26 +409,36 @@ class Service:
 
     async def health(self) -> JSONResponse:
         """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""
-        exported, alive = self.predictor.exported, self.batcher.is_alive
-        content = {
-            "status": "ok" if alive else "stopping",
-            "backend": self.predictor.backend,
-            "precision": self.predictor.precision,
-            "target": exported.target,
-            "label_range": exported.label_range,
-            "labels": list(exported.labels),
-            "max_seq_len": exported.max_seq_len,
-            "temperature": exported.temperature,
-            "threshold": self.predictor.threshold,
-            "symmetric": self.predictor.symmetric,
-            "waiting_pairs": self.batcher.waiting,
-            "indexed_texts": None if self.texts is None else self.texts.count,
-        }
+        predictor, embedder, texts = self.served.predictor, self.served.embedder, self.served.texts
+        alive = all(batcher.is_alive for batcher in self.batchers.values())
+        content: Dict[str, object] = {"status": "ok" if alive else "stopping", "models": self.served.names}
+        content.update(dict.fromkeys(OF_A_CLASSIFIER))
+        if predictor is not None:
+            exported = predictor.exported
+            content.update(
+                backend=predictor.backend,
+                precision=predictor.precision,
+                target=exported.target,
+                label_range=exported.label_range,
+                labels=list(exported.labels),
+                max_seq_len=exported.max_seq_len,
+                temperature=exported.temperature,
+                threshold=predictor.threshold,
+                symmetric=predictor.symmetric,
+            )
+        content["vector_length"] = None if embedder is None else embedder.dim
+        content["waiting_pairs"] = self.waiting
+        content["indexed_texts"] = None if texts is None else texts.count
         return JSONResponse(content, 200 if alive else 503)
 
     async def metrics(self) -> Response:
         """Answer with counters and times in the text format of Prometheus."""
-        return Response(self.numbers.text(self.batcher.waiting), media_type=CONTENT_TYPE)
+        return Response(self.numbers.text(self.waiting), media_type=CONTENT_TYPE)
+
+    async def api_page(self, request: Request) -> HTMLResponse:
+        """Answer with the HTML page that describes the service, which is what /openapi.json says."""
+        content = api_page(request.app.openapi())
+        return HTMLResponse(content, headers={"Content-Security-Policy": API_PAGE_POLICY})
 
     async def page(self) -> HTMLResponse:
         """Answer with the HTML page to try two sentences, to rank candidates and to search the index."""
@@ -295,56 +446,14 @@ class Service:
         return HTMLResponse(content, headers={"Content-Security-Policy": PAGE_POLICY})
 
 
-def error_content(reason) -> Dict[str, str]:
-    """Return the content of an error response."""
-    return {"error": str(reason)}
-
-
-class HostCheck:
-    """ASGI middleware that refuses requests whose Host is a name other than ``hosts``.
-
-    Allowed are addresses, localhost, ``hosts`` with any port, and a missing Host, which browsers never
-    send. A refusal has status 421.
-    """
-
-    def __init__(self, app, hosts: Sequence[str]):
-        self.app, self.hosts = app, {"localhost", *(host.lower().rstrip(".") for host in hosts)}
-
-    async def __call__(self, scope, receive, send) -> None:
-        """Pass a request on to the application, or refuse it."""
-        if scope["type"] != "http" or ANY in self.hosts:
-            return await self.app(scope, receive, send)
-        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if all(map(self._is_allowed, given)):
-            return await self.app(scope, receive, send)
-        content = error_content(f"the service is not called {given[0][:60]}; name it with --allowed_hosts")
-        await JSONResponse(content, MISDIRECTED, {"connection": "close"})(scope, receive, send)
-
-    def _is_allowed(self, given: str) -> bool:
-        text = given.strip().lower()  # of [::1]:8000 the host is ::1
-        ends = text[1:].partition("]") if text.startswith("[") else text.partition(":")
-        name = ends[0] if text.startswith("[") else ends[0].rstrip(".")
-        if not name or name in self.hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
-
-
 def create_app(
-    predictor: PairPredictor,
-    batching: Batching,
-    limits: Limits,
-    hosts: Sequence[str] = (ANY,),
-    texts: Optional[TextRecall] = None,
+    served: Served, batching: Batching, limits: Limits, hosts: Sequence[str] = (ANY,), api_key: str = ""
 ) -> FastAPI:
     """Return the ASGI application; ``hosts``: the names, besides addresses, that requests may use for it.
 
-    ``texts``: the index that /search uses; without one there is no such route.
+    There is a route for what is ``served`` alone. ``api_key``: see `KeyCheck`; empty: none is needed.
     """
-    service = Service(predictor, batching, limits, texts)
+    service = Service(served, batching, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
@@ -354,14 +463,25 @@ def create_app(
     # FastAPI's own pages load their scripts from other sites.
     app = FastAPI(title="ernie-pair", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.turn_away = service.turn_away
-    factory: Any = HostCheck  # mypy accepts no class for the callable that Starlette describes
+    factory: Any = KeyCheck  # mypy accepts no class for the callable that Starlette describes
+    if api_key:
+        app.add_middleware(factory, key=api_key)
+    factory = HostCheck
     app.add_middleware(factory, hosts=hosts)
-    asked = {"/predict": service.predict, "/rank": service.rank}
-    if texts is not None:
+    asked: Dict[str, Callable[[Request], Awaitable[JSONResponse]]] = {}
+    if served.predictor is not None:
+        asked = {"/predict": service.predict, "/rank": service.rank}
+        asked.update({"/v1/rerank": service.rerank, "/v2/rerank": service.rerank})
+    if served.embedder is not None:
+        asked["/v1/embeddings"] = service.embeddings
+    if served.texts is not None:
         asked["/search"] = service.search
     for path, method in asked.items():
         app.post(path, **POST_DOCUMENTATION[path])(method)
-    for path, answer in (("/", service.page), ("/health", service.health), ("/metrics", service.metrics)):
+    told: Dict[str, Callable[..., Awaitable[Response]]] = {"/v1/models": service.models}
+    told.update({"/v1/models/{name}": service.model, "/": service.page, "/docs": service.api_page})
+    told.update({"/health": service.health, "/metrics": service.metrics})
+    for path, answer in told.items():
         app.get(path, **ROUTE_DOCUMENTATION[path])(answer)
         app.head(path, include_in_schema=False)(answer)
     app.exception_handler(HTTPException)(_refuse_route)
@@ -375,9 +495,10 @@ async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
     if error.status_code == 404:
         there = ", ".join(f"{method} {route}" for route, method in methods.items())
         shown = path if len(path) <= LONGEST_SHOWN else f"{path[:LONGEST_SHOWN]}..."
-        why = NO_INDEX if path == "/search" else f"there is no {shown} here"
-        reason = f"{why}; available: {there}"
+        reason = f"{MISSING.get(path, f'there is no {shown} here')}; available: {there}"
     elif error.status_code == 405 and path in methods:
         body = f" {BODIES[path]}" if path in BODIES else ""
         reason = f"{path} does not accept {request.method}; use {methods[path]}{body}"
-    return JSONResponse(error_content(reason), error.status_code, error.headers)
+    response = error_response(path, error.status_code, reason)
+    response.headers.update(error.headers or {})
+    return response

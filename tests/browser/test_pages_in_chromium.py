@@ -176,10 +176,10 @@ def serving(model):
     pytest.importorskip("prometheus_client")
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.request import Limits
-    from ernie_pair.serve.service import create_app
+    from ernie_pair.serve.service import Served, create_app
 
     port = free_port()
-    app = create_app(model, Batching(8, 0.01, 100), Limits(2000, 5, 200))
+    app = create_app(Served(model), Batching(8, 0.01, 100), Limits(2000, 5, 200))
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

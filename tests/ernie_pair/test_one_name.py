@@ -48,9 +48,10 @@ DEFAULTS = {
     "format dtype": "of answers, of models, of vectors",
     "min_count temperature": "of pieces and n-grams, of logits and cosines",
     "output_file output_dir port": "what a command writes, or where it listens, if nobody says",
+    "retrieval": "of an index, and all that it was made for",
 }
 # Flags of two types, and why: words that a command has more or fewer of, or a number that it may leave open.
-TYPES = "binary_head device dtype format model_type models pooling precision symmetric"
+TYPES = "binary_head device dtype format model_type models pooling precision retrieval symmetric"
 
 
 def differing(value_of):

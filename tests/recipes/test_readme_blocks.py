@@ -152,6 +152,7 @@ def write_texts(here):
         tiny_pair.write_pairs(here / name, 40, seed=7 + number, labels=labels)
     rows = [f"q{number}\t{text}\n" for number, text in enumerate(texts)]
     (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
+    (here / "new_faq.tsv").write_text("n1\t今天\nn2\t明天\n", encoding="utf-8")
     (here / "questions.txt").write_text("".join(f"{text}\n" for text in texts[:5]), encoding="utf-8")
     lines = (here / "dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     for row in (0, 14, 28):  # wrong labels, so that there is something to calibrate
@@ -236,7 +237,8 @@ def serve(command, here, environment, questions=()):
     """Start a service, check its health, run the commands ``questions`` against it, and stop it."""
     with serving(changed(command), here, environment, is_healthy, signal.SIGTERM, 143) as port:
         for question in questions:
-            assert '"scores"' in sh(question.replace(":8000", f":{port}"), here, environment)
+            answer = sh(question.replace(":8000", f":{port}"), here, environment)
+            assert re.search('"(scores|embedding|relevance_score)"', answer), answer
 
 
 def prints_its_address(port, log):
@@ -273,7 +275,8 @@ def test_a_shell_block_runs(block, here, environment):
         if shutil.which("curl") is None:
             pytest.skip("there is no curl on this machine")
         sh("ernie-pair export --model_path output/pair/best-accuracy-* --output_dir ship", here, environment)
-        serve("ernie-pair serve --model_path ship --port 8000", here, environment, block.commands)
+        models = "--model_path ship --embedding_model embedder"
+        serve(f"ernie-pair serve {models} --port 8000", here, environment, block.commands)
         return
     for command in block.commands:
         if elsewhere(command) or command.startswith("curl "):  # that asks the service of its block

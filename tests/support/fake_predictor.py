@@ -12,16 +12,17 @@ from ernie_pair.inference.predictor import Prediction
 LIMITS = {"max_body": 2000, "max_pairs": 5, "max_chars": 20}
 
 
-def ask(model, action, texts=None, hosts=("*",), limits=None, **settings):
+def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key="", **settings):
     """Run ``action(client)`` against the service, which is shut down cleanly afterwards."""
     import httpx
 
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.request import Limits
-    from ernie_pair.serve.service import create_app
+    from ernie_pair.serve.service import Served, create_app
 
     batching = Batching(**{"max_batch": 8, "max_wait": 0.02, "max_waiting": 100, **settings})
-    app = create_app(model, batching, Limits(**{**LIMITS, **(limits or {})}), hosts, texts)
+    served = Served(model, embedder, texts, "ship", "encoder")
+    app = create_app(served, batching, Limits(**{**LIMITS, **(limits or {})}), hosts, key)
 
     async def main():
         transport = httpx.ASGITransport(app)

@@ -21,6 +21,7 @@ from data_tools.trans_to_json import TransConfig
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.search.build_index import IndexConfig
+from ernie_pair.serve.serve import ServeConfig
 
 
 def needed(config_class):
@@ -28,6 +29,7 @@ def needed(config_class):
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
     words += ["--input_path", "x"] if config_class is VocabConfig else []
     words += ["--embedding_model", "x"] if config_class is IndexConfig else []
+    words += ["--model_path", "x"] if config_class is ServeConfig else []
     for item in fields(config_class):
         if item.default is MISSING:
             word = __file__ if item.name == "train_config" else "x"  # a file that must exist

@@ -1,7 +1,6 @@
 """Bad input to the commands: an exit code, one line on stderr, and no partial output."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair import EmbeddingConfig, EmbeddingTrainer
 from ernie_pair.__main__ import _run as run_here
+from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.vector_files import VECTORS_JSON
 from ernie_pair.serve.serve import ServeConfig, _texts_of
 
@@ -75,9 +75,11 @@ def test_a_nan_in_stored_vectors_gives_exit_code_4(world, capfd):
 
 
 def test_the_service_refuses_an_index_of_another_model(world):
-    config = ServeConfig("m", index=str(world / "index"), embedding_model=str(world / "other"))
+    config = ServeConfig("m", index=str(world / "index"))
     with pytest.raises(InputError, match="are of another model") as refused:
-        _texts_of(config, SimpleNamespace(refuse_unrankable=lambda: None))
+        _texts_of(config, None, open_embedder(world / "other"))
+    with pytest.raises(InputError, match="index holds vectors; name their model with embedding_model"):
+        _texts_of(config, None, None)
     assert "\n" not in refused.value.message
 
 

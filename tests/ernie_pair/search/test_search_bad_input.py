@@ -20,7 +20,13 @@ from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import index as faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
-from ernie_pair.search.index_folder import WRITTEN, TextTable, TextTableWriter, open_index_folder
+from ernie_pair.search.index_folder import (
+    FILES,
+    INDEX_MANIFEST,
+    TextTable,
+    TextTableWriter,
+    open_index_folder,
+)
 from ernie_pair.search.search_texts import SearchConfig, search_texts
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 
@@ -170,7 +176,7 @@ def test_an_index_of_another_model_is_refused(index, embedder):
         PairSearcher(index, "any")
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", [*FILES, INDEX_MANIFEST])
 def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
     whole = (index / name).read_bytes()
     for content in (whole[:-3], whole[:-1] + bytes([whole[-1] ^ 1]), b"", None):
@@ -185,7 +191,9 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"format": 2}, "format 2, not 1"),
+        ({"format": 3}, "format 3, not 2"),
+        ({"format": 2}, "wrong or missing: retrieval"),
+        ({"retrieval": "both"}, "wrong or missing: retrieval"),
         ({"kind": "tree"}, "wrong or missing: kind"),
         ({"texts": 0}, "wrong or missing: texts"),
         ({"texts": 61}, "61 texts, and 60 are there"),
@@ -309,7 +317,7 @@ def test_an_empty_result_names_the_threshold(index, embedder, capfd):
         ({"text": "q", "input_file": "f", "output_file": "o"}, "exclude each other"),
         ({"input_file": "f"}, "input_file and output_file go together"),
         ({"output_file": "f"}, "input_file and output_file go together"),
-        ({"top_k": 9, "recall_k": 5}, "recall_k=5 is below top_k=9"),
+        ({"top_k": 9, "recall_k": 5, "model_path": "ship"}, "recall_k=5 is below top_k=9"),
         ({"top_k": 0}, "top_k=0 is below 1"),
     ],
 )

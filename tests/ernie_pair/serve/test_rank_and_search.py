@@ -58,7 +58,8 @@ BAD_RANKS = [
     ({}, 422, "the body holds no query; send"),
     ({"query": " ", "candidates": ["a"]}, 422, "the query is empty"),
     ({"query": "q"}, 422, "the body holds no list of candidates"),
-    ({"query": "q", "candidates": []}, 422, "the body holds no list of candidates"),
+    ({"query": "q", "candidates": []}, 422, "the list of candidates is empty"),
+    ({"query": "\x01\x7f", "candidates": ["a"]}, 422, "the query has no visible character; fill it in"),
     ({"query": "q", "candidates": ["a", 1]}, 422, "candidate 1 is not a text"),
     ({"query": "q", "candidates": ["a", " "]}, 422, "candidate 1 is empty"),
     ({"query": "q", "candidates": ["a"] * 6}, 413, "6 candidates are above 5; send fewer"),
@@ -239,8 +240,11 @@ def test_openapi_describes_requests_and_responses(model, recall):
     async def all_routes(client):
         document = (await client.get("/openapi.json")).json()
         schemas = document["components"]["schemas"]
-        assert set(document["paths"]) == {"/", "/predict", "/rank", "/search", "/health", "/metrics"}
-        for path in ("/predict", "/rank", "/search", "/health"):
+        own = {"/predict", "/rank", "/search", "/health"}
+        foreign = {"/v1/embeddings", "/v1/rerank", "/v2/rerank"}
+        others = {"/", "/docs", "/metrics", "/v1/models", "/v1/models/{name}"}
+        assert set(document["paths"]) == own | foreign | others
+        for path in sorted(own | foreign):
             ((method, route),) = document["paths"][path].items()
             body = None
             if method == "post":
@@ -248,17 +252,25 @@ def test_openapi_describes_requests_and_responses(model, recall):
                 body = schema["example"]
                 assert schema["required"] == list(body)
                 refused = await client.post(path, content=b"{")
-                assert str(refused.status_code) in route["responses"] and set(refused.json()) == {"error"}
+                assert str(refused.status_code) in route["responses"]
+                assert set(refused.json()) == ({"message"} if path.startswith("/v2") else {"error"})
             answer = await client.request(method.upper(), path, json=body)
             name = route["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
             assert answer.status_code == 200
             assert set(answer.json()) == set(schemas[name.rsplit("/", 1)[-1]]["properties"])
 
-    ask(model, all_routes, recall)
+    ask(model, all_routes, recall, embedder=HashEmbedder())
 
 
 def test_inconsistent_index_flags_are_refused():
-    with pytest.raises(InputError, match="index and embedding_model go together"):
-        ServeConfig("m", index="i")
+    for flags in ({"retrieval": "bm25"}, {"recall_k": 9}, {"breadth": 9}):
+        with pytest.raises(InputError, match="is for index; give both, or neither"):
+            ServeConfig("m", **flags)
+    with pytest.raises(InputError, match="long_text cut is for embedding_model"):
+        ServeConfig("m", long_text="cut")
+    with pytest.raises(InputError, match="threshold=0.5 is for model_path"):
+        ServeConfig(embedding_model="e", threshold=0.5)
+    with pytest.raises(InputError, match="nothing to serve; give model_path, embedding_model, or both"):
+        ServeConfig()
     with pytest.raises(InputError, match="no room for one search of recall_k=5000"):
         ServeConfig("m", index="i", embedding_model="e", recall_k=5000)

@@ -178,12 +178,13 @@ BAD_BODIES = [
     (b"[" * 1900, 400, "the body cannot be read: "),
     (b"[]", 422, "the body holds no list of pairs; send"),
     (b"{}", 422, "the body holds no list of pairs"),
-    (b'{"pairs": []}', 422, "the body holds no list of pairs"),
+    (b'{"pairs": []}', 422, "the list of pairs is empty; send"),
     (b'{"pairs": "ab"}', 422, "the body holds no list of pairs"),
     (b'{"pairs": [["a", "b"], "ab"]}', 422, "pair 1 is not a list of two texts; send"),
     (b'{"pairs": [["a"]]}', 422, "pair 0 is not a list of two texts"),
     (b'{"pairs": [["a", 1]]}', 422, "pair 0 is not a list of two texts"),
     (b'{"pairs": [["a", " "]]}', 422, "pair 0: text b is empty; fill it in"),
+    (b'{"pairs": [["a", "\\u0001\\u200b"]]}', 422, "pair 0: text b has no visible character; fill it in"),
     (b'{"pairs": [["\\ud800", "b"]]}', 422, "pair 0: text a has half of a character; fix it"),
     (json.dumps({"pairs": [["a", "b"]] * 6}).encode(), 413, "6 pairs are above 5; send fewer"),
     (json.dumps({"pairs": [["a", "b" * 21]]}).encode(), 413, "text b has 21 characters, above 20; cut it"),
@@ -228,7 +229,10 @@ def test_a_body_that_does_not_arrive_times_out(model, monkeypatch):
     assert refused.value.status == 408
 
 
-ROUTES = "GET /openapi.json, POST /predict, POST /rank, GET /, GET /health, GET /metrics"
+ROUTES = (
+    "GET /openapi.json, POST /predict, POST /rank, POST /v1/rerank, POST /v2/rerank, GET /v1/models, "
+    "GET /v1/models/{name}, GET /, GET /docs, GET /health, GET /metrics"
+)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +254,14 @@ def test_unsupported_routes_get_an_error_saying_what_to_use(model, method, path,
 def test_health_describes_the_served_model(model):
     answer = ask(model, lambda client: client.get("/health"))
     assert answer.status_code == 200
-    facts = {"backend": "onnx", "precision": "fp32", "target": "classification", "label_range": None}
+    facts = {
+        "models": ["ship"],
+        "vector_length": None,
+        "backend": "onnx",
+        "precision": "fp32",
+        "target": "classification",
+        "label_range": None,
+    }
     facts.update(labels=["odd", "even"], max_seq_len=128, waiting_pairs=0, indexed_texts=None)
     facts.update(temperature=1.5, threshold=0.25, symmetric="average")
     assert answer.json() == {"status": "ok", **facts}

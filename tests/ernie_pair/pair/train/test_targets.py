@@ -132,12 +132,12 @@ def test_the_predictor_scores_but_refuses_to_classify(run, scores, exported):
 def test_the_service_returns_scores(exported):
     pytest.importorskip("httpx")
     testclient = pytest.importorskip("starlette.testclient")
-    app = pytest.importorskip("ernie_pair.serve.app")
+    app = pytest.importorskip("ernie_pair.serve.service")
     from ernie_pair.serve.batcher import Batching
     from ernie_pair.serve.request import Limits
 
     predictor, pairs = PairPredictor(exported, "onnx"), [["你好", "好好好"], ["你", "我"]]
-    service = app.create_app(predictor, Batching(8, 0.0, 100), Limits(2000, 5, 20))
+    service = app.create_app(app.Served(predictor), Batching(8, 0.0, 100), Limits(2000, 5, 20))
     with testclient.TestClient(service) as client:
         answer = client.post("/predict", json={"pairs": pairs}).json()
         health = client.get("/health").json()

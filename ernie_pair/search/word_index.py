@@ -1,0 +1,82 @@
+"""BM25 of the texts of an index, by bm25s on words of jieba and characters (Robertson and Zaragoza 2009).
+
+bm25.*.npy        the score of each word in each text that has it: a sparse matrix, memory-mapped by a search
+bm25.vocab.json   {word: its number}
+bm25.json         the parameters of BM25
+
+A word is found in lower case and half width, whole and by its parts: 研究所 also by 研究, and by 研.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Sequence
+from unicodedata import normalize
+
+import numpy as np
+
+from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.installation import import_optional
+from data_tools.text.wordpiece import is_cjk
+
+BM25_FILES = ("bm25.scores.npy", "bm25.places.npy", "bm25.begins.npy", "bm25.vocab.json", "bm25.json")
+_NAMED = dict(zip(("data_name", "indices_name", "indptr_name", "vocab_name", "params_name"), BM25_FILES))
+
+
+def words_of(text: str) -> List[str]:
+    """Return what BM25 counts of a text: its words, without punctuation, and its Chinese characters.
+
+    Questions share characters where they share no word: of the pairs of the built-in sample, ten texts hold
+    0.78 of the matches by both, 0.67 by words alone. Raises InputError without rjieba.
+    """
+    folded = normalize("NFKC", text).lower()
+    words = import_optional("rjieba", "search").cut_for_search(folded)
+    longer = [word for word in words if len(word) > 1 or not is_cjk(word)]
+    return [word for word in longer if any(map(str.isalnum, word))] + list(filter(is_cjk, folded))
+
+
+def write_bm25(folder: Path, texts: Iterable[str]) -> None:
+    """Write BM25_FILES of ``texts`` into ``folder``, the same bytes for the same texts.
+
+    Raises InputError if no text has a word, or a library is missing.
+    """
+    bm25s = _bm25s()
+    vocabulary: Dict[str, int] = {}
+    rows = [[vocabulary.setdefault(word, len(vocabulary)) for word in words_of(text)] for text in texts]
+    if not vocabulary:
+        raise InputError("no text has a word, so that BM25 finds none; use --retrieval vectors")
+    scorer = bm25s.BM25()
+    scorer.index((rows, vocabulary), create_empty_token=False, show_progress=False)
+    scorer.save(folder, show_progress=False, **_NAMED)
+
+
+class WordIndex:
+    """The BM25 index in ``folder``, of ``count`` texts. Raises CheckpointError if it does not fit them."""
+
+    def __init__(self, folder: Path, count: int):
+        self._scorer = _bm25s().BM25.load(folder, mmap=True, **_NAMED)
+        if self._scorer.scores["num_docs"] != count:
+            raise CheckpointError(f"{folder / BM25_FILES[-1]} is not of {count} texts; make the index again")
+
+    def best(self, queries: Sequence[str], count: int) -> List[Dict[int, float]]:
+        """Return {position: score} of at most ``count`` texts for each query, the best first.
+
+        Only texts that share a word with the query are found; ties are in the order of the texts.
+        """
+        return [self._best_of(query, count) for query in queries]
+
+    def _best_of(self, query: str, count: int) -> Dict[int, float]:
+        known = self._scorer.get_tokens_ids(words_of(query))
+        if not known:
+            return {}
+        scores = self._scorer.get_scores_from_ids(known)
+        least = np.partition(scores, -count)[-count]
+        places = np.flatnonzero((scores >= least) & (scores > 0))
+        places = places[np.argsort(-scores[places], kind="stable")][:count]
+        return dict(zip(places.tolist(), scores[places].tolist()))
+
+
+def _bm25s() -> Any:
+    """Return the module of bm25s, which logs each of its steps otherwise. Raises InputError without it."""
+    library = import_optional("bm25s", "search")
+    library.logger.setLevel(logging.WARNING)
+    return library
