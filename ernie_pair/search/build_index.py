@@ -199,7 +199,7 @@ def make_index(config: IndexConfig) -> Path:
     results = Results("index", outputs, inputs, settings, is_to_change, record=output_dir / MADE)
     if config.add and results.were_made():
         logger.info("the texts of %s were added to %s: nothing to do", config.input_file, config.output_dir)
-        return
+        return Path(config.output_dir)
     if results.are_done():
         return Path(config.output_dir)
     work = output_dir.with_name(f".{output_dir.name}.vectors")

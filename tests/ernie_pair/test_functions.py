@@ -32,6 +32,7 @@ from ernie_pair.commands import config_class_of
 CALLED = {
     "evaluate": ("evaluate", "evaluate embedding", "evaluate mlm"),
     "export": ("export", "export embedding"),
+    "split_pairs": ("prepare pairs",),
     **{name: (name.replace("_", " "),) for name in "audit_text audit_pairs build_vocab evaluate_mlm".split()},
 }
 FUNCTIONS = [name for name, module in ernie_pair._OFFERED.items() if module == "ernie_pair.api"]

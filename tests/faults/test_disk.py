@@ -72,7 +72,7 @@ COMMANDS = {
     "make-sample": "--output_dir {out} --documents 40 --pairs 90",
     "prepare": "--input_path {text} --output_prefix {out}/c --vocab_file {vocab}",
     "build vocab": "--input_path {text} --output_file {out}/vocab.txt --vocab_size 500",
-    "pairs-to-text": "--train_file {pairs} --output_file {out}/text.txt",
+    "build text": "--train_file {pairs} --output_file {out}/text.txt",
     "audit pairs": "--train_file {pairs} --output_dir {out}",
     "mine": "--train_file {pairs} --output_file {out}/new.tsv",
 }

@@ -69,7 +69,7 @@ def config(tmp_path):
     )
 
 
-def test_from_text_and_pairs_alone_all_steps_run_in_order(asked, config, tmp_path, capsys):
+def test_from_text_and_pairs_all_steps_run_in_order(asked, config, tmp_path, capsys):
     pipeline(config)
     firsts = [" ".join(line.split(" --")[0].split()[:2]) for line in asked()]
     assert firsts[0] == "audit pairs" and firsts[1].startswith("audit text")
@@ -93,7 +93,7 @@ def test_from_text_and_pairs_alone_all_steps_run_in_order(asked, config, tmp_pat
     assert "From text and pairs to a model" in page and "ernie-pair launch pretrain" in page
 
 
-def test_a_given_model_and_dev_file_leave_out_what_is_not_needed(asked, config, tmp_path, capsys):
+def test_a_given_model_and_dev_file_need_fewer_steps(asked, config, tmp_path, capsys):
     start = write_bert(tmp_path / "mine")
     shutil.copy(tmp_path / "pairs.tsv", tmp_path / "dev.tsv")
     given = {"model_name_or_path": str(start), "dev_file": str(tmp_path / "dev.tsv")}
@@ -113,7 +113,7 @@ def test_a_given_model_is_pretrained_on_a_given_text(asked, config, tmp_path):
     assert "--from_scratch" not in words[-1] and not any(line.startswith("new-model") for line in asked())
 
 
-def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(asked, config, tmp_path):
+def test_all_that_is_wrong_is_said_before_anything_is_written(asked, config, tmp_path):
     write_sentence(tmp_path / "vectors")
     (tmp_path / "bad.tsv").write_text("one column\n", encoding="utf-8")
     wrong = {"train_file": "bad.tsv", "input_path": "absent", "model_name_or_path": "vectors"}
@@ -144,7 +144,7 @@ def test_the_split_fits_small_corpora(asked, config, documents, split):
     assert f"--split={split} " in asked()[8]
 
 
-def test_a_restart_keeps_the_measured_speed_and_the_times(asked, config, tmp_path, monkeypatch):
+def test_a_restart_keeps_the_measured_speed_and_times(asked, config, tmp_path, monkeypatch):
     pipeline(config)
     record = json.loads((tmp_path / "a model" / "pipeline.json").read_text())
     assert record["flops"] > 0 and "convert to a dynamic model" in record["seconds"]
@@ -165,7 +165,7 @@ def test_a_report_of_the_user_stays(asked, config, tmp_path):
     assert (tmp_path / "a model" / "report.html").read_text() == "mine" and not (tmp_path / "asked").exists()
 
 
-def test_more_text_and_more_time_give_a_larger_model_and_more_steps(config):
+def test_more_text_and_time_give_a_larger_model_more_steps(config):
     facts = look(config)
     fast = replace(facts, flops=1e15, characters_of_pairs=20_000_000)
     assert Work(config, facts).size.hidden_size == 128
@@ -187,7 +187,7 @@ def test_the_text_is_measured_by_documents_of_both_kinds(tmp_path):
         measure_text(f"{tmp_path}/a.txt,{tmp_path}/c.txt")
 
 
-def test_scores_are_trained_as_a_regression_without_an_audit(asked, config, tmp_path):
+def test_scores_are_a_regression_without_an_audit(asked, config, tmp_path):
     rows = [f"这是{number}\t那是{number}\t{number / 7:.3f}\n" for number in range(60)]
     (tmp_path / "scores.tsv").write_text("".join(rows), encoding="utf-8")
     facts = look(replace(config, train_file=str(tmp_path / "scores.tsv"), are_scores=True))

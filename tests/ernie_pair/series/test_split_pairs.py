@@ -40,7 +40,7 @@ def test_no_query_is_in_two_files_and_no_row_is_lost(tmp_path):
     assert found == sorted(rows)
 
 
-def test_another_seed_draws_other_rows_and_a_rerun_has_nothing_to_do(tmp_path, capsys):
+def test_a_seed_draws_the_rows_and_a_rerun_has_nothing_to_do(tmp_path, capsys):
     write_rows(tmp_path / "all.tsv")
     for name, seed in (("one", 1), ("one", 1), ("two", 2)):
         split_pairs(
@@ -63,7 +63,7 @@ def test_names_of_classes_and_scores_are_kept(tmp_path):
     assert scores[0] == 0 and scores[-1] == 101 / 8
 
 
-def test_chains_through_most_rows_are_cut_at_the_second_text(tmp_path, capsys):
+def test_chains_through_most_rows_are_cut(tmp_path, capsys):
     rows = [f"问题{query}\t同一个答案\t{query % 2}\n问题{query}\t答案{query}\t1\n" for query in range(60)]
     (tmp_path / "all.tsv").write_text("".join(rows), encoding="utf-8")
     split_pairs(SplitPairsConfig(train_file=str(tmp_path / "all.tsv"), output_dir=str(tmp_path / "out")))
