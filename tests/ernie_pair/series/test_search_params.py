@@ -58,7 +58,7 @@ def finished(tmp_path_factory):
     folder, printed = tmp_path_factory.mktemp("finished"), io.StringIO()
     config = config_in(folder, trials=3, pruner="none", checkpoint_steps=2)
     with redirect_stdout(printed):
-        return config, search_params(config), printed.getvalue()
+        return config, search_params(config, verbose=True), printed.getvalue()
 
 
 class FakeRun:
