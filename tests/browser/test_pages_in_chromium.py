@@ -18,6 +18,7 @@ from made_up_answers import answers_of, config_of
 from places import ROOT
 from ports import free_port
 from tiny_pair import write_pairs, write_rows
+from tiny_search import HashEmbedder
 
 from data_tools.audit_text import AuditConfig, audit_text
 from ernie_pair.inference.exported_model import ExportedModel
@@ -170,8 +171,8 @@ def test_pages_show_what_was_measured_and_how(browser, pages, name):
 
 
 @contextmanager
-def serving(model):
-    """The address of the service, which serves ``model``."""
+def serving(model, embedder=None, key=""):
+    """The address of the service, which serves ``model`` and ``embedder``."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
     from ernie_pair.serve.batcher import Batching
@@ -179,7 +180,7 @@ def serving(model):
     from ernie_pair.serve.service import Served, create_app
 
     port = free_port()
-    app = create_app(Served(model), Batching(8, 0.01, 100), Limits(2000, 5, 200))
+    app = create_app(Served(model, embedder), Batching(8, 0.01, 100), Limits(2000, 5, 200), api_key=key)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -230,6 +231,31 @@ def rank(browser, address, candidates, num_names):
     browser.run(RANK, candidates)
     browser.wait("return !document.getElementById('found').hidden")
     return browser.text()
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.size[0]}-{look.theme}")
+def test_the_api_page_is_readable_and_loads_nothing_else(browser, service, look):
+    browser.open(f"{service}/docs", look)
+    assert "POST /v1/rerank" in browser.text()
+    assert {address for address in browser.asked() if "favicon" not in address} <= {f"{service}/docs"}
+    assert browser.errors() == [] and browser.overflow() <= 0 and browser.pale_texts() == []
+
+
+def test_the_page_asks_for_the_key_of_the_service(browser):
+    with serving(Model(), key="sk-1") as address:
+        browser.open(f"{address}/")
+        browser.wait("return names.length === 2")
+        browser.run("window.prompt = () => 'sk-1'")
+        browser.run(RANK, "甲\n乙乙")
+        browser.wait("return !document.getElementById('found').hidden")
+        assert "[2] 乙乙" in browser.text()
+
+
+def test_without_a_classifier_the_page_names_what_is_served(browser):
+    with serving(None, HashEmbedder()) as address:
+        browser.open(f"{address}/")
+        browser.wait("return document.getElementById('form').hidden")
+        assert "embedder" in browser.text() and browser.errors() == []
 
 
 def test_ranking_shows_each_candidate_with_its_number(browser, service):

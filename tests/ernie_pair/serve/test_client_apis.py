@@ -56,7 +56,7 @@ def test_embeddings_are_those_of_the_model_as_numbers_or_base64():
     assert np.array_equal(np.frombuffer(base64.b64decode(row["embedding"]), "<f4"), wanted[0])
 
 
-def test_vectors_are_shortened_where_the_model_is_trained_for_it():
+def test_vectors_are_shortened_where_trained_for_it():
     embedder = HashEmbedder()
     status, answer = post("/v1/embeddings", {"input": TEXTS, "dimensions": 16})
     assert status == 200 and len(answer["data"][0]["embedding"]) == 16
