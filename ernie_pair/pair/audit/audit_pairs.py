@@ -26,9 +26,9 @@ from data_tools.files.results import Results
 from data_tools.options.options import Options, data_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.text_files import ENCODINGS, PACKED
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
-from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.findings import (
     Cleaned,
     Coded,
@@ -45,7 +45,7 @@ from ernie_pair.pair.audit.findings import (
     warnings_of,
 )
 from ernie_pair.pair.audit.new_pairs import results_of_pairs
-from ernie_pair.pair.data.pair_file import PACKED, Pairs
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import (
     BAD_ROW_HELP,
     ENCODING_HELP,
@@ -54,7 +54,7 @@ from ernie_pair.pair.data.pair_records import (
     Columns,
     RowRules,
 )
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 
@@ -116,24 +116,30 @@ def audit_pairs(config: AuditPairsConfig) -> None:
 
     Raises InputError.
     """
-    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     columns = Columns(config.text_a, config.text_b, config.label)
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
     rules = RowRules.of(config)
     sources = {
-        split: PairSource(f"{split}_file", name, split, None if split == "test" else labels, columns, rules)
+        split: PairSource(f"{split}_file", name, split, None, columns, rules)
         for split, name in named.items()
         if name
     }
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output_dir))
+    refuse_unread([*sources.values()])
+    labels = labels_for(sources["train"], config.label_map)
+    sources = {
+        split: source if split == "test" else replace(source, labels=labels)
+        for split, source in sources.items()
+    }
+    refuse_unread([*sources.values()])
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
     if config.same and config.same not in labels.classes:
         raise InputError(f"--same {config.same} is not one of {labels.allowed}; give one of them")
     same = labels.classes[config.same] if config.same else same_of(labels)
     results = _results(config)
     are_there = config.output_dir and results.are_done()
-    read = {split: source.read() for split, source in sources.items()}
+    read = dict(zip(sources, read_all([*sources.values()])))
     for split, pairs in read.items():
         path = Path(config.output_dir) / f"{split}{ENDING}" if config.output_dir else None
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
