@@ -12,6 +12,7 @@ and blank rows at the end, as spreadsheets write them, are left out.
 
 import csv
 import re
+import zipfile
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -287,7 +288,7 @@ def _sheet_rows(path: Path) -> Iterator[Record]:
     openpyxl = import_optional("openpyxl", "cpu")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except (OSError, KeyError, ValueError, openpyxl.utils.exceptions.InvalidFileException) as error:
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise _damaged(path, "a workbook of Excel", error) from None
     try:
         sheets = {sheet.title: sheet for sheet in book.worksheets}

@@ -155,7 +155,7 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
     if not (_decodes(line, "gb18030") and mostly_other):
         return "fix the line"
     if rules.has_flag:
-        return "it looks like GB18030: pass --encoding gb18030"
+        return "it looks like GB18030, and lines before it like UTF-8: write all of them in one encoding"
     return "it looks like GB18030: convert the file with iconv -f GB18030 -t UTF-8"
 
 
@@ -327,12 +327,11 @@ def _encoding_in(chunk: bytes, is_first: bool) -> Optional[str]:
     if is_first and 4 * least < most and _decodes(chunk, order, is_cut=True):
         return order
     is_damaged = 2 * num_invalid_bytes(chunk) <= sum(byte > 127 for byte in chunk)
-    if (
-        is_damaged
-        or not _decodes(chunk, "gb18030", is_cut=True)
-        or any(map(is_utf8_line, chunk.split(b"\n")))
-    ):
+    others = [line for line in chunk.split(b"\n") if not line.isascii()]
+    if is_damaged or is_utf8_line(others[0]) or not _decodes(chunk, "gb18030", is_cut=True):
         return "utf-8"
+    if any(map(is_utf8_line, others)):  # mixed: that of its first line, which `read_lines` and tables mind
+        return "gb18030"
     text = [char for char in chunk.decode("gb18030", "ignore") if not char.isascii()]
     common = sum(map(len, "".join(text).encode("gb2312", "ignore").split())) / 2
     return "gb18030" if common >= _RARE * len(text) else "utf-8"
