@@ -327,12 +327,13 @@ def _encoding_in(chunk: bytes, is_first: bool) -> Optional[str]:
     if is_first and 4 * least < most and _decodes(chunk, order, is_cut=True):
         return order
     is_damaged = 2 * num_invalid_bytes(chunk) <= sum(byte > 127 for byte in chunk)
-    others = [line for line in chunk.split(b"\n") if not line.isascii()]
-    if is_damaged or is_utf8_line(others[0]) or not _decodes(chunk, "gb18030", is_cut=True):
+    *lines, last = chunk.split(b"\n")  # which may be cut
+    others = [line for line in lines if not line.isascii()] or [last]
+    foreign = b"\n".join(line for line in others if not is_utf8_line(line))
+    if is_damaged or is_utf8_line(others[0]) or not _decodes(foreign, "gb18030", is_cut=True):
         return "utf-8"
-    if any(map(is_utf8_line, others)):  # mixed: that of its first line, which `read_lines` and tables mind
-        return "gb18030"
-    text = [char for char in chunk.decode("gb18030", "ignore") if not char.isascii()]
+    # Lines of UTF-8 below are minded by `read_lines` and by tables.
+    text = [char for char in foreign.decode("gb18030", "ignore") if not char.isascii()]
     common = sum(map(len, "".join(text).encode("gb2312", "ignore").split())) / 2
     return "gb18030" if common >= _RARE * len(text) else "utf-8"
 
