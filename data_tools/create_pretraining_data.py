@@ -40,7 +40,7 @@ from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, vocabulary_file
-from data_tools.text.text_files import REJECTED, list_inputs
+from data_tools.text.text_files import REJECTED, list_inputs, tell_encodings
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
@@ -89,6 +89,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     results = _results(config, outputs, inputs, rules)
     if results.are_done():
         return
+    tell_encodings(inputs)
     encoder_for.cache_clear()  # the vocabulary may have changed since the last call
     tokenizer, lexicon = encoder_for(rules).tokenizer, encoder_for(rules).lexicon
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}

@@ -285,7 +285,7 @@ def _json_array(path: Path, form: Form, encoding: str) -> Iterator[Record]:
 
 def _sheet_rows(path: Path) -> Iterator[Record]:
     """Yield the rows of the first sheet that has any; a number is the text that it shows, TRUE a bool."""
-    openpyxl = import_optional("openpyxl", "cpu")
+    openpyxl = import_optional("openpyxl", "predict")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:

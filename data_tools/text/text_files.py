@@ -9,7 +9,7 @@ any other file   a text on every line, whose id is its number from 0
 
 import codecs
 import gzip
-import logging
+import sys
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -36,8 +36,6 @@ _SNIPPET = 60
 _MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _LOOKED_THROUGH = 64 << 20  # bytes of plain ASCII before a file is taken for UTF-8
 _RARE = 0.45  # a text of which less is in GB 2312 is of another encoding that GB18030 decodes to nonsense
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -306,9 +304,18 @@ def _encoding_of(path: Path, *stamp: int) -> str:
         passed += len(chunk)
         if found or passed > _LOOKED_THROUGH:
             break
-    if found not in ("", "utf-8"):
-        logger.info("%s: read as %s, as its bytes say", path, found.upper())
     return found or "utf-8"
+
+
+def tell_encodings(paths: Iterable[Path]) -> None:
+    """Write a line to standard error for each encoding but UTF-8 that files are found to be in."""
+    others: Dict[str, List[str]] = {}
+    for path in paths:
+        if encoding_of(path) != "utf-8":
+            others.setdefault(encoding_of(path), []).append(str(path))
+    for encoding, names in others.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        sys.stderr.write(f"read as {encoding.upper()}, as their bytes say: {', '.join(names[:3])}{more}\n")
 
 
 def _encoding_in(chunk: bytes, is_first: bool) -> Optional[str]:

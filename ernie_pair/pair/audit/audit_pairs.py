@@ -166,10 +166,11 @@ def audit_pairs(config: AuditPairsConfig) -> None:
 
 def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[str]:
     """Yield how a file is read, in words, and its first rows as they are read."""
-    layout = source.layout()
+    table = source.open()
     words = [f"{word} = {number}" for word, number in labels.classes.items() if word != str(number)]
     known = f"; {', '.join(words)}" if words and pairs.labels is not None else ""
-    yield f"{pairs.path}: {layout.shown if layout and layout.names else 'read'}{known}"
+    columns = table.said if table and table.said else "the columns are text, text, label"
+    yield f"{pairs.path}: {columns}{known}"
     for row in range(min(SHOWN_ROWS, len(pairs))):
         label = [] if pairs.labels is None else [labels.names[int(pairs.labels[row])]]
         cells = (printable(text[:SHOWN_CHARACTERS]) for text in (pairs.left[row], pairs.right[row], *label))

@@ -33,12 +33,12 @@ import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, counted
-from data_tools.text.tables import Record, blank_line, form_of, is_blank, records
+from data_tools.text.tables import Form, Record, blank_line, form_of, is_blank, records
 from ernie_pair.models.labels import EXAMPLE, MOST_WORDS, REGRESSION, UNLABELLED, Labels, any_label_map
 from ernie_pair.pair.data.pair_records import (
-    LABEL,
     LEFT,
     RIGHT,
+    ROLES,
     Columns,
     Layout,
     RowRules,
@@ -62,7 +62,7 @@ class OpenedTable(NamedTuple):
     layout: Optional[Layout]  # None: of a file without rows
     keys: tuple[str, ...]  # of the texts and the label in rows of keys and values, else ()
     rows: Iterator[Record]
-    first: list[Record]  # of those rows, up to LOOKED_AT; header and all
+    said: str = ""  # what is found of its encoding and its columns, in words
 
 
 def open_table(path: Path, columns: Columns, rules: RowRules, needs_label: bool = True) -> OpenedTable:
@@ -74,17 +74,18 @@ def open_table(path: Path, columns: Columns, rules: RowRules, needs_label: bool 
     rows = records(path, form, rules.encoding)
     first = list(islice(rows, LOOKED_AT))
     if not first:
-        return OpenedTable(None, (), iter(()), [])
+        return OpenedTable(None, (), iter(()))
     if isinstance(first[0][1], InputError):
         raise first[0][1]
     rows, where = chain(first, rows), f"{path}:{first[0][0]}" if first[0][0] else str(path)
     if isinstance(first[0][1], dict):
         objects = [row for _, row in first if isinstance(row, dict)]
-        keys = keys_of(where, list(dict.fromkeys(chain(*objects))), columns, objects)
-        return OpenedTable(None, keys, rows, first)
+        names = list(dict.fromkeys(chain(*objects)))
+        keys = keys_of(where, names, columns, objects)
+        return OpenedTable(None, keys, rows, _said(form, *keys[:2], keys[2] if keys[2] in names else ""))
     table = [row for _, row in first[1:] if isinstance(row, list)]
     layout = layout_of(where, first[0][1], columns, needs_label, table, form.kind == "arrow")
-    return OpenedTable(layout, (), rows, first)
+    return OpenedTable(layout, (), rows, _said(form, *(layout.roles.get(role, "") for role in ROLES)))
 
 
 def read_cells(
@@ -96,11 +97,14 @@ def read_cells(
     first rows do not tell how the others are to be read.
     """
     table = open_table(path, columns, rules, needs_label)
+    said = f"{path}: {table.said}"
+    if table.said and said not in _SAID:
+        _SAID.add(said)
+        logger.info("%s", said)
     if table.layout is None:
         yield from _cells_of_objects(path, columns, table)
         return
     layout, rows = table.layout, cast(Iterator[tuple[int, Any]], table.rows)
-    _say(path, layout.shown)
     if layout.has_header:
         next(rows)
     width, left, right, label, query = layout.width, layout.left, layout.right, layout.label, layout.query
@@ -121,12 +125,11 @@ def read_cells(
             )
 
 
-def _say(path: Path, line: str) -> None:
-    """Log a line about a file, unless it was logged before."""
-    said = f"{path}: {line}"
-    if line and said not in _SAID:
-        _SAID.add(said)
-        logger.info("%s", said)
+def _said(form: Form, left: str, right: str, label: str) -> str:
+    """Return in words how a file is read; '' where nothing had to be found."""
+    encoding = [f"read as {form.encoding.upper()}"] if form.encoding not in ("", "utf-8") else []
+    texts = [f"reads {left} and {right} as the texts" + (f", {label} as the label" if label else "")]
+    return "; ".join(encoding + (texts if left else []))
 
 
 def _bad_width(
@@ -143,9 +146,6 @@ def _bad_width(
 
 
 def _cells_of_objects(path: Path, columns: Columns, table: OpenedTable) -> Iterator[CellsRecord]:
-    if table.keys[:2] not in ((LEFT, RIGHT), ()):
-        label = f", {table.keys[2]} as the label" if table.keys[2] != LABEL else ""
-        _say(path, f"reads {table.keys[0]} and {table.keys[1]} as the texts{label}")
     for number, found in table.rows:
         where = f"{path}:{number}"
         if isinstance(found, list):  # no reader gives lists and objects

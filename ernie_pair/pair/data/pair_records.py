@@ -101,13 +101,6 @@ class Layout(NamedTuple):
         places = dict(zip(ROLES, (self.left, self.right, self.label)))
         return {role: self.names[n] for role, n in places.items() if self.names and n is not None}
 
-    @property
-    def shown(self) -> str:
-        """Return which columns are read, in words; '' without a header."""
-        roles = self.roles
-        label = f", {roles[LABEL]} as the label" if LABEL in roles else ""
-        return f"reads {roles[LEFT]} and {roles[RIGHT]} as the texts{label}" if roles else ""
-
 
 def layout_of(
     where: str,

@@ -25,6 +25,7 @@ from ernie_pair.models.labels import MOST_WORDS, RANKING, UNLABELLED, Labels, la
 from ernie_pair.pair.data.pair_file import (
     WORDS,
     BadRow,
+    OpenedTable,
     Pair,
     Pairs,
     Reject,
@@ -239,12 +240,12 @@ class PairSource:
         error_of = partial(error_of_file, path, self.labels, self.columns, self.rules)
         return good_rows(found, self.rules.skips, self.name, reject, error_of)
 
-    def layout(self) -> Optional[Layout]:
-        """Return which columns of a file are read; None of a set, or of JSON. Raises InputError."""
+    def open(self) -> Optional[OpenedTable]:
+        """Return a file at its first row; None of a set. Raises InputError."""
         if not self.is_file:
             return None
         refuse_missing(Path(self.name))
-        return open_table(Path(self.name), self.columns, self.rules, self.labels is not None).layout
+        return open_table(Path(self.name), self.columns, self.rules, self.labels is not None)
 
     def _set(self) -> Union[SetFile, list[dict]]:
         return open_set(self.flag, self.name, self.split)
@@ -293,7 +294,8 @@ def refuse_unread(sources: Sequence[Any]) -> None:
     errors: list[InputError] = []
     for source in sources:
         try:
-            layouts.append((source, source.layout() if isinstance(source, PairSource) else None))
+            table = source.open() if isinstance(source, PairSource) else None
+            layouts.append((source, table and table.layout))
         except InputError as error:
             errors.append(error)
     for source, layout in layouts[1:]:

@@ -201,12 +201,15 @@ def test_build_vocab_replaces_bad_bytes_on_demand(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "gb18030", "utf-8-sig"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_encoding_of_a_text_is_found(tmp_path, encoding, end, caplog):
+def test_the_encoding_of_a_text_is_found(tmp_path, encoding, end, capfd):
     lines, path = ["今天下雨，怎么开户", "", "ab 1", "明天会下雨吗"], tmp_path / "in.txt"
-    with caplog.at_level("INFO"):
-        path.write_bytes(end.join([*lines, "\x1a"]).encode(encoding))
-        assert [line.decode() for line in read_lines(path)] == lines
-    assert ("read as" in caplog.text) == (encoding != "utf-8-sig")
+    path.write_bytes(end.join([*lines, "\x1a"]).encode(encoding))
+    assert [line.decode() for line in read_lines(path)] == lines
+    build_vocab(VocabConfig(input_path=str(path), output_file=str(tmp_path / "v.txt"), vocab_size=50))
+    assert {"今", "雨"} <= set((tmp_path / "v.txt").read_text("utf-8").split("\n"))
+    assert ("read as" in capfd.readouterr().err) == (encoding != "utf-8-sig")
+    documents = list(map(json.loads, convert(tmp_path, path.read_bytes(), min_doc_length=0).splitlines()))
+    assert "今天下雨" in documents[0]["text"] or "今天下雨" in documents[1]["text"]
 
 
 def test_what_is_no_text_of_a_known_encoding_is_told(tmp_path):
