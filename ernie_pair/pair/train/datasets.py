@@ -100,6 +100,7 @@ def open_pairs(
     batches, None: they are padded to the longest row.
     Raises InputError when a row, a label or a flag cannot be used.
     """
+    refuse_unread([*sources.values()])
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
     opened = _open_stream if config.streaming else _open_in_memory
     data = opened(config, sources, tokenizer, source.spec.labels, world, collator)

@@ -68,9 +68,11 @@ def open_initial_model(
     source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
     refuse_no_family(source, NAME_FAMILY)
     labels, before = chosen_labels(config, source.spec), source.spec
-    label_map = "" if config.label_map else words(labels)
-    labels = parse_label_map(label_map) if label_map else labels
-    refuse_unfit_flags(config, labels)
+    refuse_unfit_flags(config, labels)  # before any data are read
+    label_map = words(labels) if labels.has_classes and not config.label_map else ""
+    if label_map:
+        labels = parse_label_map(label_map)
+        refuse_unfit_flags(config, labels)
     if config.label_map or labels != before.labels:
         source = replace(source, spec=before.with_labels(labels))
     own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)

@@ -205,7 +205,7 @@ def test_the_encoding_of_a_text_is_found(tmp_path, encoding, end, capfd):
     lines, path = ["今天下雨，怎么开户", "", "ab 1", "明天会下雨吗"], tmp_path / "in.txt"
     path.write_bytes(end.join([*lines, "\x1a"]).encode(encoding))
     assert [line.decode() for line in read_lines(path)] == lines
-    build_vocab(VocabConfig(input_path=str(path), output_file=str(tmp_path / "v.txt"), vocab_size=50))
+    build_vocab(VocabConfig(input_path=str(path), output_file=str(tmp_path / "v.txt"), min_count=1))
     assert {"今", "雨"} <= set((tmp_path / "v.txt").read_text("utf-8").split("\n"))
     assert ("read as" in capfd.readouterr().err) == (encoding != "utf-8-sig")
     documents = list(map(json.loads, convert(tmp_path, path.read_bytes(), min_doc_length=0).splitlines()))
