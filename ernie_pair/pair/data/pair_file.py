@@ -50,6 +50,7 @@ from ernie_pair.pair.data.pair_records import (
 Cells = tuple[object, object, object, object]
 CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
 MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
+LONGEST_LABEL = 40  # characters of a word that may be meant as the name of a class
 LOOKED_AT = 200  # rows that tell which columns are the texts, where their names do not
 _SAID: set[str] = set()  # lines about files, each of which is said once
 
@@ -452,7 +453,7 @@ def error_of_file(
     counts: Counter = Counter()
     for each in rows_of(path, WORDS, columns, rules):
         counts.update([] if isinstance(each, BadRow) or each.label == UNLABELLED else [each.label])
-        if len(counts) > MOST_WORDS:
+        if len(counts) > MOST_WORDS or any(len(word) > LONGEST_LABEL for word in counts):
             return InputError(reason)
     found = ", ".join(f"{word} in {counted(count, 'row')}" for word, count in sorted(counts.items()))
     return OpenError(f"{reason}; its labels: {found}", {"label_map": any_label_map(labels, counts)})
