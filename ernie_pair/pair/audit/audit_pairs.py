@@ -122,7 +122,9 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
     rules = RowRules.of(config)
     sources = {
-        split: PairSource(f"{split}_file", name, split, None, columns, rules)
+        split: PairSource(
+            f"{split}_file", name, split, None if split == "test" else Labels.numbered(2), columns, rules
+        )
         for split, name in named.items()
         if name
     }
@@ -134,7 +136,6 @@ def audit_pairs(config: AuditPairsConfig) -> None:
         split: source if split == "test" else replace(source, labels=labels)
         for split, source in sources.items()
     }
-    refuse_unread([*sources.values()])
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
     if config.same and config.same not in labels.classes:
         raise InputError(f"--same {config.same} is not one of {labels.allowed}; give one of them")
