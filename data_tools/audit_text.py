@@ -34,6 +34,7 @@ from data_tools.text.text_files import (
     each_once,
     line_batches,
     list_inputs,
+    tell_encodings,
 )
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
@@ -108,6 +109,7 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
         positional=["inputs"],
     )
     are_there = config.output_dir and results.are_done()
+    tell_encodings(inputs)
     audit = audit_of(inputs, config)
     say(as_called("\n".join(report_lines(audit))))
     if config.output_dir and not are_there:

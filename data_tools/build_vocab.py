@@ -31,7 +31,14 @@ from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty, workers_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
-from data_tools.text.text_files import TEXT_ENDINGS, decoded, json_text, line_batches, list_inputs
+from data_tools.text.text_files import (
+    TEXT_ENDINGS,
+    decoded,
+    json_text,
+    line_batches,
+    list_inputs,
+    tell_encodings,
+)
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
 _REPEATED = 1000
@@ -104,6 +111,7 @@ def build_vocab(config: VocabConfig) -> None:
     results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
         return
+    tell_encodings(inputs)
     shapes = _count_shapes(inputs, config)
     if not shapes:
         raise InputError(f"{config.input_path}: no text; give an input that contains some")

@@ -47,7 +47,7 @@ from data_tools.text.folder_tokenizer import (
     open_vocabulary,
     vocabulary_file,
 )
-from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines
+from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines, tell_encodings
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
@@ -111,7 +111,7 @@ def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateC
     chosen = " ".join(f"--{name} {str(getattr(config, name)).lower()}" for name in OF_LANGUAGE)
     return config, (
         f"{as_called(config.input_path)}: {share:.0%} of the words looked at are Chinese characters, so "
-        f"{chosen}{note}; give these flags to choose otherwise\n"
+        f"{chosen}{note}; give these flags to choose otherwise"
     )
 
 
@@ -134,7 +134,8 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     results = _results(config, outputs, inputs, rules)
     if results.are_done():
         return
-    sys.stderr.write(reason)
+    say(reason, sys.stderr)
+    tell_encodings(inputs)
     encoder_for.cache_clear()  # the vocabulary may have changed since the last call
     tokenizer, lexicon = encoder_for(rules).tokenizer, encoder_for(rules).lexicon
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}

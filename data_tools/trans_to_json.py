@@ -38,7 +38,15 @@ from data_tools.options.options import (
     workers_option,
 )
 from data_tools.options.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
-from data_tools.text.text_files import STRICT, LineRules, decoded, list_inputs, num_invalid_bytes, read_lines
+from data_tools.text.text_files import (
+    STRICT,
+    LineRules,
+    decoded,
+    list_inputs,
+    num_invalid_bytes,
+    read_lines,
+    tell_encodings,
+)
 
 LOCK = "lock"
 ENDINGS = (".txt", ".gz", ".zst")
@@ -112,6 +120,7 @@ def trans_to_json(config: TransConfig) -> None:
     results = Results("trans_to_json", finals, {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
         return
+    tell_encodings(inputs)
     with _working_folder(merged) as folder:
         jobs = ((path, folder / f"{number:06d}") for number, path in enumerate(inputs))
         parts = []

@@ -7,7 +7,11 @@ Anything else that escapes is a bug and keeps its traceback and exit code 1.
 
 import os
 import re
-from typing import Union
+import shlex
+import sys
+from pathlib import Path
+from types import MappingProxyType
+from typing import Mapping, Sequence, Union
 
 # A command to be copied, which is kept; or one of our flags, with its value if that is true, false or a
 # number before the end of a word. Ours contain no dash, so pip's --no-deps is kept.
@@ -36,6 +40,23 @@ class InputError(ErniePairError, ValueError):
     """Bad input or configuration."""
 
     exit_code = 2
+
+
+class OpenError(InputError):
+    """Input that the command would take with other ``flags``; the message ends with that command."""
+
+    def __init__(self, reason: str, flags: Mapping[str, str]):
+        again = again_with({}, **flags)
+        super().__init__(f"{reason}: {again}" if again else reason)
+        self.reason, self.flags = reason, dict(flags)
+
+
+def one_error(errors: Sequence[InputError]) -> InputError:
+    """Return one error with everything that several say, and one command with all of their flags."""
+    if len(errors) == 1:
+        return errors[0]
+    flags = {name: value for error in errors for name, value in getattr(error, "flags", {}).items()}
+    return OpenError("; ".join(getattr(error, "reason", error.message) for error in errors), flags)
 
 
 class CheckpointError(ErniePairError):
@@ -107,6 +128,25 @@ def dangling(path: Union[str, os.PathLike]) -> str:
         return ""
     target = os.path.realpath(path)
     return "a loop of links" if os.path.islink(target) else f"links to {target}, which does not exist"
+
+
+def again_with(replaced: Mapping[str, str] = MappingProxyType({}), **flags: str) -> str:
+    """Return the command that is running, as it would be typed, with other ``flags``, or words ``replaced``.
+
+    From Python, which has no such command, the flags or the new words alone. A flag of '' is left out.
+    """
+    given = " ".join(f"--{name} {shlex.quote(value)}" for name, value in flags.items() if value)
+    program = Path(sys.argv[0] if sys.argv else "")
+    if program.name != "ernie-pair" and program.parts[-2:] != ("ernie_pair", "__main__.py"):
+        return given or " ".join(replaced.values())
+    words: list[str] = ["ernie-pair"]
+    for word in sys.argv[1:]:
+        before, name = (one.removeprefix("--").replace("-", "_") for one in (words[-1], word))
+        if words[-1].startswith("--") and before in flags:
+            words.pop()  # the flag whose value this is
+        elif not (word.startswith("--") and "=" in word and name.partition("=")[0] in flags):
+            words.append(replaced.get(word, word))
+    return " ".join(filter(None, [shlex.join(words), given]))
 
 
 def describe_os_error(error: OSError) -> str:

@@ -241,10 +241,15 @@ def _reader_has_gone() -> bool:
 
 
 def _report(message, code: int) -> int:
-    """Write one line; a long one is cut in its middle, because it ends with how to fix what it says."""
+    """Write one line; a long one is cut in its middle, because it ends with how to fix what it says.
+
+    A command that works, which some end with, is never cut.
+    """
     line = printable(" ".join(str(message).split()))
-    if len(line) > LONGEST_MESSAGE:
+    command = max(line.rfind(": ernie-pair "), 0)
+    end = max(_MESSAGE_END, len(line) - command if command else 0)
+    if len(line) > LONGEST_MESSAGE and len(line) > end:
         mark = " [...] "
-        line = line[: LONGEST_MESSAGE - _MESSAGE_END - len(mark)] + mark + line[-_MESSAGE_END:]
+        line = line[: max(LONGEST_MESSAGE - _MESSAGE_END, 0) - len(mark)] + mark + line[-end:]
     sys.stderr.write(f"error: {line}\n")
     return code

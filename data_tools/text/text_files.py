@@ -7,10 +7,12 @@ A file of texts has one on each line (`read_texts`):
 any other file   a text on every line, whose id is its number from 0
 """
 
+import codecs
 import gzip
+import sys
 import zlib
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -32,8 +34,9 @@ from data_tools.files.json_file import (
 LONGEST_LINE = 64 << 20
 ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
 _SNIPPET = 60
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_UTF16_HINT = "it looks like UTF-16: convert the file with iconv -f UTF-16 -t UTF-8"
+_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_LOOKED_THROUGH = 64 << 20  # bytes of plain ASCII before a file is taken for UTF-8
+_RARE = 0.45  # a text of which less is in GB 2312 is of another encoding that GB18030 decodes to nonsense
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class LineRules:
     json_key   the key of the text, for lines of JSON
     max_bytes  a longer line is refused
     replaces   bytes that are not UTF-8 become U+FFFD; otherwise such a line is refused
-    encoding   of the bytes; utf-8, or one of ENCODINGS, in which LF is a byte of its own
+    encoding   of the bytes; utf-8, to which `read_lines` turns what else it finds, or one of ENCODINGS
     has_flag   the command has --encoding, which an error may suggest
     keeps_cr   a CR inside the line is text
     """
@@ -75,18 +78,18 @@ def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> s
         text = line.decode(rules.encoding)
         return text if rules.encoding == "utf-8" or number > 1 else text.removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        is_utf16 = number == 1 and line.startswith(_UTF16) and rules.encoding == "utf-8"
-        if rules.replaces and rules.encoding == "utf-8" and not is_utf16:
+        if rules.replaces and rules.encoding == "utf-8":
             return line.decode("utf-8", "replace")
         place = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
-        hint = _UTF16_HINT if is_utf16 else _encoding_hint(line, error, rules)
+        hint = _encoding_hint(line, error, rules)
         name = "UTF-8" if rules.encoding == "utf-8" else rules.encoding
         raise InputError(f"{where}: not {name} ({place}); {hint}") from None
 
 
-def _decodes(line: bytes, encoding: str) -> bool:
+def _decodes(text: bytes, encoding: str, is_cut: bool = False) -> bool:
+    """Return whether ``text`` is of ``encoding``; ``is_cut``: its last character may be cut short."""
     try:
-        line.decode(encoding)
+        codecs.getincrementaldecoder(encoding)().decode(text, not is_cut)
     except UnicodeDecodeError:
         return False
     return True
@@ -151,7 +154,7 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
     if not (_decodes(line, "gb18030") and mostly_other):
         return "fix the line"
     if rules.has_flag:
-        return "it looks like GB18030: pass --encoding gb18030"
+        return "it looks like GB18030, and lines before it like UTF-8: write all of them in one encoding"
     return "it looks like GB18030: convert the file with iconv -f GB18030 -t UTF-8"
 
 
@@ -286,25 +289,119 @@ def is_json_lines(path: Path) -> bool:
     return begins_json_lines(first)
 
 
+def encoding_of(path: Path) -> str:
+    """Return the encoding of a text file: utf-8, utf-16-le, utf-16-be or gb18030.
+
+    What can be UTF-8 is; so is a file with a few damaged lines, or none of whose first 64 MiB is beyond
+    ASCII. UTF-16 is known by its mark or its zero bytes, GB18030 by decoding strictly. Raises InputError as
+    `read_lines` does.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return _encoding_of(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=256)
+def _encoding_of(path: Path, *stamp: int) -> str:
+    passed, found = 0, "utf-8"
+    for chunk in _chunks(path, lambda count: None):
+        found = _encoding_in(chunk, is_first=not passed) or ""
+        passed += len(chunk)
+        if found or passed > _LOOKED_THROUGH:
+            break
+    return found or "utf-8"
+
+
+def tell_encodings(paths: Iterable[Path]) -> None:
+    """Write a line to standard error for each encoding but UTF-8 that files are found to be in."""
+    others: Dict[str, List[str]] = {}
+    for path in paths:
+        if encoding_of(path) != "utf-8":
+            others.setdefault(encoding_of(path), []).append(str(path))
+    for encoding, names in others.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        sys.stderr.write(f"read as {encoding.upper()}, as their bytes say: {', '.join(names[:3])}{more}\n")
+
+
+def _encoding_in(chunk: bytes, is_first: bool) -> Optional[str]:
+    """Return the encoding of a text by its bytes; None where they are all ASCII."""
+    if is_first and chunk[:2] in _MARKS:
+        return _MARKS[chunk[:2]]
+    zeros = chunk[1::2].count(0), chunk[::2].count(0)  # of UTF-16 that begins with the low byte, the high one
+    most, least = max(zeros), min(zeros)
+    order = "utf-16-le" if zeros[0] == most else "utf-16-be"
+    if is_first and most > len(chunk) // 3 and 4 * least < most:
+        return order
+    if chunk.isascii():
+        return None
+    if _decodes(chunk, "utf-8", is_cut=True):
+        return "utf-8"
+    if is_first and 4 * least < most and _decodes(chunk, order, is_cut=True):
+        return order
+    is_damaged = 2 * num_invalid_bytes(chunk) <= sum(byte > 127 for byte in chunk)
+    *lines, last = chunk.split(b"\n")  # which may be cut
+    others = [line for line in lines if not line.isascii()] or [last]
+    foreign = b"\n".join(line for line in others if not is_utf8_line(line))
+    if is_damaged or is_utf8_line(others[0]) or not _decodes(foreign, "gb18030", is_cut=True):
+        return "utf-8"
+    # Lines of UTF-8 below are minded by `read_lines` and by tables.
+    text = [char for char in foreign.decode("gb18030", "ignore") if not char.isascii()]
+    common = sum(map(len, "".join(text).encode("gb2312", "ignore").split())) / 2
+    return "gb18030" if common >= _RARE * len(text) else "utf-8"
+
+
+def is_utf8_line(line: bytes) -> bool:
+    """Return whether a line is UTF-8 and can hardly be anything else: most characters are of three bytes."""
+    try:
+        others = [char for char in line.decode("utf-8") if char > "\x7f"]
+    except UnicodeDecodeError:
+        return False
+    long = sum(char >= "\u0800" for char in others)
+    return long > 1 and 2 * long > len(others)
+
+
+def _as_utf8(chunks: Iterator[bytes], path: Path, encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")
+    for chunk in chunks:  # half of a character stays so, and `decoded` refuses its line
+        yield decoder.decode(chunk).encode("utf-8", "surrogatepass")
+    try:
+        decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: its last character is cut short; copy the file again") from None
+
+
 def read_lines(
-    path: Path, advance: Callable[[int], None] = lambda count: None, max_bytes: int = LONGEST_LINE
+    path: Path,
+    advance: Callable[[int], None] = lambda count: None,
+    max_bytes: int = LONGEST_LINE,
+    encoding: str = "utf-8",
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    A line above ``max_bytes`` is yielded truncated, but still above: `decoded` refuses it. That is as
-    soon as it is above, before the rest of it is read; memory and work do not grow with it. Raises
-    InputError for a file that cannot be read, or a compressed one that is damaged or truncated.
+    Those of a file in UTF-16 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they are.
+    A Ctrl-Z that ends the file is left out.
+
+    A line above ``max_bytes`` is yielded truncated, but still above: `decoded` refuses it. That is as soon as
+    it is above, before the rest of it is read; memory and work do not grow with it. Raises InputError for a
+    file that cannot be read, or a compressed one that is damaged or truncated.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
     held: List[bytes] = []  # the pieces of a line whose end was not read yet
     size, is_cut = 0, False
-    is_first = True
-    for chunk in _chunks(path, advance):
+    is_first, chunks = True, _chunks(path, advance)
+    found = encoding_of(path) if encoding == "utf-8" else encoding
+    if found.startswith("utf-16"):
+        chunks = _as_utf8(chunks, path, found)
+    turned = encoding == "utf-8" and found == "gb18030"
+    for chunk in chunks:
         chunk, is_first = chunk.removeprefix(_BOM) if is_first else chunk, False
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             if not is_cut:
-                yield b"".join([*held, end]).removesuffix(b"\r")
+                line = b"".join([*held, end]).removesuffix(b"\r")
+                yield _line_as_utf8(line) if turned else line
             held, size, is_cut = [], 0, False
         if rest and not is_cut:
             held.append(rest)
@@ -313,8 +410,17 @@ def read_lines(
             yield b"".join(held)[:most]
             held, size, is_cut = [], 0, True
         chunk = rest = b""  # perhaps of 16 MiB: freed before the next one is unpacked
-    if held:
-        yield b"".join(held)
+    last = b"".join(held).removesuffix(b"\x1a")
+    if last:
+        yield _line_as_utf8(last) if turned else last
+
+
+def _line_as_utf8(line: bytes) -> bytes:
+    """Return a line of GB18030 as UTF-8; one that is UTF-8, or neither, as it is: `decoded` says so."""
+    try:
+        return line if line.isascii() or is_utf8_line(line) else line.decode("gb18030").encode("utf-8")
+    except UnicodeDecodeError:
+        return line
 
 
 def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
@@ -433,7 +539,7 @@ def read_texts(
     if not path.is_file():
         raise InputError(f"{path} is not a file; give one with a text on every line")
     kind = format_of(path)
-    for number, line in enumerate(read_lines(path, advance), start=1):
+    for number, line in enumerate(read_lines(path, advance, encoding=rules.encoding), start=1):
         try:
             name, text = _id_and_text(decoded(str(path), number, line, rules), kind, str(number - 1))
             if number == 1 and name in HEADER[0] and text in HEADER[1]:

@@ -32,7 +32,7 @@ from ernie_pair.mining.neighbours import (
     nearest,
     seen_range,
 )
-from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import files_of_model
 from ernie_pair.pair.audit.findings import Coded, Links, coded, is_contradicted
 from ernie_pair.pair.audit.new_pairs import (
@@ -50,7 +50,9 @@ from ernie_pair.pair.data.pair_records import (
     FIRST_TEXT_HELP,
     SECOND_TEXT_HELP,
     Columns,
+    RowRules,
 )
+from ernie_pair.pair.data.pair_source import PairSource, labels_for
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -346,13 +348,15 @@ def mine_pairs(config: MineConfig) -> None:
     """Write the new pairs of ``train_file``, and log how many of each kind. Raises InputError."""
     start_console(World())
     refuse_ending("output_file", config.output_file)
-    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    columns = Columns(config.text_a, config.text_b, config.label)
+    source = PairSource("train_file", config.train_file, "train", None, columns, RowRules.of(config))
+    labels = labels_for(source, config.label_map)
     same = _same_of(labels, config.same)
     models = {"embedding_model": files_of_model(config.embedding_model)}
     results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", models)
     if results.are_done():
         return
-    read = read_splits(config, Columns(config.text_a, config.text_b, config.label), labels)
+    read = read_splits(config, columns, labels)
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
     known, known_labelled = KnownPairs(read), KnownPairs(read)
     kept = KeptBlocks(results.outputs[0], results.about({}))

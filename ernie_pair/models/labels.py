@@ -28,6 +28,14 @@ RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
 UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
 SCORE = "score"  # what the output of a model without classes is called
+# Words for no and yes that files use as labels, in two lists side by side, without regard to case.
+_KINDS = (
+    "否/是 不是/是 no/yes n/y false/true f/t 不同/相同 不相同/相同 不相似/相似 不匹配/匹配 错误/正确 错/对 "
+    "不同义/同义 不一致/一致 不等价/等价 不相关/相关 无关/相关 different/same dissimilar/similar "
+    "unmatched/matched"
+).split()
+NO_WORDS, YES_WORDS = (frozenset(words) for words in zip(*(kind.split("/") for kind in _KINDS)))
+MOST_WORDS = 20  # of classes that are taken from a file
 _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
 
 
@@ -85,11 +93,12 @@ class Labels:
     def class_of(self, label: object) -> Optional[int]:
         """Return the class that a text or a number names, None for none. 1.0 is read as 1."""
         try:
-            text = str(label)
+            text = str(label).strip()
         except ValueError:  # an integer of more digits than Python writes
             return None
-        whole = _WHOLE.fullmatch(text)
-        return self.classes.get(text, self.classes.get(whole[1]) if whole else None)
+        found = self.classes.get(text)
+        whole = _WHOLE.fullmatch(text) if found is None else None
+        return self.classes.get(whole[1]) if whole else found
 
     def value_of(self, label: object) -> Union[int, float, None]:
         """Return what is learned from a label, a text or a number: a class, or a score within the limits.
@@ -100,6 +109,7 @@ class Labels:
             return self.class_of(label)
         if isinstance(label, bool) or not isinstance(label, (str, Real)):
             return None
+        label = label.strip() if isinstance(label, str) else label
         if isinstance(label, str) and ("_" in label or not label.isascii()):  # which Python reads as digits
             return None
         try:
@@ -182,6 +192,54 @@ def parse_label_map(text: str) -> Labels:
     if numbers != list(range(len(numbers))):
         raise _bad_map(text, f"its classes are {', '.join(map(str, numbers))}, not 0 and up without a gap")
     return Labels.named(spellings)
+
+
+def label_map_of(counts: Mapping[str, int]) -> str:
+    """Return the --label_map of the words that a file has as labels, {word: rows}; '' where they are unclear.
+
+    One word for no and one for yes are the classes 0 and 1, in any spelling of their case; up to MOST_WORDS
+    others, of two rows or more on average, are classes in their order as text. Numbers, or yes or no beside
+    other words, are no classes.
+    """
+    words = sorted(counts)
+    if any(not word or _is_number_of_any_kind(word) or set(word) & set("=,") for word in words):
+        return ""
+    plain = {word.casefold() for word in words}
+    if len(plain) == 2 and any(plain == set(kind.split("/")) for kind in _KINDS):
+        return ",".join(f"{int(word.casefold() in YES_WORDS)}={word}" for word in sorted(words, key=_is_yes))
+    is_unclear = plain & (NO_WORDS | YES_WORDS) or not 2 <= len(words) <= MOST_WORDS
+    if is_unclear or 2 * len(words) > sum(counts.values()):
+        return ""
+    return ",".join(f"{number}={word}" for number, word in enumerate(words))
+
+
+def any_label_map(labels: Labels, counts: Mapping[str, int]) -> str:
+    """Return a --label_map with every word that a file has as a label, {word: rows}: known ones first."""
+    found = label_map_of(counts)
+    if found:
+        return found
+    classes = {word: labels.classes[word] for word in counts if word in labels.classes}
+    classes.update((word, 1) for word in sorted(counts) if word.casefold() in YES_WORDS)
+    classes.update((word, 0) for word in sorted(counts) if word.casefold() in NO_WORDS)
+    for word in sorted(counts):
+        free = (number for number in range(len(counts)) if number not in classes.values())
+        if word not in classes:
+            classes[word] = next(free)
+    numbered = {number: place for place, number in enumerate(sorted(set(classes.values())))}
+    parts = sorted((numbered[number], word) for word, number in classes.items())
+    return ",".join(f"{number}={word}" for number, word in parts)
+
+
+def _is_yes(word: str) -> tuple[bool, str]:
+    return word.casefold() in YES_WORDS, word
+
+
+def _is_number_of_any_kind(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def labels_in(config: Mapping[str, Any]) -> Labels:

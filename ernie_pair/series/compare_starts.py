@@ -17,13 +17,13 @@ from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, label_map_in
 from ernie_pair.pair.targets.metrics import refuse_undefined
 from ernie_pair.pretrain.filling.evaluate_mlm import measure_masked_loss
 from ernie_pair.pretrain.filling.fill_mask import load_pretrained
@@ -191,7 +191,13 @@ def _call(words: List[str], log: Path) -> None:
 
 def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:
     """Return the labels that the model of every run has. Raises InputError if they differ, or are scores."""
-    labels = {start.name: chosen_labels(train, start.source.spec) for start in starts}
+    columns = Columns(train.text_a, train.text_b, train.label)
+    source = PairSource("train_file", train.train_file, "train", None, columns, RowRules.of(train))
+    labels = {}
+    for start in starts:  # as each of its runs will find them
+        known = chosen_labels(train, start.source.spec)
+        found = "" if train.label_map else label_map_in(source, known)
+        labels[start.name] = parse_label_map(found) if found else known
     for each in labels.values():
         if not each.has_classes:
             raise InputError(
@@ -202,10 +208,10 @@ def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:
 
 
 def _test_pairs(config: CompareConfig, train: TrainConfig, labels: Labels) -> Pairs:
-    columns = Columns(train.text_a, train.text_b, train.label)
     flag, name, split = "dev_file", train.dev_file, "dev"
     if config.test_file:
         flag, name, split = "test_file", config.test_file, "test"
+    columns = Columns(train.text_a, train.text_b, train.label)
     pairs = PairSource(flag, name, split, labels, columns, RowRules.of(train)).read()
     refuse_undefined("auc", pairs.known_labels, len(labels.names), name)
     return pairs

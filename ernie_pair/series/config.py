@@ -44,7 +44,7 @@ class CrossValidateConfig(PairConfig):
         help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", group="model"
     )
     train_file: str = option(
-        help="labelled pairs to divide into folds: .tsv, .csv, .json, .jsonl, or a set such as lcqmc",
+        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc",
         group="data",
     )
     output_dir: str = option(

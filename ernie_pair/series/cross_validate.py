@@ -169,7 +169,7 @@ class _CrossValidation(PairSeries):
         about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, FOLDS, *FILES)
         super().__init__(about, config, files, "train_file", "dev_file")
         refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")
-        self.config, self.names = config, self.labels.names
+        self.config, self.names = replace(config, label_map=self.label_map), self.labels.names
         self.pairs = self._read("train")
         self.dev = self._read("dev") if config.dev_file else None
         self.folds = make_folds(self.pairs, self.names, config.folds, config.group_by, config.seed)

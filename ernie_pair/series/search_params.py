@@ -84,7 +84,8 @@ class _Search(PairSeries):
         self.space = space_of(config)
         about = ("search-params", "search", MARK)
         super().__init__(about, config, FILES, "train_file", "dev_file", "space")
-        self.config = replace(config, best_metric=chosen_metric(config.best_metric, self.labels.target))
+        metric = chosen_metric(config.best_metric, self.labels.target)
+        self.config = replace(config, best_metric=metric, label_map=self.label_map)
         self.rows_of_epoch = _rows_of_epoch(config, self.labels)
         self.study: Any = None
         self.trial: Optional[Trial] = None

@@ -42,11 +42,11 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import as_read, read_json_object, write_json
 from data_tools.files.results import MAKER, Results, files_of, followed
 from ernie_pair.checkpoint.run_folder import run_id_of
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig, chosen_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, label_map_in, refuse_unread
 from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.trainer import PairTrainer
 from ernie_pair.runtime.amp_flags import without_idle_amp
@@ -186,7 +186,8 @@ def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[
 class PairSeries:
     """A series of runs of `ernie-pair train` from one model, each made by all ranks; one without a launcher.
 
-    Opened by every rank alike; the first alone writes. ``about``: command, kind and mark of its `Series`.
+    Opened by every rank alike; the first alone writes. ``label_map``: that of --label_map, or of the words of
+    the training pairs, for its runs. ``about``: command, kind and mark of its `Series`.
     """
 
     def __init__(self, about: Tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
@@ -198,6 +199,12 @@ class PairSeries:
         kind_of_model, is_new = config.model_type or "", config.from_scratch
         self.source = open_model(config.model_name_or_path, model_type=kind_of_model, from_scratch=is_new)
         self.labels = chosen_labels(config, self.source.spec)
+        named = [split for split in ("train", "dev") if getattr(config, f"{split}_file")]
+        refuse_unread([pair_source(config, split, self.labels) for split in named])
+        train = pair_source(config, "train", None)
+        self.label_map = config.label_map or label_map_in(train, self.labels)
+        if self.label_map:
+            self.labels = parse_label_map(self.label_map)
         paths = {flag: getattr(config, flag) for flag in inputs}
         self.series = Series(*about, config, files, paths)
         self.output_dir = self.series.folder

@@ -104,8 +104,8 @@ BAD = {
         r"raw\.txt:3: not UTF-8 \(byte 1 of the line is 0xff\)",
     ),
     "GB18030": (
-        "你好，世界".encode("gb18030"),
-        r"raw\.txt:1: not UTF-8 .*looks like GB18030: convert .* -f GB18030",
+        "你好，世界\n".encode() + "你好，世界".encode("gb18030"),
+        r"raw\.txt:2: not UTF-8 .*looks like GB18030: convert .* -f GB18030",
     ),
     "a lone CR": ("好\n你好\r世界\n", r"raw\.txt:2: CR inside the line; save"),
     "an empty file": ("", "no document has 10 characters; lower min_doc_length, or give longer"),

@@ -1,6 +1,7 @@
 """Training and evaluation data of an embedding model: from files, sets or Python objects to batches."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
@@ -22,13 +23,12 @@ from ernie_pair.embedding.train.contrastive import (
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, open_tokenizer
 from ernie_pair.models.embedding_json import EmbeddingSettings
-from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, examples_of
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, labels_for
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.runtime.processes.world import World
 
@@ -160,9 +160,6 @@ def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
 
 def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, labelled: bool):
     """Return a source of the pairs of ``part``, a key of PARTS; see `PairSource`. Raises InputError."""
-    labels = None
-    if labelled:
-        labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     columns = Columns(config.text_a, config.text_b, config.label)
     rules = RowRules.of(config)
     if isinstance(dataset, (str, Path)):
@@ -171,8 +168,10 @@ def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, labelled: bo
                 f"--{part}_file {dataset} has a text in each line, and pairs are needed; give a .tsv, .csv "
                 "or .jsonl file, or pass --objective simcse to train on texts alone"
             )
-        return PairSource(f"{part}_file", str(dataset), PARTS[part], labels, columns, rules)
-    return GivenPairs(ARGUMENTS[part], dataset, labels, columns, rules)
+        source = PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
+        return replace(source, labels=labels_for(source, config.label_map, 2)) if labelled else source
+    given = GivenPairs(ARGUMENTS[part], dataset, None, columns, rules)
+    return replace(given, labels=labels_for(given, config.label_map, 2)) if labelled else given
 
 
 def _open_dev(

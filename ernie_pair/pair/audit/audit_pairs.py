@@ -19,7 +19,7 @@ from typing import Any, Iterable, Iterator, Literal, Optional
 import numpy as np
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, printable
 from data_tools.files.json_file import is_texts
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.progress import say
@@ -27,9 +27,10 @@ from data_tools.files.results import Results
 from data_tools.options.options import Options, data_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.tables import form_of
+from data_tools.text.text_files import ENCODINGS, PACKED, encoding_of
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
-from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.findings import (
     Cleaned,
     Coded,
@@ -46,7 +47,7 @@ from ernie_pair.pair.audit.findings import (
     warnings_of,
 )
 from ernie_pair.pair.audit.new_pairs import results_of_pairs
-from ernie_pair.pair.data.pair_file import PACKED, Pairs
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import (
     BAD_ROW_HELP,
     ENCODING_HELP,
@@ -55,10 +56,11 @@ from ernie_pair.pair.data.pair_records import (
     Columns,
     RowRules,
 )
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 
+SHOWN_ROWS, SHOWN_CHARACTERS = 3, 40  # at the head of a report
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 
 
@@ -117,24 +119,31 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
 
     Raises InputError.
     """
-    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     columns = Columns(config.text_a, config.text_b, config.label)
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
     rules = RowRules.of(config)
     sources = {
-        split: PairSource(f"{split}_file", name, split, None if split == "test" else labels, columns, rules)
+        split: PairSource(
+            f"{split}_file", name, split, None if split == "test" else Labels.numbered(2), columns, rules
+        )
         for split, name in named.items()
         if name
     }
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output_dir))
+    refuse_unread([*sources.values()])
+    labels = labels_for(sources["train"], config.label_map)
+    sources = {
+        split: source if split == "test" else replace(source, labels=labels)
+        for split, source in sources.items()
+    }
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
     if config.same and config.same not in labels.classes:
         raise InputError(f"--same {config.same} is not one of {labels.allowed}; give one of them")
     same = labels.classes[config.same] if config.same else same_of(labels)
     results = _results(config)
     are_there = config.output_dir and results.are_done()
-    read = {split: source.read() for split, source in sources.items()}
+    read = dict(zip(sources, read_all([*sources.values()])))
     for split, pairs in read.items():
         path = Path(config.output_dir) / f"{split}{ENDING}" if config.output_dir else None
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
@@ -144,7 +153,8 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output_dir), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
-    say(as_called("\n".join(report_lines(audit))))
+    read_as = [line for split, source in sources.items() for line in _first_rows(source, read[split], labels)]
+    say(as_called("\n".join([*read_as, *report_lines(audit)])))
     if config.output_dir and not are_there:
         with results.published() as (text, picture, *training):
             for draft, kept in zip(training, lines):
@@ -155,6 +165,19 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
             draw(picture, audit)
         say("wrote {} and {}".format(*results.given))
     return asdict(audit)
+
+
+def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[str]:
+    """Yield how a file is read, in words, and its first rows as they are read."""
+    table = source.open()
+    words = [f"{word} = {number}" for word, number in labels.classes.items() if word != str(number)]
+    known = f"; {', '.join(words)}" if words and pairs.labels is not None else ""
+    columns = table.said if table and table.said else "the columns are text, text, label"
+    yield f"{pairs.path}: {columns}{known}"
+    for row in range(min(SHOWN_ROWS, len(pairs))):
+        label = [] if pairs.labels is None else [labels.names[int(pairs.labels[row])]]
+        cells = (printable(text[:SHOWN_CHARACTERS]) for text in (pairs.left[row], pairs.right[row], *label))
+        yield f"  {pairs.number(row)}: {' | '.join(cells)}"
 
 
 def audit_of(
@@ -195,6 +218,8 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
         raise InputError(f"--drop_leaks cleans files, and {source.name} is a set; give its files")
     if path.suffix in PACKED:
         raise InputError(f"{path}: --drop_leaks does not write packed files; unpack it first")
+    if path.is_file() and form_of(path, source.rules.encoding).kind not in ("tab", "csv", "json"):
+        raise InputError(f"{path}: --drop_leaks keeps lines as they are, and it has none; save it as .csv")
     if (folder / path.name).resolve() == path.resolve():
         raise InputError(f"--output_dir {folder} is the folder of {path.name} itself; choose another one")
     if path.name in (JSON_FILE, PICTURE_FILE, *(f"{split}{ENDING}" for split in ("train", "dev", "test"))):
@@ -236,11 +261,13 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
     fate = {row.number: False for row in pairs.bad}
     fate.update((pairs.number(row), bool(is_kept)) for row, is_kept in enumerate(kept))
     is_kept = True
-    with open(path, "rb") as lines:
+    # Bytes as characters, but in UTF-16, where two make the end of a line.
+    encoding = encoding_of(path) if encoding_of(path).startswith("utf-16") else "latin-1"
+    with open(path, encoding=encoding, newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             is_kept = fate.get(number, is_kept)
             if is_kept:
-                yield line
+                yield line.encode(encoding)
 
 
 def _results(config: AuditPairsConfig) -> Results:

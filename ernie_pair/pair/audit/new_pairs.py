@@ -11,9 +11,11 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, files_of, followed, is_stream, settings_of
+from data_tools.text.tables import JSON_ENDINGS
+from data_tools.text.text_files import PACKED
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.findings import compared_texts
-from ernie_pair.pair.data.pair_file import JSON_ENDINGS, PACKED, Pairs
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected

@@ -29,7 +29,7 @@ class ModelFiles(Options):
         "for its best model"
     )
     input_file: str = data_option(
-        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)"
+        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)"
     )
     output_file: str = data_option(help="file to write the results to")
 
@@ -162,7 +162,7 @@ class PredictConfig(RayFlags, InferenceFlags):
     EXAMPLE = "--model_path output/best --input_file pairs.tsv --output_file predictions.tsv"
 
     input_file: str = data_option(
-        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)",
+        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)",
         stdin=(".tsv", ".jsonl"),
         unless="pair",
     )

@@ -136,6 +136,6 @@ class DistillConfig(StudentConfig):
     EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
 
     train_file: str = data_option(
-        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc; a row may lack its label"
+        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc; a row may lack its label"
     )
     dev_file: str = dev_file_option()

@@ -268,7 +268,9 @@ class TrainConfig(PairConfig):
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
     model_name_or_path: str = model_name_option()
-    train_file: str = data_option(help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc")
+    train_file: str = data_option(
+        help="labelled pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
+    )
     dev_file: str = dev_file_option()
     best_metric: str = best_metric_option(
         help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,

@@ -10,40 +10,83 @@ where nobody asks for them. Every row is kept, or the file is refused with the n
 the rules say so, bad rows are left out and told.
 """
 
-from itertools import islice
+import logging
+from collections import Counter
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    TypeVar,
+    Union,
+    cast,
+)
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import InputError, counted
-from data_tools.text.text_files import PACKED
-from ernie_pair.models.labels import EXAMPLE, REGRESSION, UNLABELLED, Labels
+from data_tools.files.errors import InputError, OpenError, counted
+from data_tools.text.tables import Form, Record, blank_line, form_of, is_blank, records
+from ernie_pair.models.labels import EXAMPLE, MOST_WORDS, REGRESSION, UNLABELLED, Labels, any_label_map
 from ernie_pair.pair.data.pair_records import (
     LEFT,
     RIGHT,
+    ROLES,
     Columns,
     Layout,
     RowRules,
-    blank_line,
-    csv_records,
-    json_records,
     keys_of,
     layout_of,
-    tab_records,
 )
-
-JSON_ENDINGS = (".json", ".jsonl")
 
 # Text, text, label, query: as they stand, None where there is none; the query is there with --query alone.
 Cells = tuple[object, object, object, object]
 CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
+MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
+LONGEST_LABEL = 40  # characters of a word that may be meant as the name of a class
+LOOKED_AT = 200  # rows that tell which columns are the texts, where their names do not
+_SAID: set[str] = set()  # lines about files, each of which is said once
+
+logger = logging.getLogger(__name__)
 
 
-def ending_of(path: Path) -> str:
-    """Return the ending of a file in lower case, .json for example, without that of its compression."""
-    return (path.with_suffix("") if path.suffix in PACKED else path).suffix.lower()
+class OpenedTable(NamedTuple):
+    """A file whose columns are known: how they lie, and its rows that are still to be read."""
+
+    layout: Optional[Layout]  # None: of a file without rows
+    keys: tuple[str, ...]  # of the texts and the label in rows of keys and values, else ()
+    rows: Iterator[Record]
+    said: str = ""  # what is found of its encoding and its columns, in words
+
+
+def open_table(path: Path, columns: Columns, rules: RowRules, needs_label: bool = True) -> OpenedTable:
+    """Open a file at its first row. Without ``needs_label`` a table may lack the column that --label names.
+
+    Raises InputError when the first rows do not tell how the others are to be read.
+    """
+    form = form_of(path, rules.encoding)
+    rows = records(path, form, rules.encoding)
+    first = list(islice(rows, LOOKED_AT))
+    if not first:
+        return OpenedTable(None, (), iter(()))
+    if isinstance(first[0][1], InputError):
+        raise first[0][1]
+    rows, where = chain(first, rows), f"{path}:{first[0][0]}" if first[0][0] else str(path)
+    if isinstance(first[0][1], dict):
+        objects = [row for _, row in first if isinstance(row, dict)]
+        names = list(dict.fromkeys(chain(*objects)))
+        keys = keys_of(where, names, columns, objects)
+        return OpenedTable(None, keys, rows, _said(form, *keys[:2], keys[2] if keys[2] in names else ""))
+    table = [row for _, row in first[1:] if isinstance(row, list)]
+    layout = layout_of(where, first[0][1], columns, needs_label, table, form.kind == "arrow")
+    return OpenedTable(layout, (), rows, _said(form, *(layout.roles.get(role, "") for role in ROLES)))
 
 
 def read_cells(
@@ -52,55 +95,66 @@ def read_cells(
     """Yield every row of a file: the number of its line, and its cells or what is wrong with them.
 
     Without ``needs_label`` a table may lack the column that --label names. Raises InputError when the
-    first line does not tell how the others are to be read.
+    first rows do not tell how the others are to be read.
     """
-    ending = ending_of(path)
-    if ending in JSON_ENDINGS:
-        return _cells_of_json(path, columns, rules)
-    return _cells_of_table(path, columns, rules, "," if ending == ".csv" else "\t", needs_label)
-
-
-def _cells_of_table(
-    path: Path, columns: Columns, rules: RowRules, mark: str, needs_label: bool
-) -> Iterator[CellsRecord]:
-    layout: Optional[Layout] = None
-    for number, cells in (csv_records if mark == "," else tab_records)(path, rules):
-        where = f"{path}:{number}"
-        if layout is None:
-            if isinstance(cells, InputError):
-                raise cells
-            layout = layout_of(where, cells, columns, needs_label)
-            if layout.has_header:
-                continue
+    table = open_table(path, columns, rules, needs_label)
+    said = f"{path}: {table.said}"
+    if table.said and said not in _SAID:
+        _SAID.add(said)
+        logger.info("%s", said)
+    if table.layout is None:
+        yield from _cells_of_objects(path, columns, table)
+        return
+    layout, rows = table.layout, cast(Iterator[tuple[int, Any]], table.rows)
+    if layout.has_header:
+        next(rows)
+    width, left, right, label, query = layout.width, layout.left, layout.right, layout.label, layout.query
+    for number, cells in rows:
         if isinstance(cells, InputError):
             yield number, cells
-        elif len(cells) != layout.width:
-            yield number, _bad_width(where, cells, layout, mark)
+        elif len(cells) != width:
+            yield number, _bad_width(path, number, cells, layout, rules)
         else:
-            label = None if layout.label is None else cells[layout.label]
-            query = None if layout.query is None else cells[layout.query]
-            yield number, (cells[layout.left], cells[layout.right], label, query)
+            yield (
+                number,
+                (
+                    cells[left],
+                    cells[right],
+                    None if label is None else cells[label],
+                    None if query is None else "" if is_missing(cells[query]) else cells[query],
+                ),
+            )
 
 
-def _bad_width(where: str, cells: Sequence[str], layout: Layout, mark: str) -> InputError:
-    if not "".join(cells).strip():
+def _said(form: Form, left: str, right: str, label: str) -> str:
+    """Return in words how a file is read; '' where nothing had to be found."""
+    encoding = [f"read as {form.encoding.upper()}"] if form.encoding not in ("", "utf-8") else []
+    texts = [f"reads {left} and {right} as the texts" + (f", {label} as the label" if label else "")]
+    return "; ".join(encoding + (texts if left else []))
+
+
+def _bad_width(
+    path: Path, number: int, cells: Sequence[object], layout: Layout, rules: RowRules
+) -> InputError:
+    where, form = f"{path}:{number}", form_of(path, rules.encoding)
+    if is_blank(list(cells)) and form.mark == "\t":
         return blank_line(where)
     cure = "tab between two columns and none in a text (quotes are plain text: they do not protect it)"
-    if mark == ",":
-        cure = "comma between two columns, and a text with commas in quotes"
+    if form.kind != "tab":
+        name = {",": "comma", ";": "semicolon", "\t": "tab"}.get(form.mark, repr(form.mark))
+        cure = f"{name} between two columns, and a text with {name}s in quotes"
     return InputError(f"{where}: {counted(len(cells), 'column')} instead of {layout.width}; write one {cure}")
 
 
-def _cells_of_json(path: Path, columns: Columns, rules: RowRules) -> Iterator[CellsRecord]:
-    keys = None
-    for number, found in json_records(path, rules):
+def _cells_of_objects(path: Path, columns: Columns, table: OpenedTable) -> Iterator[CellsRecord]:
+    for number, found in table.rows:
         where = f"{path}:{number}"
+        if isinstance(found, list):  # no reader gives lists and objects
+            raise TypeError(where)
         if isinstance(found, InputError):
-            if keys is None:
-                raise found
             yield number, found
             continue
-        left, right, label = keys = keys or keys_of(where, list(found), columns)
+        left, right, label = table.keys
         try:
             for key in (left, right):
                 _refuse_half_text(where, key, found)
@@ -161,13 +215,18 @@ class BadRow(NamedTuple):
     """A row that is no pair: line ``number``, and what an error says of it.
 
     ``place`` counts the rows of the file from 0, good and bad ones. ``is_known``: it is left out whatever
-    the rules say.
+    the rules say. ``has_other_label``: its label is what is wrong.
     """
 
     number: int
     reason: str
     place: int = 0
     is_known: bool = False
+    has_other_label: bool = False
+
+
+class OtherLabel(InputError):
+    """A label that is none of those that are known."""
 
 
 Reject = Callable[[BadRow], None]
@@ -254,7 +313,8 @@ def read_file(
     refuse_missing(path)
     sha256, stamp = sha256_of_file(path), stamp_of(path)
     bad: list[BadRow] = []
-    found = good_rows(rows_of(path, labels, columns, rules), rules.skips, str(path), bad.append)
+    error_of = partial(error_of_file, path, labels, columns, rules)
+    found = good_rows(rows_of(path, labels, columns, rules), rules.skips, str(path), bad.append, error_of)
     pairs = pairs_of(found, bad, labels is not None, sha256, str(path))
     refuse_changed(path, stamp)
     return pairs
@@ -308,12 +368,16 @@ def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
 
 
 def good_rows(
-    found: Iterator[Union[Row, BadRow]], skips: bool, path: str, reject: Reject = lambda row: None
+    found: Iterator[Union[Row, BadRow]],
+    skips: bool,
+    path: str,
+    reject: Reject = lambda row: None,
+    error_of: Callable[[BadRow, Iterator], InputError] = lambda row, rest: InputError(row.reason),
 ) -> Iterator[Row]:
     """Yield the rows that are pairs, at least one; call ``reject`` with each bad row that is left out.
 
-    Bad rows are left out when ``skips`` says so, and known ones always. Raises InputError with the reason of
-    the first other one, and when no row is a pair.
+    Bad rows are left out when ``skips`` says so, and known ones always. Raises InputError when no row is a
+    pair, and what ``error_of`` makes of the first other one and the rows behind it.
     """
     num_good, first_bad = 0, None
     for place, row in enumerate(found):
@@ -322,7 +386,7 @@ def good_rows(
             yield row
             continue
         if not (skips or row.is_known):
-            raise InputError(row.reason)
+            raise error_of(row, found)
         first_bad = first_bad or row
         reject(row._replace(place=place))
     if first_bad and not num_good:
@@ -336,7 +400,7 @@ def refuse_missing(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"{path}: a folder; give a file of pairs in it")
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give a .tsv, .csv, .json or .jsonl file of pairs")
+        raise InputError(f"{path}: no such file; give a .tsv, .csv, .xlsx, .parquet or .jsonl file of pairs")
 
 
 def rows_of(
@@ -356,8 +420,43 @@ def rows_of(
                 raise cells
             row = row_of(f"{path}:{number}", number, cells, labels)
         except InputError as error:
-            row = BadRow(number, error.message)
+            row = BadRow(number, error.message, has_other_label=isinstance(error, OtherLabel))
         yield row
+
+
+class _Words(Labels):
+    """Labels that are taken as the texts that they are."""
+
+    def value_of(self, label: object) -> Any:
+        """Return the text of a label."""
+        return str(label).strip()
+
+
+WORDS = _Words((), {}, are_optional=True)
+
+
+def error_of_file(
+    path: Path, labels: Optional[Labels], columns: Columns, rules: RowRules, row: BadRow, rest: Iterator
+) -> InputError:
+    """Return the error of the bad ``row`` of a file, with all others in the ``rest`` of its rows.
+
+    It ends with the command that works: without such rows, or with all labels of the file as classes.
+    """
+    others = [other for other in islice(rest, MOST_LOOKED_AT) if isinstance(other, BadRow)]
+    lines = ", ".join(str(other.number) for other in others[:5])
+    more = ", ..." if len(others) > 5 else ""
+    reason = row.reason + (
+        f"; {counted(len(others), 'more row')} so, in line {lines}{more}" if others else ""
+    )
+    if labels is None or not labels.has_classes or not row.has_other_label:
+        return InputError(reason) if not others else OpenError(reason, {"on_bad_row": "skip"})
+    counts: Counter = Counter()
+    for each in rows_of(path, WORDS, columns, rules):
+        counts.update([] if isinstance(each, BadRow) or each.label == UNLABELLED else [each.label])
+        if len(counts) > MOST_WORDS or any(len(word) > LONGEST_LABEL for word in counts):
+            return InputError(reason)
+    found = ", ".join(f"{word} in {counted(count, 'row')}" for word, count in sorted(counts.items()))
+    return OpenError(f"{reason}; its labels: {found}", {"label_map": any_label_map(labels, counts)})
 
 
 def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
@@ -377,6 +476,7 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
     Raises InputError when a text is missing or blank, or the label is none of ``labels``.
     """
     left, right, label, query = cells
+    label = label if isinstance(label, str) or not is_missing(label) else None
     if query is not None and not str(query).strip():
         raise InputError(f"{where}: no query; fill in the column that --query names, or remove the row")
     for name, text in ((LEFT, left), (RIGHT, right)):
@@ -416,4 +516,4 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
         )
     if labels.has_classes and where.endswith(":1"):
         wrong += "; if the line is a header, name its columns with --text_a, --text_b and --label"
-    raise InputError(f"{where}: {wrong}")
+    raise OtherLabel(f"{where}: {wrong}")

@@ -1,41 +1,68 @@
 """The columns of the two texts and the label.
 
-A header, or the keys of the first JSON line, may call them as the known sets do, in any order:
+A header, or the keys of JSON, may call them as the known sets do, in any order, among any other columns:
 
-    text_a text_b label    query title label    sentence1 sentence2 label
+    text_a text_b label    query title label    sentence1 sentence2 label    question answer score
     id qid1 qid2 question1 question2 is_duplicate                                            (QQP)
     Quality #1_ID #2_ID #1_String #2_String              (MRPC, with spaces for the underscores)
-    文本1 文本2 标签    句子一 句子二 标签    问题A 问题B 标签
+    文本1 文本2 标签    句子一 句子二 是否相似    用户问题 标准问题 是否匹配
 
---text_a, --text_b and --label name columns that are called otherwise. Without a header the order is
-text, text, label.
+Otherwise they are the two columns that hold texts, where no other does, and the one that may be the label.
+--text_a, --text_b and --label name columns. Without a header the order is text, text, label.
 """
 
-import csv
+import re
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Iterator, Literal, NamedTuple, Optional, Sequence, Union
+from typing import Any, Literal, NamedTuple, Optional, Sequence
 
-from data_tools.files.errors import InputError, counted
-from data_tools.files.json_file import JsonError, kind_of, parse_json, shown
+from data_tools.files.errors import InputError, OpenError, counted
+from data_tools.files.json_file import shown
 from data_tools.options.options import Options, data_option
-from data_tools.text.text_files import ENCODINGS, LONGEST_LINE, LineRules, decoded, read_lines
+from data_tools.text.tables import columns_of
+from data_tools.text.text_files import ENCODINGS
+from ernie_pair.models.labels import NO_WORDS, YES_WORDS
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
 TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
+# Names are compared as `_plain` gives them. Two of one line are certainly the texts.
+TWINS = [
+    ("sentence1", "sentence2"), ("texta", "textb"), ("text1", "text2"), ("sentencea", "sentenceb"),
+    ("question1", "question2"), ("#1string", "#2string"), ("s1", "s2"), ("q1", "q2"), ("sent1", "sent2"),
+    ("title1", "title2"), ("string1", "string2"), ("premise", "hypothesis"),
+    *((text + a, text + b) for text in (*TEXTS, "标题", "题目", "内容")
+      for a, b in (("1", "2"), ("一", "二"), ("a", "b"))),
+]  # fmt: skip
+PAIRS = [
+    ("query", "title"), ("query", "passage"), ("query", "doc"), ("query", "document"), ("query", "answer"),
+    ("query", "text"), ("query", "positive"), ("question", "answer"), ("question", "passage"),
+    ("question", "sentence"), ("text", "textpair"), ("anchor", "positive"), ("问题", "答案"),
+    ("问题", "回答"),
+    ("用户问题", "标准问题"), ("用户问", "标准问"), ("用户问句", "标准问句"), ("标准问题", "相似问题"),
+    ("标准问", "相似问"), ("标准问", "扩展问"), ("查询", "标题"), ("查询", "文档"), ("前提", "假设"),
+]  # fmt: skip
+LABELS = (
+    "label", "labels", "quality", "isduplicate", "goldlabel", "score", "similarity", "similarityscore",
+    "issimilar", "ismatch", "标签", "类别", "是否匹配", "是否相似", "是否相同", "是否同义", "是否一致",
+    "相似度", "匹配", "结果", "得分", "分数",
+)  # fmt: skip
 NAMES = {
-    LEFT: (LEFT, "text_a", "query", "question1", "#1 string", "premise", "sentence_a", "text1", "s1", "q1")
-    + tuple(text + number for text in TEXTS for number in "1一a"),
-    RIGHT: (RIGHT, "text_b", "title", "question2", "#2 string", "hypothesis", "sentence_b", "text2", "s2")
-    + ("q2", *(text + number for text in TEXTS for number in "2二b")),
-    LABEL: (LABEL, "labels", "quality", "is_duplicate", "gold_label", "标签", "类别"),
+    LEFT: {left for left, _ in TWINS} | {"query"},
+    RIGHT: {right for _, right in TWINS} | {"title"},
+    LABEL: set(LABELS),
 }
 # A first line of nothing but these is a header, though not which text is meant.
-ALSO_NAMES = {"question", "answer", "text", "sentence", "query", "title", "答案", "标题", "查询", *TEXTS}
+ALSO_NAMES = {name for pair in PAIRS for name in pair} | {"sentence", *TEXTS}
 FIRST_TEXT_HELP = "the column of the first text; empty: a known name, or the first column"
 SECOND_TEXT_HELP = "the column of the second text"
-PASSED_OVER = ("id", "index", "idx", "#1 id", "#2 id", "qid", "qid1", "qid2", "pairid", "origin")
+PASSED_OVER = {
+    "", "id", "index", "idx", "#1id", "#2id", "qid", "qid1", "qid2", "pairid", "origin", "编号", "序号", "no",
+}  # fmt: skip
+MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
+LONGEST_WORD = 12
+_SHORT = 20  # characters of the name of a column
+_NUMBER = re.compile(r"[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?")
+_DATE = re.compile(r"[0-9]{4}[-/.年][0-9]{1,2}\b.*")
 
 
 @dataclass(frozen=True)
@@ -54,7 +81,10 @@ class Columns:
 
 
 class Layout(NamedTuple):
-    """The places of the texts, the label and the query in a line of ``width`` columns."""
+    """The places of the texts, the label and the query in a line of ``width`` columns.
+
+    ``names``: of the columns, where the first line is a header; ``is_known``: they tell the texts.
+    """
 
     left: int
     right: int
@@ -62,32 +92,41 @@ class Layout(NamedTuple):
     width: int
     has_header: bool
     query: Optional[int] = None
+    names: tuple[str, ...] = ()
+    is_known: bool = True
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Return {role: the name of its column}; {} without a header."""
+        places = dict(zip(ROLES, (self.left, self.right, self.label)))
+        return {role: self.names[n] for role, n in places.items() if self.names and n is not None}
 
 
-def layout_of(where: str, first: list[str], columns: Columns, needs_label: bool = True) -> Layout:
-    """Return the layout of a table, judged by the cells of its first line.
+def layout_of(
+    where: str,
+    first: Sequence[Any],
+    columns: Columns,
+    needs_label: bool = True,
+    rows: Sequence[list[Any]] = (),
+    always_header: bool = False,
+) -> Layout:
+    """Return the layout of a table, judged by the cells of its first line, and by ``rows`` that follow it.
 
-    Without ``needs_label`` the column that --label names may be absent. Raises InputError for a header that
-    is not understood, and for other than 2 or 3 columns without a header.
+    Without ``needs_label`` the column that --label names may be absent. ``always_header``: the first line
+    can be nothing else. Raises InputError for a header that is not understood, and for other than 2 or 3
+    columns without a header.
     """
-    cells = [cell.strip() for cell in first]
+    cells = ["" if cell is None else str(cell).strip() for cell in first]
     if not needs_label and columns.label not in cells:
         columns = replace(columns, label="")
-    places = _places(where, cells, columns, must_be_there=True)
-    if LEFT in places and RIGHT in places:
-        query = None
-        if columns.query:
-            if columns.query not in cells:
-                raise InputError(f"{where}: no column {columns.query!r} in {', '.join(cells)}; fix --query")
-            query = cells.index(columns.query)
-        known = {*places.values(), query}
-        others = {cell.lower() for place, cell in enumerate(cells) if place not in known}
-        if others.issubset(PASSED_OVER) or (columns.text_a and columns.text_b):
-            return Layout(places[LEFT], places[RIGHT], places.get(LABEL), len(cells), True, query)
-    elif not (any(columns.by_role.values()) or columns.query or _is_header(cells)):
-        if len(cells) in (2, 3):
-            return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
-        how = "separate them by tabs, or name a file of JSON lines .jsonl, one with commas .csv"
+    is_named = any(columns.by_role.values()) or bool(columns.query)
+    rows = [row for row in rows if len(row) == len(cells)]
+    places = _known_places(where, cells, columns)
+    is_header = always_header or is_named or _is_header(cells, places, rows)
+    if not is_header and len(cells) in (2, 3):
+        return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
+    if not is_header:
+        how = "separate them by tabs, commas or semicolons, or name a file of JSON lines .jsonl"
         if len(cells) > 1:
             line = shown(", ".join(cells))
             how = f"if the line is a header, name its columns with --text_a, --text_b and --label: {line}"
@@ -95,53 +134,208 @@ def layout_of(where: str, first: list[str], columns: Columns, needs_label: bool 
             f"{where}: {counted(len(cells), 'column')} instead of 3 (text, text, label) or 2 (text, text); "
             + how
         )
-    names = cells if len(cells) in (2, 3) else ["..."] * 3
-    flags = " ".join(f"{FLAG_OF[role]} {cell or '...'}" for role, cell in zip(ROLES, names))
-    raise InputError(
-        f"{where}: the header {', '.join(cells)} is not understood; write text_a, text_b, label, or name "
-        f"its columns: {flags}"
-    )
+    is_known = {LEFT, RIGHT} <= set(places)
+    places = _places(where, cells, columns, needs_label, rows)
+    query = None
+    if columns.query:
+        if columns.query not in cells:
+            raise InputError(f"{where}: no column {columns.query!r} in {', '.join(cells)}; fix --query")
+        query = cells.index(columns.query)
+    left, right, label = (places.get(role) for role in ROLES)
+    assert left is not None and right is not None  # or `_places` has raised
+    return Layout(left, right, label, len(cells), True, query, tuple(cells), is_known)
 
 
-def keys_of(where: str, first: Sequence[str], columns: Columns) -> tuple[str, str, str]:
-    """Return the keys of the two texts and the label in JSON lines, judged by the keys of the first line.
+def keys_of(
+    where: str, first: Sequence[str], columns: Columns, rows: Sequence[dict] = ()
+) -> tuple[str, str, str]:
+    """Return the keys of the two texts and the label in JSON lines, judged by their keys and ``rows``.
 
     Raises InputError when two keys may name the same role.
     """
-    places = _places(where, list(first), columns, must_be_there=False)
+    places = _known_places(where, list(first), columns, must_be_there=False)
+    if rows and not {LEFT, RIGHT} <= set(places) and not any(columns.by_role.values()):
+        table = [[row.get(key) for key in first] for row in rows]
+        places = _places(where, list(first), columns, False, table)
     left, right, label = (
         columns.by_role[role] or (first[places[role]] if role in places else role) for role in ROLES
     )
     return left, right, label
 
 
-def _places(where: str, cells: list[str], columns: Columns, must_be_there: bool) -> dict[str, int]:
-    places = {}
-    for role, named in columns.by_role.items():
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+def _known_places(
+    where: str, cells: list[str], columns: Columns, must_be_there: bool = True
+) -> dict[str, int]:
+    """Return {role: the place of its column}, of those that a flag or a known name tells."""
+    plain = [_plain(cell) for cell in cells]
+    places, named = {}, columns.by_role
+    if not (columns.text_a or columns.text_b):
+        pair = _known_pair(where, cells, plain)
+        places = dict(zip((LEFT, RIGHT), pair))
+    for role in ROLES:
+        if role in places:
+            continue
+        taken = {LEFT: RIGHT, RIGHT: LEFT}.get(role)
         found = [
-            i for i, cell in enumerate(cells) if (cell == named if named else cell.lower() in NAMES[role])
+            place
+            for place, cell in enumerate(cells)
+            if (cell == named[role] if named[role] else plain[place] in NAMES[role])
+            and not (taken and not named[role] and cell == named[taken])
         ]
         if len(found) > 1:
             both = ", ".join(cells[place] for place in found)
-            raise InputError(f"{where}: both columns {both} may be {role}; name one with {FLAG_OF[role]}")
-        if named and must_be_there and not found:
-            raise InputError(f"{where}: no column {named!r} in {', '.join(cells)}; fix {FLAG_OF[role]}")
+            raise OpenError(
+                f"{where}: both columns {both} may be {role}; name one with {FLAG_OF[role]}",
+                {FLAG_OF[role][2:]: cells[found[0]]},
+            )
+        if named[role] and must_be_there and not found:
+            raise InputError(f"{where}: no column {named[role]!r} in {', '.join(cells)}; fix {FLAG_OF[role]}")
         if found:
             places[role] = found[0]
     return places
 
 
-def _is_header(cells: list[str]) -> bool:
+def _known_pair(where: str, cells: list[str], plain: list[str]) -> tuple[int, ...]:
+    """Return the places of two columns that are certainly the texts, () without such names."""
+    twins = [pair for pair in TWINS if set(pair) <= set(plain)]
+    pairs = twins or [pair for pair in PAIRS if set(pair) <= set(plain)]
+    others = {name for names in (NAMES[LEFT], NAMES[RIGHT]) for name in names & set(plain)}
+    if len(pairs) != 1 or not twins and others - set(pairs[0]):
+        return ()
+    found = tuple(plain.index(name) for name in pairs[0])
+    return found if all(plain.count(name) == 1 for name in pairs[0]) else ()
+
+
+def _is_header(cells: list[str], places: dict[str, int], rows: Sequence[list[Any]]) -> bool:
     """Return whether no row of texts, or of two texts and a label, has these cells."""
-    lower = [cell.lower() for cell in cells]
-    names_a_label = len(cells) == 3 and lower[2] in NAMES[LABEL]
+    plain = [_plain(cell) for cell in cells]
+    numbered = plain[plain[:1] == [""] :] == [str(n) for n in range(len(plain) - (plain[:1] == [""]))]
+    if any(map(_NUMBER.fullmatch, plain)):
+        return numbered and len(plain) > 2 and bool(rows)
+    names_a_label = len(cells) == 3 and plain[2] in NAMES[LABEL] - YES_WORDS
     # `query` may be a text, `text_a` hardly.
-    is_a_name = (not cell.isalpha() and any(cell in names for names in NAMES.values()) for cell in lower)
-    return names_a_label or any(is_a_name) or ALSO_NAMES.issuperset(lower)
+    lower = [cell.lower() for cell in cells]
+    is_a_name = (
+        not cell.isalpha() and any(name in names for names in NAMES.values())
+        for cell, name in zip(lower, plain)
+    )
+    if names_a_label or any(is_a_name) or ALSO_NAMES.issuperset(plain) or {LEFT, RIGHT} <= set(places):
+        return True
+    if len(cells) > 3:
+        return bool(rows) and (
+            plain[0] == "" or _is_above(cells, columns_of(rows, len(cells)), range(len(cells)))
+        )
+    # The columns of texts say nothing: one of them may hold numbers but for its first row.
+    return len(cells) == 3 and len(rows) > 1 and _is_above(cells, columns_of(rows, 3), [2])
+
+
+def _is_above(cells: list[str], columns: list[list[str]], places: Sequence[int]) -> bool:
+    """Return whether one of ``places`` has a name above labels or numbers, and all cells are short."""
+    return all(len(cell) <= _SHORT for cell in cells) and any(
+        columns[n] and _is_label(columns[n]) and any(map(str.isalpha, cells[n])) and not _is_label([cells[n]])
+        for n in places
+    )
+
+
+def _is_label(column: Sequence[str]) -> bool:
+    """Return whether all cells of a column are numbers, or all are yes or no."""
+    return all(map(_NUMBER.fullmatch, column)) or all(
+        cell.casefold() in NO_WORDS or cell.casefold() in YES_WORDS for cell in column
+    )
+
+
+def _places(
+    where: str, cells: list[str], columns: Columns, needs_label: bool, rows: Sequence[list[Any]]
+) -> dict[str, int]:
+    """Return the places of the texts and the label, by what ``rows`` hold where no name tells."""
+    places = _known_places(where, cells, columns)
+    found = columns_of(rows, len(cells))
+    nested = [n for n in range(len(cells)) if any(isinstance(row[n], (list, dict, tuple)) for row in rows)]
+    free = [
+        n
+        for n, cell in enumerate(cells)
+        if found[n] and n not in places.values() and n not in nested and not _is_passed_over(cell)
+    ]
+    texts = [n for n in free if _is_text(found[n])]
+    lacking = [role for role in (LEFT, RIGHT) if role not in places]
+    if lacking and len(texts) == len(lacking) and not nested:
+        places.update(zip(lacking, texts))
+    if LABEL not in places:
+        kept = [n for n in free if n not in places.values() and _may_be_label(found[n])]
+        if len(kept) == 1:
+            places[LABEL] = kept[0]
+        elif len(kept) > 1 and needs_label:
+            raise _not_understood(where, cells, places, texts, kept, nested)
+    if not {LEFT, RIGHT} <= set(places):
+        raise _not_understood(where, cells, places, texts, [], nested)
+    return places
+
+
+def _not_understood(
+    where: str,
+    cells: list[str],
+    places: dict[str, int],
+    texts: list[int],
+    labels: list[int],
+    nested: list[int],
+) -> InputError:
+    """Return one error with everything that a header leaves open, and the command that names its columns."""
+    known = {role: cells[place] for role, place in places.items()}
+    open_texts, open_labels = ([cells[n] for n in each] for each in (texts, labels))
+    found = [
+        f"{name} is {known[role]}"
+        for role, name in zip(ROLES, ("the first text", "the second text", "the label"))
+        if role in known
+    ]
+    if len(open_labels) > 1:
+        found.append(f"{' and '.join(open_labels)} could be the label")
+    if not {LEFT, RIGHT} <= set(places):
+        found.append(f"the texts could be {', '.join(open_texts) or 'in none of its columns'}")
+    if nested:
+        found.append(f"{', '.join(cells[n] for n in nested)} hold lists or objects")
+    rest = iter(text for text in open_texts if text not in known.values())
+    flags = {FLAG_OF[role][2:]: known.get(role, "") or next(rest, "...") for role in (LEFT, RIGHT)}
+    flags["label"] = known.get(LABEL, "") or (open_labels or [""])[0]
+    return OpenError(
+        f"{where}: the header {', '.join(cells)} is not understood ({'; '.join(found)}); write text_a, "
+        "text_b, label, or name its columns",
+        flags,
+    )
+
+
+def _is_passed_over(name: str) -> bool:
+    plain = _plain(name)
+    return plain in PASSED_OVER or plain.startswith("unnamed:")
+
+
+def _is_text(column: Sequence[str]) -> bool:
+    """Return whether a column holds texts: neither numbers, dates nor a few short words over and over."""
+    if all(_NUMBER.fullmatch(cell) or _DATE.fullmatch(cell) for cell in column):
+        return False
+    return not _has_few_words(column)
+
+
+def _has_few_words(column: Sequence[str]) -> bool:
+    words = {cell.casefold() for cell in column}
+    if words <= NO_WORDS | YES_WORDS:
+        return True
+    return 3 * len(words) <= len(column) and len(words) <= MOST_WORDS and max(map(len, words)) <= LONGEST_WORD
+
+
+def _may_be_label(column: Sequence[str]) -> bool:
+    """Return whether a column is of a few words, or of numbers that do not count the rows."""
+    if not all(map(_NUMBER.fullmatch, column)):
+        return _has_few_words(column) and len(set(column)) > 1
+    is_whole = all("." not in cell for cell in column)
+    return set(column) <= {"0", "1"} or not is_whole or 2 * len(set(column)) <= len(column)
 
 
 ENCODING_HELP = (
-    "encoding of tables and JSON lines: utf-8 (a byte-order mark is accepted), gb18030, gbk or big5"
+    "encoding of tables and JSON lines: utf-8 (UTF-16 and GB18030 are found as well), gb18030, gbk or big5"
 )
 PAIR_HELP = "two texts whose prediction is printed, instead of --input_file and --output_file"
 BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count it and write it to a file"
@@ -169,121 +363,3 @@ class RowRules:
     def of(cls, config) -> "RowRules":
         """Return the rules that --encoding and --on_bad_row give."""
         return cls(config.encoding, config.on_bad_row == "skip")
-
-
-# Its line, and what stands there, or what is wrong with it, where, and how to fix it.
-CellsRecord = tuple[int, Union[list[str], InputError]]
-JsonRecord = tuple[int, Union[dict, InputError]]
-
-
-def tab_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
-    """Yield (line number, cells) of each line of a .tsv, split at tabs; an InputError where unreadable."""
-    for number, text in _numbered(_Lines(path, rules)):
-        yield number, text if isinstance(text, InputError) else text.split("\t")
-
-
-def json_records(path: Path, rules: RowRules) -> Iterator[JsonRecord]:
-    """Yield (line number, object) of each line of JSON lines; an InputError for an unreadable one."""
-    for number, text in _numbered(_Lines(path, rules)):
-        try:
-            yield number, text if isinstance(text, InputError) else _json_object(f"{path}:{number}", text)
-        except InputError as error:
-            yield number, error
-
-
-def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
-    """Yield (line number, cells) of each row of a .csv (RFC 4180); an InputError for an unreadable one.
-
-    A row has the number of the line that it begins in. Line ends in a cell become \\n. Raises InputError for
-    a quote without an end.
-    """
-    lines = _Lines(path, rules, keeps_cr=True, end="\n")
-    csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))
-    reader = csv.reader(lines, strict=True)
-    while True:
-        number = lines.number + 1
-        try:
-            yield number, next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield number, _bad_csv(f"{path}:{number}", str(error))
-        except InputError as error:
-            yield number, error
-
-
-class _Lines:
-    """An iterator over the lines of a file as text; after an InputError it continues with the next line."""
-
-    def __init__(self, path: Path, rules: RowRules, keeps_cr: bool = False, end: str = ""):
-        self.path, self.end, self.number = path, end, 0
-        self._rules = LineRules(encoding=rules.encoding, has_flag=True, keeps_cr=keeps_cr)
-        if rules.encoding != "utf-8":
-            with open(path, "rb") as content:
-                mark = content.read(3)
-            if mark == b"\xef\xbb\xbf":
-                raise InputError(
-                    f"{path} has the byte-order mark of UTF-8, not {rules.encoding}; leave --encoding out"
-                )
-        self._raw = read_lines(path)
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        raw = next(self._raw)
-        self.number += 1
-        where = f"{self.path}:{self.number}"
-        if len(raw) > LONGEST_LINE:
-            raise InputError(f"{where}: the line is above {LONGEST_LINE} bytes; cut it")
-        text = decoded(str(self.path), self.number, raw, self._rules)
-        if not text.strip() and not self.end:
-            raise blank_line(where)
-        return text + self.end
-
-
-def blank_line(where: str) -> InputError:
-    """Return the error about a line without a text."""
-    return InputError(f"{where}: the line is blank; remove it, so that rows and lines agree")
-
-
-def _numbered(lines: _Lines) -> Iterator[tuple[int, Union[str, InputError]]]:
-    while True:
-        text: Union[str, InputError]
-        try:
-            text = next(lines)
-        except StopIteration:
-            return
-        except InputError as error:
-            text = error
-        yield lines.number, text
-
-
-def _bad_csv(where: str, reason: str) -> InputError:
-    """Return what is wrong with a row of a .csv. Raises InputError when the row after it cannot be found."""
-    if "unexpected end of data" in reason or "field limit" in reason:
-        raise InputError(
-            f"{where}: a cell that begins with a quote in this row has no quote at its end; close it, and "
-            "double the quotes within"
-        )
-    if "new-line" in reason:
-        return InputError(f"{where}: CR outside of quotes; save the file with LF or CRLF line ends")
-    return InputError(
-        f"{where}: text behind the closing quote of a cell; double the quotes within a cell in quotes"
-    )
-
-
-def _json_object(where: str, text: str) -> dict:
-    is_first, is_array = where.endswith(":1"), text.lstrip().startswith("[")
-    array = f"{where}: an array instead of an object; write an object per line (jq -c '.[]' does)"
-    try:
-        found = parse_json(text)
-    except JsonError as error:
-        raise InputError(
-            array if is_first and is_array else f"{where}: {error}; write an object per line"
-        ) from None
-    if isinstance(found, dict):
-        return found
-    if isinstance(found, list) and is_first:
-        raise InputError(array)
-    raise InputError(f"{where}: {kind_of(found)} instead of an object; write {{...}} on each line")

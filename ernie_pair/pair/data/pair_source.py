@@ -8,26 +8,31 @@ that PaddleNLP has no builder for is a set of the Hugging Face Hub, whose rows c
 
 import hashlib
 import json
+import logging
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Deque, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Deque, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, OpenError, one_error
 from data_tools.text.text_files import decoded, read_lines
-from ernie_pair.models.labels import RANKING, Labels
+from ernie_pair.models.labels import MOST_WORDS, RANKING, UNLABELLED, Labels, label_map_of, parse_label_map
 from ernie_pair.pair.data.pair_file import (
+    WORDS,
     BadRow,
+    OpenedTable,
     Pair,
     Pairs,
     Reject,
     chunks_of,
+    error_of_file,
     good_rows,
+    open_table,
     pairs_of,
     query_in,
     read_file,
@@ -38,7 +43,7 @@ from ernie_pair.pair.data.pair_file import (
     shown,
     stamp_of,
 )
-from ernie_pair.pair.data.pair_records import Columns, RowRules, keys_of
+from ernie_pair.pair.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules, keys_of
 from ernie_pair.pair.data.rejected import Rejects
 from ernie_pair.pair.targets.metrics import groups_of, rows_without_positive
 
@@ -53,6 +58,8 @@ SPLITS = {
     "dev": ("dev", "validation", "dev_matched"),
     "test": ("test", "test_matched"),
 }
+
+logger = logging.getLogger(__name__)
 
 
 class SetFile(NamedTuple):
@@ -227,9 +234,18 @@ class PairSource:
         """
         if not self.is_file:
             return good_rows(self._rows_of_set(), self.rules.skips, self.name, reject)
+        path = Path(self.name)
+        refuse_missing(path)
+        found = rows_of(path, self.labels, self.columns, self.rules)
+        error_of = partial(error_of_file, path, self.labels, self.columns, self.rules)
+        return good_rows(found, self.rules.skips, self.name, reject, error_of)
+
+    def open(self) -> Optional[OpenedTable]:
+        """Return a file at its first row; None of a set. Raises InputError."""
+        if not self.is_file:
+            return None
         refuse_missing(Path(self.name))
-        found = rows_of(Path(self.name), self.labels, self.columns, self.rules)
-        return good_rows(found, self.rules.skips, self.name, reject)
+        return open_table(Path(self.name), self.columns, self.rules, self.labels is not None)
 
     def _set(self) -> Union[SetFile, list[dict]]:
         return open_set(self.flag, self.name, self.split)
@@ -267,6 +283,103 @@ class PairSource:
                 yield row_of(where, number, cells, self.labels)
             except InputError as error:
                 yield BadRow(number, error.message)
+
+
+def refuse_unread(sources: Sequence[Any]) -> None:
+    """Raise one InputError with everything that the first rows of files leave open; the first one trains.
+
+    Files may call their columns differently where their names tell the texts, and not otherwise.
+    """
+    layouts: list[tuple[PairSource, Optional[Layout]]] = []
+    errors: list[InputError] = []
+    for source in sources:
+        try:
+            table = source.open() if isinstance(source, PairSource) else None
+            layouts.append((source, table and table.layout))
+        except InputError as error:
+            errors.append(error)
+    for source, layout in layouts[1:]:
+        first = layouts[0][1]
+        if not (first and layout and first.names and layout.names) or first.is_known and layout.is_known:
+            continue
+        theirs, ours = (
+            {role: roles.get(role) for role in (LEFT, RIGHT)} for roles in (layout.roles, first.roles)
+        )
+        if theirs != ours:
+            other = layouts[0][0].name
+            errors.append(
+                OpenError(
+                    f"{source.name}:1: its columns {', '.join(layout.names)} are not those of {other}, "
+                    f"{', '.join(first.names)}; call them alike, and name the texts",
+                    {"text_a": first.roles[LEFT], "text_b": first.roles[RIGHT]},
+                )
+            )
+    if errors:
+        raise one_error(errors) if not _are_misnamed(sources) else _misnamed(errors)
+
+
+def _are_misnamed(sources: Sequence[Any]) -> bool:
+    """Return whether all files could be read without the flags that name their columns."""
+    files = [source for source in sources if isinstance(source, PairSource) and source.is_file]
+    if not any(any(source.columns.by_role.values()) for source in files):
+        return False
+    try:
+        refuse_unread([replace(source, columns=Columns()) for source in files])
+    except InputError:
+        return False
+    return True
+
+
+def _misnamed(errors: Sequence[InputError]) -> InputError:
+    return OpenError(
+        "; ".join(error.message for error in errors) + "; the files tell their columns without these flags",
+        {"text_a": "", "text_b": "", "label": ""},
+    )
+
+
+def read_all(sources: Sequence[Any]) -> list[Any]:
+    """Return the pairs of each source. Raises one InputError with what is wrong with any of them."""
+    found: list[Any] = []
+    errors = []
+    for source in sources:
+        try:
+            found.append(source.read())
+        except InputError as error:
+            errors.append(error)
+    if errors:
+        raise one_error(errors)
+    return found
+
+
+def label_map_in(source: Any, labels: Labels) -> str:
+    """Return the --label_map of the words that ``source`` has as labels, and log it.
+
+    '' where they are not words, where ``labels`` are no numbered classes or have them, and of a set.
+    """
+    is_numbered = labels.classes == Labels.numbered(len(labels.names)).classes
+    if not (labels.has_classes and is_numbered) or isinstance(source, PairSource) and not source.is_file:
+        return ""
+    counts: Counter = Counter()
+    rules = replace(source.rules, skips=True)
+    for row in replace(source, labels=WORDS, rules=rules).rows():
+        if row.label == UNLABELLED:
+            continue
+        if not counts and labels.class_of(row.label) is not None or len(counts) > MOST_WORDS:
+            return ""
+        counts[row.label] += 1
+    found = label_map_of(counts)
+    if found:
+        shown = ", ".join(
+            f"{word} = {number}" for number, _, word in (part.partition("=") for part in found.split(","))
+        )
+        logger.info("%s: its labels are words: %s, as with --label_map %s", source.name, shown, found)
+    return found
+
+
+def labels_for(source: Any, label_map: str, most: int = MOST_WORDS) -> Labels:
+    """Return the classes that ``label_map`` names, else the words of a file, up to ``most``, else 0 and 1."""
+    labels = parse_label_map(label_map or label_map_in(source, Labels.numbered(2)) or "0=0,1=1")
+    return labels if label_map or len(labels.names) <= most else Labels.numbered(2)
 
 
 class CheckedPairs:

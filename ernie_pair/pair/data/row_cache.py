@@ -20,13 +20,14 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_whole_number
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.tables import ending_of
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.in_memory_pairs import TokenizedPairs
-from ernie_pair.pair.data.pair_file import BadRow, Pairs, ending_of
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_file import BadRow, Pairs
+from ernie_pair.pair.data.pair_source import PairSource, read_all
 
-VERSION = 2  # raised when the same file would give other rows
+VERSION = 3  # raised when the same file would give other rows
 MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
 MOST_BAD = 20_000  # rows left out that the note of a cache names
 LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
@@ -54,7 +55,8 @@ def cached_rows(
         for source in sources
     ]
     encoded = [None if cache is None else cache.read() for cache in caches]
-    found = [source.read() if rows is None else rows for source, rows in zip(sources, encoded)]
+    read = iter(read_all([source for source, rows in zip(sources, encoded) if rows is None]))
+    found = [next(read) if rows is None else rows for rows in encoded]
     check(found)
     for each in found:
         if isinstance(each, Pairs) and len(each.bad) > MOST_BAD:

@@ -1,6 +1,7 @@
 """The training and evaluation data of a run: from files or sets to batches of ids."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -34,7 +35,7 @@ from ernie_pair.pair.data.in_memory_pairs import (
 )
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import ROLES, Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, label_map_in, refuse_unread
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.targets.metrics import class_weights_of, refuse_unmeasurable, training_groups
@@ -42,6 +43,8 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.baseline import measure_shared_characters
 
 logger = logging.getLogger(__name__)
+
+AnySource = Union[PairSource, GivenPairs, TokenizedPairs]
 
 
 class PairData(NamedTuple):
@@ -63,14 +66,27 @@ class PairData(NamedTuple):
 
 def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
     """Open the training and the dev file of ``config``; see ``open_pairs``."""
-    labels = source.spec.labels
+    return open_pairs(config, pair_sources(config, source.spec.labels), source, world)
+
+
+def pair_sources(config: TrainConfig, labels: Optional[Labels]) -> dict[str, PairSource]:
+    """Return the training and the dev file of ``config``."""
     columns = Columns(config.text_a, config.text_b, config.label, config.query)
     rules = RowRules.of(config)
-    sources = {
+    return {
         split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns, rules)
         for split in ("train", "dev")
     }
-    return open_pairs(config, sources, source, world)
+
+
+def words_of_pairs(sources: Mapping[str, AnySource], labels: Labels) -> str:
+    """Return the label map of the words that the training pairs have for numbered ``labels``, else ''.
+
+    Raises InputError with everything that the first rows of all files leave open.
+    """
+    labelled = [replace(source, labels=labels) for source in sources.values()]
+    refuse_unread(labelled)
+    return "" if isinstance(labelled[0], TokenizedPairs) else label_map_in(labelled[0], labels)
 
 
 def open_pairs(
@@ -86,6 +102,7 @@ def open_pairs(
     batches, None: they are padded to the longest row.
     Raises InputError when a row, a label or a flag cannot be used.
     """
+    refuse_unread([*sources.values()])
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
     opened = _open_stream if config.streaming else _open_in_memory
     data = opened(config, sources, tokenizer, source.spec.labels, world, collator)
@@ -248,8 +265,6 @@ def _shown(labels: Labels) -> list[str]:
 # A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
 # from a list, a generator or any other iterable; rows may be token ids, see `TokenizedPairs`.
 PairDataset = Union[str, Path, Iterable]
-
-AnySource = Union[PairSource, GivenPairs, TokenizedPairs]
 
 ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}
 

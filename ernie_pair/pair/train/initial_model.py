@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import paddle
 from paddle import nn
@@ -17,7 +17,7 @@ from data_tools.text.folder_tokenizer import (
     open_folder_tokenizer,
 )
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.models.labels import RANKING, Labels
+from ernie_pair.models.labels import RANKING, Labels, parse_label_map
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -46,24 +46,33 @@ from ernie_pair.train.recompute import num_frozen_layers
 class InitialModel(NamedTuple):
     """The model that a run begins with; ``beginning`` says in words what its weights are.
 
-    ``facts``: {what: value}, which the model card tells besides.
+    ``facts``: {what: value}, which the model card tells besides. ``label_map``: the classes that the words of
+    the training pairs are, '' where the flags or the model say.
     """
 
     model: Union[PairClassifier, PlainModel]
     source: ModelSource
     beginning: str
     facts: Mapping[str, str] = {}
+    label_map: str = ""
 
 
-def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
+def open_initial_model(
+    config: PairConfig, name_or_path: str, words: Callable[[Labels], str] = lambda labels: ""
+) -> InitialModel:
     """Open the model that ``name_or_path`` names, with its initial weights.
 
+    ``words`` is asked, unless --label_map says it, for the label map of the words of the training pairs.
     Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
     """
     source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
     refuse_no_family(source, NAME_FAMILY)
     labels, before = chosen_labels(config, source.spec), source.spec
-    refuse_unfit_flags(config, labels)
+    refuse_unfit_flags(config, labels)  # before any data are read
+    label_map = words(labels) if labels.has_classes and not config.label_map else ""
+    if label_map:
+        labels = parse_label_map(label_map)
+        refuse_unfit_flags(config, labels)
     if config.label_map or labels != before.labels:
         source = replace(source, spec=before.with_labels(labels))
     own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)
@@ -74,14 +83,15 @@ def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
     is_other_task = labels.target != before.target and not (
         labels.target == RANKING and before.labels.activation
     )
-    return InitialModel(model, source, load_initial_weights(model, source, is_other_task))
+    beginning = load_initial_weights(model, source, is_other_task)
+    return InitialModel(model, source, beginning, label_map=label_map)
 
 
 Config = TypeVar("Config", bound=PairConfig)
 
 
 def with_best_metric(config: Config, start: InitialModel, has_own: bool = False) -> Config:
-    """Return ``config`` with the metric that chooses the best model, of which auto is that of the target.
+    """Return ``config`` with the classes and the metric of a run, of which auto is that of the target.
 
     Raises InputError for a metric that models of this target do not have, unless a function of the user's
     own, ``has_own``, may return it.
@@ -90,7 +100,7 @@ def with_best_metric(config: Config, start: InitialModel, has_own: bool = False)
     metric = chosen_metric(config.best_metric, target)
     if not has_own:
         refuse_other_metric(metric, target)
-    return replace(config, best_metric=metric)
+    return replace(config, best_metric=metric, label_map=config.label_map or start.label_map)
 
 
 def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> InitialModel:
@@ -131,8 +141,11 @@ def open_given_model(
     config: PairConfig,
     vocab_file: Union[str, Path, None],
     weights: Union[str, Path, None] = None,
+    words: Callable[[Labels], str] = lambda labels: "",
 ) -> InitialModel:
     """Open what PairTrainer is given as a model; ``weights``: the folder of an earlier `PlainModel`.
+
+    ``words``: see `open_initial_model`.
 
     Raises InputError when the flags and the model do not fit, or a layer comes without its vocabulary.
     """
@@ -140,7 +153,7 @@ def open_given_model(
     if weights is not None and not is_own:
         raise InputError("weights is for a layer of your own; give the folder as the model")
     if not isinstance(model, nn.Layer):
-        return open_initial_model(config, str(model))
+        return open_initial_model(config, str(model), words)
     if vocab_file is None and weights is None:
         raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
     if isinstance(model, PairClassifier):

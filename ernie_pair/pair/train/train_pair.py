@@ -4,6 +4,7 @@ The job is what a step and an evaluation of the model are, and what a step costs
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Union
 
@@ -42,7 +43,7 @@ from ernie_pair.pair.targets.metrics import (
     measure_of,
     refuse_unknown,
 )
-from ernie_pair.pair.train.datasets import PairData, open_pair_data
+from ernie_pair.pair.train.datasets import PairData, open_pair_data, pair_sources, words_of_pairs
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
 from ernie_pair.pair.train.loss import Fgm, PairLoss, SuppliedLoss, loss_of
 from ernie_pair.pair.train.own_parts import OwnParts
@@ -337,7 +338,8 @@ class PairTask(Task):
 
     def open_model(self) -> None:
         """Open the model that the flags name."""
-        start = open_initial_model(self.config, self.config.model_name_or_path)
+        words = partial(words_of_pairs, pair_sources(self.config, None))
+        start = open_initial_model(self.config, self.config.model_name_or_path, words)
         self.config = with_best_metric(self.config, start)
         self.take(start)
 

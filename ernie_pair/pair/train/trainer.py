@@ -20,7 +20,7 @@ from data_tools.files.errors import InputError
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
 from ernie_pair.inference.scores import decide, refuse_threshold, refuse_threshold_out_of_range, scores_of
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
-from ernie_pair.models.labels import RANKING
+from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.kernel_path import choose_path, logits_of
 from ernie_pair.models.networks.plain_model import PlainModel, save_classifier
@@ -28,7 +28,7 @@ from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import DataCollator, UserCollator, encode_pairs, encode_texts
-from ernie_pair.pair.data.in_memory_pairs import TokenForm, TokenizedPairs, held
+from ernie_pair.pair.data.in_memory_pairs import TokenForm, TokenizedPairs, held, is_one_shot
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.targets.metrics import (
@@ -47,6 +47,7 @@ from ernie_pair.pair.train.datasets import (
     open_source,
     rows_of_source,
     split_first,
+    words_of_pairs,
 )
 from ernie_pair.pair.train.initial_model import (
     GivenModel,
@@ -186,7 +187,8 @@ class PairTrainer:
         self.world = launched_world()
         start_missing_console(self.world)
         self._device = start_training_device(config, self.world)
-        self._open = partial(open_given_model, model, config, vocab_file, weights)
+        words = partial(self._words, config)
+        self._open = partial(open_given_model, model, config, vocab_file, weights, words)
         self._start = self._open()
         is_folder = isinstance(model, (str, Path)) and Path(model).is_dir()
         if isinstance(self.model, PairClassifier) and not isinstance(model, (str, Path)):
@@ -500,6 +502,19 @@ class PairTrainer:
             dev = self._pairs_of("dev", self.eval_dataset)
             metrics = metrics or self._metrics_of(self._ask(dev, self.config.scored_as))
         return run.result(state, metrics)
+
+    def _words(self, config: PairConfig, labels: Labels) -> str:
+        """Return the label map of the words that the training pairs have as labels, '' without words."""
+        given = {"train": self.train_dataset, "dev": self.eval_dataset}
+        known = {split: each for split, each in given.items() if each is not None and not is_one_shot(each)}
+
+        def form() -> TokenForm:  # of rows of ids, which have no words
+            raise InputError("token ids")
+
+        with contextlib.suppress(InputError):  # what is wrong is raised where the pairs are read
+            sources = {split: open_source(split, each, config, None, form) for split, each in known.items()}
+            return words_of_pairs(sources, labels) if "train" in sources else ""
+        return ""
 
     def _pairs_of(self, split: str, dataset: Optional[PairDataset], labelled: bool = True):
         source = self._start.source

@@ -351,7 +351,7 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[t
         path = Path(config.input_file)
         if not path.exists() or path.is_dir():
             raise InputError(f"{path}: no such file; fix --input_file")
-        name, lines = config.input_file, read_lines(path, advance)
+        name, lines = config.input_file, read_lines(path, advance, encoding=config.encoding)
     for number, line in enumerate(lines, start=1):
         text = decoded(name, number, line, rules)
         text = text.removeprefix("\ufeff") if number == 1 else text  # as read_lines does with a file's

@@ -18,11 +18,10 @@ from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, labels_for
 from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -114,9 +113,8 @@ def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet, role: str) -> np.nd
 
 
 def _read(config: EvaluateEmbeddingConfig) -> Pairs:
-    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     columns = Columns(config.text_a, config.text_b, config.label)
-    source = PairSource("input_file", config.input_file, "dev", labels, columns, RowRules.of(config))
-    pairs = source.read()
+    source = PairSource("input_file", config.input_file, "dev", None, columns, RowRules.of(config))
+    pairs = replace(source, labels=labels_for(source, config.label_map, 2)).read()
     tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
     return pairs

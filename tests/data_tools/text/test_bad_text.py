@@ -30,6 +30,7 @@ from data_tools.text import text_files
 from data_tools.text.text_files import (
     LineRules,
     decoded,
+    encoding_of,
     json_text,
     list_inputs,
     num_invalid_bytes,
@@ -198,10 +199,28 @@ def test_build_vocab_replaces_bad_bytes_on_demand(tmp_path):
     assert "我" in (tmp_path / "v.txt").read_text("utf-8").split("\n")
 
 
-@pytest.mark.parametrize("encoding_errors", ["strict", "replace"])
-def test_utf_16_is_not_taken_for_text_with_bad_bytes(tmp_path, encoding_errors):
-    for message in both(tmp_path, "你好\n".encode("utf-16"), encoding_errors=encoding_errors):
-        assert ":1: not UTF-8" in message and "it looks like UTF-16: convert the file with iconv" in message
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "gb18030", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_encoding_of_a_text_is_found(tmp_path, encoding, end, capfd):
+    lines, path = ["今天下雨，怎么开户", "", "ab 1", "明天会下雨吗"], tmp_path / "in.txt"
+    path.write_bytes(end.join([*lines, "\x1a"]).encode(encoding))
+    assert [line.decode() for line in read_lines(path)] == lines
+    build_vocab(VocabConfig(input_path=str(path), output_file=str(tmp_path / "v.txt"), min_count=1))
+    assert {"今", "雨"} <= set((tmp_path / "v.txt").read_text("utf-8").split("\n"))
+    assert ("read as" in capfd.readouterr().err) == (encoding != "utf-8-sig")
+    documents = list(map(json.loads, convert(tmp_path, path.read_bytes(), min_doc_length=0).splitlines()))
+    assert "今天下雨" in documents[0]["text"] or "今天下雨" in documents[1]["text"]
+
+
+def test_what_is_no_text_of_a_known_encoding_is_told(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_bytes("今天".encode("utf-16") + b"\x00")
+    with pytest.raises(InputError, match=r"in\.txt: its last character is cut short"):
+        list(read_lines(path))
+    path.write_bytes("臺灣的天氣如何，怎麼開戶？請問銀行卡怎樣辦理".encode("big5"))  # GB18030 decodes it
+    assert encoding_of(path) == "utf-8"
+    with pytest.raises(InputError, match="not UTF-8"):
+        decoded(str(path), 1, next(read_lines(path)))
 
 
 def test_one_damaged_byte_is_not_taken_for_another_encoding():

@@ -14,9 +14,10 @@ from tiny_ship import ship, write_trained
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
+from data_tools.text import tables
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.data import pair_records, row_cache
+from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.train.train_pair import train_pair
@@ -150,7 +151,7 @@ def test_a_wrong_encoding_error_names_the_line_and_the_flag(tmp_path):
     path.write_bytes("左\t右\t1\n".encode("gb18030") + b"\xff\xff\t\xff\t1\n")
     with pytest.raises(InputError, match=r"a\.tsv:2: not gb18030 \(byte 1 .* 0xff\); give the encoding"):
         rows_in(path, encoding="gb18030")
-    with pytest.raises(InputError, match=r"a\.tsv:1: not UTF-8 .* looks like GB18030: pass encoding gb18030"):
+    with pytest.raises(InputError, match=r"a\.tsv:1: not UTF-8 .* looks like GB18030, and lines before it"):
         rows_in(path)
     path.write_bytes("怎么开户\t如何开户\t1\n".encode())
     with pytest.raises(InputError, match=r"not gb18030 .*; it is UTF-8, .* by iconv -f gb18030 -t UTF-8"):
@@ -161,7 +162,7 @@ def test_a_wrong_encoding_error_names_the_line_and_the_flag(tmp_path):
 
 
 def test_an_overlong_line_is_a_bad_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(pair_records, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(tables, "LONGEST_LINE", 1 << 20)
     path = tmp_path / "a.tsv"
     with open(path, "wb") as file:
         file.write("左\t右\t1\n".encode())

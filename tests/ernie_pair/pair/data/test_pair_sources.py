@@ -104,19 +104,8 @@ def test_an_absent_label_column_is_fine_if_labels_are_not_read(tmp_path, header)
         ),
         ("a.tsv", "x\tx\ty\n左\t右\t1\n", {"text_a": "x"}, "both columns x, x may be sentence1"),
         ("a.json", '{"query": "左", "s1": "右"}\n', {}, r":1: both columns query, s1 may be sentence1"),
-        (
-            "a.tsv",
-            "text_a\tother\tlabel\n左\t右\t1\n",
-            {},
-            ":1: the header text_a, other, label is not under",
-        ),
-        ("a.tsv", "#1 String\tx\n左\t右\n", {}, ":1: the header #1 String, x is not understood"),
-        (
-            "a.tsv",
-            "text_a\ttext_b\tscore\n左\t右\t1\n",
-            {},
-            "not understood; write text_a, text_b, label, or name",
-        ),
+        ("a.tsv", "#1 String\tx\n左\t8\n", {}, ":1: the header #1 String, x is not understood"),
+        ("a.csv", "text_a,x,y\n左,右,上\n", {}, ":1: the header text_a, x, y is not understood"),
         ("a.tsv", "text_a\ttext_b\n左\t右\n", {}, r":2: no label; .* \(name its column with label\)"),
         (
             "a.jsonl",
@@ -124,24 +113,9 @@ def test_an_absent_label_column_is_fine_if_labels_are_not_read(tmp_path, header)
             {"text_a": "a", "text_b": "b"},
             ":1: b is missing .found: a.; .* text_b",
         ),
-        ("a.tsv", "question\tanswer\n左\t右\n", {}, "name its columns: text_a question text_b answer$"),
-        ("a.csv", "问题,答案\n左,右\n", {}, "the header 问题, 答案 is not understood"),
-        ("a.tsv", "甲\t乙\tlabel\n左\t右\t1\n", {}, "text_a 甲 text_b 乙 label label$"),
+        ("a.tsv", "甲\t乙\t丙\tlabel\n左\t右\t上\t1\n", {}, "text_a '甲' text_b '乙' label label$"),
         ("a.csv", "左, 上,右,1\n", {}, r":1: 4 columns instead of 3"),
-        (
-            "a.csv",
-            "编号,用户问题,标准问题,是否匹配\n1,左,右,1\n",
-            {},
-            r":1: 4 columns .* header, name its columns with text_a, text_b and label: "
-            '"编号, 用户问题, 标准问题, 是否匹配"',
-        ),
         ("a.csv", "左\n", {}, r":1: 1 column instead of 3 .*; separate them by tabs"),
-        (
-            "a.csv",
-            "用户问题,标准问题,是否匹配\n左,右,1\n",
-            {},
-            ":1: label '是否匹配' .* header, name its columns",
-        ),
         ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 columns .* one comma .* with commas in quotes"),
         ("a.tsv", '左\t右\t1\n"左\t上"\t右\t1\n', {}, r":2: 4 columns .* one tab .*quotes are plain text"),
         (

@@ -298,7 +298,7 @@ BAD_TRAINING = [
 def bad_files(tmp_path, monkeypatch):
     """Files with errors, and the folder of a model without weights, in the working folder."""
     (tmp_path / "empty.tsv").write_text("")
-    (tmp_path / "gbk.tsv").write_bytes("啊\t波\t1\n".encode("gb18030"))
+    (tmp_path / "gbk.tsv").write_bytes("今\t天\t1\n".encode() + "啊\t波\t1\n".encode("gb18030"))
     (write_model(tmp_path / "broken") / "model_state.pdparams").write_bytes(b"\x80\x04nonsense")
     write_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
@@ -322,7 +322,7 @@ def test_bad_input_gives_a_one_line_error_and_no_output(
         ({"model_path": "model"}, "holds no weights"),
         ({"model_path": "broken"}, "neither model_type nor architectures"),
         ({"input_file": "absent.tsv"}, "absent.tsv: no such file"),
-        ({"input_file": "gbk.tsv"}, "gbk.tsv:1: not UTF-8 (byte 1"),
+        ({"input_file": "gbk.tsv"}, "gbk.tsv:2: not UTF-8 (byte 1"),
         ({"input_file": "empty.tsv"}, "it holds no pairs"),
         ({"output_file": "no/such/folder.json"}, "does not exist; make it first"),
         ({"output_file": "model"}, "is a folder; give the name of a file"),
