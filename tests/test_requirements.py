@@ -178,7 +178,15 @@ def test_where_no_extra_installs_paddlenlp_a_step_does():
 
 
 # What libraries import where they find it.
-IF_PRESENT = ("backports-tarfile", "outcome", "platformdirs", "pysocks", "sniffio", "sortedcontainers", "trio")
+IF_PRESENT = (
+    "backports-tarfile",
+    "outcome",
+    "platformdirs",
+    "pysocks",
+    "sniffio",
+    "sortedcontainers",
+    "trio",
+)
 IMPORTED = """
 import json, sys
 from importlib.metadata import packages_distributions

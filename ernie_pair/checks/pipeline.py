@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Literal, Mapping, NamedTuple, Optional, Tuple, Union
@@ -41,12 +41,13 @@ from data_tools.text.text_files import (
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checkpoint.run_folder import best_of
 from ernie_pair.checks.line import Line, Step, run_step
-from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.models.source import kind_of_folder, open_model
 from ernie_pair.models.spec import ModelSpec
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pretrain.config.pretrain_config import PRETRAINED, refuse_other_family
 from ernie_pair.report.page import Made, Table
 from ernie_pair.report.plot_runs import open_runs, page_of
@@ -171,7 +172,7 @@ SIZES = (
     Size(60_000_000, 384, 6, 6, 4e-4, 1e-4),
     Size(600_000_000, 768, 12, 12, 1e-4, 5e-5),
 )
-EFFICIENCY = 0.35  # of the products alone that a step of training reaches
+EFFICIENCY = 0.7  # of the rate of products alone that a step of training reaches
 MASKED = 0.15
 BATCH = 32
 PASSES, FEWEST_STEPS = 20, 200  # the most over the text, and the fewest in all
@@ -250,39 +251,36 @@ def look(config: PipelineConfig) -> Facts:
             raise InputError(
                 f"{folder / REPORT} exists and is not of a pipeline; choose another --output_dir"
             )
-    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
-    labels = Labels.scores() if config.are_scores else labels
-    columns = Columns(config.text_a, config.text_b, config.label)
-    rows, lengths, balance, example = {}, np.zeros(1), "", ("", "")
-    for split in ("train", "dev", "test"):
-        name = getattr(config, f"{split}_file")
-        with problems.collected():
-            if not name:
-                continue
-            pairs = PairSource(f"{split}_file", name, split, labels, columns, RowRules.of(config)).read()
-            rows[split] = len(pairs)
-            if split == "train":
-                lengths = np.array([len(a) + len(b) + 3 for a, b in zip(pairs.left, pairs.right)])
-                example = (pairs.left[0], pairs.right[0])
-                balance = _balance_of(pairs.known_labels, labels, pairs.path)
-                if len(pairs) < FEWEST_ROWS:
-                    raise InputError(
-                        f"{pairs.path}: {counted(len(pairs), 'pair')} are too few to learn from; give at "
-                        f"least {FEWEST_ROWS}"
-                    )
+    columns, rules, labels = Columns(config.text_a, config.text_b, config.label), RowRules.of(config), None
+    read: Dict[str, Pairs] = {}
+    with problems.collected():
+        named = {split: getattr(config, f"{split}_file") for split in ("train", "dev", "test")}
+        sources = {
+            split: PairSource(f"{split}_file", name, split, Labels.numbered(2), columns, rules)
+            for split, name in named.items()
+            if name
+        }
+        refuse_unread([*sources.values()])
+        labels = Labels.scores() if config.are_scores else labels_for(sources["train"], config.label_map)
+        pairs = read_all([replace(source, labels=labels) for source in sources.values()])
+        read = dict(zip(sources, pairs))
+        balance = _balance_of(read["train"], labels)
     text, spec = None, None
     with problems.collected():
         text = measure_text(config.input_path, config.json_key) if config.input_path else None
     with problems.collected():
         spec = _spec_of_start(config)
     problems.raise_all()
+    assert labels is not None  # or it has been raised why
+    train = read["train"]
+    lengths = np.array([len(a) + len(b) + 3 for a, b in zip(train.left, train.right)])
     known = read_json_object(folder / RECORD, "remove it") if (folder / RECORD).is_file() else {}
     flops = known.get("flops") or measure_flops()  # the size and the steps of a run that is begun stay
     multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
     return Facts(
-        rows,
+        {split: len(pairs) for split, pairs in read.items()},
         labels,
-        example,
+        (train.left[0], train.right[0]),
         balance,
         min(max(multiple_of_16, 32), 256, spec.max_positions if spec else POSITIONS),
         float(lengths.mean()),
@@ -295,13 +293,22 @@ def look(config: PipelineConfig) -> Facts:
     )
 
 
-def _balance_of(values: np.ndarray, labels: Labels, path: str) -> str:
+def _balance_of(pairs: Pairs, labels: Labels) -> str:
+    """Return the shares of the classes in words. Raises InputError where there is nothing to learn."""
+    if len(pairs) < FEWEST_ROWS:
+        raise InputError(
+            f"{pairs.path}: {counted(len(pairs), 'pair')} are too few to learn from; give at least "
+            f"{FEWEST_ROWS}"
+        )
+    values = pairs.known_labels
     if not labels.has_classes:
         return f"scores from {values.min():g} to {values.max():g}"
     counts = np.bincount(values, minlength=len(labels.names))
     if (counts > 0).sum() < 2:
         only = labels.names[int(counts.argmax())]
-        raise InputError(f"{path}: all pairs have the label {only}; a classifier needs pairs of each class")
+        raise InputError(
+            f"{pairs.path}: all pairs have the label {only}; a classifier needs pairs of each class"
+        )
     return ", ".join(f"{share:.0%} {name}" for share, name in zip(counts / counts.sum(), labels.names))
 
 
@@ -377,6 +384,10 @@ class Work:
         text = facts.text.characters if facts.text else 0
         self.characters = facts.characters_of_pairs + text
         self.size = self._choose_size()
+        names = facts.labels.names
+        mapped = ",".join(f"{number}={name}" for number, name in enumerate(names))
+        has_words = facts.labels.has_classes and names != Labels.numbered(len(names)).names
+        self.label_map: Dict[str, object] = {"label_map": config.label_map or mapped} if has_words else {}
         self.json_key = {"json_key": config.json_key} if config.json_key != "text" else {}
 
     def _choose_size(self) -> Size:
@@ -410,23 +421,18 @@ class Work:
 
     def count_steps(self, tokens: int) -> int:
         """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
-        step = BATCH * self._mean_length
+        step = BATCH * self.length  # batches are padded to their longest sample
         within = 60 * self.config.minutes / (step * self._seconds_of_model())
         steps = max(FEWEST_STEPS, min(within, PASSES * tokens / step))
         return int(float(f"{steps:.2g}"))
-
-    @property
-    def _mean_length(self) -> float:
-        """Return about how many tokens a sample of pretraining has; with text, half of them are pairs."""
-        mean = self.facts.mean_length
-        return (self.length + mean) / 2 if self.facts.text else mean
 
     def plan(self) -> List[str]:
         """Return lines on what is to be done, and about how long and how much memory it takes."""
         config, facts, spec, text = self.config, self.facts, self.facts.spec, self.facts.text
         pairs = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items()) + f" ({facts.balance})"
         if self.parts:
-            pairs += f"; {config.dev_share:.0%} each for {' and '.join(self.parts)}, split off by query"
+            parts = " and ".join(f"{config.dev_share:.0%} for {part}" for part in self.parts)
+            pairs += f"; {parts}, split off by query"
         read = "the texts of the training pairs"
         if text is not None:
             about = "" if text.is_whole else "about "
@@ -440,7 +446,7 @@ class Work:
             width, layers, vocabulary = spec.hidden_size, spec.num_layers, spec.vocab_size
             name = config.model_name_or_path
         steps, second = self.count_steps(self.characters), self._seconds_of_model()
-        of_pretraining = steps * BATCH * self._mean_length * second / 60
+        of_pretraining = steps * BATCH * self.length * second / 60
         of_training = facts.rows["train"] * config.epochs * facts.mean_length * second / 60
         parameters = 12 * layers * width**2 + vocabulary * width
         memory = 0.8 + (16 * parameters + 160 * BATCH * self.length * width * layers) / 1e9
@@ -472,18 +478,16 @@ class Work:
 
     def file(self, split: str) -> Tuple[str, Dict[str, object]]:
         """Return the file of train, dev or test, and the flags with which its rows are read."""
-        labels: Dict[str, object] = {"label_map": self.config.label_map} if self.config.label_map else {}
         if self.parts and split in ("train", *self.parts):
-            return str(self.folder / "pairs" / f"{split}.jsonl"), labels
-        given = getattr(self.config, f"{split}_file") or self.config.dev_file
-        return given, {**self.config.row_flags, **labels}
+            return str(self.folder / "pairs" / f"{split}.jsonl"), {}
+        return getattr(self.config, f"{split}_file") or self.config.dev_file, self.config.row_flags
 
     def _audit(self) -> Step:
         config, commands = self.config, []
         given = {f"{split}_file": getattr(config, f"{split}_file") for split in self.facts.rows}
-        labels = {"label_map": config.label_map} if config.label_map else {}
         if not config.are_scores:
-            flags = {**given, **config.row_flags, **labels, "output_dir": self.folder / "audit" / "pairs"}
+            flags = {**given, **config.row_flags, **self.label_map}
+            flags["output_dir"] = self.folder / "audit" / "pairs"
             commands.append(words_of("audit", "pairs", **flags))
         text = self.facts.text
         is_audited = text is not None and text.size <= MOST_AUDITED
@@ -499,7 +503,7 @@ class Work:
         config = self.config
         shares = {f"{part}_share": config.dev_share if part in self.parts else 0 for part in ("dev", "test")}
         flags = {**config.row_flags, **shares, "seed": config.seed}
-        flags.update({"label_map": config.label_map} if config.label_map else {})
+        flags.update(self.label_map)
         flags.update({"are_scores": "true"} if config.are_scores else {})
         folder = self.folder / "pairs"
         words = words_of("prepare", "pairs", train_file=config.train_file, output_dir=folder, **flags)
@@ -597,6 +601,7 @@ class Work:
             "train_file": train,
             "dev_file": dev,
             **flags,
+            **self.label_map,
             **({"from_scratch": "true"} if self.is_new and not self.pretrains else {}),
             **({"target": "regression"} if config.are_scores else {}),
             **({"symmetric": "average"} if config.symmetric == "average" else {}),
@@ -613,7 +618,6 @@ class Work:
 
     def _evaluate(self) -> Step:
         (file, flags), folder = self.file("test"), self.folder
-        flags.pop("label_map", None)
         words = words_of(
             "evaluate",
             model_path=folder / "pair",

@@ -7,7 +7,7 @@ and measured on. Where chains of shared texts join most rows, rows of one first 
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict
 
@@ -16,12 +16,12 @@ import numpy as np
 from data_tools.files.errors import InputError, counted
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import data_option, evaluation_option, overwrite_option, refuse_empty
-from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.pair_source import PairSource, labels_for, refuse_unread
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -74,10 +74,12 @@ def split_pairs(config: SplitPairsConfig) -> None:
     )
     if results.are_done():
         return
-    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
-    labels = Labels.scores() if config.are_scores else labels
     columns = Columns(config.text_a, config.text_b, config.label)
-    pairs = PairSource("train_file", config.train_file, "train", labels, columns, RowRules.of(config)).read()
+    numbered, rules = Labels.numbered(2), RowRules.of(config)
+    source = PairSource("train_file", config.train_file, "train", numbered, columns, rules)
+    refuse_unread([source])
+    labels = Labels.scores() if config.are_scores else labels_for(source, config.label_map)
+    pairs = replace(source, labels=labels).read()
     tell_rejected(pairs.path, pairs.bad, len(pairs), folder / "train.rejected.jsonl")
     part_of = divide(pairs, {name: shares[name] for name in names[1:]}, config.seed)
     with results.published() as drafts:

@@ -121,7 +121,7 @@ def test_all_that_is_wrong_is_said_before_anything_is_written(asked, config, tmp
     with pytest.raises(InputError) as error:
         pipeline(replace(config, **paths, dev_file=str(tmp_path / "no.tsv")))
     said = error.value.message
-    assert said.startswith("4 things to fix, nothing was written: (1) ") and "\n" not in said
+    assert said.startswith("3 things to fix, nothing was written: (1) ") and "\n" not in said
     assert all(part in said for part in ("bad.tsv:1", "no.tsv", "absent", "is an embedding model"))
     assert not (tmp_path / "a model").exists() and not (tmp_path / "asked").exists()
 
