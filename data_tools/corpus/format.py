@@ -35,7 +35,7 @@ import numpy as np
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.arrays import HEADER_BYTES, chunks, sha256_of_file
 from data_tools.files.atomic_files import keeps, published
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import is_number, is_whole_number, read_json_object, read_note
 from data_tools.files.keyed_cache import build_once
 
@@ -299,8 +299,9 @@ NAMES = ("train", "valid", "test")
 def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
     """Cut ``num_documents`` documents in the order of the corpus by the three weights of ``split``.
 
-    Returns {name of NAMES: its documents}. Raises InputError when ``split`` is not three weights, or when a
-    part with a weight above zero gets no document; a weight of 0 gives an empty range.
+    Returns {name of NAMES: its documents}. A weight of 0 gives an empty range; any other one at least one
+    document, from the largest part. Raises InputError when ``split`` is not three weights, or when there are
+    fewer documents than parts.
     """
     try:
         weights = [float(part) for part in split.split(",")]
@@ -310,18 +311,19 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
         raise InputError(
             f"--split {split} is not three weights for train,valid,test; write for example 949,50,1"
         )
+    asked = [weight > 0 for weight in weights]
+    if num_documents < sum(asked):
+        raise InputError(
+            f"--split {split} asks for {sum(asked)} parts of {counted(num_documents, 'document')}; give more "
+            "documents, or --split 1,0,0"
+        )
     ends = np.rint(np.cumsum(weights) / sum(weights) * num_documents).astype(int)
-    starts = np.concatenate([[0], ends[:-1]])
-    ranges = {name: range(start, end) for name, start, end in zip(NAMES, starts.tolist(), ends.tolist())}
-    for name, weight in zip(NAMES, weights):
-        if weight > 0 and not ranges[name]:
-            share = -(-num_documents // 20)
-            example = f"{num_documents - 2 * share},{share},{share}" if num_documents > 2 else "1,0,0"
-            raise InputError(
-                f"--split {split} leaves no document for {name} out of {num_documents}; give it more, "
-                f"for example --split {example}"
-            )
-    return ranges
+    sizes = np.diff(ends, prepend=0)
+    for place in np.flatnonzero(asked & (sizes == 0)):
+        sizes[place] += 1
+        sizes[sizes.argmax()] -= 1
+    ends = np.cumsum(sizes)
+    return {name: range(end - size, end) for name, size, end in zip(NAMES, sizes.tolist(), ends.tolist())}
 
 
 # Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.

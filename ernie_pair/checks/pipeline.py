@@ -174,7 +174,7 @@ SIZES = (
 )
 EFFICIENCY = 0.7  # of the rate of products alone that a step of training reaches
 MASKED = 0.15
-BATCH = 32
+BATCH, SAMPLES = 32, 64  # pairs of a step of training, samples of one of pretraining
 PASSES, FEWEST_STEPS = 20, 200  # the most over the text, and the fewest in all
 POSITIONS = 513
 
@@ -417,11 +417,11 @@ class Work:
     @property
     def length(self) -> int:
         """Return the tokens of a sample of pretraining."""
-        return max(self.facts.length, 128) if self.facts.text else self.facts.length
+        return max(self.facts.length, 64) if self.facts.text else self.facts.length
 
     def count_steps(self, tokens: int) -> int:
         """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
-        step = BATCH * self.length  # batches are padded to their longest sample
+        step = SAMPLES * self.length  # batches are padded to their longest sample
         within = 60 * self.config.minutes / (step * self._seconds_of_model())
         steps = max(FEWEST_STEPS, min(within, PASSES * tokens / step))
         return int(float(f"{steps:.2g}"))
@@ -446,10 +446,10 @@ class Work:
             width, layers, vocabulary = spec.hidden_size, spec.num_layers, spec.vocab_size
             name = config.model_name_or_path
         steps, second = self.count_steps(self.characters), self._seconds_of_model()
-        of_pretraining = steps * BATCH * self.length * second / 60
+        of_pretraining = steps * SAMPLES * self.length * second / 60
         of_training = facts.rows["train"] * config.epochs * facts.mean_length * second / 60
         parameters = 12 * layers * width**2 + vocabulary * width
-        memory = 0.8 + (16 * parameters + 160 * BATCH * self.length * width * layers) / 1e9
+        memory = 0.8 + (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
         lines = {
             "pairs": pairs,
             **({"text": read} if self.pretrains or spec is None else {}),
@@ -462,7 +462,7 @@ class Work:
         }
         if self.pretrains:
             lines["pretraining"] = (
-                f"about {steps:,} steps of {BATCH} samples of {self.length} tokens: about "
+                f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens: about "
                 f"{max(1, round(of_pretraining))} min"
             )
         return [f"{name:<13}{told}" for name, told in lines.items()]
@@ -568,8 +568,9 @@ class Work:
             **({"from_scratch": "true"} if spec is None else {}),
             "split": split,
             "max_seq_len": self.length,
-            "micro_batch_size": BATCH,
-            **({} if config.device == "gpu" else {"global_batch_size": BATCH}),
+            "micro_batch_size": SAMPLES,
+            **({} if config.device == "gpu" else {"global_batch_size": SAMPLES}),
+            **({"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0} if spec is None else {}),
             "max_steps": steps,
             "warmup_rate": 0.1,
             "max_lr": rate,
@@ -584,7 +585,7 @@ class Work:
         start = self.folder / "small" if spec is None else config.model_name_or_path
         words = self.line.pretrain(start, weighted if len(corpora) > 1 else blend, **flags)
         halves = ", half of the samples from the pairs" if len(corpora) > 1 else ""
-        told = f"{steps:,} steps of {BATCH} samples of {self.length} tokens, rate {rate:g}{halves}"
+        told = f"{steps:,} steps of {SAMPLES} samples of {self.length} tokens, rate {rate:g}{halves}"
         return Step("pretrain in static graph", [words], decided=lambda: told)
 
     def _convert(self) -> Step:

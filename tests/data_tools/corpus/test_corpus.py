@@ -454,13 +454,17 @@ def test_an_invalid_split_is_refused(split):
         document_ranges(split, 100)
 
 
-@pytest.mark.parametrize("num_documents", [*range(1, 50), 999, 1000])
-def test_the_split_suggested_for_few_documents_works(num_documents):
-    with pytest.raises(InputError, match="leaves no document for") as caught:
-        document_ranges("1000000,1,1", num_documents)
-    proposed = caught.value.message.rsplit("--split ", 1)[1]
-    ranges = document_ranges(proposed, num_documents)
-    assert len(ranges["train"]) >= num_documents * 0.8 or num_documents < 20
-    assert sum(map(len, ranges.values())) == num_documents
-    with pytest.raises(InputError, match=r"no document for test out of 20; .* split 18,1,1"):
-        document_ranges("949,50,1", 20)
+@pytest.mark.parametrize("num_documents", [*range(3, 50), 187, 999, 1000])
+def test_every_part_of_a_small_corpus_gets_a_document(num_documents):
+    for split in ("1000000,1,1", "949,50,1"):
+        ranges = document_ranges(split, num_documents)
+        assert min(map(len, ranges.values())) >= 1 and len(ranges["train"]) >= num_documents * 0.3
+        assert [*ranges["train"], *ranges["valid"], *ranges["test"]] == [*range(num_documents)]
+
+
+def test_fewer_documents_than_parts_are_refused():
+    with pytest.raises(
+        InputError, match="asks for 3 parts of 2 documents; give more documents, or split 1,0,0"
+    ):
+        document_ranges("949,50,1", 2)
+    assert document_ranges("1,1,0", 2) == {"train": range(1), "valid": range(1, 2), "test": range(2, 2)}

@@ -175,7 +175,7 @@ def bad_inputs(tmp_path, world):
         "config is not json": ({"model_name_or_path": tmp_path / "broken"}, "config.json:2: not JSON, "),
         "no corpus": ({"input_dir": tmp_path / "empty"}, "found none"),
         "no data folder": ({"input_dir": tmp_path / "nowhere"}, "is not a folder with a corpus"),
-        "empty split": ({"input_dir": corpus}, "leaves no document for"),
+        "empty split": ({"input_dir": corpus}, "asks for 3 parts of 2 documents"),
         "too long": ({"max_seq_len": 41}, "above the model's 40 positions"),
         "rates": ({"min_lr": 1}, "--min_lr 1.0 is above --max_lr 0.01"),
         "batches": ({"global_batch_size": 7}, "use --global_batch_size 4"),
