@@ -100,13 +100,13 @@ class NewModelConfig(Options):
     num_hidden_layers: int = option(12, help="encoder layers", group="model", unit="layers", at_least=1)
     num_attention_heads: int = option(
         0,
-        help="attention heads per layer; must divide hidden_size; 0: of a width of about 64 each",
+        help="attention heads per layer; must divide hidden_size; 0: 12, or of a width of about 64 each",
         group="model",
         unit="heads",
         at_least=0,
     )
     intermediate_size: int = option(
-        0, help="width inside the feed-forward blocks; 0: four times hidden_size", group="model", at_least=0
+        3072, help="width inside the feed-forward blocks", group="model", at_least=1
     )
     max_position_embeddings: int = option(
         513, help="maximum sequence length", group="model", unit="tokens", at_least=SHORTEST_PAIR
@@ -119,13 +119,11 @@ class NewModelConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        # The record of a folder has the numbers, as it had before they followed from the width.
         if not self.num_attention_heads:
-            most = max(1, round(self.hidden_size / 64))
-            heads = next(number for number in range(most, 0, -1) if self.hidden_size % number == 0)
+            numbers = (12, *range(max(1, round(self.hidden_size / 64)), 0, -1))
+            heads = next(number for number in numbers if self.hidden_size % number == 0)
+            # In place of the option: the record of a folder has the number, as it always had.
             object.__setattr__(self, "num_attention_heads", heads)
-        if not self.intermediate_size:
-            object.__setattr__(self, "intermediate_size", 4 * self.hidden_size)
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"--hidden_size {self.hidden_size} is not a multiple of --num_attention_heads "
