@@ -37,9 +37,9 @@ def open_embedder(
     library for training. ``device``: cpu or gpu. ``kernels``: kernels of a trained model. Raises InputError
     if it is not such a folder or ``options`` do not fit it, CheckpointError if it is damaged.
     """
-    path = Path(folder)
+    path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(f"{folder} is not a folder; give that of an embedding model, or of any model")
+        raise InputError(f"{path} is not a folder; give that of an embedding model, or of any model")
     settings = read_embedding(path)
     if settings is None or not settings.is_exported:
         from ernie_pair.models.source import model_folder_of  # which needs the libraries for training

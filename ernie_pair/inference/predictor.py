@@ -181,7 +181,7 @@ class PairPredictor(PairScorer):
         precision: str = "fp32",
         device: str = "cpu",
     ):
-        self.exported = exported = read_exported(Path(folder))
+        self.exported = exported = read_exported(Path(folder).expanduser())
         self.where, self.calibration = str(folder), exported.calibration
         self.labels, self.class_names = Labels.scores(exported.label_range), exported.labels
         if exported.target == CLASSIFICATION:

@@ -237,6 +237,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
     missing only with ``from_scratch``, which is None where no training begins. Raises CheckpointError when it
     is of another family.
     """
+    name_or_path = os.path.expanduser(name_or_path)
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
     if folder.is_dir():
         source = _open_folder(folder, family, from_scratch)

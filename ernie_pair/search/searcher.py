@@ -192,7 +192,7 @@ class PairSearcher:
     ):
         if recall_k < 1:
             raise InputError(f"--recall_k {recall_k} is below 1; use {RECALL_K}, for example")
-        folder = open_index_folder(Path(index))
+        folder = open_index_folder(Path(index).expanduser())
         folder.refuse_breadth(breadth)
         if model_path and folder.chosen_retrieval(retrieval) == BM25:
             raise InputError(f"--embedding_model {model_path}: BM25 takes no model; leave it out")

@@ -362,3 +362,18 @@ def test_serve_answers_from_another_thread(folder, tmp_path):
 
     until(is_up)
     assert sys.modules["ernie_pair.serve"] is not ernie_pair.serve
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ernie_pair.PairPredictor("~/gone"),
+        lambda: ernie_pair.open_embedder("~/gone"),
+        lambda: ernie_pair.PairSearcher("~/gone"),
+        lambda: ernie_pair.PairTrainer("~/gone", ernie_pair.PairConfig("out"), "a.tsv", "b.tsv"),
+    ],
+)
+def test_a_tilde_is_the_home_folder_in_arguments(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ernie_pair.ErniePairError, match=f"{tmp_path}/gone"):
+        call()

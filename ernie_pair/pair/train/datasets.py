@@ -1,6 +1,7 @@
 """The training and evaluation data of a run: from files or sets to batches of ids."""
 
 import logging
+import os
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -287,7 +288,7 @@ def open_source(
     columns = Columns(config.text_a, config.text_b, config.label, config.query)
     rules = RowRules.of(config)
     if isinstance(dataset, (str, Path)):
-        return PairSource(f"{split}_file", str(dataset), split, labels, columns, rules)
+        return PairSource(f"{split}_file", os.path.expanduser(dataset), split, labels, columns, rules)
     first, rows = split_first(dataset, flag)
     if not any(map(is_token_row, first)):
         return GivenPairs(flag, rows, labels, columns, rules)
