@@ -134,7 +134,8 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     results = _results(config, outputs, inputs, rules)
     if results.are_done():
         return
-    say(reason, sys.stderr)
+    if reason:
+        say(reason, sys.stderr)
     tell_encodings(inputs)
     encoder_for.cache_clear()  # the vocabulary may have changed since the last call
     tokenizer, lexicon = encoder_for(rules).tokenizer, encoder_for(rules).lexicon
