@@ -350,12 +350,12 @@ def mine_pairs(config: MineConfig) -> None:
     refuse_ending("output_file", config.output_file)
     columns = Columns(config.text_a, config.text_b, config.label)
     source = PairSource("train_file", config.train_file, "train", None, columns, RowRules.of(config))
-    labels = labels_for(source, config.label_map)
-    same = _same_of(labels, config.same)
     models = {"embedding_model": files_of_model(config.embedding_model)}
     results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", models)
     if results.are_done():
         return
+    labels = labels_for(source, config.label_map)
+    same = _same_of(labels, config.same)
     read = read_splits(config, columns, labels)
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
     known, known_labelled = KnownPairs(read), KnownPairs(read)
