@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Any, Dict, List, Optional
 
-from data_tools.options.cli import code_in, exit_code_of, parse_config, run_command
+from data_tools.options.cli import exit_code_of, parse_config, run_command
 from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
     asked_help,
@@ -373,7 +373,7 @@ def _run(words) -> Optional[int]:
         form = form_of_model(flags, flags_of, _kind_of_folder)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
-    return code_in(getattr(import_module(entry[0]), entry[1])(config))
+    return getattr(import_module(entry[0]), entry[1])(config)
 
 
 def _kind_of_folder(folder: str) -> str:

@@ -174,26 +174,22 @@ def run_command(command: Callable[[Config], Any], config_class: type[Config], ar
 
     An error that a user can fix is one ``error: ...`` line on stderr; a bug keeps its traceback.
     """
-    sys.exit(exit_code_of(lambda: code_in(command(parse_config(config_class, argv)))))
+    sys.exit(exit_code_of(lambda: command(parse_config(config_class, argv))))
 
 
-def code_in(result: Any) -> Optional[int]:
-    """Return the exit code that a command has returned; None for a value, which is for callers in Python."""
-    return result if isinstance(result, int) else None
-
-
-def exit_code_of(action: Callable[[], Optional[int]]) -> int:
+def exit_code_of(action: Callable[[], Any]) -> int:
     """Run ``action``; report an error that a user can fix as one line, and return the exit code.
 
-    From now on the standard streams escape a character that their encoding, ASCII for example, does not have.
+    What the action returns is the code if it is an int; any other value is for callers in Python. From now on
+    the standard streams escape a character that their encoding, ASCII for example, does not have.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # not in a notebook
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = action() or 0
+        found = action()
         sys.stdout.flush()
-        return code
+        return found if isinstance(found, int) else 0
     except ErniePairError as error:
         return _report(error.message, error.exit_code)
     except ModuleNotFoundError as error:

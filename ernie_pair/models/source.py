@@ -322,7 +322,7 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
 
 def _refuse_dangling(folder: Path) -> None:
     """Raise InputError where a file of ``folder`` is a link to nothing, as in a cache that was cleared."""
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.glob("*")):  # none where the checkpoint of a run is not there
         if dangling(path):
             raise InputError(f"{path}: {dangling(path)}; download or copy the model again")
 

@@ -23,7 +23,7 @@ from waiting import until
 
 import ernie_pair
 from data_tools.files.errors import Stopped
-from data_tools.options.cli import code_in
+from data_tools.options.cli import exit_code_of
 from data_tools.options.python_call import takes_options
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
@@ -155,7 +155,7 @@ def test_an_error_of_the_system_is_one_of_the_package():
 
 
 def test_a_value_of_a_command_is_no_exit_code():
-    assert list(map(code_in, ({"rows": 3}, None, 0, 1))) == [None, None, 0, 1]
+    assert [exit_code_of(lambda: value) for value in ({"rows": 3}, None, 0, 1)] == [0, 0, 0, 1]  # noqa: B023
 
 
 # --- their results, and what they show
