@@ -65,7 +65,7 @@ BAD_FILES = {
     "list.jsonl": (b'{"text": "a", "id": [1]}\n', 'list.jsonl:1: an "id" that is neither'),
     "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl:1: half of a character"),
     "cut.jsonl": (b'{"text": "a"\n', "cut.jsonl:1: not JSON"),
-    "bytes.txt": (b"\xff\xfe\xff\n", "bytes.txt:1: "),
+    "bytes.txt": (b"\xff\xff\xff\n", "bytes.txt:1: "),
 }
 
 
