@@ -323,11 +323,15 @@ SPREAD = "-n 3 --dist loadgroup --no-loadscope-reorder"
         ("sh scripts/lint.sh", []),
         ("sh scripts/check.sh -x", ["-m pytest -m not ranks and not recipes and not slow -x"]),
         ("sh scripts/test_peer.sh -x", ["-m pytest tests/peer -x"]),
-        ("bash .ci/run", [f"-m pytest tests/peer {SPREAD.replace('3', '2')}", f"-m pytest {SPREAD}"]),
+        (
+            "bash .ci/run",
+            [f"-m pytest tests/peer {SPREAD.replace('3', '2')}", "with Paddle 2.6", f"-m pytest {SPREAD}"],
+        ),
     ],
 )
 def test_the_linter_and_the_type_check_come_before_the_tests(clone, line, tests):
     finish(clone, "cpu")
+    (clone / ".ci" / "run_paddle26").write_text("echo asked: with Paddle 2.6\n")
     done = run(clone, *line.split())
     installs = ("-m pip", "-m venv", "fetch_minilm")  # of the other libraries
     calls = [call for call in done.stdout.splitlines() if not any(words in call for words in installs)]
@@ -345,6 +349,7 @@ def test_a_wheel_is_built_only_into_an_empty_folder(tmp_path):
 
 def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     finish(clone, "cpu")
+    (clone / ".ci" / "run_paddle26").write_text("")
     write_program(clone / PYTHON, SAYS + '[ "$2" != pip ]\n')
     done = run(clone, "bash", ".ci/run")
     assert done.returncode == 0 and "tests/peer is not run" in done.stderr

@@ -33,6 +33,7 @@ import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, counted
+from data_tools.options.standard_streams import as_called
 from data_tools.text.tables import Form, Record, blank_line, form_of, is_blank, records
 from ernie_pair.models.labels import EXAMPLE, MOST_WORDS, REGRESSION, UNLABELLED, Labels, any_label_map
 from ernie_pair.pair.data.pair_records import (
@@ -99,7 +100,7 @@ def read_cells(
     """
     table = open_table(path, columns, rules, needs_label)
     said = f"{path}: {table.said}"
-    if table.said and said not in _SAID:
+    if table.said and said not in _SAID and as_called(str(path)) != "--pair":  # words have no columns
         _SAID.add(said)
         logger.info("%s", said)
     if table.layout is None:
