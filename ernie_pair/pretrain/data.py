@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
-from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_verified
+from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_corpus, open_verified
 from data_tools.corpus.mixture import Blend, BlendedDataset, PhasedDataset, read_blend
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset
@@ -269,7 +269,10 @@ def open_pretrain_data(
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
     cache = Path(config.output_dir) / CACHE
-    corpora = [open_verified(find_corpus(source.folder, "--input_dir"), cache) for source in sources]
+    prefixes = [find_corpus(source.folder, "--input_dir") for source in sources]
+    for prefix in prefixes:
+        document_ranges(config.split, open_corpus(prefix).num_documents)  # raises before anything is written
+    corpora = [open_verified(prefix, cache) for prefix in prefixes]
     models, tokenizer = tokenizer, vocabulary_of(corpora, tokenizer)
     ngrams = None
     if config.ngram_lexicon:

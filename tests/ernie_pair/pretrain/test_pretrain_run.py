@@ -204,7 +204,7 @@ def test_bad_input_gives_one_line_and_exit_code_2(world, tmp_path):
             call(parse_config(PretrainConfig, words))
         assert message in caught.value.message, name
         assert "\n" not in str(caught.value) and caught.value.exit_code == 2, name
-        assert not (output / "metrics.jsonl").exists(), name
+        assert not (output / "metrics.jsonl").exists() and not (output / "cache").exists(), name
 
 
 def test_a_corpus_with_another_vocabulary_is_refused(world, tmp_path):
