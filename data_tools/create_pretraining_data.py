@@ -124,10 +124,9 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     `ordered_map` or an equivalent; the files are the same.
     """
     started = time.monotonic()
-    paths = corpus_paths(config.output_prefix)
     rejects, folder = Path(f"{config.output_prefix}{REJECTED}"), Path(f"{config.output_prefix}.shards")
     marks = marks_path(config.output_prefix)
-    outputs = [*paths, marks, rejects]
+    outputs = [*corpus_paths(config.output_prefix), marks, rejects]
     inputs = list_inputs(config.input_path, ENDINGS, apart_from=outputs)
     config, reason = with_language(config, inputs)
     rules = rules_of(config)

@@ -74,8 +74,8 @@ class Step(NamedTuple):
     decided: Optional[Callable[[], str]] = None
 
 
-def run_step(step: Step, number: int, count: int, log: Path) -> None:
-    """Run a step; where one of its commands fails, what runs beside it is stopped.
+def run_step(step: Step, number: int, count: int, log: Path) -> str:
+    """Run a step, and return what was decided; where a command fails, what runs beside it is stopped.
 
     ``log``: of what runs beside, and of all commands where nothing is to be shown.
 
@@ -93,6 +93,9 @@ def run_step(step: Step, number: int, count: int, log: Path) -> None:
                 child.finish()
         if step.beside:
             beside.finish()
-    if step.decided:
-        alone = "".join(f"\n  alone: {shlex.join(['ernie-pair', *words])}" for words in step.commands)
-        say(f"  {step.decided()}{alone}", sys.stderr)
+    if not step.decided:
+        return ""
+    decided = step.decided()
+    alone = "".join(f"\n  alone: {shlex.join(['ernie-pair', *words])}" for words in step.commands)
+    say(f"  {decided}{alone}", sys.stderr)
+    return decided

@@ -5,14 +5,29 @@ done has nothing to do, what was cut short goes on, and what was made of other i
 """
 
 import json
+import os
 import shlex
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Literal, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Literal,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
@@ -21,11 +36,10 @@ from data_tools.files.errors import ErniePairError, InputError, counted
 from data_tools.files.installation import refuse_without_training
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.progress import say
-from data_tools.files.results import MAKER
+from data_tools.files.results import MAKER, Results
 from data_tools.options.options import (
     data_option,
     devices_option,
-    evaluation_option,
     model_option,
     optimisation_option,
     refuse_empty,
@@ -102,9 +116,6 @@ class PipelineConfig(RowFlags):
         60, help="how long pretraining may take on this machine, about", unit="minutes", above=0
     )
     epochs: int = optimisation_option(3, help="passes over the training pairs", unit="epochs", at_least=1)
-    symmetric: Literal["none", "average"] = evaluation_option(
-        "none", help="average: score each pair in both orders, which takes twice the time"
-    )
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
     gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
@@ -112,6 +123,10 @@ class PipelineConfig(RowFlags):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "train_file", "output_dir")
+        if self.are_scores and self.label_map:
+            raise InputError("--are_scores true has no classes, and --label_map names some; leave one out")
+        if self.dev_file and self.dev_share != type(self).dev_share:
+            raise InputError("--dev_share splits rows off, and --dev_file is given; leave one of them out")
 
     @property
     def row_flags(self) -> Dict[str, object]:
@@ -202,58 +217,59 @@ def pipeline(config: PipelineConfig) -> Dict[str, Any]:
                     draft, {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
                 )
             step, began = make(), time.monotonic()
-            run_step(step, number, len(steps), folder / "pipeline.log")
+            decided = run_step(step, number, len(steps), folder / "pipeline.log")
             # Of a step that was done before, what it took then.
             took[step.title] = seconds = max(time.monotonic() - began, took.get(step.title, 0.0))
             commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
-            decided = step.decided() if step.decided else ""
             told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
     write_report(work, told)
     say("\n" + "\n".join(work.summary()))
     return {
         "model": folder / "exported",
         "report": folder / REPORT,
-        "result": work.verdict(),
-        "metrics": work.evaluation(),
+        "result": work.verdict,
+        "metrics": work.evaluation,
     }
 
 
-class Problems:
-    """The errors of checks that do not need each other."""
+@contextmanager
+def _collected(errors: List[ErniePairError]) -> Iterator[None]:
+    """Add to ``errors`` what the checks within raise for the user."""
+    try:
+        yield
+    except ErniePairError as error:
+        errors.append(error)
 
-    def __init__(self) -> None:
-        self.messages: List[str] = []
 
-    @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Keep what the checks within raise for the user."""
-        try:
-            yield
-        except ErniePairError as error:
-            self.messages.append(error.message)
+def _refuse_all(errors: Sequence[ErniePairError]) -> None:
+    """Raise the one error that there is, or one with what all of them say."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        listed = "; ".join(f"({number}) {error.message}" for number, error in enumerate(errors, start=1))
+        raise InputError(f"{len(errors)} things to fix, nothing was written: {listed}")
 
-    def raise_all(self) -> None:
-        """Raise one InputError with all messages, if there are some."""
-        if len(self.messages) == 1:
-            raise InputError(self.messages[0])
-        if self.messages:
-            listed = "; ".join(f"({n}) {message}" for n, message in enumerate(self.messages, start=1))
-            raise InputError(f"{len(self.messages)} things to fix, nothing was written: {listed}")
+
+def _results_of(folder: Path) -> Results:
+    """Return the record of the page, which is written anew as long as nobody else has changed it."""
+    return Results("pipeline", [folder / REPORT], {}, {}, overwrite=False)
 
 
 def look(config: PipelineConfig) -> Facts:
     """Return what can be known before anything is written. Raises InputError with all that is wrong."""
-    problems, folder = Problems(), Path(config.output_dir)
-    with problems.collected():
+    errors: List[ErniePairError] = []
+    folder, known = Path(config.output_dir), {}
+    with _collected(errors):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--output_dir {folder} is not a folder; choose another one")
-        if (folder / REPORT).exists() and not (folder / RECORD).exists():
-            raise InputError(
-                f"{folder / REPORT} exists and is not of a pipeline; choose another --output_dir"
-            )
+        _results_of(folder).refuse_foreign()
+        if os.path.lexists(folder / RECORD):
+            known = read_json_object(folder / RECORD, "choose another --output_dir")
+            if known.get("made_by") != MAKER:
+                raise InputError(f"{folder / RECORD} is not of a pipeline; choose another --output_dir")
     columns, rules, labels = Columns(config.text_a, config.text_b, config.label), RowRules.of(config), None
     read: Dict[str, Pairs] = {}
-    with problems.collected():
+    with _collected(errors):
         named = {split: getattr(config, f"{split}_file") for split in ("train", "dev", "test")}
         sources = {
             split: PairSource(f"{split}_file", name, split, Labels.numbered(2), columns, rules)
@@ -266,15 +282,14 @@ def look(config: PipelineConfig) -> Facts:
         read = dict(zip(sources, pairs))
         balance = _balance_of(read["train"], labels)
     text, spec = None, None
-    with problems.collected():
+    with _collected(errors):
         text = measure_text(config.input_path, config.json_key) if config.input_path else None
-    with problems.collected():
+    with _collected(errors):
         spec = _spec_of_start(config)
-    problems.raise_all()
+    _refuse_all(errors)
     assert labels is not None  # or it has been raised why
     train = read["train"]
     lengths = np.array([len(a) + len(b) + 3 for a, b in zip(train.left, train.right)])
-    known = read_json_object(folder / RECORD, "remove it") if (folder / RECORD).is_file() else {}
     flops = known.get("flops") or measure_flops()  # the size and the steps of a run that is begun stay
     multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
     return Facts(
@@ -515,7 +530,7 @@ class Work:
         config, line, spec = self.config, self.line, self.facts.spec
         of_pairs = self.folder / "text" / "pairs.txt"
         files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev", "test")}
-        rows = {name: flag for name, flag in self.file("train")[1].items() if name in ("text_a", "text_b")}
+        rows = {name: flag for name, flag in self.file("train")[1].items() if name != "label"}
         commands = [words_of("build", "text", **files, **rows, output_file=of_pairs)]
         texts = [config.input_path] if config.input_path else []
         if spec is None:
@@ -605,7 +620,6 @@ class Work:
             **self.label_map,
             **({"from_scratch": "true"} if self.is_new and not self.pretrains else {}),
             **({"target": "regression"} if config.are_scores else {}),
-            **({"symmetric": "average"} if config.symmetric == "average" else {}),
             "max_seq_len": self.facts.length,
             "batch_size": BATCH,
             "learning_rate": rate,
@@ -628,19 +642,21 @@ class Work:
             report=folder / "evaluation",
             device=self.config.device,
         )
-        return Step("evaluate", [words], decided=lambda: self.verdict())
+        return Step("evaluate", [words], decided=lambda: self.verdict)
 
     def _export(self) -> Step:
         words = words_of("export", model_path=self.folder / "pair", output_dir=self.folder / "exported")
         return Step("export", [words], decided=lambda: "the exported model answers as the trained one")
 
+    @cached_property
     def evaluation(self) -> Dict[str, Any]:
         """Return what was measured."""
         return read_json_object(self.folder / "evaluation.json", "run the same command again")
 
+    @cached_property
     def verdict(self) -> str:
         """Return what the model is worth, beside counting the characters that two texts share, in a line."""
-        found, (file, flags), labels = self.evaluation(), self.file("test"), self.facts.labels
+        found, (file, flags), labels = self.evaluation, self.file("test"), self.facts.labels
         columns = Columns(*(str(flags.get(name, "")) for name in ("text_a", "text_b", "label")))
         rules = RowRules.of(self.config)
         pairs = PairSource("test_file", file, "test", labels, columns, rules).read()
@@ -667,21 +683,21 @@ class Work:
             f"report    {self.folder / REPORT}",
             f"serve     ernie-pair serve --model_path {exported}",
             f"ask       curl -s localhost:8000/predict -d {shlex.quote(example)}",
-            f"result    {self.verdict()}",
+            f"result    {self.verdict}",
         ]
 
 
 def write_report(work: Work, told: List[List[object]]) -> None:
     """Write the page of the whole run: its steps and their commands, what was measured, and all curves."""
-    folder, found = work.folder, work.evaluation()
+    folder, found = work.folder, work.evaluation
     measured = [[name, value] for name, value in found.items() if isinstance(value, (int, float))]
     tables = [
-        Table("Result", ["metric", "value"], measured, work.verdict()),
+        Table("Result", ["metric", "value"], measured, work.verdict),
         Table("Use", ["what", "how"], [line.split(maxsplit=1) for line in work.summary()], ""),
         Table("Steps", ["step", "time", "what was decided", "commands"], told, "Each runs alone as well."),
     ]
     runs = open_runs([str(folder / name) for name in ("pretrain", "pair") if (folder / name).is_dir()])
     made = Made({name: value for name, value in flags_of(work.config).items() if value not in ("", None)})
     page = page_of(runs, [], made, f"From text and pairs to {folder.name}", tables)
-    with published(folder / REPORT) as (draft,):
+    with _results_of(folder).published() as (draft,):
         draft.write_text(page, encoding="utf-8")

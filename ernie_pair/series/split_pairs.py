@@ -15,7 +15,7 @@ import numpy as np
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.options.options import data_option, evaluation_option, overwrite_option, refuse_empty
+from data_tools.options.options import data_option, overwrite_option, refuse_empty
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.audit.new_pairs import NewPair, write_new_pairs
@@ -47,7 +47,7 @@ class SplitPairsConfig(RowFlags):
     label_map: str = data_option(
         "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
     )
-    are_scores: bool = evaluation_option(False, help="the labels are scores, not classes")
+    are_scores: bool = data_option(False, help="the labels are scores, not classes")
     seed: int = data_option(42, help="decides which rows each file gets", at_least=0)
     overwrite: bool = overwrite_option(help="replace existing files in the folder")
 

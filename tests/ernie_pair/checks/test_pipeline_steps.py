@@ -1,6 +1,7 @@
 """What the pipeline decides and the commands it runs, with a program in place of Python that records them."""
 
 import json
+import multiprocessing.spawn  # noqa: F401 - which keeps the Python that it finds when it is first imported
 import shutil
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import tiny_pair
 from tiny_bert import write_bert
 from tiny_sentence import write_sentence
 
-from data_tools.files.errors import InputError
+from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair.checks import pipeline as running
 from ernie_pair.checks.pipeline import FEWEST_STEPS, PipelineConfig, Work, look, measure_text, pipeline
 
@@ -160,7 +161,7 @@ def test_a_restart_keeps_the_measured_speed_and_times(asked, config, tmp_path, m
 def test_a_report_of_the_user_stays(asked, config, tmp_path):
     (tmp_path / "a model").mkdir()
     (tmp_path / "a model" / "report.html").write_text("mine")
-    with pytest.raises(InputError, match="report.html exists and is not of a pipeline; choose another out"):
+    with pytest.raises(InputError, match="report.html exists; "):
         pipeline(config)
     assert (tmp_path / "a model" / "report.html").read_text() == "mine" and not (tmp_path / "asked").exists()
 
@@ -197,3 +198,40 @@ def test_scores_are_a_regression_without_an_audit(asked, config, tmp_path):
     assert not any(words.startswith("audit pairs") for words in commands)
     assert "--are_scores=true" in commands[-1]
     assert np.isfinite(facts.mean_length)
+
+
+def test_what_the_user_has_there_or_changed_stays(asked, config, tmp_path):
+    folder = tmp_path / "a model"
+    folder.mkdir()
+    (folder / "pipeline.json").write_text('{"mine": 1}')
+    with pytest.raises(InputError, match="pipeline.json is not of a pipeline; choose another out"):
+        pipeline(config)
+    assert (folder / "pipeline.json").read_text() == '{"mine": 1}' and not (tmp_path / "asked").exists()
+    (folder / "pipeline.json").unlink()
+    pipeline(config)
+    (folder / "report.html").write_text("mine now")
+    with pytest.raises(InputError, match="it was changed since it was made"):
+        pipeline(config)
+    assert (folder / "report.html").read_text() == "mine now"
+
+
+def test_flags_that_contradict_each_other_are_refused_at_once(config):
+    for changes in ({"are_scores": True, "label_map": "0=a,1=b"}, {"dev_file": "d.tsv", "dev_share": 0.2}):
+        with pytest.raises(InputError, match="leave one"):
+            replace(config, **changes)
+
+
+def test_one_error_alone_keeps_its_kind(config, tmp_path, monkeypatch):
+    def open_damaged(name, model_type):
+        raise CheckpointError(f"{name} is damaged")
+
+    monkeypatch.setattr(running, "open_model", open_damaged)
+    with pytest.raises(CheckpointError, match="mine is damaged"):
+        look(replace(config, model_name_or_path=str(tmp_path / "mine")))
+
+
+def test_the_rules_of_rows_reach_the_text_of_the_pairs(asked, config, tmp_path):
+    shutil.copy(tmp_path / "pairs.tsv", tmp_path / "dev.tsv")
+    pipeline(replace(config, dev_file=str(tmp_path / "dev.tsv"), on_bad_row="skip"))
+    (text,) = (line for line in asked() if line.startswith("build text"))
+    assert "--on_bad_row=skip " in text

@@ -13,13 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import ROOT
-from tiny_search import HashEmbedder, index_of, texts_of, use_embedder, write_lines
+from tiny_search import index_of, texts_of, write_lines
 
 from data_tools.files import atomic_folder
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
-from ernie_pair.search import build_index as building
-from ernie_pair.search import stored_vectors
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index_folder import FILES_OF, open_index_folder
 from ernie_pair.search.search_texts import SearchConfig, search_texts
@@ -30,15 +28,6 @@ for library in ("bm25s", "faiss", "rjieba"):
     pytest.importorskip(library)
 TEXTS = texts_of(300)
 FAQ = ["怎么开户", "如何注销信用卡", "信用卡丢了怎么办", "iPhone 12 多少钱", "你好"]
-
-
-@pytest.fixture
-def embedder(monkeypatch):
-    made = HashEmbedder()
-    use_embedder(monkeypatch, made)
-    for module in (building, stored_vectors):
-        monkeypatch.setattr(module, "CHUNK", 50)
-    return made
 
 
 def bm25_of(folder, texts=FAQ):

@@ -17,7 +17,6 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.search import build_index as building
-from ernie_pair.search import stored_vectors
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index import IndexShape, VectorIndex, build_index, write_index
 from ernie_pair.search.index_folder import FILES, open_index_folder
@@ -25,15 +24,6 @@ from ernie_pair.search.searcher import PairSearcher, TextRecall
 
 pytest.importorskip("faiss")
 TEXTS = texts_of(400)
-
-
-@pytest.fixture
-def embedder(monkeypatch):
-    made = HashEmbedder()
-    use_embedder(monkeypatch, made)
-    for module in (building, stored_vectors):
-        monkeypatch.setattr(module, "CHUNK", 50)
-    return made
 
 
 def exact(queries, count):
