@@ -147,6 +147,17 @@ def test_each_file_is_read_in_one_attempt(tmp_path, name):
     assert read(tmp_path / name) == (FLAT if name.partition(".")[2].startswith("tsv") else ROWS)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_trains_in_one_attempt(tmp_path, name):
+    config = train_config(tmp_path, max_steps=2, batch_size=2)
+    for file in ("train", "dev"):
+        FILES[name](tmp_path / f"{file}-{name}")
+    files = {f"{file}_file": str(tmp_path / f"{file}-{name}") for file in ("train", "dev")}
+    assert exit_code_of(lambda: train_pair(replace(config, **files))) == 0
+    assert list((tmp_path / "out").glob("best*/**/config.json"))
+
+
 def test_the_columns_and_the_words_are_said_in_one_line_each(tmp_path, caplog):
     path = tmp_path / "numbered.csv"
     FILES[path.name](path)
