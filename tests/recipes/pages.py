@@ -119,7 +119,7 @@ def rows() -> List[Row]:
 def activated_environment() -> Dict[str, str]:
     """The variables with which `python`, `ernie-pair` and `sh scripts/...` are those of this environment."""
     place = Path(sys.executable).parents[1]
-    path = f"{place}/bin:{ROOT}/.venv/bin:{os.environ['PATH']}"
+    path = f"{place}/bin:{sys.prefix}/bin:{os.environ['PATH']}"
     return {**os.environ, "VIRTUAL_ENV": str(place), "PATH": path, "DEVICE": "cpu"}
 
 

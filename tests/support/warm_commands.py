@@ -123,12 +123,16 @@ about = {{
 }}
 about = json.dumps(about).encode()
 streams = array.array("i", [0, 1, 2])
+# What comes from now on is for the child, whose output a test may have seen before its pid is here.
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
 asked.sendmsg([len(about).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
 asked.sendall(about)
 pid = int.from_bytes(asked.recv(4), "big")
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+for number in PASSED_ON:
     if signal.getsignal(number) != signal.SIG_IGN:
         signal.signal(number, lambda number, frame: os.kill(pid, number))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 code = int.from_bytes(asked.recv(4), "big", signed=True)
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
