@@ -22,7 +22,14 @@ from data_tools.files.json_file import shown
 from data_tools.files.keyed_cache import remove_arrays
 from data_tools.files.progress import CountProgress, Progress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    model_option,
+    precision_option,
+    refuse_empty,
+)
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import LeftOut, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
@@ -83,58 +90,47 @@ class IndexConfig(Options):
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
 
-    input_file: str = option(
+    input_file: str = data_option(
         help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
-        group="data",
         stdin=(".txt", ".jsonl"),
     )
-    output_dir: str = option(help="folder to create", group="data")
-    embedding_model: str = option(
-        "", help="an embedding model, trained or exported: its folder", group="model"
+    output_dir: str = data_option(help="folder to create")
+    embedding_model: str = model_option("", help="an embedding model, trained or exported: its folder")
+    vectors: str = data_option(
+        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts"
     )
-    vectors: str = option(
-        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts", group="data"
+    kind: Literal["flat", "ivf", "hnsw"] = model_option(
+        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors"
     )
-    kind: Literal["flat", "ivf", "hnsw"] = option(
-        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors", group="model"
+    dtype: Literal["fp32", "fp16", "int8"] = precision_option(
+        "fp32", help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter"
     )
-    dtype: Literal["fp32", "fp16", "int8"] = option(
-        "fp32",
-        help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter",
-        group="precision",
+    dim: int = model_option(
+        0, help="length of the vectors, one of the model's lengths; 0: full length", at_least=0
     )
-    dim: int = option(
-        0, help="length of the vectors, one of the model's lengths; 0: full length", group="model", at_least=0
-    )
-    lists: int = option(
+    lists: int = model_option(
         0,
         help="number of lists of ivf; 0: 4 x the square root of the number of texts",
-        group="model",
         unit="lists",
         at_least=0,
     )
-    links: int = option(
-        32, help="links per text in hnsw", group="model", unit="links", at_least=2, at_most=512
+    links: int = model_option(32, help="links per text in hnsw", unit="links", at_least=2, at_most=512)
+    ef_construction: int = model_option(80, help="candidates for the links of hnsw", unit="texts", at_least=1)
+    batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the embedding model runs")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    on_bad_row: Literal["stop", "skip"] = data_option(
+        "stop", help="a line without text: stop and name the line, or skip it"
     )
-    ef_construction: int = option(
-        80, help="candidates for the links of hnsw", group="model", unit="texts", at_least=1
-    )
-    batch_size: int = option(64, help="texts in one forward pass", group="devices", unit="texts", at_least=1)
-    device: Literal["cpu", "gpu"] = option("cpu", help="where the embedding model runs", group="devices")
-    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    on_bad_row: Literal["stop", "skip"] = option(
-        "stop", help="a line without text: stop and name the line, or skip it", group="data"
-    )
-    retrieval: Literal["vectors", "bm25", "both"] = option(
+    retrieval: Literal["vectors", "bm25", "both"] = model_option(
         VECTORS,
         help="by what texts are found: vectors of a model; bm25: words of jieba, without a model; both: one "
         "ranking of the two",
-        group="model",
     )
-    add: bool = option(
-        False, help="add the texts to the index in --output_dir, which is kept as it was built", group="data"
+    add: bool = data_option(
+        False, help="add the texts to the index in --output_dir, which is kept as it was built"
     )
-    overwrite: bool = option(False, help="replace an existing index", group="data")
+    overwrite: bool = data_option(False, help="replace an existing index")
 
     def __post_init__(self):
         super().__post_init__()
