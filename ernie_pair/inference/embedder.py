@@ -7,7 +7,7 @@ N texts, B batch, S sequence, D length of a vector.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import encode_single_texts, evaluation_batches, open_tokenizer
-from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
+from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.runtime.cpu_env import cpu_threads
 
@@ -176,25 +176,14 @@ def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
 
 
 def open_exported_embedder(
-    folder: Union[str, Path],
-    *,
-    dim: int = 0,
-    threads: int = 0,
-    batch_size: int = BATCH_SIZE,
-    prompt: Optional[str] = None,
+    folder: Path, settings: EmbeddingSettings, options: EmbedderOptions
 ) -> TextEmbedder:
-    """Open what `ernie-pair export` wrote, on ONNX Runtime and a CPU, without a training framework.
+    """Open what `ernie-pair export` wrote, ``settings`` among it, on ONNX Runtime and a CPU.
 
-    ``threads``: of one forward pass, 0: the cores of this process. ``prompt``: see `TextEmbedder`. Raises
-    InputError when ``folder`` is not such a folder or has no vectors of length ``dim``, CheckpointError when
-    a file is not as exported.
+    Raises InputError if ``options`` do not fit it, CheckpointError when a file is not as exported.
     """
-    folder = Path(folder)
-    settings = read_embedding(folder)
-    if settings is None or not settings.is_exported:
-        command = f"ernie-pair export --model_path {folder} --output_dir exported"
-        raise InputError(f"{folder} is not an exported embedding model; make one with {command}")
-    backend = open_vector_backend(folder, settings, threads or cpu_threads())
+    prompt = options.prompt_in(settings, str(folder))
+    backend = open_vector_backend(folder, settings, options.threads or cpu_threads())
     vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)
     if not {CONFIG, vocab_file.name} <= set(settings.files):
         raise CheckpointError(f"{folder}/{EMBEDDING} lacks {CONFIG} or {VOCAB}; export the model again")
@@ -204,7 +193,7 @@ def open_exported_embedder(
     tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
     name, sha256 = str(folder), settings.model_sha256
     model = EmbeddingModel(name, settings, sha256, tokenizer, backend.logits, backend.name)
-    return TextEmbedder(model, dim, batch_size, prompt)
+    return TextEmbedder(model, options.dim, options.batch_size, prompt)
 
 
 def open_vector_backend(folder: Path, settings: EmbeddingSettings, threads: int) -> OnnxBackend:

@@ -19,7 +19,7 @@ format 4: a model without classes has one label, score, and ``label_range``, nul
 ``learned_nothing`` is there if the model is no better than without training: the reason.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, Optional, Tuple
 
@@ -124,24 +124,23 @@ def read_exported(folder: Path) -> ExportedModel:
         missing = [f"format {manifest['format']!r}, not {EXPORT_FORMAT}"]
     if missing:
         raise CheckpointError(f"{path}: wrong or missing: {missing[0]}; {CURE}")
-    labels, files, max_seq_len = manifest["labels"], manifest["files"], manifest["max_seq_len"]
-    temperature, threshold = manifest["temperature"], manifest.get("threshold")
-    symmetric, limits = manifest.get("symmetric", "none"), manifest.get("label_range")
-    target = manifest.get("target", CLASSIFICATION)
+    kept = ExportedModel.__dataclass_fields__.keys() - {"folder"}
+    found = ExportedModel(folder, **{name: value for name, value in manifest.items() if name in kept})
+    labels, files, limits = found.labels, found.files, found.label_range
     is_sound = {
-        "target": target in TARGETS,
-        "label_range": limits is None or (target == REGRESSION and is_range(limits)),
-        "labels": is_texts(labels) and (len(labels) > 1) == (target == CLASSIFICATION),
+        "target": found.target in TARGETS,
+        "label_range": limits is None or (found.target == REGRESSION and is_range(limits)),
+        "labels": is_texts(labels) and (len(labels) > 1) == found.has_classes,
         "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
-        "max_seq_len": is_whole_number(max_seq_len, SHORTEST_PAIR, 1 << 20),
-        "temperature": is_temperature(temperature),
-        "threshold": threshold is None or (is_threshold(threshold) and len(labels) == 2),
-        "symmetric": symmetric in SYMMETRIES,
-        "learned_nothing": isinstance(manifest.get("learned_nothing", ""), str),
+        "max_seq_len": is_whole_number(found.max_seq_len, SHORTEST_PAIR, 1 << 20),
+        "temperature": is_temperature(found.temperature),
+        "threshold": found.threshold is None or (is_threshold(found.threshold) and len(labels) == 2),
+        "symmetric": found.symmetric in SYMMETRIES,
+        "learned_nothing": isinstance(found.learned_nothing, str),
     }
     wrong = ", ".join(key for key, sound in is_sound.items() if not sound)
     if wrong:
         raise CheckpointError(f"{path}: wrong or missing: {wrong}; {CURE}")
-    decides = threshold, symmetric, target, None if limits is None else (limits[0], limits[1])
-    learned = manifest.get("learned_nothing", "")
-    return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, *decides, learned)
+    limits = limits and (limits[0], limits[1])
+    temperature = float(found.temperature)
+    return replace(found, labels=tuple(labels), temperature=temperature, label_range=limits)

@@ -38,7 +38,6 @@ from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, describ
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.vector_files import (
     VectorFile,
-    VectorShape,
     VectorWriter,
     pack_vectors,
     part_folder,
@@ -309,8 +308,8 @@ def _vectors_of(
         embedder = old.fitting(embedder)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.embedding_model)
-    shape = VectorShape(len(table) - begin, embedder.dim, "float32", CHUNK)
-    refuse_little_memory(config.shape, shape.count, shape.dim)
+    count, dim = len(table) - begin, embedder.dim
+    refuse_little_memory(config.shape, count, dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))
     about = {
@@ -322,22 +321,22 @@ def _vectors_of(
     if old is not None:
         old.refuse_other_vectors(about, config.embedding_model)
     texts_sha256 = sha256_of_file(Path(config.input_file))
-    writer = VectorWriter(work, shape, {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row})
+    key = {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row}
+    writer = VectorWriter(work, count, dim, "float32", CHUNK, key)
     _embed_rest(embedder, table.chunks(CHUNK, begin), writer)
-    made = VectorFile(work, embedder.fingerprint, shape.count, shape.dim, shape.dtype, {})
+    made = VectorFile(work, embedder.fingerprint, count, dim, writer.dtype, {})
     return StoredVectors(made, about, settings.has_unit_products, is_rounded=False)
 
 
 def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: VectorWriter) -> None:
     """Write the vectors of those ``chunks`` of CHUNK texts that are not done yet."""
-    count = writer.shape.count
-    reused = min(writer.done * CHUNK, count)
+    count, reused = writer.count, min(writer.done * CHUNK, writer.count)
     with CountProgress(count - reused, "text") as progress:
         for texts in islice(chunks, writer.done, None):
             vectors = embedder.comparable(embedder.embed_passages(texts))
             is_unit = embedder.settings.has_unit_products
             refuse_bad_vectors(vectors, "the embedding model", writer.done * CHUNK, is_unit)
-            writer.append(pack_vectors(vectors, writer.shape.dtype))
+            writer.append(pack_vectors(vectors, writer.dtype))
             progress.advance(len(texts))
     if reused:
         logger.info("reused %d of %d vectors, of a run that did not finish", reused, count)

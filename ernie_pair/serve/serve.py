@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import List, Literal, Mapping, Optional, Tuple
 
@@ -24,7 +24,6 @@ from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.models.temperature import describe_decision
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
@@ -138,21 +137,18 @@ class ServeConfig(Options):
             )
         if not (self.model_path or self.embedding_model or self.index):
             raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
-        self._refuse_idle()
+        usual = {item.name: item.default for item in fields(self)}
+        uses = dict.fromkeys(("backend", "precision", "device", "threshold", "symmetric"), "model_path")
+        uses.update(long_text="embedding_model", retrieval="index", breadth="index", recall_k="index")
+        for name, needed in uses.items():
+            value = getattr(self, name)
+            if not getattr(self, needed) and value != usual[name]:
+                raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
         if self.index and self.max_waiting < self.recall_k:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
                 "raise the first or lower the second"
             )
-
-    def _refuse_idle(self) -> None:
-        """Raise InputError for a flag of something that is not served."""
-        uses = dict.fromkeys(("backend", "precision", "device", "threshold", "symmetric"), "model_path")
-        uses.update(long_text="embedding_model", retrieval="index", breadth="index", recall_k="index")
-        for name, needed in uses.items():
-            value = getattr(self, name)
-            if not getattr(self, needed) and value != type(self).__dataclass_fields__[name].default:
-                raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
 
 
 def serve(config: ServeConfig) -> None:
@@ -250,8 +246,7 @@ def _serve(
     predictor, embedder, _ = opened
     if predictor is not None:
         if predictor.exported.has_classes:
-            is_saved = config.threshold is None
-            logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
+            logger.info("%s", predictor.describe_decision(config.threshold))
         if predictor.exported.learned_nothing:
             logger.warning("%s: %s", config.model_path, predictor.exported.learned_nothing)
         logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)

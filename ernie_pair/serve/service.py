@@ -36,8 +36,6 @@ from ernie_pair.search.searcher import TextRecall, rerank
 from ernie_pair.serve.access import ANY, HostCheck, KeyCheck, error_response
 from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
 from ernie_pair.serve.client_apis import (
-    EmbeddingsRequest,
-    RerankRequest,
     count_tokens,
     embeddings_answer,
     embeddings_request_of,
@@ -232,14 +230,14 @@ class Service:
         The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
         model without classes {"scores": [...], "milliseconds": ...}.
         """
-        return await self._answered(request, "/predict", pairs_of, self._predicted)
+        return await self._answered(request, self._predicted)
 
     async def rank(self, request: Request) -> JSONResponse:
         """Answer {"query": a, "candidates": [b, ...], "top_k": k} with the best candidates, the best first.
 
         The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
         """
-        return await self._answered(request, "/rank", self._rank_question, self._ranked)
+        return await self._answered(request, self._ranked)
 
     async def search(self, request: Request) -> JSONResponse:
         """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
@@ -248,14 +246,14 @@ class Service:
         The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
         "milliseconds": ...}.
         """
-        return await self._answered(request, "/search", search_question_of, self._found)
+        return await self._answered(request, self._found)
 
     async def embeddings(self, request: Request) -> JSONResponse:
         """Answer OpenAI's {"input": ["text a", "text b"]} with the vectors of the texts, as `embed` does.
 
         "encoding_format" is float or base64, "dimensions" shortens the vectors of a model trained for it.
         """
-        return await self._answered(request, "/v1/embeddings", self._embeddings_request, self._embedded)
+        return await self._answered(request, self._embedded)
 
     async def rerank(self, request: Request) -> JSONResponse:
         """Answer {"query": a, "documents": [b, ...], "top_n": n} of Cohere and Jina, the best first.
@@ -263,21 +261,16 @@ class Service:
         The answer is {"results": [{"index": 0, "relevance_score": 0.98, "document": {"text": b}}, ...], ...},
         of /v2 without the documents unless the request says return_documents.
         """
-        endpoint = request.url.path
-        question_of = partial(self._rerank_request, endpoint == "/v1/rerank")
-        return await self._answered(request, endpoint, question_of, self._reranked)
+        returns_documents = request.url.path == "/v1/rerank"
+        return await self._answered(request, partial(self._reranked, returns_documents))
 
-    async def _answered(
-        self,
-        request: Request,
-        endpoint: str,
-        question_of: Callable[[bytes, Limits], Any],
-        answer: Callable[[Any], Awaitable[Reply]],
-    ) -> JSONResponse:
-        started, pairs, refusing = time.perf_counter(), 0, partial(error_response, endpoint)
+    async def _answered(self, request: Request, answer: Callable[[bytes], Awaitable[Reply]]) -> JSONResponse:
+        """Answer with what ``answer`` returns for the body of the request, or why there is no answer."""
+        endpoint, started, pairs = request.url.path, time.perf_counter(), 0
+        refusing = partial(error_response, endpoint)
         try:
             body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
-            reply, pairs = await self._unless_left(request, answer(question_of(body, self.limits)))
+            reply, pairs = await self._unless_left(request, answer(body))
             milliseconds = round((time.perf_counter() - started) * 1000, 2)
             response = JSONResponse(reply if endpoint in FOREIGN else {**reply, "milliseconds": milliseconds})
         except RefusedError as refused:
@@ -292,28 +285,22 @@ class Service:
         self.numbers.answered(endpoint, response.status_code, pairs, time.perf_counter() - started)
         return response
 
-    def _embeddings_request(self, body: bytes, limits: Limits) -> EmbeddingsRequest:
-        assert self.served.embedder is not None  # otherwise there is no such route
-        return embeddings_request_of(
-            body, limits, self.served.embedding_name, self.served.embedder.settings.dims
+    async def _embedded(self, body: bytes) -> Reply:
+        embedder, name = self.served.embedder, self.served.embedding_name
+        assert embedder is not None  # otherwise there is no such route
+        texts, form, dimensions = embeddings_request_of(body, self.limits, name, embedder.settings.dims)
+        tokens = count_tokens(texts, embedder, self.served.cuts)
+        vectors = await self.batchers["texts"].ask(texts)
+        self.numbers.texts.inc(len(texts))
+        return embeddings_answer(vectors, form, dimensions, name, tokens, embedder.settings.is_unit), 0
+
+    async def _reranked(self, returns_documents: bool, body: bytes) -> Reply:
+        name, longest = self.served.model_name, self._ranker.exported.max_seq_len
+        query, documents, top_n, returned = rerank_request_of(
+            body, self.limits, name, longest, returns_documents
         )
-
-    async def _embedded(self, asked: EmbeddingsRequest) -> Reply:
-        embedder = self.served.embedder
-        assert embedder is not None
-        tokens = count_tokens(asked.texts, embedder, self.served.cuts)
-        vectors = await self.batchers["texts"].ask(asked.texts)
-        self.numbers.texts.inc(len(asked.texts))
-        is_unit = embedder.settings.is_unit
-        return embeddings_answer(asked, vectors, self.served.embedding_name, tokens, is_unit), 0
-
-    def _rerank_request(self, return_documents: bool, body: bytes, limits: Limits) -> RerankRequest:
-        longest = self._ranker.exported.max_seq_len
-        return rerank_request_of(body, limits, self.served.model_name, longest, return_documents)
-
-    async def _reranked(self, asked: RerankRequest) -> Reply:
-        scores = await self._scores([(asked.query, text) for text in asked.documents])
-        return rerank_answer(asked, scores, self.served.model_name), len(asked.documents)
+        scores = await self._scores([(query, text) for text in documents])
+        return rerank_answer(documents, scores, top_n, returned, name), len(documents)
 
     @property
     def _ranker(self) -> PairPredictor:
@@ -337,7 +324,8 @@ class Service:
         refused = not_served(name, self.served.names)
         return error_response("/v1/models", refused.status, refused, refused.param, refused.code)
 
-    async def _predicted(self, pairs: List[TextPair]) -> Reply:
+    async def _predicted(self, body: bytes) -> Reply:
+        pairs = pairs_of(body, self.limits)
         answer = await self.batchers["pairs"].ask(pairs)
         if not isinstance(answer, Prediction):
             return {"scores": answer.round(DIGITS).tolist()}, len(pairs)
@@ -345,22 +333,18 @@ class Service:
         classes = [int(number) for number in answer.classes]
         return {"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs)
 
-    def _rank_question(self, body: bytes, limits: Limits) -> Tuple[str, List[str], int]:
-        question = rank_question_of(body, limits)
+    async def _ranked(self, body: bytes) -> Reply:
+        query, candidates, top_k = rank_question_of(body, self.limits)
         assert self._ranker
-        return question
-
-    async def _ranked(self, question: Tuple[str, List[str], int]) -> Reply:
-        query, candidates, top_k = question
         scores = await self._scores([(query, text) for text in candidates])
         best = [(place, round(float(scores[place]), DIGITS)) for place in best_places(scores, top_k)]
         ranking = [{"place": place, "text": candidates[place], "score": score} for place, score in best]
         return {"ranking": ranking}, len(candidates)
 
-    async def _found(self, question: Tuple[str, Optional[int], Optional[float]]) -> Reply:
+    async def _found(self, body: bytes) -> Reply:
         texts, predictor = self.served.texts, self.served.predictor
         assert texts is not None  # otherwise there is no such route
-        query, top_k, threshold = question
+        query, top_k, threshold = search_question_of(body, self.limits)
         unit = texts.unit
         if predictor is not None:
             unit = unit_of(predictor.exported.has_classes, predictor.exported.label_range)

@@ -29,8 +29,6 @@ from ernie_pair.inference.vector_files import (
     VECTORS_FILE,
     VECTORS_FORMAT,
     VECTORS_JSON,
-    Packed,
-    VectorShape,
     VectorWriter,
     pack_vectors,
     part_folder,
@@ -79,15 +77,15 @@ def embed(config: EmbedConfig) -> None:
     logger.info("%d texts by %s, fingerprint %s", count, embedder.backend, embedder.fingerprint[:12])
     if embedder.prompt:
         logger.info("before each text: %s", shown(embedder.prompt))
-    shape = VectorShape(count, embedder.dim, config.dtype, PIECE)
     made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
+    key: Dict[str, object] = {**made_of, "settings": settings_of(config, *PLACES)}
     part = output_dir.with_name(f"{output_dir.name}.part")
     busy = f"{part}: another run is writing these vectors; let it end, then run again"
     with part_folder(part, busy) as folder:
-        writer = VectorWriter(folder, shape, {**made_of, "settings": settings_of(config, *PLACES)})
+        writer = VectorWriter(folder, count, embedder.dim, config.dtype, PIECE, key)
         _write(config, embedder, writer)
         refuse_changed(text_file, stamp)
-        about = _about(config, embedder, shape, sha256)
+        about = _about(config, embedder, writer, sha256)
         publish_folder(
             output_dir,
             with_config(lambda draft: _fill(draft, writer, about), "embed", config),
@@ -96,7 +94,7 @@ def embed(config: EmbedConfig) -> None:
         )
     if embedder.num_cut:  # of those that this process has seen
         logger.info("%s", describe_cut(embedder))
-    logger.info("%d vectors of %d numbers, %s: %s", shape.count, shape.dim, shape.dtype, config.output_dir)
+    logger.info("%d vectors of %d numbers, %s: %s", count, writer.dim, writer.dtype, config.output_dir)
 
 
 @with_standard_streams
@@ -148,13 +146,13 @@ def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
 
 def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
     """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
-    shape, done = writer.shape, min(writer.done * PIECE, writer.shape.count)
+    count, done = writer.count, min(writer.done * PIECE, writer.count)
     if writer.done:
-        logger.info("an earlier run has left %d of %d vectors: continuing", done, shape.count)
-    with CountProgress(shape.count - done, "text") as progress:
+        logger.info("an earlier run has left %d of %d vectors: continuing", done, count)
+    with CountProgress(count - done, "text") as progress:
         for packed in _pieces(config, embedder, partial(_packed, dtype=config.dtype), done):
             writer.append(packed)
-            progress.advance(len(packed.rows))
+            progress.advance(len(packed[VECTORS_FILE]))
 
 
 def _pieces(config: EmbedConfig, embedder: TextEmbedder, ask: Callable, done: int) -> Iterator[Any]:
@@ -167,11 +165,11 @@ def _pieces(config: EmbedConfig, embedder: TextEmbedder, ask: Callable, done: in
     yield from config.mapped(maker, iter(lambda: list(islice(texts, PIECE)), []))
 
 
-def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Packed:
+def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Dict[str, np.ndarray]:
     return pack_vectors(embedder.embed(texts), dtype)
 
 
-def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha256: str) -> dict:
+def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sha256: str) -> dict:
     beyond: Dict[str, object] = {} if embedder.settings.is_unit else {"unit": False}
     if embedder.settings.similarity != SIMILARITIES[0]:
         beyond["similarity"] = embedder.settings.similarity
@@ -179,9 +177,9 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha2
     return {
         "format": VECTORS_FORMAT,
         "fingerprint": embedder.fingerprint,
-        "count": shape.count,
-        "dim": shape.dim,
-        "dtype": shape.dtype,
+        "count": writer.count,
+        "dim": writer.dim,
+        "dtype": writer.dtype,
         "model": Path(config.model_path).name,
         "max_seq_len": embedder.max_seq_len,
         "computed_by": embedder.backend,
@@ -192,6 +190,6 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha2
 
 def _fill(draft: Path, writer: VectorWriter, about: dict) -> None:
     writer.publish_into(draft)
-    files = {name: sha256_of_file(draft / name) for name in writer.shape.arrays}
+    files = {name: sha256_of_file(draft / name) for name in writer.arrays}
     content = json.dumps({**about, "files": files}, indent=2, ensure_ascii=False)
     (draft / VECTORS_JSON).write_text(content + "\n", encoding="utf-8")
