@@ -154,10 +154,7 @@ class TextEmbedder:
         return vectors if self.settings.is_unit else unit_rows(vectors, self.model.name)
 
     def comparable(self, vectors: np.ndarray) -> np.ndarray:
-        """Return vectors [N, D] whose products are the model's similarity: of length 1 for cosines.
-
-        Raises InputError for a model that compares otherwise.
-        """
+        """Return vectors [N, D] whose products are the model's similarity. Raises InputError if none are."""
         self.settings.refuse_search(self.model.name)
         is_to_change = self.settings.has_unit_products and not self.settings.is_unit
         return unit_rows(vectors, self.model.name) if is_to_change else vectors
@@ -197,10 +194,7 @@ def open_exported_embedder(
 
 
 def open_vector_backend(folder: Path, settings: EmbeddingSettings, threads: int) -> OnnxBackend:
-    """Open an exported embedding model, the int8 one if there is one: its ``logits`` are vectors [B, D].
-
-    Raises CheckpointError when a file is not as exported.
-    """
+    """Open an exported embedding model; its ``logits`` are vectors [B, D]. Raises CheckpointError."""
     exported = ExportedModel(folder, (), settings.max_seq_len, 1.0, settings.files)
     for name in settings.files:
         exported.file(name)  # checks its hash

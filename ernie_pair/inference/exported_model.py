@@ -92,10 +92,7 @@ class ExportedModel:
         return self.file(FAST_TOKENIZER if FAST_TOKENIZER in self.files else VOCAB)
 
     def file(self, name: str) -> Path:
-        """Return the path of the file ``name``.
-
-        Raises CheckpointError when it is missing or not as exported.
-        """
+        """Return the path of file ``name``. Raises CheckpointError when it is missing or not as exported."""
         path = self.folder / name
         if name not in self.files or not path.is_file() or sha256_of_file(path) != self.files[name]:
             raise CheckpointError(f"{path} is not the file that was exported; export the model again")
@@ -103,10 +100,7 @@ class ExportedModel:
 
 
 def read_exported(folder: Path) -> ExportedModel:
-    """Read the export.json of a folder.
-
-    Raises InputError when ``folder`` is not an exported model, CheckpointError when its manifest is damaged.
-    """
+    """Read the export.json of ``folder``. Raises InputError if it holds none, CheckpointError if damaged."""
     if not folder.is_dir():
         raise InputError(f"--model_path {folder} is not a folder; give the --output_dir of ernie-pair export")
     path = folder / EXPORT_MANIFEST

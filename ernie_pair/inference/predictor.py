@@ -97,10 +97,7 @@ class PairScorer:
         return self.calibration.symmetric
 
     def decide_by(self, threshold: Optional[float], symmetric: str) -> None:
-        """Decide by ``threshold`` and ``symmetric`` where they are given: not None, not auto.
-
-        Raises InputError if they do not fit the model.
-        """
+        """Decide by ``threshold`` if not None, ``symmetric`` if not auto. Raises InputError for a misfit."""
         self.calibration = chosen_calibration(
             self.calibration, threshold, symmetric, len(self.class_names), self.where
         )

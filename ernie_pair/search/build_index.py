@@ -7,7 +7,7 @@ after a killed one reuses them; the folder appears when it is complete.
 import logging
 import os
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, content_of, refuse_loss
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import shown
 from data_tools.files.keyed_cache import remove_arrays
@@ -32,7 +32,7 @@ from data_tools.options.options import (
 )
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import LeftOut, has_ids, read_texts, refuse_repeated_ids
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, describe_cut
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
@@ -52,7 +52,7 @@ from ernie_pair.search.index import (
     VectorIndex,
     add_vectors,
     build_index,
-    read_whole,
+    read_index,
     refuse_little_memory,
     require_faiss,
     stored_vectors,
@@ -138,7 +138,8 @@ class IndexConfig(Options):
             raise InputError(
                 f"--retrieval {BM25} takes no model and no vectors; leave them out, or use --retrieval {BOTH}"
             )
-        if self.embedding_model and self.vectors or not (self.add or self._has_source):
+        has_source = self.retrieval == BM25 or self.embedding_model or self.vectors
+        if self.embedding_model and self.vectors or not (self.add or has_source):
             raise InputError(
                 "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
             )
@@ -146,24 +147,17 @@ class IndexConfig(Options):
             raise InputError(
                 f"--dim {self.dim} needs --embedding_model; --vectors have the length they were made with"
             )
+        usual = {item.name: item.default for item in fields(self)}
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
-            value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
-            if value != usual and self.kind != kind:
+            value = getattr(self, name)
+            if value != usual[name] and self.kind != kind:
                 raise InputError(f"--{name} {value} is for --kind {kind}; leave it out, or use that kind")
         if self.add and self.overwrite:
             raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
-        if self.add:
-            self._refuse_for_add()
-
-    @property
-    def _has_source(self) -> bool:
-        return self.retrieval == BM25 or bool(self.embedding_model or self.vectors)
-
-    def _refuse_for_add(self) -> None:
-        """Raise InputError for a flag that says how an index is built."""
-        for name in ("retrieval", "kind", "dtype", "dim", "lists", "links", "ef_construction"):
+        of_building = ("retrieval", "kind", "dtype", "dim", "lists", "links", "ef_construction")
+        for name in of_building if self.add else ():
             value = getattr(self, name)
-            if value != type(self).__dataclass_fields__[name].default:
+            if value != usual[name]:
                 raise InputError(f"--{name} {value}: --add keeps that of the index; leave it out")
 
     @property
@@ -190,8 +184,8 @@ def make_index(config: IndexConfig) -> Path:
     }
     outputs = [output_dir / name for name in WRITTEN]
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
-    is_to_change = config.overwrite or config.add
-    results = Results("index", outputs, inputs, settings, is_to_change, record=output_dir / MADE)
+    may_change, record = config.overwrite or config.add, output_dir / MADE
+    results = Results("index", outputs, inputs, settings, may_change, record=record)
     if config.add and results.were_made():
         logger.info("the texts of %s were added to %s: nothing to do", config.input_file, config.output_dir)
         return Path(config.output_dir)
@@ -202,12 +196,7 @@ def make_index(config: IndexConfig) -> Path:
     (work / "run.lock").unlink(missing_ok=True)
     busy = f"{work}: another run makes this index; let it end, or stop it, then run again"
     with part_folder(work, busy):
-        publish_folder(
-            output_dir,
-            with_config(partial(_fill, config=config, work=work), "index", config),
-            results.about_folder,
-            may_be_lost=lambda folder: is_to_change,
-        )
+        publish_results(output_dir, partial(_fill, config=config, work=work), "index", config, results)
     logger.info("the index of %s is in %s", config.input_file, config.output_dir)
     return Path(config.output_dir)
 
@@ -268,7 +257,7 @@ def _write_vectors(
             index = build_index(shape, count, dim, vectors, threads, progress.advance)
         else:
             logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
-            index = read_whole(old.folder / INDEX_FILE)
+            index = read_index(old.folder / INDEX_FILE)
             add_vectors(index, vectors, progress.advance)
             chunks = partial(_chunks_of, index, begin, vectors)
     write_index(index, draft / INDEX_FILE)

@@ -146,10 +146,10 @@ def write_index(index: Any, path: Path) -> None:
         raise OSError(5, f"faiss could not write it ({_first_line(error)})", str(path)) from None
 
 
-def read_whole(path: Path) -> Any:
-    """Read faiss's index into memory, to add vectors to it. Raises CheckpointError for a damaged file."""
+def read_index(path: Path, flags: int = 0) -> Any:
+    """Read faiss's index, into memory unless ``flags`` map it. Raises CheckpointError for a damaged file."""
     try:
-        return require_faiss().read_index(str(path))
+        return require_faiss().read_index(str(path), flags)
     except RuntimeError as error:
         raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
 
@@ -166,10 +166,7 @@ class VectorIndex:
         self._faiss = faiss = require_faiss()
         self._threads = threads
         how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
-        try:
-            self._index = faiss.read_index(str(path), how)
-        except RuntimeError as error:
-            raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
+        self._index = read_index(path, how)
         if (self._index.ntotal, self._index.d) != (count, dim):
             raise CheckpointError(
                 f"{path} holds {self._index.ntotal} vectors of {self._index.d}, not {count} of {dim}; make "

@@ -159,10 +159,7 @@ class IndexFolder:
             raise InputError(f"--breadth {breadth}: {self.folder} is a {kind}; leave the flag out")
 
     def fitting(self, embedder: TextEmbedder) -> TextEmbedder:
-        """Return ``embedder`` with the length of the vectors of this index.
-
-        Raises InputError if it is not the model that the index was made with.
-        """
+        """Return ``embedder`` at this index's length of vectors. Raises InputError if it is another model."""
         manifest = self.manifest
         if manifest.dim != embedder.dim and manifest.dim in embedder.settings.dims:
             embedder = TextEmbedder(embedder.model, manifest.dim, embedder.batch_size)
@@ -175,10 +172,7 @@ class IndexFolder:
         return embedder
 
     def refuse_other_vectors(self, about: Dict[str, Any], where: str) -> None:
-        """Raise InputError unless the vectors ``where`` were made as those of this index.
-
-        ``about``: see `StoredVectors`.
-        """
+        """Raise InputError unless the vectors ``where``, of ``about`` (see `StoredVectors`), are as these."""
         for name in ("fingerprint", "similarity", "prompt"):
             if about[name] != getattr(self.manifest, name):
                 before, now = shown(getattr(self.manifest, name)), shown(about[name])
@@ -188,10 +182,7 @@ class IndexFolder:
                 )
 
     def chosen_retrieval(self, retrieval: str) -> str:
-        """Return by what texts are found: ``retrieval``, or for auto all that the index was made for.
-
-        Raises InputError if the index was not made for it.
-        """
+        """Return ``retrieval``, for auto all that the index was made for. Raises InputError for another."""
         made = self.manifest.retrieval
         if retrieval not in ("auto", made) and made != BOTH:
             raise InputError(
@@ -202,10 +193,7 @@ class IndexFolder:
 
 
 def open_index_folder(folder: Path) -> IndexFolder:
-    """Open an index, and check all of its files by their hashes.
-
-    Raises InputError when ``folder`` is not an index, CheckpointError when it is damaged.
-    """
+    """Open an index, all files checked. Raises InputError if it is none, CheckpointError if it is damaged."""
     if not folder.is_dir():
         raise InputError(f"--index {folder} is not a folder; give the --output_dir of ernie-pair index")
     path = folder / INDEX_MANIFEST

@@ -43,10 +43,7 @@ class Hit(NamedTuple):
 def rerank(
     hits: Sequence[Hit], scores: np.ndarray, top_k: int, threshold: Optional[float] = None
 ) -> List[Hit]:
-    """Return the ``top_k`` hits by their ``scores`` [N], the best first; ties in the order of retrieval.
-
-    Hits with a score below ``threshold`` are dropped.
-    """
+    """Return the ``top_k`` hits by ``scores`` [N], best first, but those below ``threshold``; ties stay."""
     ordered = [hits[place]._replace(score=float(scores[place])) for place in best_places(scores, top_k)]
     return [hit for hit in ordered if threshold is None or hit.score >= threshold]
 
@@ -210,9 +207,8 @@ class PairSearcher:
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, best first: see `Hit`.
 
-        A ``top_k`` above recall_k retrieves, and reranks, that many texts.
-        Raises InputError for a query that is empty or too long for the model, NumbersError for scores that
-        are not finite.
+        A ``top_k`` above recall_k retrieves, and reranks, that many texts. Raises InputError for a query that
+        is empty or too long for the model, NumbersError for scores that are not finite.
         """
         (hits,) = self.search_many([query], top_k)
         return hits

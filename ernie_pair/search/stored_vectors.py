@@ -27,10 +27,7 @@ class StoredVectors:
         self._file, self._is_unit, self._is_rounded = file, is_unit, is_rounded
 
     def __call__(self) -> Iterator[np.ndarray]:
-        """Yield the vectors in the order of the texts, float32 [n, D].
-
-        Raises NumbersError for one that was rounded and is not finite.
-        """
+        """Yield the vectors in order, float32 [n, D]. Raises NumbersError for a rounded one, not finite."""
         where = str(self._file.folder)
         for first in range(0, self._file.count, CHUNK):
             rows = self._file.rows(first, min(first + CHUNK, self._file.count))

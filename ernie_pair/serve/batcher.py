@@ -31,10 +31,7 @@ class BusyError(Exception):
 
 @dataclass(frozen=True)
 class Batching:
-    """How many pairs of several requests join in one call of the model, and how long they wait for it.
-
-    For a batcher of queries, read queries for pairs.
-    """
+    """How many pairs (or queries) of several requests join in a call of the model, and how long they wait."""
 
     max_batch: int  # pairs per call; a request that would exceed it waits for the next
     max_wait: float  # seconds that a call waits for others, once the model is free and there is a request

@@ -43,7 +43,8 @@ def embeddings_request_of(
         if isinstance(text, (int, list)):
             reason = (
                 f"input {place} is token ids, which are not taken; send texts: this model has another "
-                "tokenizer than OpenAI's, which LangChain's client is told with check_embedding_ctx_length=False"
+                "tokenizer than OpenAI's, which LangChain's client is told with "
+                "check_embedding_ctx_length=False"
             )
             raise RefusedError(422, reason, "input")
         if not isinstance(text, str):
@@ -80,10 +81,7 @@ def embeddings_answer(
 
 
 def count_tokens(texts: Sequence[str], embedder: TextEmbedder, cuts: bool) -> int:
-    """Return how many tokens the model reads of ``texts``; it truncates long ones.
-
-    Raises RefusedError for these, if not ``cuts``.
-    """
+    """Count the tokens of ``texts`` that the model reads. Raises RefusedError for long ones without ``cuts``."""
     most, total = embedder.max_seq_len, 0
     for place, text in enumerate(texts):
         tokens = embedder.num_tokens(text)
@@ -149,10 +147,7 @@ def model_entry(name: str, created: int) -> Dict[str, object]:
 
 
 def _fields_in(body: bytes, example: str, model: str, known: Collection[str]) -> Dict[str, Any]:
-    """Return the fields of a body that are not null.
-
-    Raises RefusedError for one that is not ``known``, and for another model than ``model``.
-    """
+    """Return the fields of a body. Raises RefusedError for one not ``known``, and for another ``model``."""
     given = {name: value for name, value in object_in(body, example).items() if value is not None}
     unknown = [name for name in given if name not in known]
     if unknown:

@@ -160,10 +160,7 @@ class PatientServer(uvicorn.Server):
         return await super().on_tick(counter) or self.is_asked_to_stop
 
     async def shutdown(self, sockets: Optional[List] = None) -> None:
-        """Answer all connected clients, then shut down.
-
-        They have LAST_REQUESTS_SECONDS to send a request.
-        """
+        """Answer all connected clients, then shut down. They have LAST_REQUESTS_SECONDS to send a request."""
         loop = asyncio.get_running_loop()
         late = loop.call_later(self.stop_seconds, self.turn_away)
         headers = self.server_state.default_headers

@@ -270,10 +270,7 @@ _TRIED = {
 
 
 def curl_line(address: str, path: str = "/predict", key: str = "") -> str:
-    """Return a command that sends a request to the service at ``address``.
-
-    ``key``: the environment variable that holds the key of the service, if it has one.
-    """
+    """Return a command that asks the service at ``address``; ``key``: the environment variable of its key."""
     header = f' -H "Authorization: Bearer ${key}"' if key else ""
     return f"curl {address}{path}{header} -d '{json.dumps(_TRIED[path], ensure_ascii=False)}'"
 

@@ -152,10 +152,7 @@ class ServeConfig(Options):
 
 
 def serve(config: ServeConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in progress.
-
-    Raises an ErniePairError for a model, a library, a key or a port that cannot be used.
-    """
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress. Raises an ErniePairError."""
     start_console(World())
     for name in LIBRARIES:
         import_optional(name, "serve")

@@ -12,14 +12,14 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, refuse_loss
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import shown
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.standard_streams import as_asked, with_standard_streams
 from data_tools.text.text_files import LineRules, NamedText, has_ids, read_texts, refuse_repeated_ids
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut
@@ -86,12 +86,7 @@ def embed(config: EmbedConfig) -> None:
         _write(config, embedder, writer)
         refuse_changed(text_file, stamp)
         about = _about(config, embedder, writer, sha256)
-        publish_folder(
-            output_dir,
-            with_config(lambda draft: _fill(draft, writer, about), "embed", config),
-            results.about_folder,
-            may_be_lost=lambda there: config.overwrite,
-        )
+        publish_results(output_dir, partial(_fill, writer=writer, about=about), "embed", config, results)
     if embedder.num_cut:  # of those that this process has seen
         logger.info("%s", describe_cut(embedder))
     logger.info("%d vectors of %d numbers, %s: %s", count, writer.dim, writer.dtype, config.output_dir)
@@ -99,10 +94,7 @@ def embed(config: EmbedConfig) -> None:
 
 @with_standard_streams
 def vectors_of_file(config: EmbedConfig) -> np.ndarray:
-    """Return the vectors of the texts of ``input_file``, float32 [N, D], as the model makes them.
-
-    Nothing is written. Raises as `embed` does.
-    """
+    """Return the vectors of the texts of ``input_file``, float32 [N, D]; write nothing. Raises as `embed`."""
     start_console(World())
     config = _with_folder(config)
     config.refuse_no_ray()
@@ -119,10 +111,7 @@ def _with_folder(config: EmbedConfig) -> EmbedConfig:
 
 
 def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
-    """Read all texts once, before anything is computed; return how many, their hash and the file's stamp.
-
-    Raises InputError for a line that is none.
-    """
+    """Read all texts; return their number, hash and the file's stamp. Raises InputError for a bad line."""
     path = Path(config.input_file)
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")

@@ -34,10 +34,7 @@ logger = logging.getLogger(__name__)
 
 @with_standard_streams
 def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
-    """Print the metrics, keep them as JSON where --output_file says, return them; see `measure_retrieval`.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Print the metrics of `measure_retrieval`, keep them if asked, return them. Raises an ErniePairError."""
     start_console(World())
     if Path(config.model_path).is_dir():
         config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
@@ -88,10 +85,7 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 
 
 def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:
-    """Return the lengths to measure, ascending.
-
-    Raises InputError for a named one that was not trained for, or is above that of the vectors.
-    """
+    """Return the lengths to measure, ascending. Raises InputError for one not trained for, or too long."""
     settings, full = embedder.settings, embedder.dim
     if config.dims == "all":
         return sorted({full, *(dim for dim in settings.dims if dim <= full)})

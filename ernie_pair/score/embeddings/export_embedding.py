@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -12,12 +13,12 @@ import numpy as np
 from paddle import nn
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional
 from data_tools.files.results import Results, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.trained_model import load_text_encoder
@@ -64,10 +65,8 @@ logger = logging.getLogger(__name__)
 def export_embedding(config: ExportEmbeddingConfig) -> None:
     """Write ``output_dir`` and log the largest difference of a vector's numbers from the trained model.
 
-    Of int8 the cosines with its vectors are logged as well.
-
-    Raises InputError for what cannot be exported or would be lost, CheckpointError if ONNX answers
-    differently from the model; then nothing is written.
+    Of int8 the cosines with its vectors are logged as well. Raises InputError for what cannot be exported or
+    would be lost, CheckpointError if ONNX answers differently from the model; then nothing is written.
     """
     start_console(World())
     quiet_libraries()
@@ -87,12 +86,8 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     import_optional("onnxruntime", "onnx")
     start_device("cpu", World())
     source, settings = _open(Path(config.model_path))
-    publish_folder(
-        output_dir,
-        with_config(lambda draft: _fill(draft, source, settings, config), "export-embedding", config),
-        results.about_folder,
-        may_be_lost=lambda folder: config.overwrite,
-    )
+    fill = partial(_fill, source=source, settings=settings, config=config)
+    publish_results(output_dir, fill, "export-embedding", config, results)
     logger.info("exported %s to %s", config.model_path, config.output_dir)
 
 

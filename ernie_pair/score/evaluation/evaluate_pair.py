@@ -116,10 +116,7 @@ def _finished(config: EvaluateConfig) -> Dict[str, Any]:
 def _evaluate_classes(
     scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]
 ) -> Tuple[Dict[str, Any], str]:
-    """Measure a model with classes, write and save what is asked for.
-
-    Returns the evaluation, {} on other processes than the first, and why nothing is saved, or ''.
-    """
+    """Return the evaluation, {} but in the first process, and why nothing of it is saved, or ''."""
     answers, kinds = _answers(scorer, config), parse_kinds(config.robustness)
     if kinds:  # every process makes the changed pairs for itself
         perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
@@ -277,10 +274,7 @@ def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
 def _why_unsaved(
     fitted: Optional[Dict[str, Any]], thresholds: Optional[Dict[str, Any]], config: EvaluateConfig
 ) -> str:
-    """Return why nothing of an evaluation is saved; '' where it is, or where nothing is to be.
-
-    ``fitted``: the fields of `Fitted`; ``thresholds``: of `thresholds_of`.
-    """
+    """Return why nothing is saved, or ''; ``fitted`` are those of `Fitted`, the others of `thresholds_of`."""
     if config.save_temperature and fitted is not None and is_at_the_end(fitted["temperature"]):
         return (
             f"--save_temperature true: the temperature {fitted['temperature']:.3g} fitted on the "

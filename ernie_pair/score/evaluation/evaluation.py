@@ -3,7 +3,8 @@
 import math
 import re
 import unicodedata
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from collections import defaultdict
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -68,36 +69,33 @@ def slice_table(
     ]
 
 
-def slices_of(left: Sequence[str], right: Sequence[str]) -> Iterator[Tuple[str, str, np.ndarray]]:
-    """Yield (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
-    pairs = [(_plain(a), _plain(b)) for a, b in zip(left, right)]
-    for kind, name, inside in _all_slices(pairs):
-        if inside.any():
-            yield kind, name, inside
-
-
-def _all_slices(pairs: List[Tuple[str, str]]) -> Iterator[Tuple[str, str, np.ndarray]]:
+def slices_of(left: Sequence[str], right: Sequence[str]) -> List[Tuple[str, str, np.ndarray]]:
+    """Return (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
+    # In lower case, full-width letters and digits as the others.
+    pairs = [tuple(unicodedata.normalize("NFKC", text).lower() for text in pair) for pair in zip(left, right)]
+    table: Dict[str, Dict[str, np.ndarray]] = defaultdict(dict)
     lengths = np.array([len(a) + len(b) for a, b in pairs])  # of both texts together, in quartiles
     quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
     for quarter in np.unique(quarters):
         inside = quarters == quarter
         shortest, longest = lengths[inside].min(), lengths[inside].max()
         span = f"{shortest} to {longest}" if shortest < longest else f"{longest}"
-        yield "length", f"{span} characters", inside
+        table["length"][f"{span} characters"] = inside
     shares = np.array([overlap(a, b) for a, b in pairs])
     for low, high in zip((0.0, *OVERLAPS), OVERLAPS):
-        yield "overlap", f"{low:.0%} to {high:.0%} of the words shared", (low <= shares) & (shares < high)
-    yield "overlap", "the same words", shares == 1.0
-    negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
-    yield "negation", "in one text only", negated[:, 0] != negated[:, 1]
-    yield "negation", "in both", negated[:, 0] & negated[:, 1]
-    yield "negation", "in neither", ~(negated[:, 0] | negated[:, 1])
+        table["overlap"][f"{low:.0%} to {high:.0%} of the words shared"] = (low <= shares) & (shares < high)
+    table["overlap"]["the same words"] = shares == 1.0
+    one, other = np.array([[is_negated(a), is_negated(b)] for a, b in pairs]).T
+    table["negation"] = {
+        "in one text only": one != other,
+        "in both": one & other,
+        "in neither": ~(one | other),
+    }
     numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
     have = np.array([bool(a or b) for a, b in numbers])
     same = np.array([a == b for a, b in numbers])
-    yield "digits", "different numbers", ~same
-    yield "digits", "the same numbers", have & same
-    yield "digits", "no digits", ~have
+    table["digits"] = {"different numbers": ~same, "the same numbers": have & same, "no digits": ~have}
+    return [(by, name, rows) for by, slices in table.items() for name, rows in slices.items() if rows.any()]
 
 
 def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> Dict[str, object]:
@@ -110,11 +108,6 @@ def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> 
         "f1": float(f1_score(labels, predictions, average=average, zero_division=0)),
     }
     return {**values, "share_positive": float(labels.mean())} if num_classes == 2 else values
-
-
-def _plain(text: str) -> str:
-    """Return the text in lower case, with full-width letters and digits as the others (NFKC)."""
-    return unicodedata.normalize("NFKC", text).lower()
 
 
 class CountedRows:
@@ -260,10 +253,7 @@ class Answers(NamedTuple):
         return probabilities(self.logits, self.in_use)
 
     def curve(self) -> Optional[Curve]:
-        """Return precision and recall of every threshold, at the temperature in use.
-
-        None unless two classes exist and both occur.
-        """
+        """Return the `Scored.curve` of the rows, at the temperature in use."""
         return Scored(self.pairs, self.logits).curve(self.in_use)
 
     def bins(self, temperature: float) -> List[Bin]:
@@ -278,10 +268,7 @@ class Answers(NamedTuple):
 
 
 def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]:
-    """Return the metrics, facts about the rows, and a section for each further question.
-
-    The dictionary can be written as JSON; what is undefined is None.
-    """
+    """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, logits = answers.labels, answers.logits
     thresholds, single = thresholds_of(answers, config.at_precision), find_single_class(logits, labels)
     size = answers.num_classes
@@ -431,10 +418,7 @@ class ScoreAnswers(NamedTuple):
 def score_evaluation_of(
     answers: ScoreAnswers, config: EvaluateConfig, slices: Iterable[Tuple[str, str, np.ndarray]]
 ) -> Dict[str, Any]:
-    """Return the metrics, facts about the rows, and a section for each further question.
-
-    The dictionary can be written as JSON; what is undefined is None.
-    """
+    """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, limits = answers.labels, answers.label_range
     metrics = measure_scores(answers.outputs, labels, limits)
     sections: Dict[str, Any] = {
@@ -466,10 +450,7 @@ def _score_slice(answers: ScoreAnswers, kind: str, name: str, inside: np.ndarray
 
 
 def _score_swap(answers: ScoreAnswers, swapped: np.ndarray) -> Dict[str, Optional[float]]:
-    """Return what changes when the two texts change places.
-
-    ``*_both_orders`` are of the mean of the outputs, as --symmetric average takes it.
-    """
+    """Return what swapping the texts changes; ``*_both_orders``: of mean outputs, as --symmetric average."""
     found = scores_of(swapped, answers.label_range)
     differences = np.abs(found - answers.scores)
     alone, both = (
@@ -491,10 +472,7 @@ def _known(value: float) -> Optional[float]:
 
 
 def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
-    """Return the metrics, facts about the queries, and a section for each further question.
-
-    Raises InputError for a file in which there is no order to measure.
-    """
+    """Return the metrics, facts and further sections of queries. Raises InputError if none has an order."""
     refuse_nothing_to_rank(answers.labels, answers.pairs.groups, config.input_file)
     groups = answers.known_groups
     counted = CountedQueries(answers.outputs, answers.labels, groups)

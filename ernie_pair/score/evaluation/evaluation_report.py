@@ -73,14 +73,9 @@ def write_report(
     worst = kind.worst(answers, most_rows)
     numbers, errors, page = files
     write_json(numbers, evaluation)
-    lines = [table_line(kind.columns)]
-    for row in worst:
-        lines.append(
-            table_line(
-                f"{row[name]:.6g}" if name in kind.rounded else str(row[name]) for name in kind.columns
-            )
-        )
-    errors.write_bytes("".join(lines).encode("utf-8"))
+    told = [{**row, **{name: f"{row[name]:.6g}" for name in kind.rounded}} for row in worst]
+    lines = [kind.columns, *([str(row[name]) for name in kind.columns] for row in told)]
+    errors.write_bytes("".join(map(table_line, lines)).encode("utf-8"))
     rendered = render_page(
         Path(__file__).with_name(kind.template),
         evaluation=evaluation,
@@ -246,20 +241,17 @@ def _reliability(answers: Answers, evaluation: Dict) -> Chart:
 
 
 def _histogram(answers: Answers) -> Chart:
-    edges = np.linspace(0, 1, NUM_BINS + 1)
     if answers.num_classes == 2:
         names = [f"label {_class_shown(answers, place, '')}" for place in (0, 1)]
-        shown = f"probability of {_class_shown(answers, 1)}"
+        title, shown = "Scores by label", f"probability of {_class_shown(answers, 1)}"
         note = "The less the two overlap, the better the classes are separated."
         values, split = answers.shown[:, 1], answers.labels == 1
-        return _two_groups("Scores by label", values, split, names, edges, note, xlabel=shown, xlim=(0, 1))
-    note = "The more confident the model, the more rarely it should be wrong."
-    values, split, names = (
-        answers.shown.max(axis=1),
-        answers.predictions == answers.labels,
-        ["wrong", "right"],
-    )
-    return _two_groups("Scores", values, split, names, edges, note, xlabel=PREDICTED, xlim=(0, 1))
+    else:
+        title, shown, names = "Scores", PREDICTED, ["wrong", "right"]
+        note = "The more confident the model, the more rarely it should be wrong."
+        values, split = answers.shown.max(axis=1), answers.predictions == answers.labels
+    edges = np.linspace(0, 1, NUM_BINS + 1)
+    return _two_groups(title, values, split, names, edges, note, xlabel=shown, xlim=(0, 1))
 
 
 def _two_groups(
@@ -359,10 +351,7 @@ RANK_NAMES = {
 
 
 def _worst_queries(answers: ScoreAnswers, most: int) -> Rows:
-    """Return queries whose first candidate, ``first``, is not relevant.
-
-    They come by the falling rank of the first relevant candidate, which ``line`` is of.
-    """
+    """Return queries whose first candidate is not relevant, by falling rank of the first one that is."""
     pairs, scores = answers.pairs, answers.scores
     names = pairs.left if pairs.queries is None else pairs.queries
     rows: Rows = []

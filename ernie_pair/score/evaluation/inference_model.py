@@ -102,10 +102,7 @@ class TrainedScorer(PairScorer):
 
 
 class InferenceModel(TrainedScorer):
-    """The trained model of a command, opened by every process of the run.
-
-    Raises InputError when the flags cannot be followed.
-    """
+    """The trained model of a command, in every process of the run. Raises InputError if flags do not fit."""
 
     def __init__(self, config: InferenceFlags):
         world = launched_world()

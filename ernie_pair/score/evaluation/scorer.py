@@ -42,10 +42,7 @@ def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
 
 
 def scorer_of(config: InferenceFlags) -> PairScorer:
-    """Open the model that the flags of a command name, in every process of the run.
-
-    Raises an ErniePairError for a folder without one, and when the flags do not fit it.
-    """
+    """Open the model that the flags name, in every process. Raises an ErniePairError if they do not fit."""
     is_exported = (Path(config.model_path) / EXPORT_MANIFEST).is_file()
     refuse_flags_of_others(config, is_exported)
     if not is_exported:
@@ -61,14 +58,6 @@ def scorer_of(config: InferenceFlags) -> PairScorer:
     return PairPredictor.of(config)
 
 
-def refuse_unusable(path: Path) -> None:
-    """Raise InputError, before the work, when no file can be written at ``path``."""
-    if path.is_dir():
-        raise InputError(f"--output_file {path} is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
-
-
 def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
     """Return the output_file of ``config``, if any, and ``more``, as results of its model and its pairs.
 
@@ -76,8 +65,11 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     Raises InputError when no file can be written there.
     """
     outputs = [Path(config.output_file)] if config.output_file else []
-    for output in outputs:
-        refuse_unusable(output)
+    for path in outputs:
+        if path.is_dir():
+            raise InputError(f"--output_file {path} is a folder; give the name of a file")
+        if not path.parent.is_dir():
+            raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
     inputs: Dict[str, Sequence[Path]] = {
         name: [path for path in content_of(getattr(config, name)) if path.name != but]
         for name in INPUTS
@@ -89,10 +81,7 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
 
 
 def source_of(config, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
-    """Return the pairs that ``flag`` of ``config`` names.
-
-    ``split``: the part of a set; ``labels``: None where labels are not read.
-    """
+    """Return the pairs that ``flag`` names, ``split`` of a set; ``labels``: None where they are not read."""
     columns = Columns(
         config.text_a, config.text_b, getattr(config, "label", ""), getattr(config, "query", "")
     )

@@ -122,10 +122,7 @@ def refuse_unusable_wheel(wheel: str) -> None:
 
 
 def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
-    """Write Dockerfile and the wheel into the folder of ``exported``; the wheel is built where '' is given.
-
-    Raises InputError if it cannot be built.
-    """
+    """Write Dockerfile and ``wheel``, built for '', beside the model. Raises InputError if building fails."""
     folder = exported.folder
     path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)
     files = sorted({EXPORT_MANIFEST, *exported.files} - {*PADDLE_FILES, *PIR_FILES})

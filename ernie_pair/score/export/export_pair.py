@@ -4,17 +4,18 @@ import logging
 import os
 import shutil
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, read_made, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, content_of, read_made, refuse_loss
 from data_tools.files.installation import import_optional
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
     EXPORT_FORMAT,
@@ -131,11 +132,9 @@ class Source:
 def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
     """Write ``output_dir`` and log the largest difference of each format from the trained model.
 
-    ``model``: the layer of the user's own that ``model_path`` is the folder of; it is a static one on the CPU
-    afterwards. None: the model is loaded from the folder.
-
-    Raises InputError for what cannot be exported or would be lost, CheckpointError if a format answers
-    differently from the model; then nothing is written.
+    ``model``: the layer of the user's own that ``model_path`` is the folder of, a static one on the CPU
+    afterwards; None: it is loaded from there. Raises InputError for what cannot be exported or would be lost,
+    CheckpointError if a format answers differently from the model; then nothing is written.
     """
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     models = {"model_path": [Path(config.model_path)]}
@@ -177,8 +176,7 @@ def publish_export(
     refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
     source = open_source()
-    filled = with_config(lambda draft: _fill(draft, config, source), command, config)
-    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
+    publish_results(output_dir, partial(_fill, config=config, source=source), command, config, results)
     if source.model.spec.labels.has_classes:
         how, is_saved = source.calibration, config.threshold is None
         logger.info("%s", describe_decision(how.threshold, is_saved, how.symmetric))
