@@ -21,6 +21,7 @@ from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.runtime.cpu_env import cpu_threads
 
 BATCH_SIZE = 64
+LONGEST_ERROR = 1e-3  # difference from length 1 of a vector
 VECTORS = "vectors"  # the name of the output of an exported embedding model
 # Takes ids and token types int64 [B, S], and returns vectors float32 [B, D] of any length.
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -170,6 +171,21 @@ def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
             "or export again"
         )
     return (vectors / lengths[:, None]).astype(np.float32)
+
+
+def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0, is_unit: bool = True) -> None:
+    """Raise NumbersError for vectors [N, D] that are not finite or, with ``is_unit``, not of length 1.
+
+    ``first``: the index of the first of them.
+    """
+    lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+    good = np.abs(lengths - 1) < LONGEST_ERROR if is_unit else np.isfinite(lengths)
+    bad = np.flatnonzero(~good)  # NaN fails every comparison
+    if len(bad):
+        raise NumbersError(
+            f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} instead "
+            "of 1; embed the texts again with a sound model"
+        )
 
 
 def open_exported_embedder(

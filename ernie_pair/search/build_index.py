@@ -18,7 +18,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, content_of, refuse_loss
 from data_tools.files.errors import InputError, counted
-from data_tools.files.json_file import shown
+from data_tools.files.json_file import is_whole_number, read_json_object, shown
 from data_tools.files.keyed_cache import remove_arrays
 from data_tools.files.progress import CountProgress, Progress
 from data_tools.files.results import Results, files_of, settings_of
@@ -34,15 +34,24 @@ from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import LeftOut, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.open_embedder import open_embedder
-from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, describe_cut
+from ernie_pair.inference.embedder import (
+    EmbedderOptions,
+    TextEmbedder,
+    describe_cut,
+    refuse_bad_vectors,
+    unit_rows,
+)
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.vector_files import (
+    CURE,
+    VECTORS_JSON,
     VectorFile,
     VectorWriter,
+    open_vectors,
     pack_vectors,
     part_folder,
 )
-from ernie_pair.models.embedding_json import read_embedding
+from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES, read_embedding
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -73,9 +82,9 @@ from ernie_pair.search.index_folder import (
     TextTableWriter,
     open_index_folder,
 )
-from ernie_pair.search.stored_vectors import CHUNK, StoredVectors, open_stored, refuse_bad_vectors
 from ernie_pair.search.word_index import write_bm25
 
+CHUNK = 8192  # texts
 PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
 BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
 THREADS_HELP = "threads of one forward pass and of faiss; 0: the number of cores of this process"
@@ -210,6 +219,57 @@ def files_of_model(folder: str) -> List[Path]:
     from ernie_pair.models import source  # which needs the libraries for training
 
     return source.files_of_model(folder)
+
+
+class StoredVectors:
+    """The vectors of a file. ``about``: fingerprint, max_seq_len, similarity and prompt of their model.
+
+    ``is_rounded``: they are checked and, if they were of length 1, normalized again whenever they are read.
+    """
+
+    def __init__(self, file: VectorFile, about: Dict[str, Any], is_unit: bool, is_rounded: bool):
+        self.dim, self.about = file.dim, about
+        self._file, self._is_unit, self._is_rounded = file, is_unit, is_rounded
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        """Yield the vectors in order, float32 [n, D]. Raises NumbersError for a rounded one, not finite."""
+        where = str(self._file.folder)
+        for first in range(0, self._file.count, CHUNK):
+            rows = self._file.rows(first, min(first + CHUNK, self._file.count))
+            if self._is_rounded and self._is_unit:
+                rows = unit_rows(rows, where)
+            elif self._is_rounded:
+                refuse_bad_vectors(rows, where, first, is_unit=False)
+            yield rows
+
+
+def open_stored(folder: Path, texts_file: Path, count: int) -> StoredVectors:
+    """Open the vectors in a folder of `ernie-pair embed`, of the ``count`` texts in ``texts_file``.
+
+    Raises InputError if they are of another file, CheckpointError for a damaged folder.
+    """
+    file = open_vectors(folder)
+    file.verify()
+    about = read_json_object(folder / VECTORS_JSON, CURE)
+    made_of = about.get("texts")
+    made_of = made_of.get("sha256") if isinstance(made_of, dict) else None
+    if made_of not in (None, sha256_of_file(texts_file)) or file.count != count:
+        raise InputError(
+            f"--vectors {folder} holds {file.count} vectors of another file than {texts_file}, "
+            f"with {count} texts; {CURE}"
+        )
+    length = about.get("max_seq_len", 0)
+    length = length if is_whole_number(length, 0) else 0  # 0 if unknown
+    prompt, similarity = about.get("prompt", ""), about.get("similarity", SIMILARITIES[0])
+    if not isinstance(prompt, str) or similarity not in SEARCHED:
+        raise InputError(
+            f"{folder / VECTORS_JSON}: its model compares vectors by {shown(similarity)}, and only "
+            f"{' and '.join(SEARCHED)} are computed here; take another model"
+        )
+    of_model = {"fingerprint": file.fingerprint, "max_seq_len": length, "similarity": similarity}
+    # Those of a model that compares vectors by their products are not normalized.
+    is_unit = about.get("unit", True) is not False or similarity == SIMILARITIES[0]
+    return StoredVectors(file, {**of_model, "prompt": prompt}, is_unit, is_rounded=True)
 
 
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:

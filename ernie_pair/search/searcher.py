@@ -12,14 +12,13 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import shown
 from data_tools.text.text_files import is_blank
 from ernie_pair.embedding.open_embedder import open_embedder
-from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, refuse_bad_vectors
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.score.evaluation.scorer import open_scorer
 from ernie_pair.search.index import VectorIndex
 from ernie_pair.search.index_folder import BM25, BOTH, INDEX_FILE, VECTORS, IndexFolder, open_index_folder
-from ernie_pair.search.stored_vectors import refuse_bad_vectors
 from ernie_pair.search.word_index import WordIndex
 
 

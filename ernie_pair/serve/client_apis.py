@@ -81,7 +81,7 @@ def embeddings_answer(
 
 
 def count_tokens(texts: Sequence[str], embedder: TextEmbedder, cuts: bool) -> int:
-    """Count the tokens of ``texts`` that the model reads. Raises RefusedError for long ones without ``cuts``."""
+    """Count the tokens of ``texts`` that the model reads. Raises RefusedError for long ones, not ``cuts``."""
     most, total = embedder.max_seq_len, 0
     for place, text in enumerate(texts):
         tokens = embedder.num_tokens(text)

@@ -127,11 +127,6 @@ class BoundedProtocol(H11Protocol):
             self.limits.pop(what).cancel()
 
 
-def protocol_for(most: int) -> type:
-    """Return the class of the connections of one service, at most so many at a time."""
-    return type("Connection", (BoundedProtocol,), {"most": most})
-
-
 class PatientServer(uvicorn.Server):
     """A server that stops when all connected clients have an answer, or after ``stop_seconds``.
 

@@ -31,7 +31,8 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.index_folder import open_index_folder
 from ernie_pair.search.search_texts import BREADTH_HELP, RETRIEVAL_HELP
 from ernie_pair.search.searcher import RECALL_K, TextRecall
-from ernie_pair.serve.batcher import answer_function
+from ernie_pair.serve.batcher import Batching, answer_function
+from ernie_pair.serve.request import Limits
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
 API_KEY = "ERNIE_PAIR_API_KEY"
@@ -203,10 +204,8 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
+    from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, PatientServer, room_for
     from ernie_pair.serve.documentation import curl_line
-    from ernie_pair.serve.request import Limits
     from ernie_pair.serve.service import Served, create_app
 
     app = create_app(
@@ -225,7 +224,7 @@ def _serve(
     settings = uvicorn.Config(
         app,
         loop="asyncio",
-        http=protocol_for(connections),
+        http=type("Connection", (BoundedProtocol,), {"most": connections}),
         backlog=backlog,
         log_config=None,
         access_log=False,

@@ -44,7 +44,7 @@ from ernie_pair.serve.client_apis import (
     rerank_answer,
     rerank_request_of,
 )
-from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION, api_page
+from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION, Health, api_page
 from ernie_pair.serve.request import (
     BODIES,
     TOP_K,
@@ -140,9 +140,6 @@ MISSING = {
     **dict.fromkeys(("/predict", "/rank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
 }
 FOREIGN = ("/v1/embeddings", "/v1/rerank", "/v2/rerank")  # whose answers are those of other services
-OF_A_CLASSIFIER = (
-    "backend precision target label_range labels max_seq_len temperature threshold symmetric".split()
-)
 LONGEST_SHOWN = 80  # characters of a path
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
@@ -172,6 +169,53 @@ class Served:
         """Return the names of the models, each once."""
         named = [(self.model_name, self.predictor), (self.embedding_name, self.embedder)]
         return list(dict.fromkeys(name for name, model in named if model is not None))
+
+
+def _answering(
+    answer: Callable[["Service", Request, bytes], Awaitable[Reply]],
+) -> Callable[["Service", Request], Awaitable[JSONResponse]]:
+    """Return the route that answers a request with what ``answer`` makes of its body, or why it does not."""
+
+    async def answered(self: "Service", request: Request) -> JSONResponse:
+        endpoint, started, pairs = request.url.path, time.perf_counter(), 0
+        refusing = partial(error_response, endpoint)
+        try:
+            body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
+            reply, pairs = await _unless_left(request, answer(self, request, body))
+            milliseconds = round((time.perf_counter() - started) * 1000, 2)
+            response = JSONResponse(reply if endpoint in FOREIGN else {**reply, "milliseconds": milliseconds})
+        except RefusedError as refused:
+            response = refusing(refused.status, refused, refused.param, refused.code)
+        except BusyError:
+            response = refusing(503, "too many pairs are waiting; try again in a second")
+        except ClientDisconnect:
+            response = refusing(CLIENT_LEFT, "the client has left")
+        except Exception:
+            logger.exception("a request to %s failed", endpoint)
+            response = refusing(500, "the model failed; the log of the service says why")
+        self.numbers.answered(endpoint, response.status_code, pairs, time.perf_counter() - started)
+        return response
+
+    answered.__name__, answered.__doc__ = answer.__name__, answer.__doc__  # which FastAPI shows
+    return answered
+
+
+async def _unless_left(request: Request, answer: Awaitable[Reply]) -> Reply:
+    """Wait for ``answer``. Raises ClientDisconnect, and cancels it, when the client disconnects."""
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(leave())
+    try:
+        await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise ClientDisconnect
+        return waiting.result()
+    finally:
+        waiting.cancel()
+        leaving.cancel()
 
 
 class Service:
@@ -224,68 +268,12 @@ class Service:
         """Return how many pairs and texts wait for a model."""
         return sum(batcher.waiting for name, batcher in self.batchers.items() if name != "queries")
 
-    async def predict(self, request: Request) -> JSONResponse:
-        """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
-
-        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
-        model without classes {"scores": [...], "milliseconds": ...}.
-        """
-        return await self._answered(request, self._predicted)
-
-    async def rank(self, request: Request) -> JSONResponse:
-        """Answer {"query": a, "candidates": [b, ...], "top_k": k} with the best candidates, the best first.
-
-        The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
-        """
-        return await self._answered(request, self._ranked)
-
-    async def search(self, request: Request) -> JSONResponse:
-        """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
-
-        A k above the texts that the service retrieves for a query, --recall_k, is refused.
-        The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
-        "milliseconds": ...}.
-        """
-        return await self._answered(request, self._found)
-
-    async def embeddings(self, request: Request) -> JSONResponse:
+    @_answering
+    async def embeddings(self, request: Request, body: bytes) -> Reply:
         """Answer OpenAI's {"input": ["text a", "text b"]} with the vectors of the texts, as `embed` does.
 
         "encoding_format" is float or base64, "dimensions" shortens the vectors of a model trained for it.
         """
-        return await self._answered(request, self._embedded)
-
-    async def rerank(self, request: Request) -> JSONResponse:
-        """Answer {"query": a, "documents": [b, ...], "top_n": n} of Cohere and Jina, the best first.
-
-        The answer is {"results": [{"index": 0, "relevance_score": 0.98, "document": {"text": b}}, ...], ...},
-        of /v2 without the documents unless the request says return_documents.
-        """
-        returns_documents = request.url.path == "/v1/rerank"
-        return await self._answered(request, partial(self._reranked, returns_documents))
-
-    async def _answered(self, request: Request, answer: Callable[[bytes], Awaitable[Reply]]) -> JSONResponse:
-        """Answer with what ``answer`` returns for the body of the request, or why there is no answer."""
-        endpoint, started, pairs = request.url.path, time.perf_counter(), 0
-        refusing = partial(error_response, endpoint)
-        try:
-            body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
-            reply, pairs = await self._unless_left(request, answer(body))
-            milliseconds = round((time.perf_counter() - started) * 1000, 2)
-            response = JSONResponse(reply if endpoint in FOREIGN else {**reply, "milliseconds": milliseconds})
-        except RefusedError as refused:
-            response = refusing(refused.status, refused, refused.param, refused.code)
-        except BusyError:
-            response = refusing(503, "too many pairs are waiting; try again in a second")
-        except ClientDisconnect:
-            response = refusing(CLIENT_LEFT, "the client has left")
-        except Exception:
-            logger.exception("a request to %s failed", endpoint)
-            response = refusing(500, "the model failed; the log of the service says why")
-        self.numbers.answered(endpoint, response.status_code, pairs, time.perf_counter() - started)
-        return response
-
-    async def _embedded(self, body: bytes) -> Reply:
         embedder, name = self.served.embedder, self.served.embedding_name
         assert embedder is not None  # otherwise there is no such route
         texts, form, dimensions = embeddings_request_of(body, self.limits, name, embedder.settings.dims)
@@ -294,10 +282,16 @@ class Service:
         self.numbers.texts.inc(len(texts))
         return embeddings_answer(vectors, form, dimensions, name, tokens, embedder.settings.is_unit), 0
 
-    async def _reranked(self, returns_documents: bool, body: bytes) -> Reply:
+    @_answering
+    async def rerank(self, request: Request, body: bytes) -> Reply:
+        """Answer {"query": a, "documents": [b, ...], "top_n": n} of Cohere and Jina, the best first.
+
+        The answer is {"results": [{"index": 0, "relevance_score": 0.98, "document": {"text": b}}, ...], ...},
+        of /v2 without the documents unless the request says return_documents.
+        """
         name, longest = self.served.model_name, self._ranker.exported.max_seq_len
         query, documents, top_n, returned = rerank_request_of(
-            body, self.limits, name, longest, returns_documents
+            body, self.limits, name, longest, return_documents=request.url.path == "/v1/rerank"
         )
         scores = await self._scores([(query, text) for text in documents])
         return rerank_answer(documents, scores, top_n, returned, name), len(documents)
@@ -324,7 +318,13 @@ class Service:
         refused = not_served(name, self.served.names)
         return error_response("/v1/models", refused.status, refused, refused.param, refused.code)
 
-    async def _predicted(self, body: bytes) -> Reply:
+    @_answering
+    async def predict(self, request: Request, body: bytes) -> Reply:
+        """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
+
+        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
+        model without classes {"scores": [...], "milliseconds": ...}.
+        """
         pairs = pairs_of(body, self.limits)
         answer = await self.batchers["pairs"].ask(pairs)
         if not isinstance(answer, Prediction):
@@ -333,7 +333,12 @@ class Service:
         classes = [int(number) for number in answer.classes]
         return {"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs)
 
-    async def _ranked(self, body: bytes) -> Reply:
+    @_answering
+    async def rank(self, request: Request, body: bytes) -> Reply:
+        """Answer {"query": a, "candidates": [b, ...], "top_k": k} with the best candidates, the best first.
+
+        The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
+        """
         query, candidates, top_k = rank_question_of(body, self.limits)
         assert self._ranker
         scores = await self._scores([(query, text) for text in candidates])
@@ -341,7 +346,14 @@ class Service:
         ranking = [{"place": place, "text": candidates[place], "score": score} for place, score in best]
         return {"ranking": ranking}, len(candidates)
 
-    async def _found(self, body: bytes) -> Reply:
+    @_answering
+    async def search(self, request: Request, body: bytes) -> Reply:
+        """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
+
+        A k above the texts that the service retrieves for a query, --recall_k, is refused.
+        The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
+        "milliseconds": ...}.
+        """
         texts, predictor = self.served.texts, self.served.predictor
         assert texts is not None  # otherwise there is no such route
         query, top_k, threshold = search_question_of(body, self.limits)
@@ -374,29 +386,13 @@ class Service:
         answer = await self.batchers["pairs"].ask(pairs)
         return answer.probabilities[:, 1] if isinstance(answer, Prediction) else answer
 
-    async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
-        """Wait for ``answer``. Raises ClientDisconnect, and cancels it, when the client disconnects."""
-
-        async def leave() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-
-        waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(leave())
-        try:
-            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                raise ClientDisconnect
-            return waiting.result()
-        finally:
-            waiting.cancel()
-            leaving.cancel()
-
     async def health(self) -> JSONResponse:
         """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""
         predictor, embedder, texts = self.served.predictor, self.served.embedder, self.served.texts
         alive = all(batcher.is_alive for batcher in self.batchers.values())
-        content: Dict[str, object] = {"status": "ok" if alive else "stopping", "models": self.served.names}
-        content.update(dict.fromkeys(OF_A_CLASSIFIER))
+        content: Dict[str, object] = dict.fromkeys(Health.model_fields)
+        content.update(status="ok" if alive else "stopping", models=self.served.names)
+        content["waiting_pairs"] = self.waiting
         if predictor is not None:
             exported = predictor.exported
             content.update(
@@ -410,9 +406,10 @@ class Service:
                 threshold=predictor.threshold,
                 symmetric=predictor.symmetric,
             )
-        content["vector_length"] = None if embedder is None else embedder.dim
-        content["waiting_pairs"] = self.waiting
-        content["indexed_texts"] = None if texts is None else texts.count
+        if embedder is not None:
+            content["vector_length"] = embedder.dim
+        if texts is not None:
+            content["indexed_texts"] = texts.count
         return JSONResponse(content, 200 if alive else 503)
 
     async def metrics(self) -> Response:

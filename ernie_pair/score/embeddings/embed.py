@@ -1,6 +1,5 @@
 """The vectors of a file of texts, in bounded memory, by this process or by the tasks of Ray."""
 
-import json
 import logging
 import os
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, refuse_loss
 from data_tools.files.errors import InputError
-from data_tools.files.json_file import shown
+from data_tools.files.json_file import shown, write_json
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.standard_streams import as_asked, with_standard_streams
@@ -60,15 +59,9 @@ def embed(config: EmbedConfig) -> None:
         "model_path": files_of_model(config.model_path),
         "input_file": files_of(config.input_file),
     }
-    outputs = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
-    results = Results(
-        "embed",
-        [output_dir / name for name in outputs],
-        inputs,
-        settings_of(config, *PLACES),
-        config.overwrite,
-        record=output_dir / MADE,
-    )
+    names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
+    outputs, settings = [output_dir / name for name in names], settings_of(config, *PLACES)
+    results = Results("embed", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return
     config.refuse_no_ray()
@@ -78,7 +71,7 @@ def embed(config: EmbedConfig) -> None:
     if embedder.prompt:
         logger.info("before each text: %s", shown(embedder.prompt))
     made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
-    key: Dict[str, object] = {**made_of, "settings": settings_of(config, *PLACES)}
+    key: Dict[str, object] = {**made_of, "settings": settings}
     part = output_dir.with_name(f"{output_dir.name}.part")
     busy = f"{part}: another run is writing these vectors; let it end, then run again"
     with part_folder(part, busy) as folder:
@@ -180,5 +173,4 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sh
 def _fill(draft: Path, writer: VectorWriter, about: dict) -> None:
     writer.publish_into(draft)
     files = {name: sha256_of_file(draft / name) for name in writer.arrays}
-    content = json.dumps({**about, "files": files}, indent=2, ensure_ascii=False)
-    (draft / VECTORS_JSON).write_text(content + "\n", encoding="utf-8")
+    write_json(draft / VECTORS_JSON, {**about, "files": files})

@@ -1,7 +1,6 @@
 """Export a trained embedding model to ONNX, and check that it gives the same vectors."""
 
 import hashlib
-import json
 import logging
 import os
 from dataclasses import replace
@@ -16,6 +15,7 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional
+from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
@@ -114,8 +114,7 @@ def _fill(
     batches = parity_texts(tokenizer, settings.max_seq_len)
     expected = answers_of(layer, batches)
     copy_tokenizer(source.vocab_file, source.spec, draft)
-    content = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
-    (draft / CONFIG).write_text(f"{content}\n", encoding="utf-8")
+    write_json(draft / CONFIG, model.spec.to_config())
     written = write_paddle(model, draft, layer)
     write_onnx(draft, written, VECTORS)
     for name in written:

@@ -32,7 +32,6 @@ from ernie_pair.score.evaluation.evaluation import (
     evaluation_of,
     ranking_evaluation_of,
     score_evaluation_of,
-    slices_of,
     thresholds_of,
 )
 from ernie_pair.score.evaluation.evaluation_report import FILES, made_of, write_report
@@ -131,13 +130,13 @@ def _evaluate_classes(
         assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
         chosen = with_asked_precision(answers.saved, thresholds, "--save_threshold true")
         answers = answers._replace(saved=chosen)
-    evaluation: Dict[str, Any] = {}
-    if scorer.world.is_first:
-        evaluation = {**evaluation_of(answers, config), **scorer.how}
-        if is_saved:
-            write_calibration(Path(config.model_path), answers.saved)
-        _write(results, evaluation, answers, config)
-        _log_evaluation(evaluation, config, is_saved)
+    if not scorer.world.is_first:
+        return {}, fault
+    evaluation = {**evaluation_of(answers, config), **scorer.how}
+    if is_saved:
+        write_calibration(Path(config.model_path), answers.saved)
+    _write(results, evaluation, answers, config)
+    _log_evaluation(evaluation, config, is_saved)
     return evaluation, fault
 
 
@@ -153,17 +152,15 @@ def _evaluate_scores(
         scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
         symmetric,
     )
-    evaluation: Dict[str, Any] = {}
-    if scorer.world.is_first:
-        if scorer.labels.target == RANKING:
-            evaluation = ranking_evaluation_of(answers, config)
-        else:
-            evaluation = score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
-        evaluation.update(scorer.how)
-        _write(results, evaluation, answers, config)
-        if config.report:
-            logger.info("report: %s", Path(config.report) / "report.html")
-        _print_metrics(evaluation)
+    if not scorer.world.is_first:
+        return {}, ""
+    is_ranking = scorer.labels.target == RANKING
+    evaluation = (ranking_evaluation_of if is_ranking else score_evaluation_of)(answers, config)
+    evaluation.update(scorer.how)
+    _write(results, evaluation, answers, config)
+    if config.report:
+        logger.info("report: %s", Path(config.report) / "report.html")
+    _print_metrics(evaluation)
     return evaluation, ""
 
 

@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import defaultdict
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -252,10 +252,6 @@ class Answers(NamedTuple):
         """Return the probabilities that a prediction would show, float64 [N, C]."""
         return probabilities(self.logits, self.in_use)
 
-    def curve(self) -> Optional[Curve]:
-        """Return the `Scored.curve` of the rows, at the temperature in use."""
-        return Scored(self.pairs, self.logits).curve(self.in_use)
-
     def bins(self, temperature: float) -> List[Bin]:
         """Return the equal-mass bins of the probabilities at ``temperature``, see ``equal_mass_bins``."""
         return equal_mass_bins(*confidences_and_hits(probabilities(self.logits, temperature), self.labels))
@@ -415,9 +411,7 @@ class ScoreAnswers(NamedTuple):
         return scores_of(self.outputs, self.label_range)
 
 
-def score_evaluation_of(
-    answers: ScoreAnswers, config: EvaluateConfig, slices: Iterable[Tuple[str, str, np.ndarray]]
-) -> Dict[str, Any]:
+def score_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
     """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, limits = answers.labels, answers.label_range
     metrics = measure_scores(answers.outputs, labels, limits)
@@ -430,8 +424,13 @@ def score_evaluation_of(
         "label_range": None if limits is None else list(limits),
         "symmetric": answers.symmetric,
         "bins": error_bins(answers.scores, labels),
-        "slices": [_score_slice(answers, *each) for each in slices],
+        "slices": [],
     }
+    for kind, name, inside in slices_of(answers.pairs.left, answers.pairs.right):
+        found = measure_scores(answers.outputs[inside], labels[inside], limits)
+        told = {metric: _known(found[metric]) for metric in ("spearman", "mae")}
+        about = {"by": kind, "slice": name, "rows": int(inside.sum())}
+        sections["slices"].append({**about, **told, "mean_label": float(labels[inside].mean())})
     if config.bootstrap:
         measure = CountedScores(answers.outputs, labels, limits).measure
         sections["intervals"] = bootstrap_intervals(
@@ -440,13 +439,6 @@ def score_evaluation_of(
     if answers.swapped is not None:
         sections["swap"] = _score_swap(answers, answers.swapped)
     return {**{name: _known(value) for name, value in metrics.items()}, **sections}
-
-
-def _score_slice(answers: ScoreAnswers, kind: str, name: str, inside: np.ndarray) -> Dict[str, object]:
-    found = measure_scores(answers.outputs[inside], answers.labels[inside], answers.label_range)
-    told = {metric: _known(found[metric]) for metric in ("spearman", "mae")}
-    mean_label = float(answers.labels[inside].mean())
-    return {"by": kind, "slice": name, "rows": int(inside.sum()), **told, "mean_label": mean_label}
 
 
 def _score_swap(answers: ScoreAnswers, swapped: np.ndarray) -> Dict[str, Optional[float]]:

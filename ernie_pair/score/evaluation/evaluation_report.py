@@ -32,7 +32,7 @@ from ernie_pair.report.page import (
     table_line,
 )
 from ernie_pair.score.evaluation.calibration import Curve
-from ernie_pair.score.evaluation.evaluation import Answers, ScoreAnswers
+from ernie_pair.score.evaluation.evaluation import Answers, ScoreAnswers, Scored
 
 FILES = ("report.json", "errors.tsv", "report.html")
 PREDICTED = "probability of the predicted class"
@@ -119,25 +119,6 @@ def worst_rows(answers: Answers, most: int) -> Rows:
 
 def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
     """Return what the page shows; of two classes that both occur, three more charts."""
-    curve, single = answers.curve(), evaluation["single_class"]
-    charts = [_reliability(answers, evaluation), _histogram(answers)]
-    if curve is not None:
-        charts[:0] = [
-            _precision_recall(curve, evaluation),
-            _roc(answers, evaluation),
-            _thresholds(curve, evaluation, _class_shown(answers, 1)),
-        ]
-    return {
-        "cards": _cards_of_classes(evaluation),
-        "charts": charts,
-        "slices": _slices_by_kind(evaluation),
-        "num_wrong": int(np.sum(answers.predictions != answers.labels)),
-        "single_class": "" if single is None else describe_single_class(single, evaluation["rows"]),
-        "are_named": are_names(answers.names),
-    }
-
-
-def _cards_of_classes(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
     calibration = evaluation["calibration"]
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
@@ -150,7 +131,23 @@ def _cards_of_classes(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
         swap = evaluation["swap"]
         below = f"mean difference {shown_number(swap['mean_difference'])}"
         cards.append({"name": "Flipped by swapping", "value": percent(swap["flip_rate"]), "below": below})
-    return cards
+    curve = Scored(answers.pairs, answers.logits).curve(answers.in_use)
+    single = evaluation["single_class"]
+    charts = [_reliability(answers, evaluation), _histogram(answers)]
+    if curve is not None:
+        charts[:0] = [
+            _precision_recall(curve, evaluation),
+            _roc(answers, evaluation),
+            _thresholds(curve, evaluation, _class_shown(answers, 1)),
+        ]
+    return {
+        "cards": cards,
+        "charts": charts,
+        "slices": _slices_by_kind(evaluation),
+        "num_wrong": int(np.sum(answers.predictions != answers.labels)),
+        "single_class": "" if single is None else describe_single_class(single, evaluation["rows"]),
+        "are_named": are_names(answers.names),
+    }
 
 
 def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, Rows]:

@@ -4,19 +4,14 @@ A trained folder is computed by Paddle, an exported or a combined one by its bac
 """
 
 from pathlib import Path
-from typing import Dict, Iterator, Optional, Sequence
-
-import numpy as np
+from typing import Dict, Optional, Sequence
 
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.errors import InputError
-from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
-from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.temperature import score_pairs
 from ernie_pair.pair.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -107,33 +102,3 @@ def check_pairs(config, is_first: bool = True) -> CheckedPairs:
     """Check the pairs of input_file, labelled or not, or of the part `test` of a set. Raises InputError."""
     source = source_of(config, "input_file", "test", None)
     return CheckedPairs(source, rejected_beside(config.output_file) if is_first else None)
-
-
-def logits_by_window(scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.ndarray]:
-    """Yield the logits of all pairs, float32 [at most a window, C], in their order."""
-    orders = 1 if scorer.symmetric == "none" else 2
-    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
-
-        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-            return scorer.logits_of_texts(left, right, lambda rows: progress.advance(rows / orders))
-
-        for window in pairs.windows(scorer.window):
-            yield score_pairs(score, window.left, window.right, scorer.symmetric)
-
-
-def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPairs) -> Iterator[np.ndarray]:
-    """Yield the logits of all pairs as `logits_by_window` does, computed by the tasks of Ray.
-
-    A task gets a whole window: within it pairs of similar length stand together, here as there.
-    """
-    if scorer.world.size > 1:
-        raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")
-    with CountProgress(pairs.count, "pair") as progress:
-        for logits in config.mapped(model, pairs.windows(scorer.window)):
-            progress.advance(len(logits))
-            yield logits
-
-
-def logits_of_window(scorer: PairScorer, window: Pairs) -> np.ndarray:
-    """Return the logits of a window of pairs, float32 [N, C]."""
-    return score_pairs(scorer.logits_of_texts, window.left, window.right, scorer.symmetric)
