@@ -19,7 +19,6 @@ from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, me
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, labels_for
 from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
@@ -53,7 +52,11 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 
 
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
-    asked = build_retrieval_set(_read(config), config.input_file)
+    columns = Columns(config.text_a, config.text_b, config.label)
+    source = PairSource("input_file", config.input_file, "dev", None, columns, RowRules.of(config))
+    pairs = replace(source, labels=labels_for(source, config.label_map, 2)).read()
+    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
+    asked = build_retrieval_set(pairs, config.input_file)
     kernels = KernelFlags(config.kernels, config.precision)
     embedder = open_embedder(config.model_path, config.device, config.options, kernels)
     lengths = _lengths(config, embedder)
@@ -104,11 +107,3 @@ def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet, role: str) -> np.nd
             parts.append(embedder.embed(asked.texts[begin : begin + CHUNK], prompt))
             progress.advance(len(parts[-1]))
     return np.concatenate(parts)
-
-
-def _read(config: EvaluateEmbeddingConfig) -> Pairs:
-    columns = Columns(config.text_a, config.text_b, config.label)
-    source = PairSource("input_file", config.input_file, "dev", None, columns, RowRules.of(config))
-    pairs = replace(source, labels=labels_for(source, config.label_map, 2)).read()
-    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
-    return pairs

@@ -53,13 +53,13 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
     if config.report and Path(config.report).is_file():
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
-    saves = config.save_temperature or config.save_threshold
-    if saves and (Path(config.model_path) / EXPORT_MANIFEST).is_file():
+    saves, folder = config.save_temperature or config.save_threshold, Path(config.model_path)
+    if saves and (folder / EXPORT_MANIFEST).is_file():
         raise InputError(
             f"--model_path {config.model_path} is an exported model, into which nothing is saved; evaluate "
             "the trained one, and export it again"
         )
-    if saves and (Path(config.model_path) / MANIFEST).is_file():
+    if saves and (folder / MANIFEST).is_file():
         raise InputError(
             f"--model_path {config.model_path} is a checkpoint, into which nothing is saved; give OUT/best, "
             "or leave --save_temperature and --save_threshold out"
@@ -87,10 +87,7 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
 
 
 def _finished(config: EvaluateConfig) -> Dict[str, Any]:
-    """Return the evaluation that is there, and print its metrics; {} if what it was to save is not there.
-
-    Raises InputError where something that is to be saved was not found, or for a damaged calibration.
-    """
+    """Return the evaluation that is there, and print it; {} without what it was to save. Raises InputError."""
     kept = Path(config.output_file or Path(config.report) / FILES[0])
     if not kept.is_file():
         return {}
@@ -99,10 +96,8 @@ def _finished(config: EvaluateConfig) -> Dict[str, Any]:
     if not fault and (config.save_temperature or config.save_threshold):
         saved = read_calibration(Path(config.model_path), len(evaluation["classes"]))
         threshold = evaluation.get("thresholds", {}).get("at_precision", {}).get("threshold")
-        has_temperature = saved.temperature == evaluation["calibration"]["temperature"]
-        if (config.save_temperature and not has_temperature) or (
-            config.save_threshold and saved.threshold != threshold
-        ):
+        lacks = config.save_temperature and saved.temperature != evaluation["calibration"]["temperature"]
+        if lacks or (config.save_threshold and saved.threshold != threshold):
             message = "%s/%s does not hold what it found: evaluating again"
             logger.info(message, config.model_path, CALIBRATION)
             return {}
@@ -312,7 +307,15 @@ def _unreached(thresholds: Dict[str, Any], flag: str, result: str = "") -> str:
 def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
-    _log_calibration(evaluation["calibration"])
+    calibration = evaluation["calibration"]
+    temperature = calibration["temperature"]
+    if calibration["at_end_of_range"]:
+        logger.warning("the temperature %.3g is at the end of its range; fit it on more rows", temperature)
+    kind = ", the evaluated rows" if calibration["is_judged_file"] else ""
+    logger.info("temperature %.4g, from %s%s", temperature, calibration["fitted_on"], kind)
+    for name in ("ece", "ece_top_label"):
+        figures = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
+        logger.info("calibration error, %s: %.4f; with the temperature %.4f", *figures)
     if "thresholds" in evaluation:
         _log_thresholds(evaluation["thresholds"], evaluation["classes"][1])
     if "swap" in evaluation:
@@ -346,17 +349,6 @@ def _print_metrics(evaluation: Dict[str, Any]) -> None:
     say(json.dumps({name: evaluation[name] for name in (*names, "rows")}))
 
 
-def _log_calibration(calibration: Dict[str, Any]) -> None:
-    temperature = calibration["temperature"]
-    if calibration["at_end_of_range"]:
-        logger.warning("the temperature %.3g is at the end of its range; fit it on more rows", temperature)
-    kind = ", the evaluated rows" if calibration["is_judged_file"] else ""
-    logger.info("temperature %.4g, from %s%s", temperature, calibration["fitted_on"], kind)
-    for name in ("ece", "ece_top_label"):
-        figures = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
-        logger.info("calibration error, %s: %.4f; with the temperature %.4f", *figures)
-
-
 def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     """Log what the thresholds reach; ``name`` is that of class 1."""
     where = f"on {thresholds['tuned_on']}"
@@ -364,17 +356,10 @@ def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     best, precise = thresholds["best_f1"], thresholds["at_precision"]
     logger.info("threshold %.4f has the best F1 %s: %.4f", best["threshold"], where, best["f1"])
     predictions = counted(precise["rows"], "prediction")
-    logger.info(
-        "threshold %.4f %s precision %.4f %s: precision %.4f, recall %.4f, %s of class %s",
-        precise["threshold"],
-        "reaches" if precise["reached"] else "comes nearest to",
-        precise["asked"],
-        where,
-        precise["precision"],
-        precise["recall"],
-        predictions,
-        name,
-    )
+    how = "reaches" if precise["reached"] else "comes nearest to"
+    told = f"threshold {precise['threshold']:.4f} {how} precision {precise['asked']:.4f} {where}: precision "
+    told += f"{precise['precision']:.4f}, recall {precise['recall']:.4f}, {predictions} of class {name}"
+    logger.info("%s", told)
     if precise["reached"] and precise["rows"] * (1 - precise["asked"]) < 1:
         few = "precision %g is based on %s of class %s; one more error would miss it: use more rows"
         logger.warning(few, precise["asked"], predictions, name)

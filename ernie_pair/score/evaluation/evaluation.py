@@ -60,8 +60,7 @@ def slice_table(
 ) -> List[Dict[str, object]]:
     """Return a dictionary per slice that has rows; ``labels`` and ``predictions`` are int64 [N].
 
-    Its keys: by, slice, rows, accuracy, f1, and of two classes share_positive. The slices of one ``by`` hold
-    every row once.
+    Keys: by, slice, rows, accuracy, f1, of two classes share_positive. Slices of a ``by`` hold all rows once.
     """
     return [
         {"by": kind, "slice": name, **_measured(labels[inside], predictions[inside], num_classes)}
@@ -384,8 +383,7 @@ RANK_EDGES = (1, 2, 3, 5, 10, 20, 50)  # the last rank of each part of the table
 class ScoreAnswers(NamedTuple):
     """The rows of a file and what a model without classes says of them.
 
-    ``outputs`` float32 [N, 1], ``swapped`` those of (B, A) where they were asked for. ``symmetric`` says how
-    pairs were scored.
+    ``outputs`` float32 [N, 1], ``swapped`` those of (B, A) if asked for; ``symmetric``: how they were scored.
     """
 
     pairs: Pairs

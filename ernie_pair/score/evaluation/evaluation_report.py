@@ -76,14 +76,9 @@ def write_report(
     told = [{**row, **{name: f"{row[name]:.6g}" for name in kind.rounded}} for row in worst]
     lines = [kind.columns, *([str(row[name]) for name in kind.columns] for row in told)]
     errors.write_bytes("".join(map(table_line, lines)).encode("utf-8"))
-    rendered = render_page(
-        Path(__file__).with_name(kind.template),
-        evaluation=evaluation,
-        tables=tables,
-        worst=worst[:ON_THE_PAGE],
-        made=made,
-        **kind.values(answers, evaluation),
-    )
+    shown = {**kind.values(answers, evaluation), "worst": worst[:ON_THE_PAGE]}
+    template = Path(__file__).with_name(kind.template)
+    rendered = render_page(template, evaluation=evaluation, tables=tables, made=made, **shown)
     page.write_bytes(rendered.encode("utf-8"))
 
 
@@ -102,8 +97,7 @@ COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text
 def worst_rows(answers: Answers, most: int) -> Rows:
     """Return at most ``most`` wrong rows, COLUMNS of each, by falling loss.
 
-    ``probability`` is that of the label. Label and prediction stand there by name where the classes have
-    names.
+    ``probability`` is that of the label, which stands there, as the prediction does, by its name if any.
     """
     names, labels, predictions, pairs = answers.names, answers.labels, answers.predictions, answers.pairs
     of_label = answers.shown[np.arange(len(labels)), labels]
@@ -151,10 +145,7 @@ def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str
 
 
 def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, Rows]:
-    """Return {by: slices}, each slice with ``share`` of all rows and, of models with classes, ``is_low``.
-
-    ``is_low``: fewer rows are right than the accuracy of the whole file leads to by chance.
-    """
+    """Return {by: slices}, each with its ``share`` and ``is_low``: fewer are right than chance leads to."""
     kinds: Dict[str, Rows] = {}
     for entry in evaluation["slices"]:
         more: Dict[str, Any] = {"share": entry["rows"] / evaluation["rows"]}

@@ -164,10 +164,7 @@ def write_triton(exported: ExportedModel) -> None:
 
 
 def _config_of(exported: ExportedModel, path: Path, only_cpu: bool) -> str:
-    """Return config.pbtxt, the message inference.ModelConfig of Triton in protobuf's text format.
-
-    The inputs and outputs are those of the ONNX file; their first dimension, the batch, is not written there.
-    """
+    """Return config.pbtxt, Triton's inference.ModelConfig, of an ONNX file, without the first dimension."""
     import onnx
 
     graph = onnx.load(str(path)).graph

@@ -92,10 +92,7 @@ class _AlsoTakesTypes(nn.Layer):
 
 
 def _drop_padding_ids(model: nn.Layer) -> None:
-    """Make each embedding a plain table of what it answers, the padding's zeros included.
-
-    For a padding id ONNX would hold a second table of the same size, and multiply by it at every call.
-    """
+    """Make each embedding a table of what it answers: for a padding id ONNX multiplies by a second one."""
     for layer in list(model.sublayers()):
         for name, embedding in list(layer.named_children()):
             if isinstance(embedding, nn.Embedding):

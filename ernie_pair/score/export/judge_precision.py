@@ -121,8 +121,7 @@ def answer_in_turn(
 ) -> Tuple[Dict[str, np.ndarray], Dict[str, float]]:
     """Return the logits float32 [N, C] of each predictor, and its seconds.
 
-    The models take turns, so that the load of the machine falls on all. ``asked`` is told the pairs that one
-    has answered.
+    They take turns, so that the load of the machine falls on all. ``asked`` is told the pairs of each answer.
     """
     answers: Dict[str, List[np.ndarray]] = {name: [] for name in predictors}
     seconds = dict.fromkeys(predictors, 0.0)
