@@ -49,7 +49,7 @@ def open_backend(
         raise InputError(
             f"--precision {precision} is not one of {', '.join(PRECISION_TYPES)}; use one of them"
         )
-    there = [each for each in FILES_OF if exported.holds(each)]
+    there = [each for each in FILES_OF if exported.files_of(each)]
     if not there:
         raise CheckpointError(f"{exported.folder} holds no model; export it again")
     name = _chosen(exported, name, there, precision, device)

@@ -78,18 +78,9 @@ class ExportedModel:
         """Return how to decide: the temperature, the threshold and whether both orders are scored."""
         return Calibration(self.temperature, threshold=self.threshold, symmetric=self.symmetric)
 
-    def holds(self, backend: str) -> bool:
-        """Return whether the model was exported for ``backend``, a key of FILES_OF."""
-        return bool(self.files_of(backend))
-
     def files_of(self, backend: str) -> Tuple[str, ...]:
         """Return the names of the files of the model for ``backend``; none if it was not exported for it."""
         return next((names for names in FILES_OF[backend] if self.files.keys() >= set(names)), ())
-
-    @property
-    def tokenizer_file(self) -> Path:
-        """Return the path of the tokenizer's file, see ``file``."""
-        return self.file(FAST_TOKENIZER if FAST_TOKENIZER in self.files else VOCAB)
 
     def file(self, name: str) -> Path:
         """Return the path of file ``name``. Raises CheckpointError when it is missing or not as exported."""

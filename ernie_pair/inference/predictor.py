@@ -9,6 +9,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, NumbersError
 from data_tools.files.progress import CountProgress
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
 from ernie_pair.inference.scores import (
@@ -26,7 +27,7 @@ from ernie_pair.inference.scores import (
 )
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels
-from ernie_pair.models.spec import CONFIG, TOKENIZER, read_spec
+from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.world import World
@@ -189,7 +190,7 @@ class PairPredictor(PairScorer):
         refuse_threshold_out_of_range(threshold)
         if TOKENIZER in exported.files:
             exported.file(TOKENIZER)  # checks its hash; read_spec reads it
-        vocab_file = exported.tokenizer_file
+        vocab_file = exported.file(FAST_TOKENIZER if FAST_TOKENIZER in exported.files else VOCAB)
         spec = read_spec(exported.file(CONFIG), vocab_file)
         self._tokenizer = open_tokenizer(vocab_file, spec, exported.max_seq_len)
         self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
@@ -198,12 +199,9 @@ class PairPredictor(PairScorer):
     @classmethod
     def of(cls, config) -> "PairPredictor":
         """Open the exported model that the flags of a command name. Raises an ErniePairError."""
+        device = "cpu" if config.device == "auto" else config.device
         return cls(
-            config.model_path,
-            config.backend,
-            config.threads,
-            precision=config.precision,
-            device="cpu" if config.device == "auto" else config.device,
+            config.model_path, config.backend, config.threads, precision=config.precision, device=device
         )
 
     @property

@@ -116,18 +116,11 @@ def search_texts(config: SearchConfig) -> List[Hit]:
 
 def open_searcher(config: SearchConfig) -> PairSearcher:
     """Return the index that the flags name, with its models. Raises an ErniePairError."""
-    return PairSearcher(
-        config.index,
-        config.embedding_model,
-        config.model_path,
-        config.recall_k,
-        threshold=config.threshold,
-        device=config.device,
-        threads=config.threads,
-        breadth=config.breadth,
-        cuts=config.long_query == "cut",
-        retrieval=config.retrieval,
-    )
+    same = {
+        name: getattr(config, name) for name in "recall_k threshold device threads breadth retrieval".split()
+    }
+    cuts = config.long_query == "cut"
+    return PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
 
 
 @with_standard_streams

@@ -99,13 +99,9 @@ class TextRecall:
         self._embedder = embedder = folder.fitting(embedder)
         wanted = embedder.settings.prompt_of("passage")
         if manifest.prompt != wanted:
-            logger.warning(
-                "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors again "
-                "with embed --prompt, or the index with --model_path",
-                folder.folder,
-                shown(manifest.prompt),
-                shown(wanted),
-            )
+            message = "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors "
+            message += "again with embed --prompt, or the index with --model_path"
+            logger.warning(message, folder.folder, shown(manifest.prompt), shown(wanted))
         unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.unit = UNITS.get(self.retrieval, unit)
         path, threads = folder.folder / INDEX_FILE, threads or cpu_threads()

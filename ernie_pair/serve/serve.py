@@ -208,18 +208,12 @@ def _serve(
     from ernie_pair.serve.documentation import curl_line
     from ernie_pair.serve.service import Served, create_app
 
-    app = create_app(
-        Served(
-            *opened,
-            model_name=os.path.basename(os.path.abspath(config.model_path)),
-            embedding_name=os.path.basename(os.path.abspath(config.embedding_model)),
-            cuts=config.long_text == "cut",
-        ),
-        Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
-        Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
-        _hosts_of(config),
-        key,
-    )
+    paths = config.model_path, config.embedding_model
+    model_name, embedding_name = (os.path.basename(os.path.abspath(path)) for path in paths)
+    served = Served(*opened, model_name, embedding_name, config.long_text == "cut")
+    batching = Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting)
+    limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
+    app = create_app(served, batching, limits, _hosts_of(config), key)
     connections, backlog = room_for(config.max_connections)
     settings = uvicorn.Config(
         app,

@@ -231,22 +231,16 @@ class Service:
             calls = self.numbers.batches.observe
             self.batchers["pairs"] = MicroBatcher(answer_function(predictor), batching, calls)
         if embedder is not None:
-            self.batchers["texts"] = MicroBatcher(
-                self._one_at_a_time(embedder.embed), batching, part_of=getitem
-            )
+            asked = partial(self._ask_alone, embedder.embed)
+            self.batchers["texts"] = MicroBatcher(asked, batching, part_of=getitem)
         if texts is not None:
-            self.batchers["queries"] = MicroBatcher(
-                self._one_at_a_time(texts.recall), batching, part_of=getitem
-            )
+            asked = partial(self._ask_alone, texts.recall)
+            self.batchers["queries"] = MicroBatcher(asked, batching, part_of=getitem)
 
-    def _one_at_a_time(self, embed: Callable[[List[str]], Any]) -> Callable[[List[str]], Any]:
-        """Return ``embed`` for a thread of its own, beside another that asks the same embedding model."""
-
-        def asked_alone(texts: List[str]) -> Any:
-            with self._embedding:
-                return embed(texts)
-
-        return asked_alone
+    def _ask_alone(self, embed: Callable[[List[str]], Any], texts: List[str]) -> Any:
+        """Return ``embed`` of texts in a thread of its own, beside another that asks the same model."""
+        with self._embedding:
+            return embed(texts)
 
     async def __aenter__(self) -> "Service":
         """Start the queues; that of an index ends before the one of the model that scores its texts."""

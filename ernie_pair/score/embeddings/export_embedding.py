@@ -123,12 +123,8 @@ def _fill(
     settings = replace(settings, model_sha256=model_sha256, files=files)
     backend = open_vector_backend(draft, settings, cpu_threads())
     difference = largest_difference(backend, batches, expected)
-    logger.info(
-        "largest difference of %s from the trained model %.3g, in %d batches",
-        ONNX_FILES[0],
-        difference,
-        len(batches),
-    )
+    message = "largest difference of %s from the trained model %.3g, in %d batches"
+    logger.info(message, ONNX_FILES[0], difference, len(batches))
     facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(source.name).name}
     note = f"onnx {difference:.3g}"
     if config.quantize == "int8":
@@ -143,21 +139,15 @@ def _fill(
         note = note.format(**drift)
         logger.info("%s, of %d texts", note, drift["texts"])
     (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
-    write_card(
-        draft,
-        ModelCard(
-            title=f"An embedding model of the family {model.family}, exported",
-            facts={
-                "exported from": Path(source.name).name,
-                "numbers of a vector": ", ".join(map(str, settings.dims)),
-                "pooling": settings.pooling,
-                "tokens per text": str(settings.max_seq_len),
-                "largest difference": note,
-            },
-            commands=COMMANDS,
-            python=PYTHON,
-        ),
-    )
+    told = {
+        "exported from": Path(source.name).name,
+        "numbers of a vector": ", ".join(map(str, settings.dims)),
+        "pooling": settings.pooling,
+        "tokens per text": str(settings.max_seq_len),
+        "largest difference": note,
+    }
+    title = f"An embedding model of the family {model.family}, exported"
+    write_card(draft, ModelCard(title=title, facts=told, commands=COMMANDS, python=PYTHON))
 
 
 def _drift(

@@ -87,7 +87,7 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
 
 
 def _finished(config: EvaluateConfig) -> Dict[str, Any]:
-    """Return the evaluation that is there, and print it; {} without what it was to save. Raises InputError."""
+    """Return the evaluation that is there, and print it; {} without what it is to save. Raises InputError."""
     kept = Path(config.output_file or Path(config.report) / FILES[0])
     if not kept.is_file():
         return {}
@@ -140,13 +140,9 @@ def _evaluate_scores(
 ) -> Tuple[Dict[str, Any], str]:
     pairs = read_pairs(config, "input_file", scorer.labels, is_first=scorer.world.is_first)
     symmetric = scorer.calibration.chosen_symmetry(config.symmetric, config.model_path)
-    answers = ScoreAnswers(
-        pairs,
-        scorer.labels.label_range,
-        scorer.logits_in(pairs.left, pairs.right, symmetric),
-        scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
-        symmetric,
-    )
+    outputs = scorer.logits_in(pairs.left, pairs.right, symmetric)
+    swapped = scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None
+    answers = ScoreAnswers(pairs, scorer.labels.label_range, outputs, swapped, symmetric)
     if not scorer.world.is_first:
         return {}, ""
     is_ranking = scorer.labels.target == RANKING
@@ -193,17 +189,10 @@ def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
         fitted = Fitted(temperature, on.path, len(on), on.sha256)
     if config.save_temperature and not is_at_the_end(fitted.temperature):
         saved = replace(saved, **fitted._asdict())
-    return Answers(
-        pairs,
-        scorer.labels.names,
-        scored[pairs.sha256].logits,
-        scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
-        saved.temperature,
-        fitted,
-        symmetric,
-        None if tuning is None else scored[tuning.sha256]._replace(pairs=tuning),
-        saved,
-    )
+    names, logits = scorer.labels.names, scored[pairs.sha256].logits
+    swapped = scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None
+    tuned = None if tuning is None else scored[tuning.sha256]._replace(pairs=tuning)
+    return Answers(pairs, names, logits, swapped, saved.temperature, fitted, symmetric, tuned, saved)
 
 
 def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
