@@ -237,8 +237,7 @@ class PairPredictor(PairScorer):
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
 
-        Raises InputError for an item that is not a pair of texts and for a model without classes,
-        NumbersError for logits that are not finite.
+        Raises InputError for an item that is no pair, or a model without classes, NumbersError as `logits`.
         """
         if not self.exported.has_classes:
             raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; use its `score`")
@@ -272,8 +271,7 @@ class PairPredictor(PairScorer):
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].
 
-        Raises InputError for an item that is not a pair of texts, NumbersError for logits that are not
-        finite.
+        Raises InputError for an item that is not a pair of texts, NumbersError for one that is not finite.
         """
         return super().logits_in(*texts_of(pairs), self.symmetric)
 

@@ -231,8 +231,7 @@ def _sha256_of(*parts: bytes) -> str:
 def part_folder(folder: Path, busy: str) -> Iterator[Path]:
     """Hold the folder in which vectors come to be; it stays after an error alone, with finished pieces.
 
-    Raises MachineError, with the message ``busy``, when another process holds it, or when it holds what no
-    run put there.
+    Raises MachineError, with the message ``busy``, if another process holds it, or it holds what no run made.
     """
     make_folder(folder)
     strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())

@@ -202,22 +202,6 @@ def open_index_folder(folder: Path) -> IndexFolder:
     found = read_json_object(path, CURE, CheckpointError)
     if found.get("format") not in (INDEX_FORMAT, WITH_BM25):
         raise CheckpointError(f"{path}: format {found.get('format')!r}, not {WITH_BM25}; {CURE}")
-    _refuse_wrong(found, path)
-    manifest = IndexManifest(
-        **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
-    )
-    for name in FILES_OF[manifest.retrieval]:
-        file = folder / name
-        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
-            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
-    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
-    if not len(texts) == len(ids) == manifest.texts:
-        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
-    return IndexFolder(folder, manifest, texts, ids)
-
-
-def _refuse_wrong(found: Dict[str, Any], path: Path) -> None:
-    """Raise CheckpointError for the content of index.json, in ``path``, that cannot be used."""
     files, retrieval = found.get("files"), found.get("retrieval", VECTORS)
     is_sound = {
         "texts": is_whole_number(found.get("texts"), 1),
@@ -239,3 +223,14 @@ def _refuse_wrong(found: Dict[str, Any], path: Path) -> None:
     for key, sound in is_sound.items():
         if not sound:
             raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
+    manifest = IndexManifest(
+        **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
+    )
+    for name in FILES_OF[manifest.retrieval]:
+        file = folder / name
+        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
+            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
+    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
+    if not len(texts) == len(ids) == manifest.texts:
+        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
+    return IndexFolder(folder, manifest, texts, ids)

@@ -94,24 +94,19 @@ def search_texts(config: SearchConfig) -> List[Hit]:
     start_console(World())
     if config.text == TYPED and not config.input_file:
         refuse_closed_input("--text -", "give a query")
-    results = _results(config) if config.input_file else None
-    if results is not None and results.are_done():
-        return []
     if config.input_file:
-        count = sum(1 for _ in read_texts(Path(config.input_file)))
-        if not count:
-            raise InputError(f"{config.input_file} holds no query; give one on every line")
+        results = _results(config)
+        if not results.are_done():
+            _answer_file(config, results)
+        return []
     searcher = open_searcher(config)
-    if results is not None:
-        _answer_file(config, searcher, results, count)
-    elif config.text != TYPED:
-        hits = searcher.search(config.text, config.top_k)
-        _print_heads(config, searcher)
-        _print_hits(hits, config)
-        return hits
-    else:
+    if config.text == TYPED:
         _answer_lines(config, searcher, sys.stdin)
-    return []
+        return []
+    hits = searcher.search(config.text, config.top_k)
+    _print_heads(config, searcher)
+    _print_hits(hits, config)
+    return hits
 
 
 def open_searcher(config: SearchConfig) -> PairSearcher:
@@ -145,8 +140,12 @@ def _results(config: SearchConfig) -> Results:
     return Results("search", [config.output_file], inputs, settings, config.overwrite)
 
 
-def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results, count: int) -> None:
+def _answer_file(config: SearchConfig, results: Results) -> None:
     path = Path(config.input_file)
+    count = sum(1 for _ in read_texts(path))
+    if not count:
+        raise InputError(f"{config.input_file} holds no query; give one on every line")
+    searcher = open_searcher(config)
     for row in read_texts(path):  # all of them, before the models run for the first
         searcher.refuse_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")

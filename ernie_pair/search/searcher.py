@@ -115,7 +115,12 @@ class TextRecall:
         """
         count = min(max(self.recall_k, top_k), self.count)
         nothing: List[Dict[int, float]] = [{}] * len(queries)
-        near = nothing if self._embedder is None else self._nearest(self._embedder, queries, count)
+        near, embedder = nothing, self._embedder
+        if embedder is not None:
+            vectors = embedder.comparable(embedder.embed_queries(queries))
+            refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
+            found_places = zip(*(array.tolist() for array in self._index.nearest(vectors, count)))
+            near = [{place: cosine for cosine, place in zip(*row) if place >= 0} for row in found_places]
         by_words = nothing if self._words is None else self._words.best(queries, count)
         ids, texts, found = self._folder.ids, self._folder.texts, []
         for cosines, scores in zip(near, by_words):
@@ -126,16 +131,6 @@ class TextRecall:
             ]
             found.append(best)
         return found
-
-    def _nearest(self, embedder: TextEmbedder, queries: Sequence[str], count: int) -> List[Dict[int, float]]:
-        """Return {position: similarity} of the nearest texts of each query, nearest first."""
-        vectors = embedder.comparable(embedder.embed_queries(queries))
-        refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
-        cosines, places = self._index.nearest(vectors, count)
-        return [
-            {place: cosine for place, cosine in zip(row, near) if place >= 0}
-            for row, near in zip(places.tolist(), cosines.tolist())
-        ]
 
     def why_refused(self, query: str, cuts: bool = False) -> str:
         """Return why a query is refused, in a line; '' if it is not. ``cuts``: a long one is not."""

@@ -55,8 +55,7 @@ def part_of_answer(answer: Answer, mine: slice) -> Answer:
 class MicroBatcher:
     """A queue of requests, used with ``async with``; ``called`` gets the number of pairs of every call.
 
-    ``predict`` answers a list of pairs, or of other questions; ``part_of`` takes the answers to some of
-    them out of its result.
+    ``predict`` answers a list of pairs, or of others; ``part_of`` takes the answers to some out of them.
     """
 
     def __init__(

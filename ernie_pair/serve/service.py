@@ -5,7 +5,6 @@ GET /health, /metrics, /v1/models, /openapi.json, which /docs shows, and / to tr
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter as Counts
 from collections import defaultdict, deque
@@ -107,10 +106,10 @@ class Numbers(Collector):
         words = f"Time to an answer of status 200; the quantiles are those of the latest {LATEST}."
         summary = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
         for endpoint, latest in sorted(self._latest.items()):
-            labels, ordered = {"endpoint": endpoint}, sorted(latest)
+            labels = {"endpoint": endpoint}
             for share in QUANTILES:
-                value = quantile(ordered, share)
-                summary.add_sample(summary.name, {**labels, "quantile": str(share)}, value)
+                value = np.quantile(latest, share, method="inverted_cdf")
+                summary.add_sample(summary.name, {**labels, "quantile": str(share)}, float(value))
             summary.add_sample(f"{summary.name}_count", labels, self._counts[endpoint])
             summary.add_sample(f"{summary.name}_sum", labels, self._sums[endpoint])
         yield summary
@@ -119,11 +118,6 @@ class Numbers(Collector):
         """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
         self._waiting.set(waiting)
         return generate_latest(self._registry)
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest of ascending numbers, at least one, that ``share`` of them do not exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 PAGE = Path(__file__).with_name("page.html")

@@ -172,7 +172,13 @@ def _write(
 
 
 def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
-    saved, symmetric = _saved_for(scorer.calibration, config)
+    saved = scorer.calibration
+    symmetric = saved.symmetric if config.symmetric == "auto" else config.symmetric
+    if symmetric != saved.symmetric:  # it does not hold for the way pairs are scored here
+        if saved.is_tuned:
+            message = "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s"
+            logger.warning(message, config.model_path, CALIBRATION, saved.symmetric, symmetric)
+        saved = Calibration(symmetric=symmetric)
     _refuse_unsavable(config, saved, scorer.num_classes)
     pairs, calibrating, tuning = _read(scorer, config)
     scored: Dict[str, Scored] = {}
@@ -216,17 +222,6 @@ def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[P
     if tuning is not None:
         refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, scorer.num_classes)
     return pairs, calibrating, tuning
-
-
-def _saved_for(calibration: Calibration, config: EvaluateConfig) -> Tuple[Calibration, str]:
-    """Return what the model's folder holds for the way pairs are scored here, and that way."""
-    symmetric = calibration.symmetric if config.symmetric == "auto" else config.symmetric
-    if symmetric == calibration.symmetric:
-        return calibration, symmetric
-    if calibration.is_tuned:
-        message = "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s"
-        logger.warning(message, config.model_path, CALIBRATION, calibration.symmetric, symmetric)
-    return Calibration(symmetric=symmetric), symmetric
 
 
 def _refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:
