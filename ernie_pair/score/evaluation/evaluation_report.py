@@ -310,9 +310,8 @@ def _by_label(evaluation: Dict[str, Any]) -> Chart:
         axes.plot(means, [each["mae"] for each in bins], "s-", color=ORANGE, label="mean error", ms=3.5)
         axes.set(xlabel="label")
 
-    return draw_chart(
-        "By label", draw, "The range of the labels in bins; a perfect model lies on the dotted line."
-    )
+    note = "The range of the labels in bins; a perfect model lies on the dotted line."
+    return draw_chart("By label", draw, note)
 
 
 def _errors(answers: ScoreAnswers) -> Chart:
