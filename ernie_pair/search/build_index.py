@@ -59,12 +59,11 @@ from ernie_pair.search.index import (
     Chunks,
     IndexShape,
     VectorIndex,
-    add_vectors,
-    build_index,
     read_index,
     refuse_little_memory,
     require_faiss,
     stored_vectors,
+    trained_index,
     write_index,
 )
 from ernie_pair.search.index_folder import (
@@ -314,12 +313,14 @@ def _write_vectors(
     with CountProgress(count - begin, "vector") as progress:
         if old is None:
             logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
-            index = build_index(shape, count, dim, vectors, threads, progress.advance)
+            index = trained_index(shape, count, dim, vectors, threads)
         else:
             logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
             index = read_index(old.folder / INDEX_FILE)
-            add_vectors(index, vectors, progress.advance)
             chunks = partial(_chunks_of, index, begin, vectors)
+        for chunk in vectors():
+            index.add(np.ascontiguousarray(chunk))
+            progress.advance(len(chunk))
     write_index(index, draft / INDEX_FILE)
     del index
     recall = recall_of(VectorIndex(draft / INDEX_FILE, shape.kind, count, dim, threads), chunks, count)

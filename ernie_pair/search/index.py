@@ -87,15 +87,8 @@ def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
         )
 
 
-def build_index(
-    shape: IndexShape,
-    count: int,
-    dim: int,
-    chunks: Chunks,
-    threads: int,
-    advance: Callable[[int], None] = lambda added: None,
-) -> Any:
-    """Return faiss's index of ``count`` vectors; ``advance`` is called with how many have been added.
+def trained_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threads: int) -> Any:
+    """Return faiss's index for the ``count`` vectors of ``chunks``, to which none has been added yet.
 
     The same vectors give the same bytes, except for hnsw, which several threads build in the order in which
     they run. A chunk of vectors and the index itself are in memory.
@@ -116,15 +109,7 @@ def build_index(
             sample[done : done + end - begin] = chunk[picked[begin:end] - first]
             first, done = first + len(chunk), done + end - begin
         index.train(sample)
-    add_vectors(index, chunks, advance)
     return index
-
-
-def add_vectors(index: Any, chunks: Chunks, advance: Callable[[int], None] = lambda added: None) -> None:
-    """Add the vectors of ``chunks`` to faiss's index, behind those that it holds."""
-    for chunk in chunks():
-        index.add(np.ascontiguousarray(chunk))
-        advance(len(chunk))
 
 
 def stored_vectors(index: Any, count: int, size: int) -> Iterator[np.ndarray]:
