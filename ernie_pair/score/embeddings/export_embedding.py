@@ -43,14 +43,7 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.export.formats import (
-    answers_of,
-    largest_difference,
-    random_texts,
-    write_int8,
-    write_onnx,
-    write_paddle,
-)
+from ernie_pair.score.export import formats
 
 NUM_TEXTS, TEXTS_PER_BATCH = 24, 6
 COMMANDS = "ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors"
@@ -112,23 +105,23 @@ def _fill(
     model_sha256 = model.sha256(tokenizer.sha256)
     layer = UnitVectors(model) if settings.is_unit else model
     batches = parity_texts(tokenizer, settings.max_seq_len)
-    expected = answers_of(layer, batches)
+    expected = formats.answers_of(layer, batches)
     copy_tokenizer(source.vocab_file, source.spec, draft)
     write_json(draft / CONFIG, model.spec.to_config())
-    written = write_paddle(model, draft, layer)
-    write_onnx(draft, written, VECTORS)
+    written = formats.write_paddle(model, draft, layer)
+    formats.write_onnx(draft, written, VECTORS)
     for name in written:
         (draft / name).unlink()
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     settings = replace(settings, model_sha256=model_sha256, files=files)
     backend = open_vector_backend(draft, settings, cpu_threads())
-    difference = largest_difference(backend, batches, expected)
+    difference = formats.largest_difference(backend, batches, expected)
     message = "largest difference of %s from the trained model %.3g, in %d batches"
     logger.info(message, ONNX_FILES[0], difference, len(batches))
     facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(source.name).name}
     note = f"onnx {difference:.3g}"
     if config.quantize == "int8":
-        write_int8(draft)
+        formats.write_int8(draft)
         (draft / ONNX_FILES[0]).unlink()
         files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
         own = hashlib.sha256(f"{model_sha256} {INT8_FILES[0]}".encode()).hexdigest()  # another model
@@ -178,7 +171,7 @@ class UnitVectors(nn.Layer):
 
 def parity_texts(tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
     """Return batches of texts of random tokens, of all lengths, some longer than ``max_seq_len``."""
-    texts, more = random_texts(np.random.default_rng(0), tokenizer, 2 * max_seq_len, NUM_TEXTS // 2)
+    texts, more = formats.random_texts(np.random.default_rng(0), tokenizer, 2 * max_seq_len, NUM_TEXTS // 2)
     short = [text[: number + 1] for number, text in enumerate(more)]
     rows = encode_single_texts([*texts, *short], tokenizer, max_seq_len)
     return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, TEXTS_PER_BATCH)]
