@@ -18,19 +18,8 @@ from ernie_pair.models.labels import CLASSIFICATION, RANKING, REGRESSION
 from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.targets.metrics import describe_single_class, ranked_queries
+from ernie_pair.report import page
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, drawn_text, few_of
-from ernie_pair.report.page import (
-    NOT_SAID,
-    ON_THE_PAGE,
-    Made,
-    Table,
-    metric_cards,
-    percent,
-    read_card,
-    render_page,
-    shown_number,
-    table_line,
-)
 from ernie_pair.score.evaluation.calibration import Curve
 from ernie_pair.score.evaluation.evaluation import Answers, ScoreAnswers, Scored
 
@@ -61,8 +50,8 @@ def write_report(
     evaluation: Dict[str, Any],
     answers: Any,
     most_rows: int,
-    tables: Sequence[Table] = (),
-    made: Made = NOT_SAID,
+    tables: Sequence[page.Table] = (),
+    made: page.Made = page.NOT_SAID,
 ) -> None:
     """Write the report to ``files``, which become FILES. Raises OSError.
 
@@ -71,22 +60,22 @@ def write_report(
     """
     kind = KINDS[evaluation.get("target", CLASSIFICATION)]
     worst = kind.worst(answers, most_rows)
-    numbers, errors, page = files
+    numbers, errors, html = files
     write_json(numbers, evaluation)
     told = [{**row, **{name: f"{row[name]:.6g}" for name in kind.rounded}} for row in worst]
     lines = [kind.columns, *([str(row[name]) for name in kind.columns] for row in told)]
-    errors.write_bytes("".join(map(table_line, lines)).encode("utf-8"))
-    shown = {**kind.values(answers, evaluation), "worst": worst[:ON_THE_PAGE]}
+    errors.write_bytes("".join(map(page.table_line, lines)).encode("utf-8"))
+    shown = {**kind.values(answers, evaluation), "worst": worst[: page.ON_THE_PAGE]}
     template = Path(__file__).with_name(kind.template)
-    rendered = render_page(template, evaluation=evaluation, tables=tables, made=made, **shown)
-    page.write_bytes(rendered.encode("utf-8"))
+    rendered = page.render_page(template, evaluation=evaluation, tables=tables, made=made, **shown)
+    html.write_bytes(rendered.encode("utf-8"))
 
 
-def made_of(config: EvaluateConfig) -> Made:
+def made_of(config: EvaluateConfig) -> page.Made:
     """Return what the page says of how it was made: the flags that were given, and the model's card."""
     defaults = {item.name: item.default for item in fields(config)}
     flags = {name: as_asked(value) for name, value in asdict(config).items()}
-    return Made(changed_flags(flags, defaults), read_card(Path(config.model_path)))
+    return page.Made(changed_flags(flags, defaults), page.read_card(Path(config.model_path)))
 
 
 # Models with classes.
@@ -116,15 +105,17 @@ def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str
     calibration = evaluation["calibration"]
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
-    cards = metric_cards(evaluation, names)
+    cards = page.metric_cards(evaluation, names)
     for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
-        after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
+        after = f"{page.shown_number(calibration[name + '_calibrated'])} with temperature "
         after += f"{calibration['temperature']:.3g}"
-        cards.append({"name": shown, "value": shown_number(calibration[name]), "below": after})
+        cards.append({"name": shown, "value": page.shown_number(calibration[name]), "below": after})
     if "swap" in evaluation:
         swap = evaluation["swap"]
-        below = f"mean difference {shown_number(swap['mean_difference'])}"
-        cards.append({"name": "Flipped by swapping", "value": percent(swap["flip_rate"]), "below": below})
+        below = f"mean difference {page.shown_number(swap['mean_difference'])}"
+        cards.append(
+            {"name": "Flipped by swapping", "value": page.percent(swap["flip_rate"]), "below": below}
+        )
     curve = Scored(answers.pairs, answers.logits).curve(answers.in_use)
     single = evaluation["single_class"]
     charts = [_reliability(answers, evaluation), _histogram(answers)]
@@ -273,11 +264,11 @@ def _worst_scores(answers: ScoreAnswers, most: int) -> Rows:
 
 
 def _values_of_scores(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
-    cards = metric_cards(evaluation, SCORE_NAMES)
+    cards = page.metric_cards(evaluation, SCORE_NAMES)
     if "swap" in evaluation:
         swap = evaluation["swap"]
-        below = f"at most {shown_number(swap['largest_difference'])}"
-        value = shown_number(swap["mean_difference"])
+        below = f"at most {page.shown_number(swap['largest_difference'])}"
+        value = page.shown_number(swap["mean_difference"])
         cards.append({"name": "Moved by swapping", "value": value, "below": below})
     charts = [_scatter(answers, evaluation), _by_label(evaluation), _errors(answers)]
     return {"cards": cards, "charts": charts, "slices": _slices_by_kind(evaluation)}
@@ -357,7 +348,7 @@ def _values_of_ranking(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dic
     edges = np.linspace(scores.min(), scores.max() + 1e-9, NUM_BINS + 1)
     note = "Of all queries together: only the order within a query counts."
     by_label = _two_groups("Scores by label", scores, answers.labels == 1, names, edges, note, xlabel="score")
-    return {"cards": metric_cards(evaluation, RANK_NAMES), "charts": [_ranks(evaluation), by_label]}
+    return {"cards": page.metric_cards(evaluation, RANK_NAMES), "charts": [_ranks(evaluation), by_label]}
 
 
 def _ranks(evaluation: Dict[str, Any]) -> Chart:

@@ -37,7 +37,6 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.export import formats
 from ernie_pair.score.export.docker import (
     DOCKERFILE,
     TRITON_FILES,
@@ -46,6 +45,14 @@ from ernie_pair.score.export.docker import (
     write_triton,
 )
 from ernie_pair.score.export.export_config import ExportConfig, ExportFlags
+from ernie_pair.score.export.formats import (
+    answers_of,
+    largest_difference,
+    parity_batches,
+    write_int8,
+    write_onnx,
+    write_paddle,
+)
 from ernie_pair.score.export.judge_precision import (
     BF16_BESIDE_FLOAT,
     INT8_BESIDE_FLOAT,
@@ -193,8 +200,8 @@ def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
 
 
 def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[JudgingPairs]) -> None:
-    batches = formats.parity_batches(source.tokenizer, source.max_seq_len)
-    expected = formats.answers_of(source.model, batches)
+    batches = parity_batches(source.tokenizer, source.max_seq_len)
+    expected = answers_of(source.model, batches)
     _write_models(draft, config, source)
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     labels, how = source.model.spec.labels, source.calibration
@@ -204,7 +211,7 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     message = "largest difference of %-6s from the trained model %.3g, in %d batches"
     for name in config.backends:
         backend = open_backend(exported, name, threads)
-        differences[name] = formats.largest_difference(backend, batches, expected)
+        differences[name] = largest_difference(backend, batches, expected)
         logger.info(message, name, differences[name], len(batches))
     facts: Dict[str, Any] = {
         "parity": differences,
@@ -240,11 +247,11 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
         write_json(draft / CONFIG, source.model.spec.to_config())
     else:
         shutil.copyfile(config_file, draft / CONFIG)
-    written = formats.write_paddle(source.model, draft)
+    written = write_paddle(source.model, draft)
     if "onnx" in config.backends:
-        formats.write_onnx(draft, written)
+        write_onnx(draft, written)
     if config.quantize == "int8":
-        formats.write_int8(draft)
+        write_int8(draft)
     for name in written if "paddle" not in config.backends else ():
         (draft / name).unlink()
 
