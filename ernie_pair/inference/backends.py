@@ -76,9 +76,9 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
         return "paddle"
     if name != "auto":
         return name
-    installed = [each for each in there if find_spec(LIBRARY_OF[each])]
     if device == "cpu":
-        return (installed or there)[0]
+        return next((each for each in there if find_spec(LIBRARY_OF[each])), there[0])
+    installed = [each for each in there if find_spec(LIBRARY_OF[each])]
     if "paddle" in installed and import_optional("paddle", "gpu").is_compiled_with_cuda():
         return "paddle"
     onnxruntime = import_optional("onnxruntime", "predict") if "onnx" in installed else None
