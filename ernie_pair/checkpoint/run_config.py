@@ -28,7 +28,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, Ty
 import yaml
 
 from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, published
-from data_tools.files.results import MAKER, read_own_config
+from data_tools.files.atomic_folder import publish_folder
+from data_tools.files.results import MAKER, Results, read_own_config
 from data_tools.options.flag_words import read_flag_file
 from data_tools.options.options import Options, hints_of, read_given
 from data_tools.options.standard_streams import as_asked
@@ -109,6 +110,17 @@ def with_config(fill: Callable[[Path], Result], command: str, config: Options) -
         return filled
 
     return fill_and_tell
+
+
+def publish_results(
+    folder: Path, fill: Callable[[Path], None], command: str, config: Options, results: Results
+) -> None:
+    """Let ``fill`` write ``folder``, which gets config.yaml besides, as the ``results`` of ``command``.
+
+    What is there is replaced if they may replace it; see `publish_folder`.
+    """
+    filled = with_config(fill, command, config)
+    publish_folder(folder, filled, results.about_folder, may_be_lost=lambda there: results.overwrite)
 
 
 def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:

@@ -49,11 +49,10 @@ def open_backend(
         raise InputError(
             f"--precision {precision} is not one of {', '.join(PRECISION_TYPES)}; use one of them"
         )
-    there = [each for each in FILES_OF if exported.holds(each)]
+    there = [each for each in FILES_OF if exported.files_of(each)]
     if not there:
         raise CheckpointError(f"{exported.folder} holds no model; export it again")
-    choose = _gpu_backend if device == "gpu" else _cpu_backend
-    name = choose(exported, name, there, precision)
+    name = _chosen(exported, name, there, precision, device)
     if name not in there:
         cure = f"pass --backend {there[0]}"
         if precision != "fp32":
@@ -64,34 +63,31 @@ def open_backend(
     return OnnxBackend(exported, threads, name, device=device)
 
 
-def _cpu_backend(exported: ExportedModel, name: str, there: List[str], precision: str) -> str:
-    if precision == "fp16":
+def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str, device: str) -> str:
+    """Return the backend that ``name`` asks for, of auto the first one ``there`` that can be used."""
+    if device == "cpu" and precision == "fp16":
         raise InputError("--precision fp16 needs --device gpu; use fp32, or bf16 with --backend paddle")
-    if precision == "bf16":
-        if name not in ("auto", "paddle"):
-            raise InputError(f"--precision bf16 is for --backend paddle, not {name}; use --precision fp32")
+    if device == "gpu" and name == "onnx-int8":
+        raise InputError("--backend onnx-int8 runs on the CPU; use --backend paddle, or --device cpu")
+    if precision != "fp32" and name not in ("auto", "paddle"):
+        raise InputError(f"--precision {precision} is for --backend paddle, not {name}; use --precision fp32")
+    if device == "cpu" and precision == "bf16":
         refuse_no_bf16()
         return "paddle"
-    return next((each for each in there if find_spec(LIBRARY_OF[each])), there[0]) if name == "auto" else name
-
-
-def _gpu_backend(exported: ExportedModel, name: str, there: List[str], precision: str) -> str:
-    if name == "auto":
-        installed = {each for each in ("paddle", "onnx") if each in there and find_spec(LIBRARY_OF[each])}
-        if "paddle" in installed and import_optional("paddle", "gpu").is_compiled_with_cuda():
-            return "paddle"
-        onnxruntime = import_optional("onnxruntime", "predict") if "onnx" in installed else None
-        if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
-            return "onnx"
-        raise InputError(
-            f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(there)}) has a "
-            f"GPU here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
-        )
-    if name == "onnx-int8":
-        raise InputError("--backend onnx-int8 runs on the CPU; use --backend paddle, or --device cpu")
-    if precision != "fp32" and name != "paddle":
-        raise InputError(f"--precision {precision} is for --backend paddle, not {name}; use --precision fp32")
-    return name
+    if name != "auto":
+        return name
+    if device == "cpu":
+        return next((each for each in there if find_spec(LIBRARY_OF[each])), there[0])
+    installed = [each for each in there if find_spec(LIBRARY_OF[each])]
+    if "paddle" in installed and import_optional("paddle", "gpu").is_compiled_with_cuda():
+        return "paddle"
+    onnxruntime = import_optional("onnxruntime", "predict") if "onnx" in installed else None
+    if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
+        return "onnx"
+    raise InputError(
+        f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(there)}) has a "
+        f"GPU here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
+    )
 
 
 class OnnxBackend:

@@ -7,7 +7,7 @@ N texts, B batch, S sequence, D length of a vector.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import encode_single_texts, evaluation_batches, open_tokenizer
-from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
+from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.runtime.cpu_env import cpu_threads
 
 BATCH_SIZE = 64
+LONGEST_ERROR = 1e-3  # difference from length 1 of a vector
 VECTORS = "vectors"  # the name of the output of an exported embedding model
 # Takes ids and token types int64 [B, S], and returns vectors float32 [B, D] of any length.
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -154,10 +155,7 @@ class TextEmbedder:
         return vectors if self.settings.is_unit else unit_rows(vectors, self.model.name)
 
     def comparable(self, vectors: np.ndarray) -> np.ndarray:
-        """Return vectors [N, D] whose products are the model's similarity: of length 1 for cosines.
-
-        Raises InputError for a model that compares otherwise.
-        """
+        """Return vectors [N, D] whose products are the model's similarity. Raises InputError if none are."""
         self.settings.refuse_search(self.model.name)
         is_to_change = self.settings.has_unit_products and not self.settings.is_unit
         return unit_rows(vectors, self.model.name) if is_to_change else vectors
@@ -175,26 +173,30 @@ def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
     return (vectors / lengths[:, None]).astype(np.float32)
 
 
-def open_exported_embedder(
-    folder: Union[str, Path],
-    *,
-    dim: int = 0,
-    threads: int = 0,
-    batch_size: int = BATCH_SIZE,
-    prompt: Optional[str] = None,
-) -> TextEmbedder:
-    """Open what `ernie-pair export` wrote, on ONNX Runtime and a CPU, without a training framework.
+def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0, is_unit: bool = True) -> None:
+    """Raise NumbersError for vectors [N, D] that are not finite or, with ``is_unit``, not of length 1.
 
-    ``threads``: of one forward pass, 0: the cores of this process. ``prompt``: see `TextEmbedder`. Raises
-    InputError when ``folder`` is not such a folder or has no vectors of length ``dim``, CheckpointError when
-    a file is not as exported.
+    ``first``: the index of the first of them.
     """
-    folder = Path(folder)
-    settings = read_embedding(folder)
-    if settings is None or not settings.is_exported:
-        command = f"ernie-pair export --model_path {folder} --output_dir exported"
-        raise InputError(f"{folder} is not an exported embedding model; make one with {command}")
-    backend = open_vector_backend(folder, settings, threads or cpu_threads())
+    lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+    good = np.abs(lengths - 1) < LONGEST_ERROR if is_unit else np.isfinite(lengths)
+    bad = np.flatnonzero(~good)  # NaN fails every comparison
+    if len(bad):
+        raise NumbersError(
+            f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} instead "
+            "of 1; embed the texts again with a sound model"
+        )
+
+
+def open_exported_embedder(
+    folder: Path, settings: EmbeddingSettings, options: EmbedderOptions
+) -> TextEmbedder:
+    """Open what `ernie-pair export` wrote, ``settings`` among it, on ONNX Runtime and a CPU.
+
+    Raises InputError if ``options`` do not fit it, CheckpointError when a file is not as exported.
+    """
+    prompt = options.prompt_in(settings, str(folder))
+    backend = open_vector_backend(folder, settings, options.threads or cpu_threads())
     vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)
     if not {CONFIG, vocab_file.name} <= set(settings.files):
         raise CheckpointError(f"{folder}/{EMBEDDING} lacks {CONFIG} or {VOCAB}; export the model again")
@@ -204,14 +206,11 @@ def open_exported_embedder(
     tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
     name, sha256 = str(folder), settings.model_sha256
     model = EmbeddingModel(name, settings, sha256, tokenizer, backend.logits, backend.name)
-    return TextEmbedder(model, dim, batch_size, prompt)
+    return TextEmbedder(model, options.dim, options.batch_size, prompt)
 
 
 def open_vector_backend(folder: Path, settings: EmbeddingSettings, threads: int) -> OnnxBackend:
-    """Open an exported embedding model, the int8 one if there is one: its ``logits`` are vectors [B, D].
-
-    Raises CheckpointError when a file is not as exported.
-    """
+    """Open an exported embedding model; its ``logits`` are vectors [B, D]. Raises CheckpointError."""
     exported = ExportedModel(folder, (), settings.max_seq_len, 1.0, settings.files)
     for name in settings.files:
         exported.file(name)  # checks its hash

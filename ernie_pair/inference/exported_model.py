@@ -19,7 +19,7 @@ format 4: a model without classes has one label, score, and ``label_range``, nul
 ``learned_nothing`` is there if the model is no better than without training: the reason.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, Optional, Tuple
 
@@ -78,24 +78,12 @@ class ExportedModel:
         """Return how to decide: the temperature, the threshold and whether both orders are scored."""
         return Calibration(self.temperature, threshold=self.threshold, symmetric=self.symmetric)
 
-    def holds(self, backend: str) -> bool:
-        """Return whether the model was exported for ``backend``, a key of FILES_OF."""
-        return bool(self.files_of(backend))
-
     def files_of(self, backend: str) -> Tuple[str, ...]:
         """Return the names of the files of the model for ``backend``; none if it was not exported for it."""
         return next((names for names in FILES_OF[backend] if self.files.keys() >= set(names)), ())
 
-    @property
-    def tokenizer_file(self) -> Path:
-        """Return the path of the tokenizer's file, see ``file``."""
-        return self.file(FAST_TOKENIZER if FAST_TOKENIZER in self.files else VOCAB)
-
     def file(self, name: str) -> Path:
-        """Return the path of the file ``name``.
-
-        Raises CheckpointError when it is missing or not as exported.
-        """
+        """Return the path of file ``name``. Raises CheckpointError when it is missing or not as exported."""
         path = self.folder / name
         if name not in self.files or not path.is_file() or sha256_of_file(path) != self.files[name]:
             raise CheckpointError(f"{path} is not the file that was exported; export the model again")
@@ -103,10 +91,7 @@ class ExportedModel:
 
 
 def read_exported(folder: Path) -> ExportedModel:
-    """Read the export.json of a folder.
-
-    Raises InputError when ``folder`` is not an exported model, CheckpointError when its manifest is damaged.
-    """
+    """Read the export.json of ``folder``. Raises InputError if it holds none, CheckpointError if damaged."""
     if not folder.is_dir():
         raise InputError(f"--model_path {folder} is not a folder; give the --output_dir of ernie-pair export")
     path = folder / EXPORT_MANIFEST
@@ -124,24 +109,23 @@ def read_exported(folder: Path) -> ExportedModel:
         missing = [f"format {manifest['format']!r}, not {EXPORT_FORMAT}"]
     if missing:
         raise CheckpointError(f"{path}: wrong or missing: {missing[0]}; {CURE}")
-    labels, files, max_seq_len = manifest["labels"], manifest["files"], manifest["max_seq_len"]
-    temperature, threshold = manifest["temperature"], manifest.get("threshold")
-    symmetric, limits = manifest.get("symmetric", "none"), manifest.get("label_range")
-    target = manifest.get("target", CLASSIFICATION)
+    kept = ExportedModel.__dataclass_fields__.keys() - {"folder"}
+    found = ExportedModel(folder, **{name: value for name, value in manifest.items() if name in kept})
+    labels, files, limits = found.labels, found.files, found.label_range
     is_sound = {
-        "target": target in TARGETS,
-        "label_range": limits is None or (target == REGRESSION and is_range(limits)),
-        "labels": is_texts(labels) and (len(labels) > 1) == (target == CLASSIFICATION),
+        "target": found.target in TARGETS,
+        "label_range": limits is None or (found.target == REGRESSION and is_range(limits)),
+        "labels": is_texts(labels) and (len(labels) > 1) == found.has_classes,
         "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
-        "max_seq_len": is_whole_number(max_seq_len, SHORTEST_PAIR, 1 << 20),
-        "temperature": is_temperature(temperature),
-        "threshold": threshold is None or (is_threshold(threshold) and len(labels) == 2),
-        "symmetric": symmetric in SYMMETRIES,
-        "learned_nothing": isinstance(manifest.get("learned_nothing", ""), str),
+        "max_seq_len": is_whole_number(found.max_seq_len, SHORTEST_PAIR, 1 << 20),
+        "temperature": is_temperature(found.temperature),
+        "threshold": found.threshold is None or (is_threshold(found.threshold) and len(labels) == 2),
+        "symmetric": found.symmetric in SYMMETRIES,
+        "learned_nothing": isinstance(found.learned_nothing, str),
     }
     wrong = ", ".join(key for key, sound in is_sound.items() if not sound)
     if wrong:
         raise CheckpointError(f"{path}: wrong or missing: {wrong}; {CURE}")
-    decides = threshold, symmetric, target, None if limits is None else (limits[0], limits[1])
-    learned = manifest.get("learned_nothing", "")
-    return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, *decides, learned)
+    limits = limits and (limits[0], limits[1])
+    temperature = float(found.temperature)
+    return replace(found, labels=tuple(labels), temperature=temperature, label_range=limits)

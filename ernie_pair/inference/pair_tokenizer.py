@@ -133,10 +133,7 @@ class PairTokenizer:
         return show_pair(self.tokenizer, left, right, _enough(max_seq_len or self.max_seq_len))
 
     def save_pretrained(self, folder: Union[str, Path]) -> None:
-        """Write the files of the tokenizer into ``folder``, from which PaddleNLP loads it too.
-
-        Raises MachineError when it cannot be written.
-        """
+        """Write the tokenizer's files into ``folder``, for PaddleNLP too. Raises MachineError."""
         files = tokenizer_files(self.vocab_file, self.spec, self.max_seq_len)
         with published(*(Path(folder) / name for name in files)) as drafts:
             for draft, content in zip(drafts, files.values()):

@@ -9,24 +9,13 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, NumbersError
 from data_tools.files.progress import CountProgress
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from ernie_pair.inference import scores
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
-from ernie_pair.inference.scores import (
-    Decisions,
-    Ranked,
-    ScoreUnit,
-    chosen_calibration,
-    decide,
-    probabilities,
-    rank_texts,
-    refuse_threshold_out_of_range,
-    refuse_unrankable,
-    scores_of,
-    unit_of,
-)
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels
-from ernie_pair.models.spec import CONFIG, TOKENIZER, read_spec
+from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.world import World
@@ -82,9 +71,9 @@ class PairScorer:
         return score_pairs(self.logits_of_texts, left, right, symmetric)
 
     @property
-    def unit(self) -> ScoreUnit:
+    def unit(self) -> scores.ScoreUnit:
         """Return the unit of its scores: a probability for two classes, a score for a model without."""
-        return unit_of(self.labels.has_classes, self.labels.label_range)
+        return scores.unit_of(self.labels.has_classes, self.labels.label_range)
 
     @property
     def threshold(self) -> Optional[float]:
@@ -97,11 +86,8 @@ class PairScorer:
         return self.calibration.symmetric
 
     def decide_by(self, threshold: Optional[float], symmetric: str) -> None:
-        """Decide by ``threshold`` and ``symmetric`` where they are given: not None, not auto.
-
-        Raises InputError if they do not fit the model.
-        """
-        self.calibration = chosen_calibration(
+        """Decide by ``threshold`` if not None, ``symmetric`` if not auto. Raises InputError for a misfit."""
+        self.calibration = scores.chosen_calibration(
             self.calibration, threshold, symmetric, len(self.class_names), self.where
         )
 
@@ -111,13 +97,13 @@ class PairScorer:
 
     def refuse_unrankable(self) -> None:
         """Raise InputError for a model with more than two classes."""
-        refuse_unrankable(len(self.class_names), self.where)
+        scores.refuse_unrankable(len(self.class_names), self.where)
 
-    def answers(self, logits: np.ndarray) -> Union[Decisions, np.ndarray]:
+    def answers(self, logits: np.ndarray) -> Union[scores.Decisions, np.ndarray]:
         """Return what a file of predictions shows for logits [N, C]: decisions, or scores float64 [N]."""
         if not self.labels.has_classes:
-            return scores_of(logits, self.labels.label_range)
-        return decide(logits, self.calibration.temperature, self.threshold)
+            return scores.scores_of(logits, self.labels.label_range)
+        return scores.decide(logits, self.calibration.temperature, self.threshold)
 
     def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return a number for every pair, float64 [N], in the order of ``pairs``.
@@ -130,8 +116,8 @@ class PairScorer:
         score = partial(self.logits_of_texts, advance=lambda rows: None)  # which shows no bar
         logits = score_pairs(score, *texts_of(pairs), self.symmetric)
         if not self.labels.has_classes:
-            return scores_of(logits, self.labels.label_range)
-        return probabilities(logits, self.calibration.temperature)[:, 1]
+            return scores.scores_of(logits, self.labels.label_range)
+        return scores.probabilities(logits, self.calibration.temperature)[:, 1]
 
 
 def texts_of(pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
@@ -189,10 +175,10 @@ class PairPredictor(PairScorer):
         elif exported.target == RANKING:
             self.labels = Labels.of_candidates()
         self.decide_by(threshold, symmetric)
-        refuse_threshold_out_of_range(threshold)
+        scores.refuse_threshold_out_of_range(threshold)
         if TOKENIZER in exported.files:
             exported.file(TOKENIZER)  # checks its hash; read_spec reads it
-        vocab_file = exported.tokenizer_file
+        vocab_file = exported.file(FAST_TOKENIZER if FAST_TOKENIZER in exported.files else VOCAB)
         spec = read_spec(exported.file(CONFIG), vocab_file)
         self._tokenizer = open_tokenizer(vocab_file, spec, exported.max_seq_len)
         self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
@@ -201,12 +187,9 @@ class PairPredictor(PairScorer):
     @classmethod
     def of(cls, config) -> "PairPredictor":
         """Open the exported model that the flags of a command name. Raises an ErniePairError."""
+        device = "cpu" if config.device == "auto" else config.device
         return cls(
-            config.model_path,
-            config.backend,
-            config.threads,
-            precision=config.precision,
-            device="cpu" if config.device == "auto" else config.device,
+            config.model_path, config.backend, config.threads, precision=config.precision, device=device
         )
 
     @property
@@ -242,22 +225,21 @@ class PairPredictor(PairScorer):
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
 
-        Raises InputError for an item that is not a pair of texts and for a model without classes,
-        NumbersError for logits that are not finite.
+        Raises InputError for an item that is no pair, or a model without classes, NumbersError as `logits`.
         """
         if not self.exported.has_classes:
             raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; use its `score`")
         classes, shares = self.answers(self.logits(pairs))
         return Prediction(classes, [self.class_names[number] for number in classes], shares)
 
-    def answers(self, logits: np.ndarray) -> Union[Decisions, np.ndarray]:
+    def answers(self, logits: np.ndarray) -> Union[scores.Decisions, np.ndarray]:
         """Return the decisions on logits [N, C], their probabilities float32, or scores float64 [N]."""
         found = super().answers(logits)
-        if not isinstance(found, Decisions):
+        if not isinstance(found, scores.Decisions):
             return found
         return found._replace(probabilities=found.probabilities.astype(np.float32))
 
-    def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
+    def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[scores.Ranked]:
         """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
 
         >>> from ernie_pair import PairPredictor
@@ -272,13 +254,14 @@ class PairPredictor(PairScorer):
         """
         if not isinstance(query, str):
             raise InputError(f"the query is {str(query)[:60]}; give a text")
-        return rank_texts(lambda window: self.score([(query, text) for text in window]), candidates, top_k)
+        return scores.rank_texts(
+            lambda window: self.score([(query, text) for text in window]), candidates, top_k
+        )
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].
 
-        Raises InputError for an item that is not a pair of texts, NumbersError for logits that are not
-        finite.
+        Raises InputError for an item that is not a pair of texts, NumbersError for one that is not finite.
         """
         return super().logits_in(*texts_of(pairs), self.symmetric)
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Tuple, 
 
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.ray_pool import ray_map, require_ray
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, devices_option
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -18,21 +18,17 @@ Result = TypeVar("Result")
 class RayFlags(Options):
     """A part of the flags of commands that run a model on a file."""
 
-    engine: Literal["local", "ray"] = option(
+    engine: Literal["local", "ray"] = devices_option(
         "local",
         help="compute in this process or in Ray tasks (extra [ray]); the output is the same byte for byte",
-        group="devices",
     )
-    workers: int = option(
+    workers: int = devices_option(
         1,
         help="concurrent Ray tasks, each with its own model and its own part of the file",
-        group="devices",
         unit="tasks",
         at_least=1,
     )
-    ray_address: str = option(
-        "", help="HOST:PORT of a Ray cluster; empty: start Ray for this run", group="devices"
-    )
+    ray_address: str = devices_option("", help="HOST:PORT of a Ray cluster; empty: start Ray for this run")
 
     def __post_init__(self):
         super().__post_init__()

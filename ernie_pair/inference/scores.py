@@ -63,8 +63,7 @@ class Decisions(NamedTuple):
 def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[float] = None) -> Decisions:
     """Return the class and the probabilities of each row of logits [N, C], at ``temperature``.
 
-    The class is the most probable one, or with ``threshold`` 1 if the probability of class 1 reaches it, else
-    0.
+    The class is the most probable one, or with ``threshold`` 1 where the probability of 1 reaches it, else 0.
     """
     shares = probabilities(logits, temperature)
     if threshold is None:

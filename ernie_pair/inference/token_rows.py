@@ -118,10 +118,7 @@ class EncodedPairs:
 def open_tokenizer(
     vocab_file: Path, spec: ModelSpec, max_seq_len: int, of_pairs: bool = True
 ) -> AnyTokenizer:
-    """Open the tokenizer of a model, for ``of_pairs`` or for single texts.
-
-    Raises InputError when it does not fit the model, or ``max_seq_len`` exceeds the positions.
-    """
+    """Open the tokenizer of a model of pairs, or of single texts. Raises InputError if it does not fit."""
     tokenizer = read_tokenizer(vocab_file, spec)
     if tokenizer.vocab_size > spec.vocab_size:
         raise InputError(
@@ -198,10 +195,7 @@ def _encoded(
 
 
 def exchange_texts(batch: Batch) -> Batch:
-    """Return ``batch`` with the two texts of every row exchanged: [CLS] b [SEP] a [SEP].
-
-    The texts stay truncated as they were; all else is unchanged.
-    """
+    """Return ``batch`` with the texts of each row exchanged: [CLS] b [SEP] a [SEP], truncated as before."""
     types, columns = batch.token_type_ids, np.arange(batch.input_ids.shape[1])
     heads = (types > 0).argmax(axis=1)[:, None]  # each row has a second text, if only its [SEP]
     ends = heads + (types > 0).sum(axis=1, keepdims=True)

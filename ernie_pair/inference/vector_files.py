@@ -18,10 +18,10 @@ import json
 import os
 import shutil
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -45,28 +45,22 @@ LARGEST_INT8, LARGEST_FLOAT16 = 127, 65504
 CURE = "make them again with ernie-pair embed"
 
 
-class Packed(NamedTuple):
-    """Vectors as they are stored: ``rows`` [N, D], and for int8 their ``scales`` float32 [N]."""
+def pack_vectors(vectors: np.ndarray, dtype: str) -> Dict[str, np.ndarray]:
+    """Return float32 [N, D] as the files store them in ``dtype``, {VECTORS_FILE: [N, D], SCALES_FILE: [N]}.
 
-    rows: np.ndarray
-    scales: Optional[np.ndarray]
-
-
-def pack_vectors(vectors: np.ndarray, dtype: str) -> Packed:
-    """Return float32 [N, D] as stored in ``dtype``; in int8 the largest number of a row is at 127.
-
-    The error of a number is then less than 1/254 of the largest one of its row. Raises NumbersError for a
-    number beyond the range of float16.
+    In int8, which alone has scales, the largest number of a row is at 127: the error of a number is then less
+    than 1/254 of it. Raises NumbersError for a number beyond the range of float16.
     """
+    if dtype == "float32":
+        return {VECTORS_FILE: vectors}
     if dtype == "float16":
         if np.abs(vectors).max(initial=0) > LARGEST_FLOAT16:
             raise NumbersError("a vector holds numbers above 65504, which float16 cannot; pass --dtype int8")
-        return Packed(vectors.astype(DTYPES[dtype]), None)
-    if dtype == "float32":
-        return Packed(vectors, None)
+        return {VECTORS_FILE: vectors.astype(DTYPES[dtype])}
     scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(LARGEST_INT8)
     divisors = np.where(scales > 0, scales, np.float32(1))
-    return Packed(np.rint(vectors / divisors[:, None]).astype(DTYPES[dtype]), divisors.astype(SCALE_DTYPE))
+    rows = np.rint(vectors / divisors[:, None]).astype(DTYPES[dtype])
+    return {VECTORS_FILE: rows, SCALES_FILE: divisors.astype(SCALE_DTYPE)}
 
 
 @dataclass(frozen=True)
@@ -101,14 +95,6 @@ class VectorFile:
             path = self.folder / name
             if not path.is_file() or sha256_of_file(path) != sha256:
                 raise CheckpointError(f"{path} is not the file that was written; {CURE}")
-
-    def refuse_other_model(self, fingerprint: str, where: str) -> None:
-        """Raise InputError if the model ``where``, of ``fingerprint``, is not the one that made them."""
-        if fingerprint != self.fingerprint:
-            raise InputError(
-                f"{self.folder}: its vectors are of another model ({self.fingerprint[:12]}) than {where} "
-                f"({fingerprint[:12]}); {CURE}, or use the model that made them"
-            )
 
     def _mapped(self, name: str, dtype: np.dtype, shape: tuple) -> np.ndarray:
         path = self.folder / name
@@ -146,54 +132,38 @@ def open_vectors(folder: Union[str, Path]) -> VectorFile:
     return VectorFile(Path(folder), **named)
 
 
-@dataclass(frozen=True)
-class VectorShape:
-    """What is to be written: ``count`` vectors of ``dim`` numbers, in pieces of ``piece`` rows."""
-
-    count: int
-    dim: int
-    dtype: str
-    piece: int
-
-    @property
-    def arrays(self) -> Dict[str, Tuple[np.dtype, Tuple[int, ...]]]:
-        """Return {file: (type, shape)}."""
-        found: Dict[str, Tuple[np.dtype, Tuple[int, ...]]] = {
-            VECTORS_FILE: (DTYPES[self.dtype], (self.count, self.dim))
-        }
-        return {**found, SCALES_FILE: (SCALE_DTYPE, (self.count,))} if self.dtype == "int8" else found
-
-    @property
-    def num_pieces(self) -> int:
-        """Return how many pieces there are, the last of which may be shorter."""
-        return -(-self.count // self.piece)
-
-    def rows_of(self, number: int) -> int:
-        """Return how many rows piece ``number`` has."""
-        return min(self.piece, self.count - number * self.piece)
-
-    def row_bytes(self, name: str) -> int:
-        """Return the bytes of a row of the file ``name``."""
-        dtype, shape = self.arrays[name]
-        return dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-
-
 class VectorWriter:
-    """Writes what ``shape`` says into ``folder``; ``done`` pieces are there already, of the same ``key``."""
+    """Writes ``count`` vectors of ``dim`` numbers into ``folder``, in pieces of ``piece`` rows.
 
-    def __init__(self, folder: Path, shape: VectorShape, key: Dict[str, object]):
-        self.folder, self.shape = folder, shape
-        self._key = hashlib.sha256(json.dumps([key, asdict(shape)], sort_keys=True).encode()).hexdigest()
+    ``done`` pieces are there already, of the same ``key``. ``arrays``: {file: (type, shape)}.
+    """
+
+    def __init__(self, folder: Path, count: int, dim: int, dtype: str, piece: int, key: Dict[str, object]):
+        self.folder, self.count, self.dim, self.dtype, self.piece = folder, count, dim, dtype, piece
+        written = [key, {"count": count, "dim": dim, "dtype": dtype, "piece": piece}]
+        self._key = hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
+        self.arrays: Dict[str, Tuple[np.dtype, Tuple[int, ...]]] = {
+            VECTORS_FILE: (DTYPES[dtype], (count, dim))
+        }
+        if dtype == "int8":
+            self.arrays[SCALES_FILE] = (SCALE_DTYPE, (count,))
+        self._num_pieces = -(-count // piece)  # the last may be shorter
         self.done = self._find_done()
         self._cut()
 
-    def append(self, packed: Packed) -> None:
-        """Write the next piece, and then the line by which it counts. Raises OSError."""
-        assert len(packed.rows) == self.shape.rows_of(self.done)
-        arrays = {VECTORS_FILE: packed.rows, SCALES_FILE: packed.scales}
+    def _rows_of(self, number: int) -> int:
+        return min(self.piece, self.count - number * self.piece)
+
+    def _row_bytes(self, name: str) -> int:
+        dtype, shape = self.arrays[name]
+        return dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+
+    def append(self, packed: Dict[str, np.ndarray]) -> None:
+        """Write the next piece, see `pack_vectors`, and then the line by which it counts. Raises OSError."""
+        assert len(packed[VECTORS_FILE]) == self._rows_of(self.done)
         content = {
-            name: np.ascontiguousarray(arrays[name], dtype=dtype).tobytes()
-            for name, (dtype, _) in self.shape.arrays.items()
+            name: np.ascontiguousarray(packed[name], dtype=dtype).tobytes()
+            for name, (dtype, _) in self.arrays.items()
         }
         content[PIECES] = f"{_sha256_of(*content.values())}\n".encode()
         for name, data in content.items():
@@ -215,7 +185,7 @@ class VectorWriter:
         if key != self._key:
             return 0
         done = 0
-        for wanted in hashes[: self.shape.num_pieces]:
+        for wanted in hashes[: self._num_pieces]:
             content = self._read(done)
             if content is None or _sha256_of(*content) != wanted:
                 break
@@ -224,29 +194,29 @@ class VectorWriter:
 
     def _read(self, number: int) -> Optional[List[bytes]]:
         found = []
-        for name in self.shape.arrays:
-            size = self.shape.row_bytes(name)
+        for name in self.arrays:
+            size = self._row_bytes(name)
             with suppress(FileNotFoundError), open(self.folder / name, "rb") as file:
-                file.seek(HEADER_BYTES + number * self.shape.piece * size)
-                found.append(file.read(self.shape.rows_of(number) * size))
-        return found if len(found) == len(self.shape.arrays) else None
+                file.seek(HEADER_BYTES + number * self.piece * size)
+                found.append(file.read(self._rows_of(number) * size))
+        return found if len(found) == len(self.arrays) else None
 
     def _cut(self) -> None:
         """Leave the headers and what is done; begin the files that are not there."""
-        kept = self.done * self.shape.piece
+        kept = self.done * self.piece
         lines = [self._key]
         if self.done:
             lines = (self.folder / PIECES).read_text(encoding="ascii").split("\n")[: self.done + 1]
-        for name, (dtype, shape) in self.shape.arrays.items():
+        for name, (dtype, shape) in self.arrays.items():
             with open(self.folder / name, "r+b" if self.done else "wb") as file:
                 file.write(npy_header(dtype, *shape))
-                file.truncate(HEADER_BYTES + min(kept, self.shape.count) * self.shape.row_bytes(name))
+                file.truncate(HEADER_BYTES + min(kept, self.count) * self._row_bytes(name))
         (self.folder / PIECES).write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
 
     def publish_into(self, draft: Path) -> None:
         """Put the finished files into ``draft``, and leave them here too, until the folder is removed."""
-        assert self.done == self.shape.num_pieces
-        for name in self.shape.arrays:
+        assert self.done == self._num_pieces
+        for name in self.arrays:
             try:
                 os.link(self.folder / name, draft / name)
             except OSError:  # a file system without them
@@ -261,8 +231,7 @@ def _sha256_of(*parts: bytes) -> str:
 def part_folder(folder: Path, busy: str) -> Iterator[Path]:
     """Hold the folder in which vectors come to be; it stays after an error alone, with finished pieces.
 
-    Raises MachineError, with the message ``busy``, when another process holds it, or when it holds what no
-    run put there.
+    Raises MachineError, with the message ``busy``, if another process holds it, or it holds what no run made.
     """
     make_folder(folder)
     strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())

@@ -7,7 +7,7 @@ after a killed one reuses them; the folder appears when it is complete.
 import logging
 import os
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,27 +16,42 @@ from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, content_of, refuse_loss
 from data_tools.files.errors import InputError, counted
-from data_tools.files.json_file import shown
+from data_tools.files.json_file import is_whole_number, read_json_object, shown
 from data_tools.files.keyed_cache import remove_arrays
 from data_tools.files.progress import CountProgress, Progress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    model_option,
+    precision_option,
+    refuse_empty,
+)
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import LeftOut, has_ids, read_texts, refuse_repeated_ids
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.open_embedder import open_embedder
-from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, describe_cut
+from ernie_pair.inference.embedder import (
+    EmbedderOptions,
+    TextEmbedder,
+    describe_cut,
+    refuse_bad_vectors,
+    unit_rows,
+)
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.vector_files import (
+    CURE,
+    VECTORS_JSON,
     VectorFile,
-    VectorShape,
     VectorWriter,
+    open_vectors,
     pack_vectors,
     part_folder,
 )
-from ernie_pair.models.embedding_json import read_embedding
+from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES, read_embedding
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -44,12 +59,11 @@ from ernie_pair.search.index import (
     Chunks,
     IndexShape,
     VectorIndex,
-    add_vectors,
-    build_index,
-    read_whole,
+    read_index,
     refuse_little_memory,
     require_faiss,
     stored_vectors,
+    trained_index,
     write_index,
 )
 from ernie_pair.search.index_folder import (
@@ -67,9 +81,9 @@ from ernie_pair.search.index_folder import (
     TextTableWriter,
     open_index_folder,
 )
-from ernie_pair.search.stored_vectors import CHUNK, StoredVectors, open_stored, refuse_bad_vectors
 from ernie_pair.search.word_index import write_bm25
 
+CHUNK = 8192  # texts
 PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
 BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
 THREADS_HELP = "threads of one forward pass and of faiss; 0: the number of cores of this process"
@@ -83,58 +97,47 @@ class IndexConfig(Options):
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
 
-    input_file: str = option(
+    input_file: str = data_option(
         help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
-        group="data",
         stdin=(".txt", ".jsonl"),
     )
-    output_dir: str = option(help="folder to create", group="data")
-    embedding_model: str = option(
-        "", help="an embedding model, trained or exported: its folder", group="model"
+    output_dir: str = data_option(help="folder to create")
+    embedding_model: str = model_option("", help="an embedding model, trained or exported: its folder")
+    vectors: str = data_option(
+        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts"
     )
-    vectors: str = option(
-        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts", group="data"
+    kind: Literal["flat", "ivf", "hnsw"] = model_option(
+        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors"
     )
-    kind: Literal["flat", "ivf", "hnsw"] = option(
-        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors", group="model"
+    dtype: Literal["fp32", "fp16", "int8"] = precision_option(
+        "fp32", help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter"
     )
-    dtype: Literal["fp32", "fp16", "int8"] = option(
-        "fp32",
-        help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter",
-        group="precision",
+    dim: int = model_option(
+        0, help="length of the vectors, one of the model's lengths; 0: full length", at_least=0
     )
-    dim: int = option(
-        0, help="length of the vectors, one of the model's lengths; 0: full length", group="model", at_least=0
-    )
-    lists: int = option(
+    lists: int = model_option(
         0,
         help="number of lists of ivf; 0: 4 x the square root of the number of texts",
-        group="model",
         unit="lists",
         at_least=0,
     )
-    links: int = option(
-        32, help="links per text in hnsw", group="model", unit="links", at_least=2, at_most=512
+    links: int = model_option(32, help="links per text in hnsw", unit="links", at_least=2, at_most=512)
+    ef_construction: int = model_option(80, help="candidates for the links of hnsw", unit="texts", at_least=1)
+    batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the embedding model runs")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    on_bad_row: Literal["stop", "skip"] = data_option(
+        "stop", help="a line without text: stop and name the line, or skip it"
     )
-    ef_construction: int = option(
-        80, help="candidates for the links of hnsw", group="model", unit="texts", at_least=1
-    )
-    batch_size: int = option(64, help="texts in one forward pass", group="devices", unit="texts", at_least=1)
-    device: Literal["cpu", "gpu"] = option("cpu", help="where the embedding model runs", group="devices")
-    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    on_bad_row: Literal["stop", "skip"] = option(
-        "stop", help="a line without text: stop and name the line, or skip it", group="data"
-    )
-    retrieval: Literal["vectors", "bm25", "both"] = option(
+    retrieval: Literal["vectors", "bm25", "both"] = model_option(
         VECTORS,
         help="by what texts are found: vectors of a model; bm25: words of jieba, without a model; both: one "
         "ranking of the two",
-        group="model",
     )
-    add: bool = option(
-        False, help="add the texts to the index in --output_dir, which is kept as it was built", group="data"
+    add: bool = data_option(
+        False, help="add the texts to the index in --output_dir, which is kept as it was built"
     )
-    overwrite: bool = option(False, help="replace an existing index", group="data")
+    overwrite: bool = data_option(False, help="replace an existing index")
 
     def __post_init__(self):
         super().__post_init__()
@@ -143,7 +146,8 @@ class IndexConfig(Options):
             raise InputError(
                 f"--retrieval {BM25} takes no model and no vectors; leave them out, or use --retrieval {BOTH}"
             )
-        if self.embedding_model and self.vectors or not (self.add or self._has_source):
+        has_source = self.retrieval == BM25 or self.embedding_model or self.vectors
+        if self.embedding_model and self.vectors or not (self.add or has_source):
             raise InputError(
                 "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
             )
@@ -151,24 +155,17 @@ class IndexConfig(Options):
             raise InputError(
                 f"--dim {self.dim} needs --embedding_model; --vectors have the length they were made with"
             )
+        usual = {item.name: item.default for item in fields(self)}
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
-            value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
-            if value != usual and self.kind != kind:
+            value = getattr(self, name)
+            if value != usual[name] and self.kind != kind:
                 raise InputError(f"--{name} {value} is for --kind {kind}; leave it out, or use that kind")
         if self.add and self.overwrite:
             raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
-        if self.add:
-            self._refuse_for_add()
-
-    @property
-    def _has_source(self) -> bool:
-        return self.retrieval == BM25 or bool(self.embedding_model or self.vectors)
-
-    def _refuse_for_add(self) -> None:
-        """Raise InputError for a flag that says how an index is built."""
-        for name in ("retrieval", "kind", "dtype", "dim", "lists", "links", "ef_construction"):
+        of_building = ("retrieval", "kind", "dtype", "dim", "lists", "links", "ef_construction")
+        for name in of_building if self.add else ():
             value = getattr(self, name)
-            if value != type(self).__dataclass_fields__[name].default:
+            if value != usual[name]:
                 raise InputError(f"--{name} {value}: --add keeps that of the index; leave it out")
 
     @property
@@ -195,8 +192,8 @@ def make_index(config: IndexConfig) -> Path:
     }
     outputs = [output_dir / name for name in WRITTEN]
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
-    is_to_change = config.overwrite or config.add
-    results = Results("index", outputs, inputs, settings, is_to_change, record=output_dir / MADE)
+    may_change, record = config.overwrite or config.add, output_dir / MADE
+    results = Results("index", outputs, inputs, settings, may_change, record=record)
     if config.add and results.were_made():
         logger.info("the texts of %s were added to %s: nothing to do", config.input_file, config.output_dir)
         return Path(config.output_dir)
@@ -207,12 +204,7 @@ def make_index(config: IndexConfig) -> Path:
     (work / "run.lock").unlink(missing_ok=True)
     busy = f"{work}: another run makes this index; let it end, or stop it, then run again"
     with part_folder(work, busy):
-        publish_folder(
-            output_dir,
-            with_config(partial(_fill, config=config, work=work), "index", config),
-            results.about_folder,
-            may_be_lost=lambda folder: is_to_change,
-        )
+        publish_results(output_dir, partial(_fill, config=config, work=work), "index", config, results)
     logger.info("the index of %s is in %s", config.input_file, config.output_dir)
     return Path(config.output_dir)
 
@@ -226,6 +218,57 @@ def files_of_model(folder: str) -> List[Path]:
     from ernie_pair.models import source  # which needs the libraries for training
 
     return source.files_of_model(folder)
+
+
+class StoredVectors:
+    """The vectors of a file. ``about``: fingerprint, max_seq_len, similarity and prompt of their model.
+
+    ``is_rounded``: they are checked and, if they were of length 1, normalized again whenever they are read.
+    """
+
+    def __init__(self, file: VectorFile, about: Dict[str, Any], is_unit: bool, is_rounded: bool):
+        self.dim, self.about = file.dim, about
+        self._file, self._is_unit, self._is_rounded = file, is_unit, is_rounded
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        """Yield the vectors in order, float32 [n, D]. Raises NumbersError for a rounded one, not finite."""
+        where = str(self._file.folder)
+        for first in range(0, self._file.count, CHUNK):
+            rows = self._file.rows(first, min(first + CHUNK, self._file.count))
+            if self._is_rounded and self._is_unit:
+                rows = unit_rows(rows, where)
+            elif self._is_rounded:
+                refuse_bad_vectors(rows, where, first, is_unit=False)
+            yield rows
+
+
+def open_stored(folder: Path, texts_file: Path, count: int) -> StoredVectors:
+    """Open the vectors in a folder of `ernie-pair embed`, of the ``count`` texts in ``texts_file``.
+
+    Raises InputError if they are of another file, CheckpointError for a damaged folder.
+    """
+    file = open_vectors(folder)
+    file.verify()
+    about = read_json_object(folder / VECTORS_JSON, CURE)
+    made_of = about.get("texts")
+    made_of = made_of.get("sha256") if isinstance(made_of, dict) else None
+    if made_of not in (None, sha256_of_file(texts_file)) or file.count != count:
+        raise InputError(
+            f"--vectors {folder} holds {file.count} vectors of another file than {texts_file}, "
+            f"with {count} texts; {CURE}"
+        )
+    length = about.get("max_seq_len", 0)
+    length = length if is_whole_number(length, 0) else 0  # 0 if unknown
+    prompt, similarity = about.get("prompt", ""), about.get("similarity", SIMILARITIES[0])
+    if not isinstance(prompt, str) or similarity not in SEARCHED:
+        raise InputError(
+            f"{folder / VECTORS_JSON}: its model compares vectors by {shown(similarity)}, and only "
+            f"{' and '.join(SEARCHED)} are computed here; take another model"
+        )
+    of_model = {"fingerprint": file.fingerprint, "max_seq_len": length, "similarity": similarity}
+    # Those of a model that compares vectors by their products are not normalized.
+    is_unit = about.get("unit", True) is not False or similarity == SIMILARITIES[0]
+    return StoredVectors(file, {**of_model, "prompt": prompt}, is_unit, is_rounded=True)
 
 
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
@@ -270,12 +313,14 @@ def _write_vectors(
     with CountProgress(count - begin, "vector") as progress:
         if old is None:
             logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
-            index = build_index(shape, count, dim, vectors, threads, progress.advance)
+            index = trained_index(shape, count, dim, vectors, threads)
         else:
             logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
-            index = read_whole(old.folder / INDEX_FILE)
-            add_vectors(index, vectors, progress.advance)
+            index = read_index(old.folder / INDEX_FILE)
             chunks = partial(_chunks_of, index, begin, vectors)
+        for chunk in vectors():
+            index.add(np.ascontiguousarray(chunk))
+            progress.advance(len(chunk))
     write_index(index, draft / INDEX_FILE)
     del index
     recall = recall_of(VectorIndex(draft / INDEX_FILE, shape.kind, count, dim, threads), chunks, count)
@@ -313,8 +358,8 @@ def _vectors_of(
         embedder = old.fitting(embedder)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.embedding_model)
-    shape = VectorShape(len(table) - begin, embedder.dim, "float32", CHUNK)
-    refuse_little_memory(config.shape, shape.count, shape.dim)
+    count, dim = len(table) - begin, embedder.dim
+    refuse_little_memory(config.shape, count, dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))
     about = {
@@ -326,22 +371,22 @@ def _vectors_of(
     if old is not None:
         old.refuse_other_vectors(about, config.embedding_model)
     texts_sha256 = sha256_of_file(Path(config.input_file))
-    writer = VectorWriter(work, shape, {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row})
+    key = {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row}
+    writer = VectorWriter(work, count, dim, "float32", CHUNK, key)
     _embed_rest(embedder, table.chunks(CHUNK, begin), writer)
-    made = VectorFile(work, embedder.fingerprint, shape.count, shape.dim, shape.dtype, {})
+    made = VectorFile(work, embedder.fingerprint, count, dim, writer.dtype, {})
     return StoredVectors(made, about, settings.has_unit_products, is_rounded=False)
 
 
 def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: VectorWriter) -> None:
     """Write the vectors of those ``chunks`` of CHUNK texts that are not done yet."""
-    count = writer.shape.count
-    reused = min(writer.done * CHUNK, count)
+    count, reused = writer.count, min(writer.done * CHUNK, writer.count)
     with CountProgress(count - reused, "text") as progress:
         for texts in islice(chunks, writer.done, None):
             vectors = embedder.comparable(embedder.embed_passages(texts))
             is_unit = embedder.settings.has_unit_products
             refuse_bad_vectors(vectors, "the embedding model", writer.done * CHUNK, is_unit)
-            writer.append(pack_vectors(vectors, writer.shape.dtype))
+            writer.append(pack_vectors(vectors, writer.dtype))
             progress.advance(len(texts))
     if reused:
         logger.info("reused %d of %d vectors, of a run that did not finish", reused, count)

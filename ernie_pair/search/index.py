@@ -87,15 +87,8 @@ def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
         )
 
 
-def build_index(
-    shape: IndexShape,
-    count: int,
-    dim: int,
-    chunks: Chunks,
-    threads: int,
-    advance: Callable[[int], None] = lambda added: None,
-) -> Any:
-    """Return faiss's index of ``count`` vectors; ``advance`` is called with how many have been added.
+def trained_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threads: int) -> Any:
+    """Return faiss's index for the ``count`` vectors of ``chunks``, to which none has been added yet.
 
     The same vectors give the same bytes, except for hnsw, which several threads build in the order in which
     they run. A chunk of vectors and the index itself are in memory.
@@ -116,15 +109,7 @@ def build_index(
             sample[done : done + end - begin] = chunk[picked[begin:end] - first]
             first, done = first + len(chunk), done + end - begin
         index.train(sample)
-    add_vectors(index, chunks, advance)
     return index
-
-
-def add_vectors(index: Any, chunks: Chunks, advance: Callable[[int], None] = lambda added: None) -> None:
-    """Add the vectors of ``chunks`` to faiss's index, behind those that it holds."""
-    for chunk in chunks():
-        index.add(np.ascontiguousarray(chunk))
-        advance(len(chunk))
 
 
 def stored_vectors(index: Any, count: int, size: int) -> Iterator[np.ndarray]:
@@ -146,10 +131,10 @@ def write_index(index: Any, path: Path) -> None:
         raise OSError(5, f"faiss could not write it ({_first_line(error)})", str(path)) from None
 
 
-def read_whole(path: Path) -> Any:
-    """Read faiss's index into memory, to add vectors to it. Raises CheckpointError for a damaged file."""
+def read_index(path: Path, flags: int = 0) -> Any:
+    """Read faiss's index, into memory unless ``flags`` map it. Raises CheckpointError for a damaged file."""
     try:
-        return require_faiss().read_index(str(path))
+        return require_faiss().read_index(str(path), flags)
     except RuntimeError as error:
         raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
 
@@ -166,10 +151,7 @@ class VectorIndex:
         self._faiss = faiss = require_faiss()
         self._threads = threads
         how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
-        try:
-            self._index = faiss.read_index(str(path), how)
-        except RuntimeError as error:
-            raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
+        self._index = read_index(path, how)
         if (self._index.ntotal, self._index.d) != (count, dim):
             raise CheckpointError(
                 f"{path} holds {self._index.ntotal} vectors of {self._index.d}, not {count} of {dim}; make "

@@ -159,10 +159,7 @@ class IndexFolder:
             raise InputError(f"--breadth {breadth}: {self.folder} is a {kind}; leave the flag out")
 
     def fitting(self, embedder: TextEmbedder) -> TextEmbedder:
-        """Return ``embedder`` with the length of the vectors of this index.
-
-        Raises InputError if it is not the model that the index was made with.
-        """
+        """Return ``embedder`` at this index's length of vectors. Raises InputError if it is another model."""
         manifest = self.manifest
         if manifest.dim != embedder.dim and manifest.dim in embedder.settings.dims:
             embedder = TextEmbedder(embedder.model, manifest.dim, embedder.batch_size)
@@ -175,10 +172,7 @@ class IndexFolder:
         return embedder
 
     def refuse_other_vectors(self, about: Dict[str, Any], where: str) -> None:
-        """Raise InputError unless the vectors ``where`` were made as those of this index.
-
-        ``about``: see `StoredVectors`.
-        """
+        """Raise InputError unless the vectors ``where``, of ``about`` (see `StoredVectors`), are as these."""
         for name in ("fingerprint", "similarity", "prompt"):
             if about[name] != getattr(self.manifest, name):
                 before, now = shown(getattr(self.manifest, name)), shown(about[name])
@@ -188,10 +182,7 @@ class IndexFolder:
                 )
 
     def chosen_retrieval(self, retrieval: str) -> str:
-        """Return by what texts are found: ``retrieval``, or for auto all that the index was made for.
-
-        Raises InputError if the index was not made for it.
-        """
+        """Return ``retrieval``, for auto all that the index was made for. Raises InputError for another."""
         made = self.manifest.retrieval
         if retrieval not in ("auto", made) and made != BOTH:
             raise InputError(
@@ -202,10 +193,7 @@ class IndexFolder:
 
 
 def open_index_folder(folder: Path) -> IndexFolder:
-    """Open an index, and check all of its files by their hashes.
-
-    Raises InputError when ``folder`` is not an index, CheckpointError when it is damaged.
-    """
+    """Open an index, all files checked. Raises InputError if it is none, CheckpointError if it is damaged."""
     if not folder.is_dir():
         raise InputError(f"--index {folder} is not a folder; give the --output_dir of ernie-pair index")
     path = folder / INDEX_MANIFEST
@@ -214,22 +202,6 @@ def open_index_folder(folder: Path) -> IndexFolder:
     found = read_json_object(path, CURE, CheckpointError)
     if found.get("format") not in (INDEX_FORMAT, WITH_BM25):
         raise CheckpointError(f"{path}: format {found.get('format')!r}, not {WITH_BM25}; {CURE}")
-    _refuse_wrong(found, path)
-    manifest = IndexManifest(
-        **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
-    )
-    for name in FILES_OF[manifest.retrieval]:
-        file = folder / name
-        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
-            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
-    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
-    if not len(texts) == len(ids) == manifest.texts:
-        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
-    return IndexFolder(folder, manifest, texts, ids)
-
-
-def _refuse_wrong(found: Dict[str, Any], path: Path) -> None:
-    """Raise CheckpointError for the content of index.json, in ``path``, that cannot be used."""
     files, retrieval = found.get("files"), found.get("retrieval", VECTORS)
     is_sound = {
         "texts": is_whole_number(found.get("texts"), 1),
@@ -251,3 +223,14 @@ def _refuse_wrong(found: Dict[str, Any], path: Path) -> None:
     for key, sound in is_sound.items():
         if not sound:
             raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
+    manifest = IndexManifest(
+        **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
+    )
+    for name in FILES_OF[manifest.retrieval]:
+        file = folder / name
+        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
+            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
+    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
+    if not len(texts) == len(ids) == manifest.texts:
+        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
+    return IndexFolder(folder, manifest, texts, ids)

@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, Literal, Optional, Sequence, TextIO
 from data_tools.files.errors import InputError, counted
 from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, devices_option, evaluation_option, model_option
 from data_tools.options.standard_streams import refuse_closed_input, with_standard_streams
 from data_tools.text.text_files import NamedText, read_texts
 from ernie_pair.runtime.processes.console import start_console
@@ -41,56 +41,40 @@ class SearchConfig(Options):
 
     EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
 
-    index: str = option(help="the folder that ernie-pair index made", group="data")
-    embedding_model: str = option(
-        "", help="the embedding model that the index was made with; not for BM25 alone", group="model"
+    index: str = data_option(help="the folder that ernie-pair index made")
+    embedding_model: str = model_option(
+        "", help="the embedding model that the index was made with; not for BM25 alone"
     )
-    model_path: str = option(
-        "",
-        help="pair classifier that reranks the texts found, trained or exported; empty: none",
-        group="model",
+    model_path: str = model_option(
+        "", help="pair classifier that reranks the texts found, trained or exported; empty: none"
     )
-    text: str = option(
-        TYPED, help="a query, answered on the terminal; -: one query per line of standard input", group="data"
+    text: str = data_option(
+        TYPED, help="a query, answered on the terminal; -: one query per line of standard input"
     )
-    input_file: str = option(
-        "",
-        help="one query per line; .tsv: id TAB query; .jsonl: id and text",
-        group="data",
-        stdin=(".txt", ".jsonl"),
+    input_file: str = data_option(
+        "", help="one query per line; .tsv: id TAB query; .jsonl: id and text", stdin=(".txt", ".jsonl")
     )
-    output_file: str = option(
-        "", help="for --input_file: file to write, one line of JSON per query", group="data", stdout=True
+    output_file: str = data_option(
+        "", help="for --input_file: file to write, one line of JSON per query", stdout=True
     )
-    top_k: int = option(
-        10, help="maximum number of texts per answer", group="evaluation", unit="texts", at_least=1
+    top_k: int = evaluation_option(10, help="maximum number of texts per answer", unit="texts", at_least=1)
+    recall_k: int = evaluation_option(
+        RECALL_K, help="texts found for a query, which the classifier reranks", unit="texts", at_least=1
     )
-    recall_k: int = option(
-        RECALL_K,
-        help="texts found for a query, which the classifier reranks",
-        group="evaluation",
-        unit="texts",
-        at_least=1,
-    )
-    threshold: Optional[float] = option(
+    threshold: Optional[float] = evaluation_option(
         None,
         help="drop texts that score less: a probability; with a model without classes, its score; without "
         "--model_path, a cosine, or the product of vectors of a model that compares by it, a BM25 score, or "
         "a fused rank; none: keep all",
-        group="evaluation",
     )
-    retrieval: Literal["auto", "vectors", "bm25", "both"] = option(
-        "auto", help=RETRIEVAL_HELP, group="evaluation"
+    retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option("auto", help=RETRIEVAL_HELP)
+    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0)
+    long_query: Literal["stop", "cut"] = data_option(
+        "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
     )
-    breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
-    long_query: Literal["stop", "cut"] = option(
-        "stop",
-        help="a query that is too long for the embedding model: stop with an error, or truncate it",
-        group="data",
-    )
-    device: Literal["cpu", "gpu"] = option("cpu", help="where the models run", group="devices")
-    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    overwrite: bool = option(False, help="replace an existing result", group="data")
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    overwrite: bool = data_option(False, help="replace an existing result")
 
     def __post_init__(self):
         super().__post_init__()
@@ -110,40 +94,28 @@ def search_texts(config: SearchConfig) -> List[Hit]:
     start_console(World())
     if config.text == TYPED and not config.input_file:
         refuse_closed_input("--text -", "give a query")
-    results = _results(config) if config.input_file else None
-    if results is not None and results.are_done():
-        return []
     if config.input_file:
-        count = sum(1 for _ in read_texts(Path(config.input_file)))
-        if not count:
-            raise InputError(f"{config.input_file} holds no query; give one on every line")
+        results = _results(config)
+        if not results.are_done():
+            _answer_file(config, results)
+        return []
     searcher = open_searcher(config)
-    if results is not None:
-        _answer_file(config, searcher, results, count)
-    elif config.text != TYPED:
-        hits = searcher.search(config.text, config.top_k)
-        _print_heads(config, searcher)
-        _print_hits(hits, config)
-        return hits
-    else:
+    if config.text == TYPED:
         _answer_lines(config, searcher, sys.stdin)
-    return []
+        return []
+    hits = searcher.search(config.text, config.top_k)
+    _print_heads(config, searcher)
+    _print_hits(hits, config)
+    return hits
 
 
 def open_searcher(config: SearchConfig) -> PairSearcher:
     """Return the index that the flags name, with its models. Raises an ErniePairError."""
-    return PairSearcher(
-        config.index,
-        config.embedding_model,
-        config.model_path,
-        config.recall_k,
-        threshold=config.threshold,
-        device=config.device,
-        threads=config.threads,
-        breadth=config.breadth,
-        cuts=config.long_query == "cut",
-        retrieval=config.retrieval,
-    )
+    same = {
+        name: getattr(config, name) for name in "recall_k threshold device threads breadth retrieval".split()
+    }
+    cuts = config.long_query == "cut"
+    return PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
 
 
 @with_standard_streams
@@ -168,8 +140,12 @@ def _results(config: SearchConfig) -> Results:
     return Results("search", [config.output_file], inputs, settings, config.overwrite)
 
 
-def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results, count: int) -> None:
+def _answer_file(config: SearchConfig, results: Results) -> None:
     path = Path(config.input_file)
+    count = sum(1 for _ in read_texts(path))
+    if not count:
+        raise InputError(f"{config.input_file} holds no query; give one on every line")
+    searcher = open_searcher(config)
     for row in read_texts(path):  # all of them, before the models run for the first
         searcher.refuse_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")

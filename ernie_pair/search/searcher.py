@@ -12,14 +12,13 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import shown
 from data_tools.text.text_files import is_blank
 from ernie_pair.embedding.open_embedder import open_embedder
-from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, refuse_bad_vectors
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.score.evaluation.scorer import open_scorer
 from ernie_pair.search.index import VectorIndex
 from ernie_pair.search.index_folder import BM25, BOTH, INDEX_FILE, VECTORS, IndexFolder, open_index_folder
-from ernie_pair.search.stored_vectors import refuse_bad_vectors
 from ernie_pair.search.word_index import WordIndex
 
 
@@ -43,10 +42,7 @@ class Hit(NamedTuple):
 def rerank(
     hits: Sequence[Hit], scores: np.ndarray, top_k: int, threshold: Optional[float] = None
 ) -> List[Hit]:
-    """Return the ``top_k`` hits by their ``scores`` [N], the best first; ties in the order of retrieval.
-
-    Hits with a score below ``threshold`` are dropped.
-    """
+    """Return the ``top_k`` hits by ``scores`` [N], best first, but those below ``threshold``; ties stay."""
     ordered = [hits[place]._replace(score=float(scores[place])) for place in best_places(scores, top_k)]
     return [hit for hit in ordered if threshold is None or hit.score >= threshold]
 
@@ -103,13 +99,9 @@ class TextRecall:
         self._embedder = embedder = folder.fitting(embedder)
         wanted = embedder.settings.prompt_of("passage")
         if manifest.prompt != wanted:
-            logger.warning(
-                "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors again "
-                "with embed --prompt, or the index with --model_path",
-                folder.folder,
-                shown(manifest.prompt),
-                shown(wanted),
-            )
+            message = "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors "
+            message += "again with embed --prompt, or the index with --model_path"
+            logger.warning(message, folder.folder, shown(manifest.prompt), shown(wanted))
         unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.unit = UNITS.get(self.retrieval, unit)
         path, threads = folder.folder / INDEX_FILE, threads or cpu_threads()
@@ -123,7 +115,12 @@ class TextRecall:
         """
         count = min(max(self.recall_k, top_k), self.count)
         nothing: List[Dict[int, float]] = [{}] * len(queries)
-        near = nothing if self._embedder is None else self._nearest(self._embedder, queries, count)
+        near, embedder = nothing, self._embedder
+        if embedder is not None:
+            vectors = embedder.comparable(embedder.embed_queries(queries))
+            refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
+            found_places = zip(*(array.tolist() for array in self._index.nearest(vectors, count)))
+            near = [{place: cosine for cosine, place in zip(*row) if place >= 0} for row in found_places]
         by_words = nothing if self._words is None else self._words.best(queries, count)
         ids, texts, found = self._folder.ids, self._folder.texts, []
         for cosines, scores in zip(near, by_words):
@@ -134,16 +131,6 @@ class TextRecall:
             ]
             found.append(best)
         return found
-
-    def _nearest(self, embedder: TextEmbedder, queries: Sequence[str], count: int) -> List[Dict[int, float]]:
-        """Return {position: similarity} of the nearest texts of each query, nearest first."""
-        vectors = embedder.comparable(embedder.embed_queries(queries))
-        refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
-        cosines, places = self._index.nearest(vectors, count)
-        return [
-            {place: cosine for place, cosine in zip(row, near) if place >= 0}
-            for row, near in zip(places.tolist(), cosines.tolist())
-        ]
 
     def why_refused(self, query: str, cuts: bool = False) -> str:
         """Return why a query is refused, in a line; '' if it is not. ``cuts``: a long one is not."""
@@ -210,9 +197,8 @@ class PairSearcher:
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, best first: see `Hit`.
 
-        A ``top_k`` above recall_k retrieves, and reranks, that many texts.
-        Raises InputError for a query that is empty or too long for the model, NumbersError for scores that
-        are not finite.
+        A ``top_k`` above recall_k retrieves, and reranks, that many texts. Raises InputError for a query that
+        is empty or too long for the model, NumbersError for scores that are not finite.
         """
         (hits,) = self.search_many([query], top_k)
         return hits

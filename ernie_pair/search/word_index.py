@@ -35,10 +35,7 @@ def words_of(text: str) -> List[str]:
 
 
 def write_bm25(folder: Path, texts: Iterable[str]) -> None:
-    """Write BM25_FILES of ``texts`` into ``folder``, the same bytes for the same texts.
-
-    Raises InputError if no text has a word, or a library is missing.
-    """
+    """Write BM25_FILES of ``texts``, always the same bytes. Raises InputError without a word or a library."""
     bm25s = _bm25s()
     vocabulary: Dict[str, int] = {}
     rows = [[vocabulary.setdefault(word, len(vocabulary)) for word in words_of(text)] for text in texts]
@@ -62,17 +59,15 @@ class WordIndex:
 
         Only texts that share a word with the query are found; ties are in the order of the texts.
         """
-        return [self._best_of(query, count) for query in queries]
-
-    def _best_of(self, query: str, count: int) -> Dict[int, float]:
-        known = self._scorer.get_tokens_ids(words_of(query))
-        if not known:
-            return {}
-        scores = self._scorer.get_scores_from_ids(known)
-        least = np.partition(scores, -count)[-count]
-        places = np.flatnonzero((scores >= least) & (scores > 0))
-        places = places[np.argsort(-scores[places], kind="stable")][:count]
-        return dict(zip(places.tolist(), scores[places].tolist()))
+        found: List[Dict[int, float]] = []
+        for query in queries:
+            known = self._scorer.get_tokens_ids(words_of(query))
+            scores = self._scorer.get_scores_from_ids(known) if known else np.zeros(count)
+            least = np.partition(scores, -count)[-count]
+            places = np.flatnonzero((scores >= least) & (scores > 0))
+            places = places[np.argsort(-scores[places], kind="stable")][:count]
+            found.append(dict(zip(places.tolist(), scores[places].tolist())))
+        return found
 
 
 def _bm25s() -> Any:

@@ -37,7 +37,7 @@ from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_e
 from ernie_pair.score.evaluation.evaluate_pair import refuse_one_class, with_asked_precision
 from ernie_pair.score.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
-from ernie_pair.score.export.export_pair import Source, judging_of, publish_export
+from ernie_pair.score.export.export_pair import Source, publish_export
 from ernie_pair.series.config import EnsembleConfig
 from ernie_pair.series.series import SHOWN, defined, metric_cells, points_of, report_series
 from ernie_pair.train.process_group import ProcessGroup
@@ -209,7 +209,6 @@ class _Ensemble:
             tokenizer,
             self.max_seq_len,
             calibration,
-            judging_of(config, spec.labels, tokenizer, self.max_seq_len),
             f"an ensemble of {', '.join(self.names)}",
             {"ensemble": self._facts(fitted, calibration)},
             None if self.measured is None else partial(_write_report, config, self.measured),

@@ -32,8 +32,7 @@ def error_response(
 class HostCheck:
     """ASGI middleware that refuses requests whose Host is a name other than ``hosts``.
 
-    Allowed are addresses, localhost, ``hosts`` with any port, and a missing Host, which browsers never
-    send. A refusal has status 421.
+    Allowed are addresses, localhost, ``hosts`` with any port, and no Host at all. A refusal has status 421.
     """
 
     def __init__(self, app, hosts: Sequence[str]):

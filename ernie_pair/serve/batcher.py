@@ -31,10 +31,7 @@ class BusyError(Exception):
 
 @dataclass(frozen=True)
 class Batching:
-    """How many pairs of several requests join in one call of the model, and how long they wait for it.
-
-    For a batcher of queries, read queries for pairs.
-    """
+    """How many pairs (or queries) of several requests join in a call of the model, and how long they wait."""
 
     max_batch: int  # pairs per call; a request that would exceed it waits for the next
     max_wait: float  # seconds that a call waits for others, once the model is free and there is a request
@@ -58,8 +55,7 @@ def part_of_answer(answer: Answer, mine: slice) -> Answer:
 class MicroBatcher:
     """A queue of requests, used with ``async with``; ``called`` gets the number of pairs of every call.
 
-    ``predict`` answers a list of pairs, or of other questions; ``part_of`` takes the answers to some of
-    them out of its result.
+    ``predict`` answers a list of pairs, or of others; ``part_of`` takes the answers to some out of them.
     """
 
     def __init__(

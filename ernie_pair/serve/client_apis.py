@@ -7,8 +7,7 @@ POST /v2/rerank       the same, to which Cohere's client sends it
 
 import base64
 import uuid
-from dataclasses import dataclass
-from typing import Any, Collection, Dict, List, Optional, Sequence, Union
+from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -30,19 +29,12 @@ FORMATS = ("float", "base64")
 DIGITS = 6
 
 
-@dataclass(frozen=True)
-class EmbeddingsRequest:
-    """The texts to embed; ``dimensions``: numbers of a vector, 0 for all of them."""
+def embeddings_request_of(
+    body: bytes, limits: Limits, model: str, dims: Sequence[int]
+) -> Tuple[List[str], str, int]:
+    """Return (texts to embed, one of FORMATS, numbers of a vector, 0 for all) of the body of /v1/embeddings.
 
-    texts: List[str]
-    encoding_format: str = FORMATS[0]
-    dimensions: int = 0
-
-
-def embeddings_request_of(body: bytes, limits: Limits, model: str, dims: Sequence[int]) -> EmbeddingsRequest:
-    """Return what the body of /v1/embeddings asks of ``model``, whose vectors may have the lengths ``dims``.
-
-    Raises RefusedError.
+    It asks ``model``, whose vectors may have the lengths ``dims``. Raises RefusedError.
     """
     given = _fields_in(body, EMBEDDINGS_EXAMPLE, model, "input model encoding_format dimensions user".split())
     texts = given.get("input")
@@ -50,10 +42,11 @@ def embeddings_request_of(body: bytes, limits: Limits, model: str, dims: Sequenc
     for place, text in enumerate(texts):
         if isinstance(text, (int, list)):
             reason = (
-                "send texts: this model has another tokenizer than OpenAI's, which LangChain's client is "
+                f"input {place} is token ids, which are not taken; send texts: this model has another "
+                "tokenizer than OpenAI's, which LangChain's client is told with "
+                "check_embedding_ctx_length=False"
             )
-            reason += "told with check_embedding_ctx_length=False"
-            raise RefusedError(422, f"input {place} is token ids, which are not taken; {reason}", "input")
+            raise RefusedError(422, reason, "input")
         if not isinstance(text, str):
             raise RefusedError(422, f"input {place} is not a text; send {EMBEDDINGS_EXAMPLE}", "input")
         refuse_bad_text(f"input {place}", text, limits)
@@ -67,36 +60,28 @@ def embeddings_request_of(body: bytes, limits: Limits, model: str, dims: Sequenc
     if dimensions not in (0, dims[-1]) and len(dims) == 1:
         reason = f"its vectors of {dims[-1]} numbers were not trained to be shortened; leave it out"
         raise RefusedError(422, f"dimensions {dimensions}: {reason}", "dimensions")
-    return EmbeddingsRequest(texts, form, dimensions)
+    return texts, form, dimensions
 
 
 def embeddings_answer(
-    request: EmbeddingsRequest, vectors: np.ndarray, model: str, tokens: int, is_unit: bool
+    vectors: np.ndarray, form: str, dimensions: int, model: str, tokens: int, is_unit: bool
 ) -> Dict[str, object]:
     """Return OpenAI's answer: vectors float32 [N, D], shortened, and then of length 1 again if they were."""
-    if 0 < request.dimensions < vectors.shape[1]:
-        vectors = vectors[:, : request.dimensions]
+    if 0 < dimensions < vectors.shape[1]:
+        vectors = vectors[:, :dimensions]
         vectors = unit_rows(vectors, model) if is_unit else vectors
+    encoded = vectors.tolist()
+    if form != FORMATS[0]:  # as base64 of their bytes, the least of a number first
+        encoded = [base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii") for vector in vectors]
     data: List[Dict[str, object]] = [
-        {"object": "embedding", "index": place, "embedding": _encoded(vector, request.encoding_format)}
-        for place, vector in enumerate(vectors)
+        {"object": "embedding", "index": place, "embedding": each} for place, each in enumerate(encoded)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def _encoded(vector: np.ndarray, form: str) -> Union[str, List[float]]:
-    """Return a vector float32 [D] as its numbers, or as base64 of its bytes, the least of a number first."""
-    if form == FORMATS[0]:
-        return vector.tolist()
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-
-
 def count_tokens(texts: Sequence[str], embedder: TextEmbedder, cuts: bool) -> int:
-    """Return how many tokens the model reads of ``texts``; it truncates long ones.
-
-    Raises RefusedError for these, if not ``cuts``.
-    """
+    """Count the tokens of ``texts`` that the model reads. Raises RefusedError for long ones, not ``cuts``."""
     most, total = embedder.max_seq_len, 0
     for place, text in enumerate(texts):
         tokens = embedder.num_tokens(text)
@@ -112,21 +97,12 @@ def count_tokens(texts: Sequence[str], embedder: TextEmbedder, cuts: bool) -> in
     return total
 
 
-@dataclass(frozen=True)
-class RerankRequest:
-    """The documents to rank; ``top_n``: how many of the best to return, None for all."""
-
-    query: str
-    documents: List[str]
-    top_n: Optional[int]
-    return_documents: bool
-
-
 def rerank_request_of(
     body: bytes, limits: Limits, model: str, max_seq_len: int, return_documents: bool
-) -> RerankRequest:
-    """Return what the body of /v1/rerank or /v2/rerank asks of ``model``, which reads ``max_seq_len`` tokens.
+) -> Tuple[str, List[str], Optional[int], bool]:
+    """Return (query, documents, how many of the best to return, None for all, are they to be in the answer).
 
+    Of the body of /v1/rerank or /v2/rerank, which asks ``model``, that reads ``max_seq_len`` tokens;
     ``return_documents``: what counts if the body does not say it. Raises RefusedError.
     """
     known = "query documents model top_n return_documents max_tokens_per_doc".split()
@@ -147,19 +123,20 @@ def rerank_request_of(
     most = given.get("max_tokens_per_doc", max_seq_len)
     if not is_whole_number(most, max_seq_len):
         reason = (
-            f"the model reads {max_seq_len} tokens of query and document together, and only fewer cannot "
+            f"max_tokens_per_doc: the model reads {max_seq_len} tokens of query and document together, and "
+            "only fewer cannot be asked for; leave it out"
         )
-        raise RefusedError(
-            422, f"max_tokens_per_doc: {reason}be asked for; leave it out", "max_tokens_per_doc"
-        )
-    return RerankRequest(query, documents, top_n, returned)
+        raise RefusedError(422, reason, "max_tokens_per_doc")
+    return query, documents, top_n, returned
 
 
-def rerank_answer(request: RerankRequest, scores: np.ndarray, model: str) -> Dict[str, object]:
+def rerank_answer(
+    documents: Sequence[str], scores: np.ndarray, top_n: Optional[int], returned: bool, model: str
+) -> Dict[str, object]:
     """Return the answer of Cohere and Jina for the scores [N] of the documents, the best first."""
     results: List[Dict[str, object]] = []
-    for place in best_places(scores, request.top_n or len(scores)):
-        document = {"document": {"text": request.documents[place]}} if request.return_documents else {}
+    for place in best_places(scores, top_n or len(scores)):
+        document = {"document": {"text": documents[place]}} if returned else {}
         results.append({"index": place, "relevance_score": round(float(scores[place]), DIGITS), **document})
     return {"id": str(uuid.uuid4()), "model": model, "results": results}
 
@@ -170,10 +147,7 @@ def model_entry(name: str, created: int) -> Dict[str, object]:
 
 
 def _fields_in(body: bytes, example: str, model: str, known: Collection[str]) -> Dict[str, Any]:
-    """Return the fields of a body that are not null.
-
-    Raises RefusedError for one that is not ``known``, and for another model than ``model``.
-    """
+    """Return the fields of a body. Raises RefusedError for one not ``known``, and for another ``model``."""
     given = {name: value for name, value in object_in(body, example).items() if value is not None}
     unknown = [name for name in given if name not in known]
     if unknown:

@@ -127,11 +127,6 @@ class BoundedProtocol(H11Protocol):
             self.limits.pop(what).cancel()
 
 
-def protocol_for(most: int) -> type:
-    """Return the class of the connections of one service, at most so many at a time."""
-    return type("Connection", (BoundedProtocol,), {"most": most})
-
-
 class PatientServer(uvicorn.Server):
     """A server that stops when all connected clients have an answer, or after ``stop_seconds``.
 
@@ -160,10 +155,7 @@ class PatientServer(uvicorn.Server):
         return await super().on_tick(counter) or self.is_asked_to_stop
 
     async def shutdown(self, sockets: Optional[List] = None) -> None:
-        """Answer all connected clients, then shut down.
-
-        They have LAST_REQUESTS_SECONDS to send a request.
-        """
+        """Answer all connected clients, then shut down. They have LAST_REQUESTS_SECONDS to send a request."""
         loop = asyncio.get_running_loop()
         late = loop.call_later(self.stop_seconds, self.turn_away)
         headers = self.server_state.default_headers

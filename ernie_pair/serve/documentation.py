@@ -8,65 +8,60 @@ from pydantic import BaseModel, Field
 
 from ernie_pair.serve.request import TOP_K
 
-QUESTION = {"pairs": [["怎么注销信用卡", "如何注销信用卡"], ["你好", "再见"]]}
-_PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
-_BODY = {
-    "type": "object",
-    "required": ["pairs"],
-    "properties": {"pairs": {"type": "array", "items": _PAIR, "minItems": 1}},
-    "example": QUESTION,
-}
-_TOP_K = {"type": "integer", "minimum": 1, "default": TOP_K}
-_RANK_BODY = {
-    "type": "object",
-    "required": ["query", "candidates"],
-    "properties": {
-        "query": {"type": "string"},
-        "candidates": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        "top_k": _TOP_K,
-    },
-    "example": {"query": "怎么注销信用卡", "candidates": ["如何注销信用卡", "再见"]},
-}
-_SEARCH_BODY = {
-    "type": "object",
-    "required": ["query"],
-    "properties": {
-        "query": {"type": "string"},
-        "top_k": {**_TOP_K, "description": "at most the --recall_k of the service"},
-        "threshold": {
-            "type": "number",
-            "description": "hits that score less are left out: a probability, without classes a score",
-        },
-    },
-    "example": {"query": "怎么注销信用卡"},
-}
 _TEXT = {"type": "string"}
 _MODEL = {"type": "string", "description": "the name of the model, as in /v1/models; may be left out"}
-_EMBEDDINGS_BODY = {
-    "type": "object",
-    "required": ["input"],
-    "properties": {
-        "input": {"oneOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]},
-        "model": _MODEL,
-        "encoding_format": {"type": "string", "enum": ["float", "base64"], "default": "float"},
-        "dimensions": {"type": "integer", "minimum": 1, "description": "numbers of a vector"},
-        "user": {"type": "string", "description": "has no effect"},
-    },
-    "example": {"input": ["怎么注销信用卡", "再见"]},
-}
+_TOP_K = {"type": "integer", "minimum": 1, "default": TOP_K}
 _DOCUMENT = {"type": "object", "required": ["text"], "properties": {"text": _TEXT}}
-_RERANK_BODY = {
-    "type": "object",
-    "required": ["query", "documents"],
-    "properties": {
-        "query": _TEXT,
-        "documents": {"type": "array", "items": {"oneOf": [_TEXT, _DOCUMENT]}, "minItems": 1},
-        "top_n": {"type": "integer", "minimum": 1, "description": "how many of the best; all if left out"},
-        "return_documents": {"type": "boolean", "description": "by default true for /v1, false for /v2"},
-        "model": _MODEL,
+
+
+def _list_of(items: Dict[str, Any]) -> Dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1}
+
+
+def _body(required: List[str], example: Dict[str, Any], **properties: Dict[str, Any]) -> Dict[str, Any]:
+    return {"type": "object", "required": required, "properties": properties, "example": example}
+
+
+_BODY = _body(
+    ["pairs"],
+    {"pairs": [["怎么注销信用卡", "如何注销信用卡"], ["你好", "再见"]]},
+    pairs=_list_of({"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}),
+)
+_RANK_BODY = _body(
+    ["query", "candidates"],
+    {"query": "怎么注销信用卡", "candidates": ["如何注销信用卡", "再见"]},
+    query=_TEXT,
+    candidates=_list_of(_TEXT),
+    top_k=_TOP_K,
+)
+_SEARCH_BODY = _body(
+    ["query"],
+    {"query": "怎么注销信用卡"},
+    query=_TEXT,
+    top_k={**_TOP_K, "description": "at most the --recall_k of the service"},
+    threshold={
+        "type": "number",
+        "description": "hits that score less are left out: a probability, without classes a score",
     },
-    "example": {"query": "怎么注销信用卡", "documents": ["如何注销信用卡", "再见"]},
-}
+)
+_EMBEDDINGS_BODY = _body(
+    ["input"],
+    {"input": ["怎么注销信用卡", "再见"]},
+    input={"oneOf": [_TEXT, _list_of(_TEXT)]},
+    model=_MODEL,
+    encoding_format={"type": "string", "enum": ["float", "base64"], "default": "float"},
+    dimensions={"type": "integer", "minimum": 1, "description": "numbers of a vector"},
+    user={"type": "string", "description": "has no effect"},
+)
+_RERANK_BODY = _body(
+    ["query", "documents"],
+    {"query": "怎么注销信用卡", "documents": ["如何注销信用卡", "再见"]},
+    query=_TEXT,
+    documents=_list_of({"oneOf": [_TEXT, _DOCUMENT]}),
+    top_n={"type": "integer", "minimum": 1, "description": "how many of the best; all if left out"},
+    return_documents={"type": "boolean", "description": "by default true for /v1, false for /v2"},
+    model=_MODEL,
+)
 
 
 class Answer(BaseModel):
@@ -275,10 +270,7 @@ _TRIED = {
 
 
 def curl_line(address: str, path: str = "/predict", key: str = "") -> str:
-    """Return a command that sends a request to the service at ``address``.
-
-    ``key``: the environment variable that holds the key of the service, if it has one.
-    """
+    """Return a command that asks the service at ``address``; ``key``: the environment variable of its key."""
     header = f' -H "Authorization: Bearer ${key}"' if key else ""
     return f"curl {address}{path}{header} -d '{json.dumps(_TRIED[path], ensure_ascii=False)}'"
 

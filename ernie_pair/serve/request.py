@@ -69,10 +69,7 @@ async def read_body(chunks: AsyncIterator[bytes], announced: str, limits: Limits
 
 
 def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
-    """Return the pairs of texts in the body of /predict.
-
-    Raises RefusedError: 400 if it is not JSON, 413 if it is too large, 422 for anything else.
-    """
+    """Return the pairs in a body of /predict. Raises RefusedError: 400 no JSON, 413 too large, 422 else."""
     pairs = list_in(object_in(body, EXAMPLE), "pairs", EXAMPLE, limits)
     for place, pair in enumerate(pairs):
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
@@ -83,10 +80,7 @@ def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
 
 
 def rank_question_of(body: bytes, limits: Limits) -> Tuple[str, List[str], int]:
-    """Return (query, texts to rank by how well they match it, top_k: how many of the best to return).
-
-    Of the body of /rank. Raises RefusedError as `pairs_of` does.
-    """
+    """Return (query, candidates, how many of the best to return). Raises RefusedError as `pairs_of`."""
     given = object_in(body, RANK_EXAMPLE)
     query = query_in(given, RANK_EXAMPLE, limits)
     candidates = list_in(given, "candidates", RANK_EXAMPLE, limits)

@@ -6,18 +6,24 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import List, Literal, Mapping, Optional, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
-from data_tools.options.options import Options, option
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    precision_option,
+)
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.models.temperature import describe_decision
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
@@ -25,7 +31,8 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.index_folder import open_index_folder
 from ernie_pair.search.search_texts import BREADTH_HELP, RETRIEVAL_HELP
 from ernie_pair.search.searcher import RECALL_K, TextRecall
-from ernie_pair.serve.batcher import answer_function
+from ernie_pair.serve.batcher import Batching, answer_function
+from ernie_pair.serve.request import Limits
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
 API_KEY = "ERNIE_PAIR_API_KEY"
@@ -43,112 +50,80 @@ class ServeConfig(Options):
 
     EXAMPLE = "--model_path exported --port 8000"
 
-    model_path: str = option(
-        "", help="the classifier: the folder that ernie-pair export made; empty: none", group="model"
+    model_path: str = model_option(
+        "", help="the classifier: the folder that ernie-pair export made; empty: none"
     )
-    host: str = option(
-        "127.0.0.1",
-        help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
-        group="devices",
+    host: str = devices_option(
+        "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
     )
-    port: int = option(
-        8000, help="port to listen on; 0: any free port", group="devices", at_least=0, at_most=65535
-    )
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
-        "auto", help=BACKEND_HELP, group="devices"
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
-    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
-    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
-    threshold: Optional[float] = option(
+    port: int = devices_option(8000, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option("auto", help=BACKEND_HELP)
+    precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=PRECISION_HELP)
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where to run")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    threshold: Optional[float] = evaluation_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as exported",
-        group="evaluation",
         at_least=0,
         at_most=1,
     )
-    symmetric: Literal["auto", "none", "average"] = option(
-        "auto",
-        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
-        group="evaluation",
+    symmetric: Literal["auto", "none", "average"] = evaluation_option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
     )
-    index: str = option(
-        "", help="index for /search, made by ernie-pair index; empty: no /search", group="model"
+    index: str = model_option("", help="index for /search, made by ernie-pair index; empty: no /search")
+    embedding_model: str = model_option(
+        "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
     )
-    embedding_model: str = option(
-        "",
-        help="for /v1/embeddings, and for --index the one that it was made with; empty: none",
-        group="model",
+    retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option(
+        "auto", help=f"for --index: {RETRIEVAL_HELP}"
     )
-    retrieval: Literal["auto", "vectors", "bm25", "both"] = option(
-        "auto", help=f"for --index: {RETRIEVAL_HELP}", group="evaluation"
+    long_text: Literal["stop", "cut"] = data_option(
+        "stop", help="a text that is too long for the embedding model: refuse the request, or truncate it"
     )
-    long_text: Literal["stop", "cut"] = option(
-        "stop",
-        help="a text that is too long for the embedding model: refuse the request, or truncate it",
-        group="data",
-    )
-    recall_k: int = option(
+    recall_k: int = evaluation_option(
         RECALL_K,
         help="for --index: texts found for a query, which the classifier reranks",
-        group="evaluation",
         unit="texts",
         at_least=1,
     )
-    breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
-    max_wait_ms: float = option(
+    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0)
+    max_wait_ms: float = devices_option(
         5.0,
         help="how long a request waits for others to share its forward pass, when requests have just been "
         "answered",
-        group="devices",
         unit="ms",
         at_least=0,
         at_most=60000,
     )
-    max_batch: int = option(
-        64,
-        help="maximum pairs of several requests in one forward pass",
-        group="devices",
-        unit="pairs",
-        at_least=1,
+    max_batch: int = devices_option(
+        64, help="maximum pairs of several requests in one forward pass", unit="pairs", at_least=1
     )
-    max_pairs: int = option(
-        256, help="maximum pairs or candidates in one request", group="data", unit="pairs", at_least=1
+    max_pairs: int = data_option(
+        256, help="maximum pairs or candidates in one request", unit="pairs", at_least=1
     )
-    max_chars: int = option(
-        2000, help="maximum characters per text", group="data", unit="characters", at_least=1
+    max_chars: int = data_option(2000, help="maximum characters per text", unit="characters", at_least=1)
+    max_body_kb: int = data_option(1024, help="maximum size of a request", unit="KB", at_least=1)
+    max_waiting: int = devices_option(
+        4096, help="maximum pairs in the queue; further requests are rejected", unit="pairs", at_least=1
     )
-    max_body_kb: int = option(1024, help="maximum size of a request", group="data", unit="KB", at_least=1)
-    max_waiting: int = option(
-        4096,
-        help="maximum pairs in the queue; further requests are rejected",
-        group="devices",
-        unit="pairs",
-        at_least=1,
-    )
-    max_connections: int = option(
+    max_connections: int = devices_option(
         1000,
         help="maximum concurrent connections, as far as ulimit -n allows",
-        group="devices",
         unit="connections",
         at_least=1,
     )
-    api_key: str = option(
+    api_key: str = devices_option(
         "",
         help="a key that requests must carry, as Authorization: Bearer KEY; empty: that of the environment "
         "variable ERNIE_PAIR_API_KEY, which no list of processes shows, if it is set",
-        group="devices",
         secret=True,
     )
-    allowed_hosts: str = option(
-        "",
-        help="host names that requests may use, separated by commas, besides IP addresses; *: any",
-        group="devices",
+    allowed_hosts: str = devices_option(
+        "", help="host names that requests may use, separated by commas, besides IP addresses; *: any"
     )
-    stop_seconds: float = option(
+    stop_seconds: float = devices_option(
         30.0,
         help="after SIGTERM, how long open connections are still answered",
-        group="devices",
         unit="seconds",
         at_least=0,
         at_most=86400,
@@ -163,28 +138,22 @@ class ServeConfig(Options):
             )
         if not (self.model_path or self.embedding_model or self.index):
             raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
-        self._refuse_idle()
+        usual = {item.name: item.default for item in fields(self)}
+        uses = dict.fromkeys(("backend", "precision", "device", "threshold", "symmetric"), "model_path")
+        uses.update(long_text="embedding_model", retrieval="index", breadth="index", recall_k="index")
+        for name, needed in uses.items():
+            value = getattr(self, name)
+            if not getattr(self, needed) and value != usual[name]:
+                raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
         if self.index and self.max_waiting < self.recall_k:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
                 "raise the first or lower the second"
             )
 
-    def _refuse_idle(self) -> None:
-        """Raise InputError for a flag of something that is not served."""
-        uses = dict.fromkeys(("backend", "precision", "device", "threshold", "symmetric"), "model_path")
-        uses.update(long_text="embedding_model", retrieval="index", breadth="index", recall_k="index")
-        for name, needed in uses.items():
-            value = getattr(self, name)
-            if not getattr(self, needed) and value != type(self).__dataclass_fields__[name].default:
-                raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
-
 
 def serve(config: ServeConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in progress.
-
-    Raises an ErniePairError for a model, a library, a key or a port that cannot be used.
-    """
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress. Raises an ErniePairError."""
     start_console(World())
     for name in LIBRARIES:
         import_optional(name, "serve")
@@ -235,29 +204,21 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
+    from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, PatientServer, room_for
     from ernie_pair.serve.documentation import curl_line
-    from ernie_pair.serve.request import Limits
     from ernie_pair.serve.service import Served, create_app
 
-    app = create_app(
-        Served(
-            *opened,
-            model_name=os.path.basename(os.path.abspath(config.model_path)),
-            embedding_name=os.path.basename(os.path.abspath(config.embedding_model)),
-            cuts=config.long_text == "cut",
-        ),
-        Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
-        Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
-        _hosts_of(config),
-        key,
-    )
+    paths = config.model_path, config.embedding_model
+    model_name, embedding_name = (os.path.basename(os.path.abspath(path)) for path in paths)
+    served = Served(*opened, model_name, embedding_name, config.long_text == "cut")
+    batching = Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting)
+    limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
+    app = create_app(served, batching, limits, _hosts_of(config), key)
     connections, backlog = room_for(config.max_connections)
     settings = uvicorn.Config(
         app,
         loop="asyncio",
-        http=protocol_for(connections),
+        http=type("Connection", (BoundedProtocol,), {"most": connections}),
         backlog=backlog,
         log_config=None,
         access_log=False,
@@ -275,8 +236,7 @@ def _serve(
     predictor, embedder, _ = opened
     if predictor is not None:
         if predictor.exported.has_classes:
-            is_saved = config.threshold is None
-            logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
+            logger.info("%s", predictor.describe_decision(config.threshold))
         if predictor.exported.learned_nothing:
             logger.warning("%s: %s", config.model_path, predictor.exported.learned_nothing)
         logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)

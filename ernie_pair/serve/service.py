@@ -5,7 +5,6 @@ GET /health, /metrics, /v1/models, /openapi.json, which /docs shows, and / to tr
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter as Counts
 from collections import defaultdict, deque
@@ -36,8 +35,6 @@ from ernie_pair.search.searcher import TextRecall, rerank
 from ernie_pair.serve.access import ANY, HostCheck, KeyCheck, error_response
 from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
 from ernie_pair.serve.client_apis import (
-    EmbeddingsRequest,
-    RerankRequest,
     count_tokens,
     embeddings_answer,
     embeddings_request_of,
@@ -46,7 +43,7 @@ from ernie_pair.serve.client_apis import (
     rerank_answer,
     rerank_request_of,
 )
-from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION, api_page
+from ernie_pair.serve.documentation import POST_DOCUMENTATION, ROUTE_DOCUMENTATION, Health, api_page
 from ernie_pair.serve.request import (
     BODIES,
     TOP_K,
@@ -109,10 +106,10 @@ class Numbers(Collector):
         words = f"Time to an answer of status 200; the quantiles are those of the latest {LATEST}."
         summary = Metric(f"{NAMESPACE}_endpoint_seconds", words, "summary")
         for endpoint, latest in sorted(self._latest.items()):
-            labels, ordered = {"endpoint": endpoint}, sorted(latest)
+            labels = {"endpoint": endpoint}
             for share in QUANTILES:
-                value = quantile(ordered, share)
-                summary.add_sample(summary.name, {**labels, "quantile": str(share)}, value)
+                value = np.quantile(latest, share, method="inverted_cdf")
+                summary.add_sample(summary.name, {**labels, "quantile": str(share)}, float(value))
             summary.add_sample(f"{summary.name}_count", labels, self._counts[endpoint])
             summary.add_sample(f"{summary.name}_sum", labels, self._sums[endpoint])
         yield summary
@@ -121,11 +118,6 @@ class Numbers(Collector):
         """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
         self._waiting.set(waiting)
         return generate_latest(self._registry)
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest of ascending numbers, at least one, that ``share`` of them do not exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 PAGE = Path(__file__).with_name("page.html")
@@ -142,9 +134,6 @@ MISSING = {
     **dict.fromkeys(("/predict", "/rank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
 }
 FOREIGN = ("/v1/embeddings", "/v1/rerank", "/v2/rerank")  # whose answers are those of other services
-OF_A_CLASSIFIER = (
-    "backend precision target label_range labels max_seq_len temperature threshold symmetric".split()
-)
 LONGEST_SHOWN = 80  # characters of a path
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
@@ -176,6 +165,53 @@ class Served:
         return list(dict.fromkeys(name for name, model in named if model is not None))
 
 
+def _answering(
+    answer: Callable[["Service", Request, bytes], Awaitable[Reply]],
+) -> Callable[["Service", Request], Awaitable[JSONResponse]]:
+    """Return the route that answers a request with what ``answer`` makes of its body, or why it does not."""
+
+    async def answered(self: "Service", request: Request) -> JSONResponse:
+        endpoint, started, pairs = request.url.path, time.perf_counter(), 0
+        refusing = partial(error_response, endpoint)
+        try:
+            body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
+            reply, pairs = await _unless_left(request, answer(self, request, body))
+            milliseconds = round((time.perf_counter() - started) * 1000, 2)
+            response = JSONResponse(reply if endpoint in FOREIGN else {**reply, "milliseconds": milliseconds})
+        except RefusedError as refused:
+            response = refusing(refused.status, refused, refused.param, refused.code)
+        except BusyError:
+            response = refusing(503, "too many pairs are waiting; try again in a second")
+        except ClientDisconnect:
+            response = refusing(CLIENT_LEFT, "the client has left")
+        except Exception:
+            logger.exception("a request to %s failed", endpoint)
+            response = refusing(500, "the model failed; the log of the service says why")
+        self.numbers.answered(endpoint, response.status_code, pairs, time.perf_counter() - started)
+        return response
+
+    answered.__name__, answered.__doc__ = answer.__name__, answer.__doc__  # which FastAPI shows
+    return answered
+
+
+async def _unless_left(request: Request, answer: Awaitable[Reply]) -> Reply:
+    """Wait for ``answer``. Raises ClientDisconnect, and cancels it, when the client disconnects."""
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(leave())
+    try:
+        await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise ClientDisconnect
+        return waiting.result()
+    finally:
+        waiting.cancel()
+        leaving.cancel()
+
+
 class Service:
     """Answers requests with what is ``served``."""
 
@@ -189,22 +225,16 @@ class Service:
             calls = self.numbers.batches.observe
             self.batchers["pairs"] = MicroBatcher(answer_function(predictor), batching, calls)
         if embedder is not None:
-            self.batchers["texts"] = MicroBatcher(
-                self._one_at_a_time(embedder.embed), batching, part_of=getitem
-            )
+            asked = partial(self._ask_alone, embedder.embed)
+            self.batchers["texts"] = MicroBatcher(asked, batching, part_of=getitem)
         if texts is not None:
-            self.batchers["queries"] = MicroBatcher(
-                self._one_at_a_time(texts.recall), batching, part_of=getitem
-            )
+            asked = partial(self._ask_alone, texts.recall)
+            self.batchers["queries"] = MicroBatcher(asked, batching, part_of=getitem)
 
-    def _one_at_a_time(self, embed: Callable[[List[str]], Any]) -> Callable[[List[str]], Any]:
-        """Return ``embed`` for a thread of its own, beside another that asks the same embedding model."""
-
-        def asked_alone(texts: List[str]) -> Any:
-            with self._embedding:
-                return embed(texts)
-
-        return asked_alone
+    def _ask_alone(self, embed: Callable[[List[str]], Any], texts: List[str]) -> Any:
+        """Return ``embed`` of texts in a thread of its own, beside another that asks the same model."""
+        with self._embedding:
+            return embed(texts)
 
     async def __aenter__(self) -> "Service":
         """Start the queues; that of an index ends before the one of the model that scores its texts."""
@@ -226,94 +256,33 @@ class Service:
         """Return how many pairs and texts wait for a model."""
         return sum(batcher.waiting for name, batcher in self.batchers.items() if name != "queries")
 
-    async def predict(self, request: Request) -> JSONResponse:
-        """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
-
-        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
-        model without classes {"scores": [...], "milliseconds": ...}.
-        """
-        return await self._answered(request, "/predict", pairs_of, self._predicted)
-
-    async def rank(self, request: Request) -> JSONResponse:
-        """Answer {"query": a, "candidates": [b, ...], "top_k": k} with the best candidates, the best first.
-
-        The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
-        """
-        return await self._answered(request, "/rank", self._rank_question, self._ranked)
-
-    async def search(self, request: Request) -> JSONResponse:
-        """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
-
-        A k above the texts that the service retrieves for a query, --recall_k, is refused.
-        The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
-        "milliseconds": ...}.
-        """
-        return await self._answered(request, "/search", search_question_of, self._found)
-
-    async def embeddings(self, request: Request) -> JSONResponse:
+    @_answering
+    async def embeddings(self, request: Request, body: bytes) -> Reply:
         """Answer OpenAI's {"input": ["text a", "text b"]} with the vectors of the texts, as `embed` does.
 
         "encoding_format" is float or base64, "dimensions" shortens the vectors of a model trained for it.
         """
-        return await self._answered(request, "/v1/embeddings", self._embeddings_request, self._embedded)
+        embedder, name = self.served.embedder, self.served.embedding_name
+        assert embedder is not None  # otherwise there is no such route
+        texts, form, dimensions = embeddings_request_of(body, self.limits, name, embedder.settings.dims)
+        tokens = count_tokens(texts, embedder, self.served.cuts)
+        vectors = await self.batchers["texts"].ask(texts)
+        self.numbers.texts.inc(len(texts))
+        return embeddings_answer(vectors, form, dimensions, name, tokens, embedder.settings.is_unit), 0
 
-    async def rerank(self, request: Request) -> JSONResponse:
+    @_answering
+    async def rerank(self, request: Request, body: bytes) -> Reply:
         """Answer {"query": a, "documents": [b, ...], "top_n": n} of Cohere and Jina, the best first.
 
         The answer is {"results": [{"index": 0, "relevance_score": 0.98, "document": {"text": b}}, ...], ...},
         of /v2 without the documents unless the request says return_documents.
         """
-        endpoint = request.url.path
-        question_of = partial(self._rerank_request, endpoint == "/v1/rerank")
-        return await self._answered(request, endpoint, question_of, self._reranked)
-
-    async def _answered(
-        self,
-        request: Request,
-        endpoint: str,
-        question_of: Callable[[bytes, Limits], Any],
-        answer: Callable[[Any], Awaitable[Reply]],
-    ) -> JSONResponse:
-        started, pairs, refusing = time.perf_counter(), 0, partial(error_response, endpoint)
-        try:
-            body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
-            reply, pairs = await self._unless_left(request, answer(question_of(body, self.limits)))
-            milliseconds = round((time.perf_counter() - started) * 1000, 2)
-            response = JSONResponse(reply if endpoint in FOREIGN else {**reply, "milliseconds": milliseconds})
-        except RefusedError as refused:
-            response = refusing(refused.status, refused, refused.param, refused.code)
-        except BusyError:
-            response = refusing(503, "too many pairs are waiting; try again in a second")
-        except ClientDisconnect:
-            response = refusing(CLIENT_LEFT, "the client has left")
-        except Exception:
-            logger.exception("a request to %s failed", endpoint)
-            response = refusing(500, "the model failed; the log of the service says why")
-        self.numbers.answered(endpoint, response.status_code, pairs, time.perf_counter() - started)
-        return response
-
-    def _embeddings_request(self, body: bytes, limits: Limits) -> EmbeddingsRequest:
-        assert self.served.embedder is not None  # otherwise there is no such route
-        return embeddings_request_of(
-            body, limits, self.served.embedding_name, self.served.embedder.settings.dims
+        name, longest = self.served.model_name, self._ranker.exported.max_seq_len
+        query, documents, top_n, returned = rerank_request_of(
+            body, self.limits, name, longest, return_documents=request.url.path == "/v1/rerank"
         )
-
-    async def _embedded(self, asked: EmbeddingsRequest) -> Reply:
-        embedder = self.served.embedder
-        assert embedder is not None
-        tokens = count_tokens(asked.texts, embedder, self.served.cuts)
-        vectors = await self.batchers["texts"].ask(asked.texts)
-        self.numbers.texts.inc(len(asked.texts))
-        is_unit = embedder.settings.is_unit
-        return embeddings_answer(asked, vectors, self.served.embedding_name, tokens, is_unit), 0
-
-    def _rerank_request(self, return_documents: bool, body: bytes, limits: Limits) -> RerankRequest:
-        longest = self._ranker.exported.max_seq_len
-        return rerank_request_of(body, limits, self.served.model_name, longest, return_documents)
-
-    async def _reranked(self, asked: RerankRequest) -> Reply:
-        scores = await self._scores([(asked.query, text) for text in asked.documents])
-        return rerank_answer(asked, scores, self.served.model_name), len(asked.documents)
+        scores = await self._scores([(query, text) for text in documents])
+        return rerank_answer(documents, scores, top_n, returned, name), len(documents)
 
     @property
     def _ranker(self) -> PairPredictor:
@@ -337,7 +306,14 @@ class Service:
         refused = not_served(name, self.served.names)
         return error_response("/v1/models", refused.status, refused, refused.param, refused.code)
 
-    async def _predicted(self, pairs: List[TextPair]) -> Reply:
+    @_answering
+    async def predict(self, request: Request, body: bytes) -> Reply:
+        """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
+
+        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
+        model without classes {"scores": [...], "milliseconds": ...}.
+        """
+        pairs = pairs_of(body, self.limits)
         answer = await self.batchers["pairs"].ask(pairs)
         if not isinstance(answer, Prediction):
             return {"scores": answer.round(DIGITS).tolist()}, len(pairs)
@@ -345,22 +321,30 @@ class Service:
         classes = [int(number) for number in answer.classes]
         return {"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs)
 
-    def _rank_question(self, body: bytes, limits: Limits) -> Tuple[str, List[str], int]:
-        question = rank_question_of(body, limits)
-        assert self._ranker
-        return question
+    @_answering
+    async def rank(self, request: Request, body: bytes) -> Reply:
+        """Answer {"query": a, "candidates": [b, ...], "top_k": k} with the best candidates, the best first.
 
-    async def _ranked(self, question: Tuple[str, List[str], int]) -> Reply:
-        query, candidates, top_k = question
+        The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
+        """
+        query, candidates, top_k = rank_question_of(body, self.limits)
+        assert self._ranker
         scores = await self._scores([(query, text) for text in candidates])
         best = [(place, round(float(scores[place]), DIGITS)) for place in best_places(scores, top_k)]
         ranking = [{"place": place, "text": candidates[place], "score": score} for place, score in best]
         return {"ranking": ranking}, len(candidates)
 
-    async def _found(self, question: Tuple[str, Optional[int], Optional[float]]) -> Reply:
+    @_answering
+    async def search(self, request: Request, body: bytes) -> Reply:
+        """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
+
+        A k above the texts that the service retrieves for a query, --recall_k, is refused.
+        The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
+        "milliseconds": ...}.
+        """
         texts, predictor = self.served.texts, self.served.predictor
         assert texts is not None  # otherwise there is no such route
-        query, top_k, threshold = question
+        query, top_k, threshold = search_question_of(body, self.limits)
         unit = texts.unit
         if predictor is not None:
             unit = unit_of(predictor.exported.has_classes, predictor.exported.label_range)
@@ -390,29 +374,13 @@ class Service:
         answer = await self.batchers["pairs"].ask(pairs)
         return answer.probabilities[:, 1] if isinstance(answer, Prediction) else answer
 
-    async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
-        """Wait for ``answer``. Raises ClientDisconnect, and cancels it, when the client disconnects."""
-
-        async def leave() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-
-        waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(leave())
-        try:
-            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                raise ClientDisconnect
-            return waiting.result()
-        finally:
-            waiting.cancel()
-            leaving.cancel()
-
     async def health(self) -> JSONResponse:
         """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""
         predictor, embedder, texts = self.served.predictor, self.served.embedder, self.served.texts
         alive = all(batcher.is_alive for batcher in self.batchers.values())
-        content: Dict[str, object] = {"status": "ok" if alive else "stopping", "models": self.served.names}
-        content.update(dict.fromkeys(OF_A_CLASSIFIER))
+        content: Dict[str, object] = dict.fromkeys(Health.model_fields)
+        content.update(status="ok" if alive else "stopping", models=self.served.names)
+        content["waiting_pairs"] = self.waiting
         if predictor is not None:
             exported = predictor.exported
             content.update(
@@ -426,9 +394,10 @@ class Service:
                 threshold=predictor.threshold,
                 symmetric=predictor.symmetric,
             )
-        content["vector_length"] = None if embedder is None else embedder.dim
-        content["waiting_pairs"] = self.waiting
-        content["indexed_texts"] = None if texts is None else texts.count
+        if embedder is not None:
+            content["vector_length"] = embedder.dim
+        if texts is not None:
+            content["indexed_texts"] = texts.count
         return JSONResponse(content, 200 if alive else 503)
 
     async def metrics(self) -> Response:

@@ -60,7 +60,7 @@ CASES = {
     "index": Case(
         "--input_file texts.txt --embedding_model model --output_dir OUT",
         "OUT",
-        small={f"{SEARCH}.build_index": {"CHUNK": 20}, f"{SEARCH}.stored_vectors": {"CHUNK": 20}},
+        small={f"{SEARCH}.build_index": {"CHUNK": 20}},
     ),
     "ensemble": Case("model other --format onnx --max_seq_len 40 --output_dir OUT", "OUT", alone=True),
     "cross-validate": Case(

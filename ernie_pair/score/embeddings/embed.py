@@ -1,6 +1,5 @@
 """The vectors of a file of texts, in bounded memory, by this process or by the tasks of Ray."""
 
-import json
 import logging
 import os
 from dataclasses import replace
@@ -12,14 +11,14 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, refuse_loss
 from data_tools.files.errors import InputError
-from data_tools.files.json_file import shown
+from data_tools.files.json_file import shown, write_json
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.standard_streams import as_asked, with_standard_streams
 from data_tools.text.text_files import LineRules, NamedText, has_ids, read_texts, refuse_repeated_ids
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut
@@ -29,8 +28,6 @@ from ernie_pair.inference.vector_files import (
     VECTORS_FILE,
     VECTORS_FORMAT,
     VECTORS_JSON,
-    Packed,
-    VectorShape,
     VectorWriter,
     pack_vectors,
     part_folder,
@@ -62,15 +59,9 @@ def embed(config: EmbedConfig) -> None:
         "model_path": files_of_model(config.model_path),
         "input_file": files_of(config.input_file),
     }
-    outputs = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
-    results = Results(
-        "embed",
-        [output_dir / name for name in outputs],
-        inputs,
-        settings_of(config, *PLACES),
-        config.overwrite,
-        record=output_dir / MADE,
-    )
+    names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
+    outputs, settings = [output_dir / name for name in names], settings_of(config, *PLACES)
+    results = Results("embed", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return
     config.refuse_no_ray()
@@ -79,32 +70,24 @@ def embed(config: EmbedConfig) -> None:
     logger.info("%d texts by %s, fingerprint %s", count, embedder.backend, embedder.fingerprint[:12])
     if embedder.prompt:
         logger.info("before each text: %s", shown(embedder.prompt))
-    shape = VectorShape(count, embedder.dim, config.dtype, PIECE)
     made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
+    key: Dict[str, object] = {**made_of, "settings": settings}
     part = output_dir.with_name(f"{output_dir.name}.part")
     busy = f"{part}: another run is writing these vectors; let it end, then run again"
     with part_folder(part, busy) as folder:
-        writer = VectorWriter(folder, shape, {**made_of, "settings": settings_of(config, *PLACES)})
+        writer = VectorWriter(folder, count, embedder.dim, config.dtype, PIECE, key)
         _write(config, embedder, writer)
         refuse_changed(text_file, stamp)
-        about = _about(config, embedder, shape, sha256)
-        publish_folder(
-            output_dir,
-            with_config(lambda draft: _fill(draft, writer, about), "embed", config),
-            results.about_folder,
-            may_be_lost=lambda there: config.overwrite,
-        )
+        about = _about(config, embedder, writer, sha256)
+        publish_results(output_dir, partial(_fill, writer=writer, about=about), "embed", config, results)
     if embedder.num_cut:  # of those that this process has seen
         logger.info("%s", describe_cut(embedder))
-    logger.info("%d vectors of %d numbers, %s: %s", shape.count, shape.dim, shape.dtype, config.output_dir)
+    logger.info("%d vectors of %d numbers, %s: %s", count, writer.dim, writer.dtype, config.output_dir)
 
 
 @with_standard_streams
 def vectors_of_file(config: EmbedConfig) -> np.ndarray:
-    """Return the vectors of the texts of ``input_file``, float32 [N, D], as the model makes them.
-
-    Nothing is written. Raises as `embed` does.
-    """
+    """Return the vectors of the texts of ``input_file``, float32 [N, D]; write nothing. Raises as `embed`."""
     start_console(World())
     config = _with_folder(config)
     config.refuse_no_ray()
@@ -121,10 +104,7 @@ def _with_folder(config: EmbedConfig) -> EmbedConfig:
 
 
 def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
-    """Read all texts once, before anything is computed; return how many, their hash and the file's stamp.
-
-    Raises InputError for a line that is none.
-    """
+    """Read all texts; return their number, hash and the file's stamp. Raises InputError for a bad line."""
     path = Path(config.input_file)
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")
@@ -148,13 +128,13 @@ def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
 
 def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
     """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
-    shape, done = writer.shape, min(writer.done * PIECE, writer.shape.count)
+    count, done = writer.count, min(writer.done * PIECE, writer.count)
     if writer.done:
-        logger.info("an earlier run has left %d of %d vectors: continuing", done, shape.count)
-    with CountProgress(shape.count - done, "text") as progress:
+        logger.info("an earlier run has left %d of %d vectors: continuing", done, count)
+    with CountProgress(count - done, "text") as progress:
         for packed in _pieces(config, embedder, partial(_packed, dtype=config.dtype), done):
             writer.append(packed)
-            progress.advance(len(packed.rows))
+            progress.advance(len(packed[VECTORS_FILE]))
 
 
 def _pieces(config: EmbedConfig, embedder: TextEmbedder, ask: Callable, done: int) -> Iterator[Any]:
@@ -167,11 +147,11 @@ def _pieces(config: EmbedConfig, embedder: TextEmbedder, ask: Callable, done: in
     yield from config.mapped(maker, iter(lambda: list(islice(texts, PIECE)), []))
 
 
-def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Packed:
+def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Dict[str, np.ndarray]:
     return pack_vectors(embedder.embed(texts), dtype)
 
 
-def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha256: str) -> dict:
+def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sha256: str) -> dict:
     beyond: Dict[str, object] = {} if embedder.settings.is_unit else {"unit": False}
     if embedder.settings.similarity != SIMILARITIES[0]:
         beyond["similarity"] = embedder.settings.similarity
@@ -179,9 +159,9 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha2
     return {
         "format": VECTORS_FORMAT,
         "fingerprint": embedder.fingerprint,
-        "count": shape.count,
-        "dim": shape.dim,
-        "dtype": shape.dtype,
+        "count": writer.count,
+        "dim": writer.dim,
+        "dtype": writer.dtype,
         "model": Path(config.model_path).name,
         "max_seq_len": embedder.max_seq_len,
         "computed_by": embedder.backend,
@@ -192,6 +172,5 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha2
 
 def _fill(draft: Path, writer: VectorWriter, about: dict) -> None:
     writer.publish_into(draft)
-    files = {name: sha256_of_file(draft / name) for name in writer.shape.arrays}
-    content = json.dumps({**about, "files": files}, indent=2, ensure_ascii=False)
-    (draft / VECTORS_JSON).write_text(content + "\n", encoding="utf-8")
+    files = {name: sha256_of_file(draft / name) for name in writer.arrays}
+    write_json(draft / VECTORS_JSON, {**about, "files": files})

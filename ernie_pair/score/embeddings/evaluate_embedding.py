@@ -19,7 +19,6 @@ from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, me
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, labels_for
 from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
@@ -34,10 +33,7 @@ logger = logging.getLogger(__name__)
 
 @with_standard_streams
 def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
-    """Print the metrics, keep them as JSON where --output_file says, return them; see `measure_retrieval`.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Print the metrics of `measure_retrieval`, keep them if asked, return them. Raises an ErniePairError."""
     start_console(World())
     if Path(config.model_path).is_dir():
         config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
@@ -56,7 +52,11 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 
 
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
-    asked = build_retrieval_set(_read(config), config.input_file)
+    columns = Columns(config.text_a, config.text_b, config.label)
+    source = PairSource("input_file", config.input_file, "dev", None, columns, RowRules.of(config))
+    pairs = replace(source, labels=labels_for(source, config.label_map, 2)).read()
+    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
+    asked = build_retrieval_set(pairs, config.input_file)
     kernels = KernelFlags(config.kernels, config.precision)
     embedder = open_embedder(config.model_path, config.device, config.options, kernels)
     lengths = _lengths(config, embedder)
@@ -88,10 +88,7 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 
 
 def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:
-    """Return the lengths to measure, ascending.
-
-    Raises InputError for a named one that was not trained for, or is above that of the vectors.
-    """
+    """Return the lengths to measure, ascending. Raises InputError for one not trained for, or too long."""
     settings, full = embedder.settings, embedder.dim
     if config.dims == "all":
         return sorted({full, *(dim for dim in settings.dims if dim <= full)})
@@ -110,11 +107,3 @@ def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet, role: str) -> np.nd
             parts.append(embedder.embed(asked.texts[begin : begin + CHUNK], prompt))
             progress.advance(len(parts[-1]))
     return np.concatenate(parts)
-
-
-def _read(config: EvaluateEmbeddingConfig) -> Pairs:
-    columns = Columns(config.text_a, config.text_b, config.label)
-    source = PairSource("input_file", config.input_file, "dev", None, columns, RowRules.of(config))
-    pairs = replace(source, labels=labels_for(source, config.label_map, 2)).read()
-    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
-    return pairs

@@ -1,10 +1,10 @@
 """Export a trained embedding model to ONNX, and check that it gives the same vectors."""
 
 import hashlib
-import json
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -12,12 +12,13 @@ import numpy as np
 from paddle import nn
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional
+from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.trained_model import load_text_encoder
@@ -42,14 +43,7 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.export.formats import (
-    answers_of,
-    largest_difference,
-    random_texts,
-    write_int8,
-    write_onnx,
-    write_paddle,
-)
+from ernie_pair.score.export import formats
 
 NUM_TEXTS, TEXTS_PER_BATCH = 24, 6
 COMMANDS = "ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors"
@@ -64,10 +58,8 @@ logger = logging.getLogger(__name__)
 def export_embedding(config: ExportEmbeddingConfig) -> None:
     """Write ``output_dir`` and log the largest difference of a vector's numbers from the trained model.
 
-    Of int8 the cosines with its vectors are logged as well.
-
-    Raises InputError for what cannot be exported or would be lost, CheckpointError if ONNX answers
-    differently from the model; then nothing is written.
+    Of int8 the cosines with its vectors are logged as well. Raises InputError for what cannot be exported or
+    would be lost, CheckpointError if ONNX answers differently from the model; then nothing is written.
     """
     start_console(World())
     quiet_libraries()
@@ -87,12 +79,8 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     import_optional("onnxruntime", "onnx")
     start_device("cpu", World())
     source, settings = _open(Path(config.model_path))
-    publish_folder(
-        output_dir,
-        with_config(lambda draft: _fill(draft, source, settings, config), "export-embedding", config),
-        results.about_folder,
-        may_be_lost=lambda folder: config.overwrite,
-    )
+    fill = partial(_fill, source=source, settings=settings, config=config)
+    publish_results(output_dir, fill, "export-embedding", config, results)
     logger.info("exported %s to %s", config.model_path, config.output_dir)
 
 
@@ -117,28 +105,23 @@ def _fill(
     model_sha256 = model.sha256(tokenizer.sha256)
     layer = UnitVectors(model) if settings.is_unit else model
     batches = parity_texts(tokenizer, settings.max_seq_len)
-    expected = answers_of(layer, batches)
+    expected = formats.answers_of(layer, batches)
     copy_tokenizer(source.vocab_file, source.spec, draft)
-    content = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
-    (draft / CONFIG).write_text(f"{content}\n", encoding="utf-8")
-    written = write_paddle(model, draft, layer)
-    write_onnx(draft, written, VECTORS)
+    write_json(draft / CONFIG, model.spec.to_config())
+    written = formats.write_paddle(model, draft, layer)
+    formats.write_onnx(draft, written, VECTORS)
     for name in written:
         (draft / name).unlink()
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     settings = replace(settings, model_sha256=model_sha256, files=files)
     backend = open_vector_backend(draft, settings, cpu_threads())
-    difference = largest_difference(backend, batches, expected)
-    logger.info(
-        "largest difference of %s from the trained model %.3g, in %d batches",
-        ONNX_FILES[0],
-        difference,
-        len(batches),
-    )
+    difference = formats.largest_difference(backend, batches, expected)
+    message = "largest difference of %s from the trained model %.3g, in %d batches"
+    logger.info(message, ONNX_FILES[0], difference, len(batches))
     facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(source.name).name}
     note = f"onnx {difference:.3g}"
     if config.quantize == "int8":
-        write_int8(draft)
+        formats.write_int8(draft)
         (draft / ONNX_FILES[0]).unlink()
         files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
         own = hashlib.sha256(f"{model_sha256} {INT8_FILES[0]}".encode()).hexdigest()  # another model
@@ -149,21 +132,15 @@ def _fill(
         note = note.format(**drift)
         logger.info("%s, of %d texts", note, drift["texts"])
     (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
-    write_card(
-        draft,
-        ModelCard(
-            title=f"An embedding model of the family {model.family}, exported",
-            facts={
-                "exported from": Path(source.name).name,
-                "numbers of a vector": ", ".join(map(str, settings.dims)),
-                "pooling": settings.pooling,
-                "tokens per text": str(settings.max_seq_len),
-                "largest difference": note,
-            },
-            commands=COMMANDS,
-            python=PYTHON,
-        ),
-    )
+    told = {
+        "exported from": Path(source.name).name,
+        "numbers of a vector": ", ".join(map(str, settings.dims)),
+        "pooling": settings.pooling,
+        "tokens per text": str(settings.max_seq_len),
+        "largest difference": note,
+    }
+    title = f"An embedding model of the family {model.family}, exported"
+    write_card(draft, ModelCard(title=title, facts=told, commands=COMMANDS, python=PYTHON))
 
 
 def _drift(
@@ -194,7 +171,7 @@ class UnitVectors(nn.Layer):
 
 def parity_texts(tokenizer: AnyTokenizer, max_seq_len: int) -> List[Batch]:
     """Return batches of texts of random tokens, of all lengths, some longer than ``max_seq_len``."""
-    texts, more = random_texts(np.random.default_rng(0), tokenizer, 2 * max_seq_len, NUM_TEXTS // 2)
+    texts, more = formats.random_texts(np.random.default_rng(0), tokenizer, 2 * max_seq_len, NUM_TEXTS // 2)
     short = [text[: number + 1] for number, text in enumerate(more)]
     rows = encode_single_texts([*texts, *short], tokenizer, max_seq_len)
     return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, TEXTS_PER_BATCH)]

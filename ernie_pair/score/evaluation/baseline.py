@@ -14,10 +14,7 @@ UNIT = re.compile(r"[a-z0-9]+|\w")
 
 
 def overlap(a: str, b: str) -> float:
-    """Return the share of the units (UNIT) of both texts that stands in both (Jaccard), in [0, 1].
-
-    Two texts without units share all: 1.0.
-    """
+    """Return the Jaccard index of the units (UNIT) of two texts, in [0, 1]; of two without units 1.0."""
     units = [set(UNIT.findall(text)) for text in (a, b)]
     either = units[0] | units[1]
     return len(units[0] & units[1]) / len(either) if either else 1.0

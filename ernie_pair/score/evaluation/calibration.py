@@ -52,10 +52,7 @@ def confidences_and_hits(probabilities: np.ndarray, labels: np.ndarray) -> Tuple
 
 
 def equal_mass_bins(stated: np.ndarray, true: np.ndarray) -> List[Bin]:
-    """Return at most BINS bins by rising ``stated`` [N], of as many rows each as ties allow.
-
-    Equal values share a bin.
-    """
+    """Return at most BINS bins by rising ``stated`` [N], of as many rows each as equal values allow."""
     ranks = np.searchsorted(np.sort(stated), stated, side="left")
     return _bins_of(stated, true, ranks * BINS // len(stated))
 
@@ -117,10 +114,8 @@ def best_f1(curve: Curve) -> Dict[str, object]:
 def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
     """Return the lowest threshold that reaches the precision ``asked``, or the nearest where none does."""
     enough = np.flatnonzero(curve.precision >= asked)
-    found = {"asked": asked, "reached": bool(len(enough))}
-    if len(enough):
-        return {**found, **_choice(curve, int(enough[0]))}
-    return {**found, **_choice(curve, int(curve.precision.argmax()))}
+    place = enough[0] if len(enough) else curve.precision.argmax()
+    return {"asked": asked, "reached": bool(len(enough)), **_choice(curve, int(place))}
 
 
 def measure_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> Dict[str, object]:
@@ -141,10 +136,7 @@ def measure_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> Dict
 
 
 def _choice(curve: Curve, place: int) -> Dict[str, object]:
-    """Return a threshold and what it reaches.
-
-    It lies halfway to the next lower probability: a last bit more or less moves no row.
-    """
+    """Return a threshold halfway to the next lower value, where no last bit moves a row, and its figures."""
     at = float(curve.probabilities[place])
     below = float(curve.probabilities[place - 1]) if place else 0.0
     halfway = (at + below) / 2

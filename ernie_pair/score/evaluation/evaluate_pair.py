@@ -32,7 +32,6 @@ from ernie_pair.score.evaluation.evaluation import (
     evaluation_of,
     ranking_evaluation_of,
     score_evaluation_of,
-    slices_of,
     thresholds_of,
 )
 from ernie_pair.score.evaluation.evaluation_report import FILES, made_of, write_report
@@ -54,13 +53,13 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
     if config.report and Path(config.report).is_file():
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
-    saves = config.save_temperature or config.save_threshold
-    if saves and (Path(config.model_path) / EXPORT_MANIFEST).is_file():
+    saves, folder = config.save_temperature or config.save_threshold, Path(config.model_path)
+    if saves and (folder / EXPORT_MANIFEST).is_file():
         raise InputError(
             f"--model_path {config.model_path} is an exported model, into which nothing is saved; evaluate "
             "the trained one, and export it again"
         )
-    if saves and (Path(config.model_path) / MANIFEST).is_file():
+    if saves and (folder / MANIFEST).is_file():
         raise InputError(
             f"--model_path {config.model_path} is a checkpoint, into which nothing is saved; give OUT/best, "
             "or leave --save_temperature and --save_threshold out"
@@ -88,10 +87,7 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
 
 
 def _finished(config: EvaluateConfig) -> Dict[str, Any]:
-    """Return the evaluation that is there, and print its metrics; {} if what it was to save is not there.
-
-    Raises InputError where something that is to be saved was not found, or for a damaged calibration.
-    """
+    """Return the evaluation that is there, and print it; {} without what it is to save. Raises InputError."""
     kept = Path(config.output_file or Path(config.report) / FILES[0])
     if not kept.is_file():
         return {}
@@ -100,10 +96,8 @@ def _finished(config: EvaluateConfig) -> Dict[str, Any]:
     if not fault and (config.save_temperature or config.save_threshold):
         saved = read_calibration(Path(config.model_path), len(evaluation["classes"]))
         threshold = evaluation.get("thresholds", {}).get("at_precision", {}).get("threshold")
-        has_temperature = saved.temperature == evaluation["calibration"]["temperature"]
-        if (config.save_temperature and not has_temperature) or (
-            config.save_threshold and saved.threshold != threshold
-        ):
+        lacks = config.save_temperature and saved.temperature != evaluation["calibration"]["temperature"]
+        if lacks or (config.save_threshold and saved.threshold != threshold):
             message = "%s/%s does not hold what it found: evaluating again"
             logger.info(message, config.model_path, CALIBRATION)
             return {}
@@ -116,10 +110,7 @@ def _finished(config: EvaluateConfig) -> Dict[str, Any]:
 def _evaluate_classes(
     scorer: PairScorer, config: EvaluateConfig, results: Optional[Results]
 ) -> Tuple[Dict[str, Any], str]:
-    """Measure a model with classes, write and save what is asked for.
-
-    Returns the evaluation, {} on other processes than the first, and why nothing is saved, or ''.
-    """
+    """Return the evaluation, {} but in the first process, and why nothing of it is saved, or ''."""
     answers, kinds = _answers(scorer, config), parse_kinds(config.robustness)
     if kinds:  # every process makes the changed pairs for itself
         perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
@@ -134,13 +125,13 @@ def _evaluate_classes(
         assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
         chosen = with_asked_precision(answers.saved, thresholds, "--save_threshold true")
         answers = answers._replace(saved=chosen)
-    evaluation: Dict[str, Any] = {}
-    if scorer.world.is_first:
-        evaluation = {**evaluation_of(answers, config), **scorer.how}
-        if is_saved:
-            write_calibration(Path(config.model_path), answers.saved)
-        _write(results, evaluation, answers, config)
-        _log_evaluation(evaluation, config, is_saved)
+    if not scorer.world.is_first:
+        return {}, fault
+    evaluation = {**evaluation_of(answers, config), **scorer.how}
+    if is_saved:
+        write_calibration(Path(config.model_path), answers.saved)
+    _write(results, evaluation, answers, config)
+    _log_evaluation(evaluation, config, is_saved)
     return evaluation, fault
 
 
@@ -149,24 +140,18 @@ def _evaluate_scores(
 ) -> Tuple[Dict[str, Any], str]:
     pairs = read_pairs(config, "input_file", scorer.labels, is_first=scorer.world.is_first)
     symmetric = scorer.calibration.chosen_symmetry(config.symmetric, config.model_path)
-    answers = ScoreAnswers(
-        pairs,
-        scorer.labels.label_range,
-        scorer.logits_in(pairs.left, pairs.right, symmetric),
-        scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
-        symmetric,
-    )
-    evaluation: Dict[str, Any] = {}
-    if scorer.world.is_first:
-        if scorer.labels.target == RANKING:
-            evaluation = ranking_evaluation_of(answers, config)
-        else:
-            evaluation = score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
-        evaluation.update(scorer.how)
-        _write(results, evaluation, answers, config)
-        if config.report:
-            logger.info("report: %s", Path(config.report) / "report.html")
-        _print_metrics(evaluation)
+    outputs = scorer.logits_in(pairs.left, pairs.right, symmetric)
+    swapped = scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None
+    answers = ScoreAnswers(pairs, scorer.labels.label_range, outputs, swapped, symmetric)
+    if not scorer.world.is_first:
+        return {}, ""
+    is_ranking = scorer.labels.target == RANKING
+    evaluation = (ranking_evaluation_of if is_ranking else score_evaluation_of)(answers, config)
+    evaluation.update(scorer.how)
+    _write(results, evaluation, answers, config)
+    if config.report:
+        logger.info("report: %s", Path(config.report) / "report.html")
+    _print_metrics(evaluation)
     return evaluation, ""
 
 
@@ -187,7 +172,13 @@ def _write(
 
 
 def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
-    saved, symmetric = _saved_for(scorer.calibration, config)
+    saved = scorer.calibration
+    symmetric = saved.symmetric if config.symmetric == "auto" else config.symmetric
+    if symmetric != saved.symmetric:  # it does not hold for the way pairs are scored here
+        if saved.is_tuned:
+            message = "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s"
+            logger.warning(message, config.model_path, CALIBRATION, saved.symmetric, symmetric)
+        saved = Calibration(symmetric=symmetric)
     _refuse_unsavable(config, saved, scorer.num_classes)
     pairs, calibrating, tuning = _read(scorer, config)
     scored: Dict[str, Scored] = {}
@@ -204,17 +195,10 @@ def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
         fitted = Fitted(temperature, on.path, len(on), on.sha256)
     if config.save_temperature and not is_at_the_end(fitted.temperature):
         saved = replace(saved, **fitted._asdict())
-    return Answers(
-        pairs,
-        scorer.labels.names,
-        scored[pairs.sha256].logits,
-        scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None,
-        saved.temperature,
-        fitted,
-        symmetric,
-        None if tuning is None else scored[tuning.sha256]._replace(pairs=tuning),
-        saved,
-    )
+    names, logits = scorer.labels.names, scored[pairs.sha256].logits
+    swapped = scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None
+    tuned = None if tuning is None else scored[tuning.sha256]._replace(pairs=tuning)
+    return Answers(pairs, names, logits, swapped, saved.temperature, fitted, symmetric, tuned, saved)
 
 
 def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
@@ -238,17 +222,6 @@ def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[P
     if tuning is not None:
         refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, scorer.num_classes)
     return pairs, calibrating, tuning
-
-
-def _saved_for(calibration: Calibration, config: EvaluateConfig) -> Tuple[Calibration, str]:
-    """Return what the model's folder holds for the way pairs are scored here, and that way."""
-    symmetric = calibration.symmetric if config.symmetric == "auto" else config.symmetric
-    if symmetric == calibration.symmetric:
-        return calibration, symmetric
-    if calibration.is_tuned:
-        message = "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s"
-        logger.warning(message, config.model_path, CALIBRATION, calibration.symmetric, symmetric)
-    return Calibration(symmetric=symmetric), symmetric
 
 
 def _refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:
@@ -277,10 +250,7 @@ def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
 def _why_unsaved(
     fitted: Optional[Dict[str, Any]], thresholds: Optional[Dict[str, Any]], config: EvaluateConfig
 ) -> str:
-    """Return why nothing of an evaluation is saved; '' where it is, or where nothing is to be.
-
-    ``fitted``: the fields of `Fitted`; ``thresholds``: of `thresholds_of`.
-    """
+    """Return why nothing is saved, or ''; ``fitted`` are those of `Fitted`, the others of `thresholds_of`."""
     if config.save_temperature and fitted is not None and is_at_the_end(fitted["temperature"]):
         return (
             f"--save_temperature true: the temperature {fitted['temperature']:.3g} fitted on the "
@@ -321,7 +291,15 @@ def _unreached(thresholds: Dict[str, Any], flag: str, result: str = "") -> str:
 def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
-    _log_calibration(evaluation["calibration"])
+    calibration = evaluation["calibration"]
+    temperature = calibration["temperature"]
+    if calibration["at_end_of_range"]:
+        logger.warning("the temperature %.3g is at the end of its range; fit it on more rows", temperature)
+    kind = ", the evaluated rows" if calibration["is_judged_file"] else ""
+    logger.info("temperature %.4g, from %s%s", temperature, calibration["fitted_on"], kind)
+    for name in ("ece", "ece_top_label"):
+        figures = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
+        logger.info("calibration error, %s: %.4f; with the temperature %.4f", *figures)
     if "thresholds" in evaluation:
         _log_thresholds(evaluation["thresholds"], evaluation["classes"][1])
     if "swap" in evaluation:
@@ -355,17 +333,6 @@ def _print_metrics(evaluation: Dict[str, Any]) -> None:
     say(json.dumps({name: evaluation[name] for name in (*names, "rows")}))
 
 
-def _log_calibration(calibration: Dict[str, Any]) -> None:
-    temperature = calibration["temperature"]
-    if calibration["at_end_of_range"]:
-        logger.warning("the temperature %.3g is at the end of its range; fit it on more rows", temperature)
-    kind = ", the evaluated rows" if calibration["is_judged_file"] else ""
-    logger.info("temperature %.4g, from %s%s", temperature, calibration["fitted_on"], kind)
-    for name in ("ece", "ece_top_label"):
-        figures = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
-        logger.info("calibration error, %s: %.4f; with the temperature %.4f", *figures)
-
-
 def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     """Log what the thresholds reach; ``name`` is that of class 1."""
     where = f"on {thresholds['tuned_on']}"
@@ -373,17 +340,10 @@ def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     best, precise = thresholds["best_f1"], thresholds["at_precision"]
     logger.info("threshold %.4f has the best F1 %s: %.4f", best["threshold"], where, best["f1"])
     predictions = counted(precise["rows"], "prediction")
-    logger.info(
-        "threshold %.4f %s precision %.4f %s: precision %.4f, recall %.4f, %s of class %s",
-        precise["threshold"],
-        "reaches" if precise["reached"] else "comes nearest to",
-        precise["asked"],
-        where,
-        precise["precision"],
-        precise["recall"],
-        predictions,
-        name,
-    )
+    how = "reaches" if precise["reached"] else "comes nearest to"
+    told = f"threshold {precise['threshold']:.4f} {how} precision {precise['asked']:.4f} {where}: precision "
+    told += f"{precise['precision']:.4f}, recall {precise['recall']:.4f}, {predictions} of class {name}"
+    logger.info("%s", told)
     if precise["reached"] and precise["rows"] * (1 - precise["asked"]) < 1:
         few = "precision %g is based on %s of class %s; one more error would miss it: use more rows"
         logger.warning(few, precise["asked"], predictions, name)

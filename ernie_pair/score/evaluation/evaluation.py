@@ -3,7 +3,8 @@
 import math
 import re
 import unicodedata
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from collections import defaultdict
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -14,40 +15,9 @@ from ernie_pair.models.temperature import Calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.robustness.perturb import is_negated
-from ernie_pair.pair.targets.metrics import (
-    METRICS,
-    RANKING_METRICS,
-    REGRESSION_METRICS,
-    CountedQueries,
-    CountedScores,
-    bootstrap_intervals,
-    class_averages,
-    class_table,
-    cross_entropies,
-    error_bins,
-    find_single_class,
-    log_odds,
-    measure,
-    measure_ranking,
-    measure_scores,
-    refuse_nothing_to_rank,
-)
+from ernie_pair.pair.targets import metrics
+from ernie_pair.score.evaluation import calibration
 from ernie_pair.score.evaluation.baseline import overlap
-from ernie_pair.score.evaluation.calibration import (
-    BINS,
-    Bin,
-    Curve,
-    at_precision,
-    best_f1,
-    calibration_error,
-    confidences_and_hits,
-    equal_mass_bins,
-    equal_width_bins,
-    is_at_the_end,
-    measure_at,
-    threshold_curve,
-    top_label,
-)
 from ernie_pair.score.evaluation.robustness_table import Bearing, robustness_table
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -59,8 +29,7 @@ def slice_table(
 ) -> List[Dict[str, object]]:
     """Return a dictionary per slice that has rows; ``labels`` and ``predictions`` are int64 [N].
 
-    Its keys: by, slice, rows, accuracy, f1, and of two classes share_positive. The slices of one ``by`` hold
-    every row once.
+    Keys: by, slice, rows, accuracy, f1, of two classes share_positive. Slices of a ``by`` hold all rows once.
     """
     return [
         {"by": kind, "slice": name, **_measured(labels[inside], predictions[inside], num_classes)}
@@ -68,36 +37,33 @@ def slice_table(
     ]
 
 
-def slices_of(left: Sequence[str], right: Sequence[str]) -> Iterator[Tuple[str, str, np.ndarray]]:
-    """Yield (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
-    pairs = [(_plain(a), _plain(b)) for a, b in zip(left, right)]
-    for kind, name, inside in _all_slices(pairs):
-        if inside.any():
-            yield kind, name, inside
-
-
-def _all_slices(pairs: List[Tuple[str, str]]) -> Iterator[Tuple[str, str, np.ndarray]]:
+def slices_of(left: Sequence[str], right: Sequence[str]) -> List[Tuple[str, str, np.ndarray]]:
+    """Return (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
+    # In lower case, full-width letters and digits as the others.
+    pairs = [tuple(unicodedata.normalize("NFKC", text).lower() for text in pair) for pair in zip(left, right)]
+    table: Dict[str, Dict[str, np.ndarray]] = defaultdict(dict)
     lengths = np.array([len(a) + len(b) for a, b in pairs])  # of both texts together, in quartiles
     quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
     for quarter in np.unique(quarters):
         inside = quarters == quarter
         shortest, longest = lengths[inside].min(), lengths[inside].max()
         span = f"{shortest} to {longest}" if shortest < longest else f"{longest}"
-        yield "length", f"{span} characters", inside
+        table["length"][f"{span} characters"] = inside
     shares = np.array([overlap(a, b) for a, b in pairs])
     for low, high in zip((0.0, *OVERLAPS), OVERLAPS):
-        yield "overlap", f"{low:.0%} to {high:.0%} of the words shared", (low <= shares) & (shares < high)
-    yield "overlap", "the same words", shares == 1.0
-    negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
-    yield "negation", "in one text only", negated[:, 0] != negated[:, 1]
-    yield "negation", "in both", negated[:, 0] & negated[:, 1]
-    yield "negation", "in neither", ~(negated[:, 0] | negated[:, 1])
+        table["overlap"][f"{low:.0%} to {high:.0%} of the words shared"] = (low <= shares) & (shares < high)
+    table["overlap"]["the same words"] = shares == 1.0
+    one, other = np.array([[is_negated(a), is_negated(b)] for a, b in pairs]).T
+    table["negation"] = {
+        "in one text only": one != other,
+        "in both": one & other,
+        "in neither": ~(one | other),
+    }
     numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
     have = np.array([bool(a or b) for a, b in numbers])
     same = np.array([a == b for a, b in numbers])
-    yield "digits", "different numbers", ~same
-    yield "digits", "the same numbers", have & same
-    yield "digits", "no digits", ~have
+    table["digits"] = {"different numbers": ~same, "the same numbers": have & same, "no digits": ~have}
+    return [(by, name, rows) for by, slices in table.items() for name, rows in slices.items() if rows.any()]
 
 
 def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> Dict[str, object]:
@@ -112,11 +78,6 @@ def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> 
     return {**values, "share_positive": float(labels.mean())} if num_classes == 2 else values
 
 
-def _plain(text: str) -> str:
-    """Return the text in lower case, with full-width letters and digits as the others (NFKC)."""
-    return unicodedata.normalize("NFKC", text).lower()
-
-
 class CountedRows:
     """The METRICS of a file in which row i occurs counts[i] times; as ``measure`` of that file, but fast.
 
@@ -125,10 +86,10 @@ class CountedRows:
 
     def __init__(self, logits: np.ndarray, labels: np.ndarray):
         self.num_classes, self.num_rows = logits.shape[1], len(labels)
-        self.losses = cross_entropies(logits, labels)
+        self.losses = metrics.cross_entropies(logits, labels)
         self.cells = labels * self.num_classes + logits.argmax(axis=1)
         measured = [1] if self.num_classes == 2 else range(self.num_classes)
-        odds = log_odds(logits)
+        odds = metrics.log_odds(logits)
         self.rankings = [_Ranking(odds[:, label], labels == label) for label in measured]
 
     def measure(self, counts: np.ndarray) -> Dict[str, float]:
@@ -138,7 +99,7 @@ class CountedRows:
         ranked = np.mean([ranking.measure(counts) for ranking in self.rankings], axis=0)
         values = {"loss": self.losses @ counts / counts.sum(), **_of_table(table)}
         values.update(zip(("auc", "average_precision"), ranked))
-        return {name: float(values[name]) for name in METRICS}
+        return {name: float(values[name]) for name in metrics.METRICS}
 
 
 class _Ranking:
@@ -187,12 +148,12 @@ def intervals(logits: np.ndarray, labels: np.ndarray, samples: int, seed: int) -
     ``logits`` float32 [N, C], ``labels`` int64 [N]. A metric that has no value on any resample is left out.
     """
     rows = CountedRows(logits, labels)
-    return bootstrap_intervals(rows.measure, METRICS, rows.num_rows, samples, seed)
+    return metrics.bootstrap_intervals(rows.measure, metrics.METRICS, rows.num_rows, samples, seed)
 
 
-ECE_OF_TWO = f"{BINS} equal-mass bins by the probability of class 1"
-ECE_OF_MORE = f"{BINS} equal-mass bins by the probability of the predicted class"
-ECE_TOP_LABEL = f"{BINS} equal-width bins by the probability of the predicted class"
+ECE_OF_TWO = f"{calibration.BINS} equal-mass bins by the probability of class 1"
+ECE_OF_MORE = f"{calibration.BINS} equal-mass bins by the probability of the predicted class"
+ECE_TOP_LABEL = f"{calibration.BINS} equal-width bins by the probability of the predicted class"
 
 
 class Fitted(NamedTuple):
@@ -210,12 +171,12 @@ class Scored(NamedTuple):
     pairs: Pairs
     logits: np.ndarray
 
-    def curve(self, temperature: float) -> Optional[Curve]:
+    def curve(self, temperature: float) -> Optional[calibration.Curve]:
         """Return precision and recall of every threshold; None unless two classes exist and both occur."""
         labels = self.pairs.known_labels
         if self.logits.shape[1] != 2 or len(np.unique(labels)) < 2:
             return None
-        return threshold_curve(probabilities(self.logits, temperature)[:, 1], labels)
+        return calibration.threshold_curve(probabilities(self.logits, temperature)[:, 1], labels)
 
 
 class Answers(NamedTuple):
@@ -259,31 +220,22 @@ class Answers(NamedTuple):
         """Return the probabilities that a prediction would show, float64 [N, C]."""
         return probabilities(self.logits, self.in_use)
 
-    def curve(self) -> Optional[Curve]:
-        """Return precision and recall of every threshold, at the temperature in use.
-
-        None unless two classes exist and both occur.
-        """
-        return Scored(self.pairs, self.logits).curve(self.in_use)
-
-    def bins(self, temperature: float) -> List[Bin]:
+    def bins(self, temperature: float) -> List[calibration.Bin]:
         """Return the equal-mass bins of the probabilities at ``temperature``, see ``equal_mass_bins``."""
-        return equal_mass_bins(*confidences_and_hits(probabilities(self.logits, temperature), self.labels))
+        shares = probabilities(self.logits, temperature)
+        return calibration.equal_mass_bins(*calibration.confidences_and_hits(shares, self.labels))
 
     def top_label_error(self, temperature: float) -> float:
         """Return the expected calibration error as papers give it, see ECE_TOP_LABEL."""
-        return calibration_error(
-            equal_width_bins(*top_label(probabilities(self.logits, temperature), self.labels))
-        )
+        stated, true = calibration.top_label(probabilities(self.logits, temperature), self.labels)
+        return calibration.calibration_error(calibration.equal_width_bins(stated, true))
 
 
 def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]:
-    """Return the metrics, facts about the rows, and a section for each further question.
-
-    The dictionary can be written as JSON; what is undefined is None.
-    """
+    """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, logits = answers.labels, answers.logits
-    thresholds, single = thresholds_of(answers, config.at_precision), find_single_class(logits, labels)
+    thresholds = thresholds_of(answers, config.at_precision)
+    single = metrics.find_single_class(logits, labels)
     size = answers.num_classes
     cells = labels * size + answers.predictions
     confusion = np.bincount(cells, minlength=size * size).reshape(size, size)  # by label, then prediction
@@ -296,8 +248,8 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         "symmetric": answers.symmetric,
         "single_class": None if single is None else answers.names[single],
         "confusion": confusion.tolist(),
-        "per_class": class_table(confusion, answers.names),
-        "averages": class_averages(confusion),
+        "per_class": metrics.class_table(confusion, answers.names),
+        "averages": metrics.class_averages(confusion),
         "calibration": _calibration(answers),
         "slices": slice_table(
             answers.pairs.left, answers.pairs.right, labels, answers.predictions, answers.num_classes
@@ -309,9 +261,11 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
 
         def measure_classes(counts: np.ndarray) -> Dict[str, float]:
             table = np.bincount(cells, counts, size * size).reshape(size, size)
-            return {row["class"]: row["f1"] for row in class_table(table, names)}
+            return {row["class"]: row["f1"] for row in metrics.class_table(table, names)}
 
-        of_classes = bootstrap_intervals(measure_classes, names, len(labels), config.bootstrap, config.seed)
+        of_classes = metrics.bootstrap_intervals(
+            measure_classes, names, len(labels), config.bootstrap, config.seed
+        )
         for row, name in zip(sections["per_class"], names):
             row["f1_interval"] = of_classes.get(name)
     if thresholds is not None:
@@ -321,8 +275,7 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     if answers.bearing is not None:
         table = robustness_table(answers.bearing, config.bootstrap, config.seed)
         sections["robustness"] = {"seed": config.seed, "kinds": table}
-    metrics = measure(logits, labels)
-    return {**{name: _known(value) for name, value in metrics.items()}, **sections}
+    return {**{name: _known(value) for name, value in metrics.measure(logits, labels).items()}, **sections}
 
 
 def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]]:
@@ -342,15 +295,16 @@ def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]
         "tuned_on_sha256": tuning.pairs.sha256,
         "tuned_rows": len(tuning.pairs),
         "is_judged_file": is_judged,
-        "best_f1": best_f1(curve),
-        "at_precision": at_precision(curve, precision),
+        "best_f1": calibration.best_f1(curve),
+        "at_precision": calibration.at_precision(curve, precision),
     }
     for name in () if is_judged else ("best_f1", "at_precision"):
-        found[name]["judged"] = measure_at(found[name]["threshold"], answers.shown[:, 1], answers.labels)
+        threshold = found[name]["threshold"]
+        found[name]["judged"] = calibration.measure_at(threshold, answers.shown[:, 1], answers.labels)
     saved = answers.saved
     if saved.threshold is not None:
         found["saved"] = {
-            **measure_at(saved.threshold, answers.shown[:, 1], answers.labels),
+            **calibration.measure_at(saved.threshold, answers.shown[:, 1], answers.labels),
             "tuned_on": saved.tuned_on,
             "tuned_on_sha256": saved.tuned_on_sha256,
             "tuned_for": saved.tuned_for,
@@ -362,18 +316,19 @@ def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]
 def _calibration(answers: Answers) -> Dict[str, object]:
     fitted = answers.fitted
     temperature = fitted.temperature
+    scaled = answers.logits.astype(np.float64) / temperature
     return {
         **fitted._asdict(),
         "is_judged_file": fitted.fitted_on_sha256 == answers.pairs.sha256,
-        "at_end_of_range": is_at_the_end(temperature),
-        "bins": BINS,
+        "at_end_of_range": calibration.is_at_the_end(temperature),
+        "bins": calibration.BINS,
         "ece_method": ECE_OF_TWO if answers.num_classes == 2 else ECE_OF_MORE,
-        "ece": calibration_error(answers.bins(1.0)),
-        "ece_calibrated": calibration_error(answers.bins(temperature)),
+        "ece": calibration.calibration_error(answers.bins(1.0)),
+        "ece_calibrated": calibration.calibration_error(answers.bins(temperature)),
         "ece_top_label_method": ECE_TOP_LABEL,
         "ece_top_label": answers.top_label_error(1.0),
         "ece_top_label_calibrated": answers.top_label_error(temperature),
-        "loss_calibrated": measure(answers.logits.astype(np.float64) / temperature, answers.labels)["loss"],
+        "loss_calibrated": metrics.measure(scaled, answers.labels)["loss"],
     }
 
 
@@ -401,8 +356,7 @@ RANK_EDGES = (1, 2, 3, 5, 10, 20, 50)  # the last rank of each part of the table
 class ScoreAnswers(NamedTuple):
     """The rows of a file and what a model without classes says of them.
 
-    ``outputs`` float32 [N, 1], ``swapped`` those of (B, A) where they were asked for. ``symmetric`` says how
-    pairs were scored.
+    ``outputs`` float32 [N, 1], ``swapped`` those of (B, A) if asked for; ``symmetric``: how they were scored.
     """
 
     pairs: Pairs
@@ -428,15 +382,10 @@ class ScoreAnswers(NamedTuple):
         return scores_of(self.outputs, self.label_range)
 
 
-def score_evaluation_of(
-    answers: ScoreAnswers, config: EvaluateConfig, slices: Iterable[Tuple[str, str, np.ndarray]]
-) -> Dict[str, Any]:
-    """Return the metrics, facts about the rows, and a section for each further question.
-
-    The dictionary can be written as JSON; what is undefined is None.
-    """
+def score_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
+    """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, limits = answers.labels, answers.label_range
-    metrics = measure_scores(answers.outputs, labels, limits)
+    found = metrics.measure_scores(answers.outputs, labels, limits)
     sections: Dict[str, Any] = {
         "target": REGRESSION,
         "rows": len(labels),
@@ -445,35 +394,30 @@ def score_evaluation_of(
         "input_sha256": answers.pairs.sha256,
         "label_range": None if limits is None else list(limits),
         "symmetric": answers.symmetric,
-        "bins": error_bins(answers.scores, labels),
-        "slices": [_score_slice(answers, *each) for each in slices],
+        "bins": metrics.error_bins(answers.scores, labels),
+        "slices": [],
     }
+    for kind, name, inside in slices_of(answers.pairs.left, answers.pairs.right):
+        here = metrics.measure_scores(answers.outputs[inside], labels[inside], limits)
+        told = {metric: _known(here[metric]) for metric in ("spearman", "mae")}
+        about = {"by": kind, "slice": name, "rows": int(inside.sum())}
+        sections["slices"].append({**about, **told, "mean_label": float(labels[inside].mean())})
     if config.bootstrap:
-        measure = CountedScores(answers.outputs, labels, limits).measure
-        sections["intervals"] = bootstrap_intervals(
-            measure, REGRESSION_METRICS, len(labels), config.bootstrap, config.seed
+        rows = metrics.CountedScores(answers.outputs, labels, limits)
+        sections["intervals"] = metrics.bootstrap_intervals(
+            rows.measure, metrics.REGRESSION_METRICS, len(labels), config.bootstrap, config.seed
         )
     if answers.swapped is not None:
         sections["swap"] = _score_swap(answers, answers.swapped)
-    return {**{name: _known(value) for name, value in metrics.items()}, **sections}
-
-
-def _score_slice(answers: ScoreAnswers, kind: str, name: str, inside: np.ndarray) -> Dict[str, object]:
-    found = measure_scores(answers.outputs[inside], answers.labels[inside], answers.label_range)
-    told = {metric: _known(found[metric]) for metric in ("spearman", "mae")}
-    mean_label = float(answers.labels[inside].mean())
-    return {"by": kind, "slice": name, "rows": int(inside.sum()), **told, "mean_label": mean_label}
+    return {**{name: _known(value) for name, value in found.items()}, **sections}
 
 
 def _score_swap(answers: ScoreAnswers, swapped: np.ndarray) -> Dict[str, Optional[float]]:
-    """Return what changes when the two texts change places.
-
-    ``*_both_orders`` are of the mean of the outputs, as --symmetric average takes it.
-    """
+    """Return what swapping the texts changes; ``*_both_orders``: of mean outputs, as --symmetric average."""
     found = scores_of(swapped, answers.label_range)
     differences = np.abs(found - answers.scores)
     alone, both = (
-        measure_scores(outputs, answers.labels, answers.label_range)
+        metrics.measure_scores(outputs, answers.labels, answers.label_range)
         for outputs in (swapped, (answers.outputs + swapped) / 2)
     )
     return {
@@ -491,13 +435,10 @@ def _known(value: float) -> Optional[float]:
 
 
 def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
-    """Return the metrics, facts about the queries, and a section for each further question.
-
-    Raises InputError for a file in which there is no order to measure.
-    """
-    refuse_nothing_to_rank(answers.labels, answers.pairs.groups, config.input_file)
+    """Return the metrics, facts and further sections of queries. Raises InputError if none has an order."""
+    metrics.refuse_nothing_to_rank(answers.labels, answers.pairs.groups, config.input_file)
     groups = answers.known_groups
-    counted = CountedQueries(answers.outputs, answers.labels, groups)
+    counted = metrics.CountedQueries(answers.outputs, answers.labels, groups)
     sections: Dict[str, Any] = {
         "target": RANKING,
         "rows": len(answers.labels),
@@ -510,21 +451,21 @@ def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict
         "first_ranks": _first_ranks(counted),
     }
     if config.bootstrap:
-        sections["intervals"] = bootstrap_intervals(
-            counted.measure, RANKING_METRICS, counted.num_queries, config.bootstrap, config.seed
+        sections["intervals"] = metrics.bootstrap_intervals(
+            counted.measure, metrics.RANKING_METRICS, counted.num_queries, config.bootstrap, config.seed
         )
     if answers.swapped is not None:
         sections["swap"] = {
             "mean_difference": float(np.abs(answers.outputs - answers.swapped).mean()),
-            "mrr_swapped": measure_ranking(answers.swapped, answers.labels, groups)["mrr"],
-            "mrr_both_orders": measure_ranking(
+            "mrr_swapped": metrics.measure_ranking(answers.swapped, answers.labels, groups)["mrr"],
+            "mrr_both_orders": metrics.measure_ranking(
                 (answers.outputs + answers.swapped) / 2, answers.labels, groups
             )["mrr"],
         }
-    return {**measure_ranking(answers.outputs, answers.labels, groups), **sections}
+    return {**metrics.measure_ranking(answers.outputs, answers.labels, groups), **sections}
 
 
-def _first_ranks(counted: CountedQueries) -> List[Dict[str, Any]]:
+def _first_ranks(counted: metrics.CountedQueries) -> List[Dict[str, Any]]:
     """Return how many queries have their first relevant candidate at which ranks: from, to, queries."""
     ranks = np.array([query.ranks[0] for query in counted.queries])
     edges = [*RANK_EDGES, max(int(ranks.max()), RANK_EDGES[-1] + 1)]

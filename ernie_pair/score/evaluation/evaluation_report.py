@@ -18,21 +18,10 @@ from ernie_pair.models.labels import CLASSIFICATION, RANKING, REGRESSION
 from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.targets.metrics import describe_single_class, ranked_queries
+from ernie_pair.report import page
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, drawn_text, few_of
-from ernie_pair.report.page import (
-    NOT_SAID,
-    ON_THE_PAGE,
-    Made,
-    Table,
-    metric_cards,
-    percent,
-    read_card,
-    render_page,
-    shown_number,
-    table_line,
-)
 from ernie_pair.score.evaluation.calibration import Curve
-from ernie_pair.score.evaluation.evaluation import Answers, ScoreAnswers
+from ernie_pair.score.evaluation.evaluation import Answers, ScoreAnswers, Scored
 
 FILES = ("report.json", "errors.tsv", "report.html")
 PREDICTED = "probability of the predicted class"
@@ -61,8 +50,8 @@ def write_report(
     evaluation: Dict[str, Any],
     answers: Any,
     most_rows: int,
-    tables: Sequence[Table] = (),
-    made: Made = NOT_SAID,
+    tables: Sequence[page.Table] = (),
+    made: page.Made = page.NOT_SAID,
 ) -> None:
     """Write the report to ``files``, which become FILES. Raises OSError.
 
@@ -71,32 +60,22 @@ def write_report(
     """
     kind = KINDS[evaluation.get("target", CLASSIFICATION)]
     worst = kind.worst(answers, most_rows)
-    numbers, errors, page = files
+    numbers, errors, html = files
     write_json(numbers, evaluation)
-    lines = [table_line(kind.columns)]
-    for row in worst:
-        lines.append(
-            table_line(
-                f"{row[name]:.6g}" if name in kind.rounded else str(row[name]) for name in kind.columns
-            )
-        )
-    errors.write_bytes("".join(lines).encode("utf-8"))
-    rendered = render_page(
-        Path(__file__).with_name(kind.template),
-        evaluation=evaluation,
-        tables=tables,
-        worst=worst[:ON_THE_PAGE],
-        made=made,
-        **kind.values(answers, evaluation),
-    )
-    page.write_bytes(rendered.encode("utf-8"))
+    told = [{**row, **{name: f"{row[name]:.6g}" for name in kind.rounded}} for row in worst]
+    lines = [kind.columns, *([str(row[name]) for name in kind.columns] for row in told)]
+    errors.write_bytes("".join(map(page.table_line, lines)).encode("utf-8"))
+    shown = {**kind.values(answers, evaluation), "worst": worst[: page.ON_THE_PAGE]}
+    template = Path(__file__).with_name(kind.template)
+    rendered = page.render_page(template, evaluation=evaluation, tables=tables, made=made, **shown)
+    html.write_bytes(rendered.encode("utf-8"))
 
 
-def made_of(config: EvaluateConfig) -> Made:
+def made_of(config: EvaluateConfig) -> page.Made:
     """Return what the page says of how it was made: the flags that were given, and the model's card."""
     defaults = {item.name: item.default for item in fields(config)}
     flags = {name: as_asked(value) for name, value in asdict(config).items()}
-    return Made(changed_flags(flags, defaults), read_card(Path(config.model_path)))
+    return page.Made(changed_flags(flags, defaults), page.read_card(Path(config.model_path)))
 
 
 # Models with classes.
@@ -107,8 +86,7 @@ COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text
 def worst_rows(answers: Answers, most: int) -> Rows:
     """Return at most ``most`` wrong rows, COLUMNS of each, by falling loss.
 
-    ``probability`` is that of the label. Label and prediction stand there by name where the classes have
-    names.
+    ``probability`` is that of the label, which stands there, as the prediction does, by its name if any.
     """
     names, labels, predictions, pairs = answers.names, answers.labels, answers.predictions, answers.pairs
     of_label = answers.shown[np.arange(len(labels)), labels]
@@ -124,7 +102,22 @@ def worst_rows(answers: Answers, most: int) -> Rows:
 
 def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
     """Return what the page shows; of two classes that both occur, three more charts."""
-    curve, single = answers.curve(), evaluation["single_class"]
+    calibration = evaluation["calibration"]
+    names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
+    names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
+    cards = page.metric_cards(evaluation, names)
+    for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
+        after = f"{page.shown_number(calibration[name + '_calibrated'])} with temperature "
+        after += f"{calibration['temperature']:.3g}"
+        cards.append({"name": shown, "value": page.shown_number(calibration[name]), "below": after})
+    if "swap" in evaluation:
+        swap = evaluation["swap"]
+        below = f"mean difference {page.shown_number(swap['mean_difference'])}"
+        cards.append(
+            {"name": "Flipped by swapping", "value": page.percent(swap["flip_rate"]), "below": below}
+        )
+    curve = Scored(answers.pairs, answers.logits).curve(answers.in_use)
+    single = evaluation["single_class"]
     charts = [_reliability(answers, evaluation), _histogram(answers)]
     if curve is not None:
         charts[:0] = [
@@ -133,7 +126,7 @@ def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str
             _thresholds(curve, evaluation, _class_shown(answers, 1)),
         ]
     return {
-        "cards": _cards_of_classes(evaluation),
+        "cards": cards,
         "charts": charts,
         "slices": _slices_by_kind(evaluation),
         "num_wrong": int(np.sum(answers.predictions != answers.labels)),
@@ -142,27 +135,8 @@ def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str
     }
 
 
-def _cards_of_classes(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
-    calibration = evaluation["calibration"]
-    names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
-    names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
-    cards = metric_cards(evaluation, names)
-    for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
-        after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
-        after += f"{calibration['temperature']:.3g}"
-        cards.append({"name": shown, "value": shown_number(calibration[name]), "below": after})
-    if "swap" in evaluation:
-        swap = evaluation["swap"]
-        below = f"mean difference {shown_number(swap['mean_difference'])}"
-        cards.append({"name": "Flipped by swapping", "value": percent(swap["flip_rate"]), "below": below})
-    return cards
-
-
 def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, Rows]:
-    """Return {by: slices}, each slice with ``share`` of all rows and, of models with classes, ``is_low``.
-
-    ``is_low``: fewer rows are right than the accuracy of the whole file leads to by chance.
-    """
+    """Return {by: slices}, each with its ``share`` and ``is_low``: fewer are right than chance leads to."""
     kinds: Dict[str, Rows] = {}
     for entry in evaluation["slices"]:
         more: Dict[str, Any] = {"share": entry["rows"] / evaluation["rows"]}
@@ -246,20 +220,17 @@ def _reliability(answers: Answers, evaluation: Dict) -> Chart:
 
 
 def _histogram(answers: Answers) -> Chart:
-    edges = np.linspace(0, 1, NUM_BINS + 1)
     if answers.num_classes == 2:
         names = [f"label {_class_shown(answers, place, '')}" for place in (0, 1)]
-        shown = f"probability of {_class_shown(answers, 1)}"
+        title, shown = "Scores by label", f"probability of {_class_shown(answers, 1)}"
         note = "The less the two overlap, the better the classes are separated."
         values, split = answers.shown[:, 1], answers.labels == 1
-        return _two_groups("Scores by label", values, split, names, edges, note, xlabel=shown, xlim=(0, 1))
-    note = "The more confident the model, the more rarely it should be wrong."
-    values, split, names = (
-        answers.shown.max(axis=1),
-        answers.predictions == answers.labels,
-        ["wrong", "right"],
-    )
-    return _two_groups("Scores", values, split, names, edges, note, xlabel=PREDICTED, xlim=(0, 1))
+    else:
+        title, shown, names = "Scores", PREDICTED, ["wrong", "right"]
+        note = "The more confident the model, the more rarely it should be wrong."
+        values, split = answers.shown.max(axis=1), answers.predictions == answers.labels
+    edges = np.linspace(0, 1, NUM_BINS + 1)
+    return _two_groups(title, values, split, names, edges, note, xlabel=shown, xlim=(0, 1))
 
 
 def _two_groups(
@@ -293,11 +264,11 @@ def _worst_scores(answers: ScoreAnswers, most: int) -> Rows:
 
 
 def _values_of_scores(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
-    cards = metric_cards(evaluation, SCORE_NAMES)
+    cards = page.metric_cards(evaluation, SCORE_NAMES)
     if "swap" in evaluation:
         swap = evaluation["swap"]
-        below = f"at most {shown_number(swap['largest_difference'])}"
-        value = shown_number(swap["mean_difference"])
+        below = f"at most {page.shown_number(swap['largest_difference'])}"
+        value = page.shown_number(swap["mean_difference"])
         cards.append({"name": "Moved by swapping", "value": value, "below": below})
     charts = [_scatter(answers, evaluation), _by_label(evaluation), _errors(answers)]
     return {"cards": cards, "charts": charts, "slices": _slices_by_kind(evaluation)}
@@ -330,9 +301,8 @@ def _by_label(evaluation: Dict[str, Any]) -> Chart:
         axes.plot(means, [each["mae"] for each in bins], "s-", color=ORANGE, label="mean error", ms=3.5)
         axes.set(xlabel="label")
 
-    return draw_chart(
-        "By label", draw, "The range of the labels in bins; a perfect model lies on the dotted line."
-    )
+    note = "The range of the labels in bins; a perfect model lies on the dotted line."
+    return draw_chart("By label", draw, note)
 
 
 def _errors(answers: ScoreAnswers) -> Chart:
@@ -359,10 +329,7 @@ RANK_NAMES = {
 
 
 def _worst_queries(answers: ScoreAnswers, most: int) -> Rows:
-    """Return queries whose first candidate, ``first``, is not relevant.
-
-    They come by the falling rank of the first relevant candidate, which ``line`` is of.
-    """
+    """Return queries whose first candidate is not relevant, by falling rank of the first one that is."""
     pairs, scores = answers.pairs, answers.scores
     names = pairs.left if pairs.queries is None else pairs.queries
     rows: Rows = []
@@ -381,7 +348,7 @@ def _values_of_ranking(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dic
     edges = np.linspace(scores.min(), scores.max() + 1e-9, NUM_BINS + 1)
     note = "Of all queries together: only the order within a query counts."
     by_label = _two_groups("Scores by label", scores, answers.labels == 1, names, edges, note, xlabel="score")
-    return {"cards": metric_cards(evaluation, RANK_NAMES), "charts": [_ranks(evaluation), by_label]}
+    return {"cards": page.metric_cards(evaluation, RANK_NAMES), "charts": [_ranks(evaluation), by_label]}
 
 
 def _ranks(evaluation: Dict[str, Any]) -> Chart:

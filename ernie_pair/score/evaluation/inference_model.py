@@ -102,24 +102,16 @@ class TrainedScorer(PairScorer):
 
 
 class InferenceModel(TrainedScorer):
-    """The trained model of a command, opened by every process of the run.
-
-    Raises InputError when the flags cannot be followed.
-    """
+    """The trained model of a command, in every process of the run. Raises InputError if flags do not fit."""
 
     def __init__(self, config: InferenceFlags):
         world = launched_world()
         start_console(world)
-        super().__init__(
-            config.model_path,
-            default_device() if config.device == "auto" else config.device,
-            config,
-            model_class=config.model_class,
-            max_seq_len=config.max_seq_len,
-            batch_size=config.batch_size,
-            threads=config.threads,
-            world=world,
-        )
+        device = default_device() if config.device == "auto" else config.device
+        same = {
+            name: getattr(config, name) for name in ("model_class", "max_seq_len", "batch_size", "threads")
+        }
+        super().__init__(config.model_path, device, config, world=world, **same)
         logger.info("on %s, %s", self.started_on, counted(world.size, "process", "processes"))
         if self.device == "cpu" or self.kernels.is_cast:
             logger.info("%s", self.kernels.describe())

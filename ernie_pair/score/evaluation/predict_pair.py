@@ -8,24 +8,20 @@ from typing import Deque, Iterable, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import counted
+from data_tools.files.errors import InputError, counted
+from data_tools.files.progress import CountProgress
 from data_tools.options.standard_streams import with_standard_streams
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.scores import Decisions, are_names
 from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.temperature import score_pairs
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import refuse_class_flags
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import CheckedPairs
 from ernie_pair.report.page import ESCAPES
-from ernie_pair.score.evaluation.scorer import (
-    check_pairs,
-    logits_by_ray,
-    logits_by_window,
-    logits_of_window,
-    results_of,
-    scorer_of,
-)
+from ernie_pair.score.evaluation.scorer import check_pairs, results_of, scorer_of
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +76,36 @@ def _predict(config: PredictConfig) -> Tuple[PairScorer, CheckedPairs, Iterator[
         logits = logits_by_ray(config, scorer, model, pairs)
     parts = map(scorer.answers, logits)
     return scorer, pairs, prediction_lines(parts, scorer.class_names, config.scores, pairs.left_out)
+
+
+def logits_by_window(scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.ndarray]:
+    """Yield the logits of all pairs, float32 [at most a window, C], in their order."""
+    orders = 1 if scorer.symmetric == "none" else 2
+    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
+
+        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+            return scorer.logits_of_texts(left, right, lambda rows: progress.advance(rows / orders))
+
+        for window in pairs.windows(scorer.window):
+            yield score_pairs(score, window.left, window.right, scorer.symmetric)
+
+
+def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPairs) -> Iterator[np.ndarray]:
+    """Yield the logits of all pairs as `logits_by_window` does, computed by the tasks of Ray.
+
+    A task gets a whole window: within it pairs of similar length stand together, here as there.
+    """
+    if scorer.world.size > 1:
+        raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")
+    with CountProgress(pairs.count, "pair") as progress:
+        for logits in config.mapped(model, pairs.windows(scorer.window)):
+            progress.advance(len(logits))
+            yield logits
+
+
+def logits_of_window(scorer: PairScorer, window: Pairs) -> np.ndarray:
+    """Return the logits of a window of pairs, float32 [N, C]."""
+    return score_pairs(scorer.logits_of_texts, window.left, window.right, scorer.symmetric)
 
 
 def _open_in_task(config: PredictConfig) -> PairScorer:

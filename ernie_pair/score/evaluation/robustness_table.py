@@ -101,12 +101,6 @@ def _row(kind: str, rows: np.ndarray, bearing: Bearing, samples: int, seed: int)
     return found
 
 
-def refuse_one_output(names: Sequence[str]) -> None:
-    """Raise InputError for a model without classes, whose output alone has one of ``names``."""
-    if len(names) < 2:
-        raise InputError("robustness counts classes that change, and this model gives scores; evaluate it")
-
-
 def measure_robustness(
     predictor: Asked,
     examples: Iterable,
@@ -127,7 +121,8 @@ def measure_robustness(
     kind, 0: all. Raises InputError, which names the row, for a row that is not a labelled pair.
     """
     names = list(predictor.class_names)
-    refuse_one_output(names)
+    if len(names) < 2:
+        raise InputError("robustness counts classes that change, and this model gives scores; evaluate it")
     labels = Labels.named({name: number for number, name in enumerate(names)})
     pairs = GivenPairs("examples", examples, labels).read()
 

@@ -4,19 +4,14 @@ A trained folder is computed by Paddle, an exported or a combined one by its bac
 """
 
 from pathlib import Path
-from typing import Dict, Iterator, Optional, Sequence
-
-import numpy as np
+from typing import Dict, Optional, Sequence
 
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.errors import InputError
-from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
-from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.temperature import score_pairs
 from ernie_pair.pair.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -42,10 +37,7 @@ def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
 
 
 def scorer_of(config: InferenceFlags) -> PairScorer:
-    """Open the model that the flags of a command name, in every process of the run.
-
-    Raises an ErniePairError for a folder without one, and when the flags do not fit it.
-    """
+    """Open the model that the flags name, in every process. Raises an ErniePairError if they do not fit."""
     is_exported = (Path(config.model_path) / EXPORT_MANIFEST).is_file()
     refuse_flags_of_others(config, is_exported)
     if not is_exported:
@@ -61,14 +53,6 @@ def scorer_of(config: InferenceFlags) -> PairScorer:
     return PairPredictor.of(config)
 
 
-def refuse_unusable(path: Path) -> None:
-    """Raise InputError, before the work, when no file can be written at ``path``."""
-    if path.is_dir():
-        raise InputError(f"--output_file {path} is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
-
-
 def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
     """Return the output_file of ``config``, if any, and ``more``, as results of its model and its pairs.
 
@@ -76,8 +60,11 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     Raises InputError when no file can be written there.
     """
     outputs = [Path(config.output_file)] if config.output_file else []
-    for output in outputs:
-        refuse_unusable(output)
+    for path in outputs:
+        if path.is_dir():
+            raise InputError(f"--output_file {path} is a folder; give the name of a file")
+        if not path.parent.is_dir():
+            raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
     inputs: Dict[str, Sequence[Path]] = {
         name: [path for path in content_of(getattr(config, name)) if path.name != but]
         for name in INPUTS
@@ -89,10 +76,7 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
 
 
 def source_of(config, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
-    """Return the pairs that ``flag`` of ``config`` names.
-
-    ``split``: the part of a set; ``labels``: None where labels are not read.
-    """
+    """Return the pairs that ``flag`` names, ``split`` of a set; ``labels``: None where they are not read."""
     columns = Columns(
         config.text_a, config.text_b, getattr(config, "label", ""), getattr(config, "query", "")
     )
@@ -118,33 +102,3 @@ def check_pairs(config, is_first: bool = True) -> CheckedPairs:
     """Check the pairs of input_file, labelled or not, or of the part `test` of a set. Raises InputError."""
     source = source_of(config, "input_file", "test", None)
     return CheckedPairs(source, rejected_beside(config.output_file) if is_first else None)
-
-
-def logits_by_window(scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.ndarray]:
-    """Yield the logits of all pairs, float32 [at most a window, C], in their order."""
-    orders = 1 if scorer.symmetric == "none" else 2
-    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
-
-        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-            return scorer.logits_of_texts(left, right, lambda rows: progress.advance(rows / orders))
-
-        for window in pairs.windows(scorer.window):
-            yield score_pairs(score, window.left, window.right, scorer.symmetric)
-
-
-def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPairs) -> Iterator[np.ndarray]:
-    """Yield the logits of all pairs as `logits_by_window` does, computed by the tasks of Ray.
-
-    A task gets a whole window: within it pairs of similar length stand together, here as there.
-    """
-    if scorer.world.size > 1:
-        raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")
-    with CountProgress(pairs.count, "pair") as progress:
-        for logits in config.mapped(model, pairs.windows(scorer.window)):
-            progress.advance(len(logits))
-            yield logits
-
-
-def logits_of_window(scorer: PairScorer, window: Pairs) -> np.ndarray:
-    """Return the logits of a window of pairs, float32 [N, C]."""
-    return score_pairs(scorer.logits_of_texts, window.left, window.right, scorer.symmetric)

@@ -122,10 +122,7 @@ def refuse_unusable_wheel(wheel: str) -> None:
 
 
 def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
-    """Write Dockerfile and the wheel into the folder of ``exported``; the wheel is built where '' is given.
-
-    Raises InputError if it cannot be built.
-    """
+    """Write Dockerfile and ``wheel``, built for '', beside the model. Raises InputError if building fails."""
     folder = exported.folder
     path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)
     files = sorted({EXPORT_MANIFEST, *exported.files} - {*PADDLE_FILES, *PIR_FILES})
@@ -167,10 +164,7 @@ def write_triton(exported: ExportedModel) -> None:
 
 
 def _config_of(exported: ExportedModel, path: Path, only_cpu: bool) -> str:
-    """Return config.pbtxt, the message inference.ModelConfig of Triton in protobuf's text format.
-
-    The inputs and outputs are those of the ONNX file; their first dimension, the batch, is not written there.
-    """
+    """Return config.pbtxt, Triton's inference.ModelConfig, of an ONNX file, without the first dimension."""
     import onnx
 
     graph = onnx.load(str(path)).graph

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 from typing import Literal, Optional, Tuple
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    evaluation_option,
+    model_option,
+    precision_option,
+    refuse_empty,
+)
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.pair.config.ask_config import refuse_short_pairs
 from ernie_pair.pair.data.pair_records import ENCODING_HELP
@@ -14,8 +21,8 @@ from ernie_pair.pair.data.pair_records import ENCODING_HELP
 class ModelPath(Options):
     """The model to export; a base on its own puts it first of all fields."""
 
-    model_path: str = option(
-        help="a trained model: its folder, or the output folder of a run for its best model", group="model"
+    model_path: str = model_option(
+        help="a trained model: its folder, or the output folder of a run for its best model"
     )
 
 
@@ -23,71 +30,57 @@ class ModelPath(Options):
 class ExportFlags(Options):
     """How to export a folder that runs without the training code; the base of export and ensemble."""
 
-    output_dir: str = option(help="folder to create", group="data")
-    format: Literal["paddle", "onnx", "both"] = option(
-        "paddle", help="Paddle Inference, ONNX (needs the extra [onnx]), or both", group="model"
+    output_dir: str = data_option(help="folder to create")
+    format: Literal["paddle", "onnx", "both"] = model_option(
+        "paddle", help="Paddle Inference, ONNX (needs the extra [onnx]), or both"
     )
-    max_seq_len: int = option(
+    max_seq_len: int = data_option(
         0,
         help="maximum tokens per pair; longer pairs are truncated; 0: as in training",
-        group="data",
         unit="tokens",
         at_least=0,
     )
-    threshold: Optional[float] = option(
+    threshold: Optional[float] = evaluation_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as in calibration.json",
-        group="evaluation",
         at_least=0,
         at_most=1,
     )
-    symmetric: Literal["auto", "none", "average"] = option(
-        "auto",
-        help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model",
-        group="evaluation",
+    symmetric: Literal["auto", "none", "average"] = evaluation_option(
+        "auto", help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model"
     )
-    quantize: Literal["none", "int8"] = option(
-        "none",
-        help="int8: also write model.int8.onnx, next to the float32 model, for --backend onnx-int8",
-        group="precision",
+    quantize: Literal["none", "int8"] = precision_option(
+        "none", help="int8: also write model.int8.onnx, next to the float32 model, for --backend onnx-int8"
     )
-    precision: Literal["fp32", "bf16"] = option(
-        "fp32",
-        help="bf16: also evaluate the Paddle model with --precision bf16, and record the result",
-        group="precision",
+    precision: Literal["fp32", "bf16"] = precision_option(
+        "fp32", help="bf16: also evaluate the Paddle model with --precision bf16, and record the result"
     )
-    quantize_file: str = option(
+    quantize_file: str = precision_option(
         "",
         help="labelled pairs to evaluate int8 and bf16 on; without labels, the share of pairs that keep "
         "their class is used",
-        group="precision",
     )
-    max_accuracy_drop: float = option(
+    max_accuracy_drop: float = precision_option(
         0.01,
         help="export nothing if int8 or bf16 loses more accuracy (for regression: Spearman) than this",
-        group="precision",
         at_least=0,
         at_most=1,
     )
-    triton: bool = option(
-        False, help="also write triton/, a model repository for Triton's ONNX Runtime", group="data"
+    triton: bool = data_option(False, help="also write triton/, a model repository for Triton's ONNX Runtime")
+    docker: bool = data_option(
+        False, help="also write a Dockerfile and a wheel, for an image that serves the ONNX model"
     )
-    docker: bool = option(
-        False,
-        help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
-        group="data",
+    wheel: str = data_option(
+        "", help="the wheel of ernie-pair for --docker true; empty: built from the sources here"
     )
-    wheel: str = option(
-        "", help="the wheel of ernie-pair for --docker true; empty: built from the sources here", group="data"
+    text_a: str = data_option("", help="the column of the first text in files of pairs")
+    text_b: str = data_option("", help="the column of the second text")
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    model_class: str = model_option(
+        "", help="class of your own model, as named in the folder, package.module:Class"
     )
-    text_a: str = option("", help="the column of the first text in files of pairs", group="data")
-    text_b: str = option("", help="the column of the second text", group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    model_class: str = option(
-        "", help="class of your own model, as named in the folder, package.module:Class", group="model"
-    )
-    overwrite: bool = option(False, help="replace an existing export", group="data")
+    overwrite: bool = data_option(False, help="replace an existing export")
 
     def __post_init__(self):
         super().__post_init__()

@@ -4,17 +4,18 @@ import logging
 import os
 import shutil
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, read_made, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, content_of, read_made, refuse_loss
 from data_tools.files.installation import import_optional
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
     EXPORT_FORMAT,
@@ -24,7 +25,6 @@ from ernie_pair.inference.exported_model import (
 )
 from ernie_pair.inference.scores import chosen_calibration
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import ModelCard, learned_nothing_in, write_card
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.plain_model import PlainModel
@@ -109,7 +109,7 @@ def card_of_exported(
 
 @dataclass(frozen=True)
 class Source:
-    """A trained model, how it decides, and what int8 and bf16 are judged on, None without them.
+    """A trained model, and how it decides.
 
     ``name``: what the model card calls it; ``facts``: what export.json says of it besides; ``report``: writes
     a report into the folder that it is given, None: there is none. ``learned_nothing``: see
@@ -121,7 +121,6 @@ class Source:
     tokenizer: AnyTokenizer
     max_seq_len: int
     calibration: Calibration
-    judging: Optional[JudgingPairs]
     name: str
     facts: Dict[str, Any] = field(default_factory=dict)
     report: Optional[Callable[[Path], None]] = None
@@ -131,11 +130,9 @@ class Source:
 def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
     """Write ``output_dir`` and log the largest difference of each format from the trained model.
 
-    ``model``: the layer of the user's own that ``model_path`` is the folder of; it is a static one on the CPU
-    afterwards. None: the model is loaded from the folder.
-
-    Raises InputError for what cannot be exported or would be lost, CheckpointError if a format answers
-    differently from the model; then nothing is written.
+    ``model``: the layer of the user's own that ``model_path`` is the folder of, a static one on the CPU
+    afterwards; None: it is loaded from there. Raises InputError for what cannot be exported or would be lost,
+    CheckpointError if a format answers differently from the model; then nothing is written.
     """
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     models = {"model_path": [Path(config.model_path)]}
@@ -176,9 +173,11 @@ def publish_export(
         refuse_no_bf16()
     refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
-    source = open_source()
-    filled = with_config(lambda draft: _fill(draft, config, source), command, config)
-    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
+    source, judging = open_source(), None
+    if config.lower_precisions:
+        judging = judging_pairs(config, source.model.spec.labels, source.tokenizer, source.max_seq_len)
+    fill = partial(_fill, config=config, source=source, judging=judging)
+    publish_results(output_dir, fill, command, config, results)
     if source.model.spec.labels.has_classes:
         how, is_saved = source.calibration, config.threshold is None
         logger.info("%s", describe_decision(how.threshold, is_saved, how.symmetric))
@@ -196,20 +195,11 @@ def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
     calibration = chosen_calibration(saved, config.threshold, config.symmetric, model.num_classes, where)
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
-    judging = judging_of(config, model.spec.labels, tokenizer, max_seq_len)
-    learned_nothing = learned_nothing_in(folder)
-    places = model, vocab_file, tokenizer, max_seq_len, calibration, judging, folder.name
-    return Source(*places, learned_nothing=learned_nothing)
+    places = model, vocab_file, tokenizer, max_seq_len, calibration, folder.name
+    return Source(*places, learned_nothing=learned_nothing_in(folder))
 
 
-def judging_of(
-    config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, max_seq_len: int
-) -> Optional[JudgingPairs]:
-    """Return what int8 and bf16 are judged on, None where neither is asked for. Raises InputError."""
-    return judging_pairs(config, labels, tokenizer, max_seq_len) if config.lower_precisions else None
-
-
-def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
+def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[JudgingPairs]) -> None:
     batches = parity_batches(source.tokenizer, source.max_seq_len)
     expected = answers_of(source.model, batches)
     _write_models(draft, config, source)
@@ -231,10 +221,10 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
         "versions": installed_versions(VERSIONED),
     }
     _write_manifest(exported, facts)
-    if source.judging is not None:  # it is asked as it will be, by the folder
+    if judging is not None:  # it is asked as it will be, by the folder
         for way in (INT8_BESIDE_FLOAT, BF16_BESIDE_FLOAT):
             if way.name in (config.quantize, config.precision):
-                facts[way.name] = judge(draft, source.judging, threads, way)
+                facts[way.name] = judge(draft, judging, threads, way)
                 of_scores = not exported.has_classes
                 refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
         _write_manifest(exported, facts)

@@ -43,11 +43,8 @@ def write_paddle(
 ) -> Tuple[str, ...]:
     """Write PADDLE_FILES, or with Paddle 3.3 PIR_FILES, for any batch and length, and return which.
 
-    ``model`` is a static one afterwards.
-
-    ``traced``: a layer that makes something of what ``model`` answers; None: the model itself.
-
-    Raises InputError for a class of a person's own that Paddle makes no static graph of.
+    ``model`` is a static one afterwards. ``traced``: a layer that makes something of what ``model`` answers;
+    None: the model itself. Raises InputError for a person's own class that has no static graph in Paddle.
     """
     _drop_padding_ids(model)
     traced, is_layer = traced or model, isinstance(model, PlainModel)
@@ -82,10 +79,7 @@ def _cause_of(text: str) -> str:
 
 
 class _AlsoTakesTypes(nn.Layer):
-    """A model that uses its token types: Paddle drops an input that no answer depends on.
-
-    So every export has the same two inputs.
-    """
+    """A model made to use its token types: Paddle drops an unused input, and every export is to have both."""
 
     def __init__(self, model: nn.Layer):
         super().__init__()
@@ -98,10 +92,7 @@ class _AlsoTakesTypes(nn.Layer):
 
 
 def _drop_padding_ids(model: nn.Layer) -> None:
-    """Make each embedding a plain table of what it answers, the padding's zeros included.
-
-    For a padding id ONNX would hold a second table of the same size, and multiply by it at every call.
-    """
+    """Make each embedding a table of what it answers: for a padding id ONNX multiplies by a second one."""
     for layer in list(model.sublayers()):
         for name, embedding in list(layer.named_children()):
             if isinstance(embedding, nn.Embedding):
@@ -115,9 +106,7 @@ def _drop_padding_ids(model: nn.Layer) -> None:
 def write_onnx(folder: Path, written: Sequence[str], output: str = OUTPUT) -> None:
     """Write ONNX_FILES from what `write_paddle` has ``written`` into the same folder.
 
-    Raises InputError when it cannot be done.
-
-    ``output``: what its answer is called.
+    ``output``: what its answer is called. Raises InputError when it cannot be done.
 
     No operators are fused here: ONNX Runtime fuses bias and GELU on its own when it loads the file. With
     SkipLayerNormalization and EmbedLayerNormalization fused besides by its transformers optimizer, asking
@@ -167,10 +156,7 @@ def _name_the_ends(graph, called: str) -> None:
 
 
 def write_int8(folder: Path) -> None:
-    """Write INT8_FILES from the ONNX_FILES of the same folder.
-
-    Raises InputError when no product of the model has weights to quantize.
-    """
+    """Write INT8_FILES from ONNX_FILES beside them. Raises InputError if no product can be quantized."""
     import onnx
 
     quantization = import_optional("onnxruntime.quantization", "onnx")

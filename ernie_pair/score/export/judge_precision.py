@@ -55,9 +55,7 @@ class JudgingPairs(NamedTuple):
 def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, longest: int) -> JudgingPairs:
     """Return the pairs of --quantize_file, with their labels if it has any, or without it made-up ones.
 
-    Those have up to ``longest`` tokens in each text.
-
-    Raises InputError for a file or set that cannot be read.
+    Those have up to ``longest`` tokens in each text. Raises InputError for what cannot be read.
     """
     name = config.quantize_file
     if not name:
@@ -93,7 +91,12 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
     for name, predictor in predictors.items():
         decided = predictor.answers(logits[name])
         answers[name] = decided.classes if isinstance(decided, Decisions) else decided
-    agreement = _accuracy if has_classes else _spearman
+
+    def agreement(found: np.ndarray, wanted: np.ndarray) -> float:
+        if has_classes:
+            return float(np.mean(found == wanted))
+        return measure_scores(found[:, None], wanted)["spearman"]
+
     facts: Dict[str, Any] = {"judged_on": judging.name, "sha256": judging.sha256, "rows": len(pairs)}
     if judging.labels is not None:
         metric = "accuracy" if has_classes else "spearman"
@@ -118,8 +121,7 @@ def answer_in_turn(
 ) -> Tuple[Dict[str, np.ndarray], Dict[str, float]]:
     """Return the logits float32 [N, C] of each predictor, and its seconds.
 
-    The models take turns, so that the load of the machine falls on all. ``asked`` is told the pairs that one
-    has answered.
+    They take turns, so that the load of the machine falls on all. ``asked`` is told the pairs of each answer.
     """
     answers: Dict[str, List[np.ndarray]] = {name: [] for name in predictors}
     seconds = dict.fromkeys(predictors, 0.0)
@@ -132,14 +134,6 @@ def answer_in_turn(
             seconds[name] += time.perf_counter() - started
             asked(len(answers[name][-1]))
     return {name: np.concatenate(parts) for name, parts in answers.items()}, seconds
-
-
-def _accuracy(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.mean(found == wanted))
-
-
-def _spearman(found: np.ndarray, wanted: np.ndarray) -> float:
-    return measure_scores(found[:, None], wanted)["spearman"]
 
 
 def refuse_loss_of_accuracy(

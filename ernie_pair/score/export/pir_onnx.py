@@ -4,6 +4,7 @@ paddle2onnx has no wheel for Python 3.13. The programs of encoders and of most o
 the operators below, each a node or a few of ONNX.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -27,10 +28,7 @@ class UntranslatedError(ValueError):
 
 
 def onnx_of_program(prefix: Path, opset: int):
-    """Return the `onnx.ModelProto` of ``prefix``.json and ``prefix``.pdiparams.
-
-    Raises UntranslatedError where an operator of it has no translation.
-    """
+    """Return the `onnx.ModelProto` of ``prefix``.json and ``prefix``.pdiparams. Raises UntranslatedError."""
     from onnx import helper
 
     layer = paddle.jit.load(str(prefix))  # it owns the program: the operators live as long as it does
@@ -67,10 +65,7 @@ class _Operator:
 
 
 class _Graph:
-    """The nodes, weights and ends of an ONNX graph, which grows by one operator at a time.
-
-    ``arrays``: the weights by their names in the program.
-    """
+    """The nodes, weights and ends of a growing ONNX graph; ``arrays``: the weights by name in the program."""
 
     def __init__(self, arrays: Dict[str, np.ndarray]):
         self.arrays = arrays
@@ -112,6 +107,10 @@ class _Graph:
     def names_of(self, op: _Operator) -> List[str]:
         """Return the names of all values that ``op`` takes."""
         return [self.name(value) for value in op.inputs]
+
+    def first(self, op: _Operator) -> str:
+        """Return the name of the first value that ``op`` takes."""
+        return self.name(op.inputs[0])
 
     def name(self, value) -> str:
         """Return the name of a value; a known one or a list becomes a tensor of the graph first."""
@@ -209,15 +208,11 @@ def _end(name: str, value):
     return helper.make_tensor_value_info(name, _onnx_type(_numpy_type(value.dtype)), shape)
 
 
-def _cast(graph: _Graph, op: _Operator) -> str:
-    return graph.cast(graph.name(op.inputs[0]), _numpy_type(op["dtype"]))
-
-
 def _scale(graph: _Graph, op: _Operator) -> str:
     """Return the name of x * factor + bias, or (x + bias) * factor."""
     dtype = _numpy_type(op.inputs[0].dtype)
     steps = [("Mul", float(graph.known(op, 1).item()), 1.0), ("Add", op["bias"], 0.0)]
-    name = graph.name(op.inputs[0])
+    name = graph.first(op)
     for kind, number, nothing in steps if op["bias_after_scale"] else steps[::-1]:
         if number != nothing:
             name = graph.add(kind, name, graph.constant(np.array(number, dtype)))
@@ -253,28 +248,10 @@ def _gelu(graph: _Graph, op: _Operator) -> str:
     """Return the name of 0.5 x (1 + erf(x / sqrt 2)), in the order of nodes that ONNX Runtime fuses."""
     if op["approximate"]:
         raise op.refuse("approximate")
-    name, dtype = graph.name(op.inputs[0]), _numpy_type(op.inputs[0].dtype)
+    name, dtype = graph.first(op), _numpy_type(op.inputs[0].dtype)
     root, one, half = (graph.constant(np.array(number, dtype)) for number in (np.sqrt(2), 1, 0.5))
     erf = graph.add("Erf", graph.add("Div", name, root))
     return graph.add("Mul", graph.add("Mul", name, graph.add("Add", erf, one)), half)
-
-
-def _silu(graph: _Graph, op: _Operator) -> str:
-    name = graph.name(op.inputs[0])
-    return graph.add("Mul", name, graph.add("Sigmoid", name))
-
-
-def _square(graph: _Graph, op: _Operator) -> str:
-    name = graph.name(op.inputs[0])
-    return graph.add("Mul", name, name)
-
-
-def _rsqrt(graph: _Graph, op: _Operator) -> str:
-    return graph.add("Reciprocal", graph.add("Sqrt", graph.name(op.inputs[0])))
-
-
-def _not_equal(graph: _Graph, op: _Operator) -> str:
-    return graph.add("Not", graph.add("Equal", *graph.names_of(op)))
 
 
 def _floor_divide(graph: _Graph, op: _Operator) -> str:
@@ -284,19 +261,15 @@ def _floor_divide(graph: _Graph, op: _Operator) -> str:
     return graph.cast(floor, _numpy_type(op.outputs[0].dtype))
 
 
-def _softmax(graph: _Graph, op: _Operator) -> str:
-    return graph.add("Softmax", graph.name(op.inputs[0]), axis=op["axis"])
-
-
 def _dropout(graph: _Graph, op: _Operator) -> str:
     if not op["is_test"] or op["mode"] != "upscale_in_train":
         raise op.refuse("in training, or that scales its input afterwards")
-    return graph.name(op.inputs[0])
+    return graph.first(op)
 
 
 def _sum(graph: _Graph, op: _Operator) -> str:
     """ONNX takes the axes of a sum as an input from this opset on, those of the others later."""
-    name, dtype = graph.name(op.inputs[0]), _numpy_type(op.outputs[0].dtype)
+    name, dtype = graph.first(op), _numpy_type(op.outputs[0].dtype)
     if _numpy_type(op.inputs[0].dtype) != dtype:
         name = graph.cast(name, dtype)
     axes = graph.known(op, 1).astype(np.int64)
@@ -304,19 +277,16 @@ def _sum(graph: _Graph, op: _Operator) -> str:
     return graph.add("ReduceSum", name, *inputs, keepdims=int(op["keepdim"]))
 
 
-def _reduced_by(kind: str) -> Callable[[_Graph, _Operator], str]:
-    def reduced(graph: _Graph, op: _Operator) -> str:
-        axes = graph.known(op, 1).tolist()
-        over = {"axes": axes} if axes else {}
-        return graph.add(kind, graph.name(op.inputs[0]), keepdims=int(op["keepdim"]), **over)
-
-    return reduced
+def _reduced(kind: str, graph: _Graph, op: _Operator) -> str:
+    axes = graph.known(op, 1).tolist()
+    over = {"axes": axes} if axes else {}
+    return graph.add(kind, graph.first(op), keepdims=int(op["keepdim"]), **over)
 
 
 def _p_norm(graph: _Graph, op: _Operator) -> str:
     if op["porder"] != 2 or op["asvector"]:
         raise op.refuse("of another order than 2")
-    name = graph.name(op.inputs[0])
+    name = graph.first(op)
     return graph.add("ReduceL2", name, axes=[op["axis"]], keepdims=int(op["keepdim"]))
 
 
@@ -325,26 +295,15 @@ def _cumsum(graph: _Graph, op: _Operator) -> str:
         raise op.refuse("of a flattened tensor")
     axis = graph.constant(graph.known(op, 1).astype(np.int64).reshape(()))
     how = {"exclusive": int(op["exclusive"]), "reverse": int(op["reverse"])}
-    return graph.add("CumSum", graph.name(op.inputs[0]), axis, **how)
+    return graph.add("CumSum", graph.first(op), axis, **how)
 
 
-def _full_like(graph: _Graph, op: _Operator) -> str:
-    return _filled(graph, op, graph.known(op, 1), graph.add("Shape", graph.name(op.inputs[0])))
-
-
-def _full_with_tensor(graph: _Graph, op: _Operator) -> str:
-    return _filled(graph, op, graph.known(op, 0), graph.whole(op.inputs[1]))
-
-
-def _filled(graph: _Graph, op: _Operator, number: np.ndarray, shape: str) -> str:
+def _filled(graph: _Graph, op: _Operator, index: int, shape: str) -> str:
+    """Return the name of a tensor of ``shape`` that is filled with the number of input ``index``."""
     from onnx import numpy_helper
 
-    value = number.astype(_numpy_type(op.outputs[0].dtype)).reshape(1)
+    value = graph.known(op, index).astype(_numpy_type(op.outputs[0].dtype)).reshape(1)
     return graph.add("ConstantOfShape", shape, value=numpy_helper.from_array(value))
-
-
-def _reshape(graph: _Graph, op: _Operator) -> str:
-    return graph.add("Reshape", graph.name(op.inputs[0]), graph.whole(op.inputs[1]))
 
 
 def _flatten(graph: _Graph, op: _Operator) -> str:
@@ -353,19 +312,12 @@ def _flatten(graph: _Graph, op: _Operator) -> str:
     if min(after, default=1) < 0:
         raise op.refuse("before an axis of open size")
     shape = [0] * (op["start_axis"] % len(sizes)) + [-1, *after]  # 0: as it is
-    return graph.add("Reshape", graph.name(op.inputs[0]), graph.constant(np.array(shape)))
+    return graph.add("Reshape", graph.first(op), graph.constant(np.array(shape)))
 
 
-def _with_axes(kind: str) -> Callable[[_Graph, _Operator], str]:
-    def changed(graph: _Graph, op: _Operator) -> str:
-        axes = graph.constant(graph.known(op, 1).astype(np.int64).reshape(-1))
-        return graph.add(kind, graph.name(op.inputs[0]), axes)
-
-    return changed
-
-
-def _transpose(graph: _Graph, op: _Operator) -> str:
-    return graph.add("Transpose", graph.name(op.inputs[0]), perm=op["perm"])
+def _with_axes(kind: str, graph: _Graph, op: _Operator) -> str:
+    axes = graph.constant(graph.known(op, 1).astype(np.int64).reshape(-1))
+    return graph.add(kind, graph.first(op), axes)
 
 
 def _slice(graph: _Graph, op: _Operator) -> str:
@@ -373,7 +325,7 @@ def _slice(graph: _Graph, op: _Operator) -> str:
     bounds = [graph.whole(value) for value in op.inputs[1:3]]
     steps = [graph.whole(value) for value in op.inputs[3:]]
     axes = graph.constant(np.array(op["axes"]))
-    part = graph.add("Slice", graph.name(op.inputs[0]), *bounds, axes, *steps)
+    part = graph.add("Slice", graph.first(op), *bounds, axes, *steps)
     dropped = op.attributes.get("decrease_axis")
     return graph.add("Squeeze", part, graph.constant(np.array(dropped))) if dropped else part
 
@@ -383,14 +335,10 @@ def _concat(graph: _Graph, op: _Operator) -> str:
     return graph.add("Concat", *parts, axis=int(graph.known(op, 1).item()))
 
 
-def _stack(graph: _Graph, op: _Operator) -> str:
-    return graph.add("Concat", *graph.unsqueezed(op.inputs[0], op["axis"]), axis=op["axis"])
-
-
 def _expand(graph: _Graph, op: _Operator) -> str:
     """Paddle keeps a size where it is asked for -1, ONNX where it is asked for 1."""
     shape = graph.known(op, 1).astype(np.int64)
-    return graph.add("Expand", graph.name(op.inputs[0]), graph.constant(np.where(shape < 0, 1, shape)))
+    return graph.add("Expand", graph.first(op), graph.constant(np.where(shape < 0, 1, shape)))
 
 
 def _gather(graph: _Graph, op: _Operator) -> str:
@@ -402,7 +350,7 @@ def _pad(graph: _Graph, op: _Operator) -> str:
     """ONNX has the sizes before all axes first, then those after."""
     pads = graph.constant(np.array(op["paddings"]).reshape(-1, 2).T.reshape(-1))
     number = graph.known(op, 1).astype(_numpy_type(op.inputs[0].dtype)).reshape(())
-    return graph.add("Pad", graph.name(op.inputs[0]), pads, graph.constant(number))
+    return graph.add("Pad", graph.first(op), pads, graph.constant(number))
 
 
 def _conv2d(graph: _Graph, op: _Operator) -> str:
@@ -413,13 +361,25 @@ def _conv2d(graph: _Graph, op: _Operator) -> str:
 
 
 TRANSLATIONS: Dict[str, Callable[[_Graph, _Operator], str]] = {
-    "cast": _cast, "concat": _concat, "conv2d": _conv2d, "cumsum": _cumsum, "dropout": _dropout,
-    "embedding": _embedding, "expand": _expand, "flatten": _flatten, "floor_divide": _floor_divide,
-    "full_like": _full_like, "full_with_tensor": _full_with_tensor, "gather": _gather, "gelu": _gelu,
-    "layer_norm": _layer_norm, "matmul": _matmul, "max": _reduced_by("ReduceMax"),
-    "mean": _reduced_by("ReduceMean"), "min": _reduced_by("ReduceMin"), "not_equal": _not_equal,
-    "p_norm": _p_norm, "pad": _pad, "reshape": _reshape, "rsqrt": _rsqrt, "scale": _scale, "silu": _silu,
-    "slice": _slice, "softmax": _softmax, "square": _square, "squeeze": _with_axes("Squeeze"),
-    "stack": _stack, "strided_slice": _slice, "sum": _sum, "transpose": _transpose,
-    "unsqueeze": _with_axes("Unsqueeze"),
+    "concat": _concat, "conv2d": _conv2d, "cumsum": _cumsum, "dropout": _dropout, "embedding": _embedding,
+    "expand": _expand, "flatten": _flatten, "floor_divide": _floor_divide, "gather": _gather, "gelu": _gelu,
+    "layer_norm": _layer_norm, "matmul": _matmul, "p_norm": _p_norm, "pad": _pad, "scale": _scale,
+    "slice": _slice, "strided_slice": _slice, "sum": _sum,
 }  # fmt: skip
+TRANSLATIONS.update({name: partial(_reduced, f"Reduce{name.title()}") for name in ("max", "mean", "min")})
+TRANSLATIONS.update({name: partial(_with_axes, name.title()) for name in ("squeeze", "unsqueeze")})
+TRANSLATIONS.update({
+    "cast": lambda graph, op: graph.cast(graph.first(op), _numpy_type(op["dtype"])),
+    "full_like": lambda graph, op: _filled(graph, op, 1, graph.add("Shape", graph.first(op))),
+    "full_with_tensor": lambda graph, op: _filled(graph, op, 0, graph.whole(op.inputs[1])),
+    "not_equal": lambda graph, op: graph.add("Not", graph.add("Equal", *graph.names_of(op))),
+    "reshape": lambda graph, op: graph.add("Reshape", graph.first(op), graph.whole(op.inputs[1])),
+    "rsqrt": lambda graph, op: graph.add("Reciprocal", graph.add("Sqrt", graph.first(op))),
+    "silu": lambda graph, op: graph.add("Mul", graph.first(op), graph.add("Sigmoid", graph.first(op))),
+    "softmax": lambda graph, op: graph.add("Softmax", graph.first(op), axis=op["axis"]),
+    "square": lambda graph, op: graph.add("Mul", graph.first(op), graph.first(op)),
+    "stack": lambda graph, op: graph.add(
+        "Concat", *graph.unsqueezed(op.inputs[0], op["axis"]), axis=op["axis"]
+    ),
+    "transpose": lambda graph, op: graph.add("Transpose", graph.first(op), perm=op["perm"]),
+})  # fmt: skip

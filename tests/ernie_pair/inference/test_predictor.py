@@ -228,7 +228,7 @@ def test_auto_selects_onnx_if_it_is_installed(exported, monkeypatch):
     "library, backend, extra", [("onnxruntime", "onnx", "predict"), ("paddle", "paddle", training_extra())]
 )
 def test_a_missing_library_error_says_how_to_install_it(exported, monkeypatch, library, backend, extra):
-    if not read_exported(exported).holds(backend):
+    if not read_exported(exported).files_of(backend):
         pytest.skip("ONNX Runtime is not installed")
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(InputError, match=re.escape(f"{library} is not installed; {install_command(extra)}")):

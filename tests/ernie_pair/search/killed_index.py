@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from tiny_search import HashEmbedder
 
 from data_tools.options.cli import parse_config
-from ernie_pair.search import build_index, stored_vectors
+from ernie_pair.search import build_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 
 
@@ -26,6 +26,6 @@ class Killed(HashEmbedder):
 
 
 if __name__ == "__main__":
-    build_index.CHUNK = stored_vectors.CHUNK = 50
+    build_index.CHUNK = 50
     build_index.open_embedder = lambda *given: Killed()
     make_index(parse_config(IndexConfig, json.loads(sys.argv[1])))

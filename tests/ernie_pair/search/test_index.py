@@ -18,7 +18,7 @@ from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search.build_index import IndexConfig, make_index
-from ernie_pair.search.index import IndexShape, VectorIndex, build_index, write_index
+from ernie_pair.search.index import IndexShape, VectorIndex, trained_index, write_index
 from ernie_pair.search.index_folder import FILES, open_index_folder
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 
@@ -246,7 +246,7 @@ def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
 
 
 def test_an_index_write_failure_is_a_machine_error(tmp_path, capfd):
-    index = build_index(IndexShape(), 3, 4, lambda: iter([np.eye(3, 4, dtype=np.float32)]), threads=1)
+    index = trained_index(IndexShape(), 3, 4, lambda: iter([np.eye(3, 4, dtype=np.float32)]), threads=1)
     assert exit_code_of(lambda: write_index(index, tmp_path / "absent" / "index.faiss")) == 5
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert "faiss could not write it" in line and "index.faiss" in line

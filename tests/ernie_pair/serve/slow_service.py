@@ -13,7 +13,7 @@ import numpy as np
 
 from data_tools.options.cli import run_command
 from ernie_pair.inference.exported_model import ExportedModel
-from ernie_pair.inference.predictor import Prediction
+from ernie_pair.inference.predictor import PairPredictor, Prediction
 from ernie_pair.serve import serve as serving
 
 ASKED = json.loads(sys.argv[1])
@@ -25,6 +25,7 @@ class Model:
     backend, precision = "none", "fp32"
     exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.0, {})
     threshold, symmetric = None, "none"
+    describe_decision = PairPredictor.describe_decision
 
     @classmethod
     def of(cls, config):

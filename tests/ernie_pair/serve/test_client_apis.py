@@ -324,9 +324,9 @@ def test_the_clients_of_openai_and_cohere_are_answered(folder):
 
 
 def open_short(folder):
-    from ernie_pair.inference.embedder import open_exported_embedder
+    from ernie_pair.inference.embedder import EmbedderOptions
 
-    return open_exported_embedder(folder / "encoder", dim=8)
+    return open_embedder(folder / "encoder", options=EmbedderOptions(dim=8))
 
 
 def test_an_embedding_model_and_an_index_are_served_alone(folder):

@@ -19,8 +19,6 @@ from ernie_pair.serve.serve import ServeConfig
 for library in ("httpx", "fastapi", "prometheus_client"):
     pytest.importorskip(library)
 
-from ernie_pair.serve.service import quantile  # noqa: E402
-
 
 @pytest.fixture
 def model():
@@ -213,12 +211,6 @@ def test_metrics_report_median_and_p99_of_each_endpoint(model, recall):
         assert 0 < median <= slowest <= float(numbers[f"ernie_pair_endpoint_seconds_sum{{{of}}}"]) + 1e-9
     assert numbers['ernie_pair_requests_total{status="200"}'] == "5.0"
     assert numbers["ernie_pair_pairs_total"] == str(3.0 + 1 + 6)
-
-
-def test_a_quantile_is_one_of_the_observed_times():
-    times = [number / 100 for number in range(1, 101)]
-    assert quantile(times, 0.5) == 0.5 and quantile(times, 0.99) == 0.99
-    assert quantile([7.0], 0.5) == quantile([7.0], 0.99) == 7.0
 
 
 def test_the_page_offers_ranking_and_search(model):

@@ -239,14 +239,6 @@ def test_the_current_folder_is_refused_as_output(folder, tmp_path, monkeypatch):
         embed(config_of(folder, "."))
 
 
-def test_vectors_of_another_model_are_refused(folder, tmp_path):
-    embed(config_of(folder, tmp_path / "v"))
-    found = open_vectors(tmp_path / "v")
-    found.refuse_other_model(found.fingerprint, "model")
-    with pytest.raises(InputError, match="its vectors are of another model"):
-        found.refuse_other_model("0" * 64, "model")
-
-
 def test_damaged_vectors_are_an_error(folder, tmp_path):
     embed(config_of(folder, tmp_path / "v"))
     cut, longer = (Path(shutil.copytree(tmp_path / "v", tmp_path / name)) for name in ("cut", "longer"))

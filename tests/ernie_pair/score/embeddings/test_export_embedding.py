@@ -18,7 +18,6 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
-from ernie_pair.inference.embedder import open_exported_embedder
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.score.embeddings import export_embedding as exporting
 from ernie_pair.score.embeddings.evaluate_embedding import evaluate_embedding
@@ -86,10 +85,14 @@ def test_an_int8_export_reports_its_cosine_similarity(folder, capfd):
 
 
 def test_shorter_vectors_are_normalised_prefixes(folder):
-    whole, short = (open_exported_embedder(folder / "ship", dim=dim).embed(TEXTS) for dim in (0, 8))
+    whole, short = (
+        open_embedder(folder / "ship", options=EmbedderOptions(dim=dim)).embed(TEXTS) for dim in (0, 8)
+    )
     cut = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
     assert np.abs(short - cut).max() < 1e-6
-    fingerprints = {open_exported_embedder(folder / "ship", dim=dim).fingerprint for dim in (0, 8)}
+    fingerprints = {
+        open_embedder(folder / "ship", options=EmbedderOptions(dim=dim)).fingerprint for dim in (0, 8)
+    }
     assert len(fingerprints) == 2
 
 
@@ -138,8 +141,6 @@ def test_invalid_exports_and_options_are_refused(folder, tmp_path, capfd):
         open_embedder(folder / "ship", "gpu")
     with pytest.raises(InputError, match="its vectors would be others"):
         open_embedder(folder / "ship", options=EmbedderOptions(pooling="cls"))
-    with pytest.raises(InputError, match="is not an exported embedding model"):
-        open_exported_embedder(bare)
 
 
 def test_trained_and_exported_metrics_agree_at_every_dim(folder, tmp_path, capsys):

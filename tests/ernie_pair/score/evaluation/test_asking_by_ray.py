@@ -12,8 +12,8 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.score.evaluation.inference_model import TrainedScorer
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.evaluation.scorer import logits_of_window, open_scorer
+from ernie_pair.score.evaluation.predict_pair import logits_of_window, predict_pair
+from ernie_pair.score.evaluation.scorer import open_scorer
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 RAY = {"engine": "ray", "workers": 2}
