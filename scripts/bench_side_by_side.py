@@ -25,7 +25,15 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import refuse_existing
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, names_in, option, refuse_unknown_names
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    model_option,
+    names_in,
+    option,
+    refuse_unknown_names,
+)
 from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
@@ -70,18 +78,18 @@ class BenchConfig(Options):
     lanes: str = measured_option(
         "", help="names of lanes, with commas, if not all of them fit into memory; empty: all"
     )
-    num_hidden_layers: int = option(0, help="layers; 0: those of the case", group="model", at_least=0)
-    hidden_size: int = option(0, help="width of the model; 0: that of the case", group="model", at_least=0)
+    num_hidden_layers: int = model_option(0, help="layers; 0: those of the case", at_least=0)
+    hidden_size: int = model_option(0, help="width of the model; 0: that of the case", at_least=0)
     batch_size: int = data_option(0, help="pairs or samples of a step; 0: those of the case", at_least=0)
     max_seq_len: int = data_option(0, help="tokens of each; 0: those of the case", at_least=0)
     pairs: int = data_option(0, help="pairs predicted in a step; 0: those of the case", at_least=0)
-    threads: int = option(1, help="threads of every lane", group="devices", unit="threads", at_least=1)
+    threads: int = devices_option(1, help="threads of every lane", unit="threads", at_least=1)
     rounds: int = measured_option(7, help="turns of every lane, of which the median is shown", at_least=1)
     steps: int = measured_option(
         5, help="steps of a turn; a step of prediction is one pass over all pairs", unit="steps", at_least=1
     )
     warmup: int = measured_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 
     @property
     def plan(self) -> TurnPlan:

@@ -24,7 +24,14 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, option, overwrite_option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    model_option,
+    option,
+    overwrite_option,
+    refuse_empty,
+)
 from data_tools.text.wordpiece import WordPiece
 
 
@@ -35,7 +42,7 @@ class CompareVectorsConfig(Options):
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --data my_data --output_file vectors.json"
 
     peer_python: str = option(help="a Python that has torch and sentence-transformers")
-    model_path: str = option(help="a folder of sentence-transformers", group="model")
+    model_path: str = model_option(help="a folder of sentence-transformers")
     data: str = data_option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv")
     output_file: str = data_option(help="the figures go here, as JSON")
     count: int = data_option(1000, help="texts, fewer if there are not so many", at_least=2)

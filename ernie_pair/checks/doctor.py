@@ -25,7 +25,7 @@ from data_tools.files.installation import (
     version_of,
 )
 from data_tools.files.keyed_cache import user_cache
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, checkpoints_option
 from ernie_pair.checks.what_works import what_works
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import open_kernels
@@ -52,8 +52,8 @@ class DoctorConfig(Options):
 
     EXAMPLE = "--output_dir output"
 
-    output_dir: str = option(
-        ".", help="where runs will be written; the disk of this folder is checked", group="checkpoints"
+    output_dir: str = checkpoints_option(
+        ".", help="where runs will be written; the disk of this folder is checked"
     )
 
 

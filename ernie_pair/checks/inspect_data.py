@@ -14,7 +14,7 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option
 from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
@@ -41,11 +41,10 @@ OF_PAIRS = ("text_a", "text_b", "label", "encoding")
 class Inspected(Options):
     """A corpus and its vocabulary; a base on its own puts them first of all fields."""
 
-    input_path: str = option(
-        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs",
-        group="data",
+    input_path: str = data_option(
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs"
     )
-    vocab_file: str = option(help=VOCABULARY_HELP, group="data")
+    vocab_file: str = data_option(help=VOCABULARY_HELP)
 
 
 @dataclass(frozen=True)
@@ -54,20 +53,20 @@ class InspectConfig(MaskingFlags, Inspected):
 
     EXAMPLE = "--input_path data/baike --vocab_file vocab.txt --output_dir inspected"
 
-    output_dir: str = option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
+    output_dir: str = data_option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
-    num_samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
-    show: int = option(3, help="samples, or pairs, to print", group="data", unit="samples", at_least=0)
-    max_seq_len: int = option(
-        512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+    num_samples: int = data_option(2000, help="samples to measure", unit="samples", at_least=1)
+    show: int = data_option(3, help="samples, or pairs, to print", unit="samples", at_least=0)
+    max_seq_len: int = data_option(
+        512, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8
     )
-    seed: int = option(1234, help="another seed shows other samples", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
-    text_a: str = option("", help=f"of pairs: {FIRST_TEXT_HELP}", group="data")
-    text_b: str = option("", help=f"of pairs: {SECOND_TEXT_HELP}", group="data")
-    label: str = option("", help="of pairs: the column of the label", group="data")
-    encoding: str = option("utf-8", help=f"of pairs: {ENCODING_HELP}", group="data", choices=ENCODINGS)
+    seed: int = data_option(1234, help="another seed shows other samples", at_least=0)
+    overwrite: bool = data_option(False, help="replace an existing report in the folder")
+    text_a: str = data_option("", help=f"of pairs: {FIRST_TEXT_HELP}")
+    text_b: str = data_option("", help=f"of pairs: {SECOND_TEXT_HELP}")
+    label: str = data_option("", help="of pairs: the column of the label")
+    encoding: str = data_option("utf-8", help=f"of pairs: {ENCODING_HELP}", choices=ENCODINGS)
 
     @property
     def is_of_pairs(self) -> bool:

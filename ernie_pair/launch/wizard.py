@@ -13,7 +13,7 @@ from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError
 from data_tools.files.results import followed, refuse_existing
 from data_tools.options.flag_words import LAUNCH
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, refuse_empty
 from data_tools.options.standard_streams import refuse_closed_input
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.models.spec import FAMILIES, find_config, read_family
@@ -31,8 +31,8 @@ class QuestionsConfig(Options):
 
     EXAMPLE = "--output_file pair.yaml"
 
-    output_file: str = option("pair.yaml", help="file to write the answers to", group="data")
-    overwrite: bool = option(False, help="replace the file if it exists", group="data")
+    output_file: str = data_option("pair.yaml", help="file to write the answers to")
+    overwrite: bool = data_option(False, help="replace the file if it exists")
 
     def __post_init__(self):
         super().__post_init__()

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from data_tools.files.errors import counted
 from data_tools.files.installation import import_optional
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, devices_option, evaluation_option
 from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.report.plot_runs import LAST, RUNS_HELP, Run, curves_of, metrics_of, open_runs, shown_flag
 from ernie_pair.runtime.processes.console import start_console
@@ -141,23 +141,14 @@ class BoardConfig(Options):
 
     EXAMPLE = "output/a output/b --lang zh"
 
-    outs: List[str] = option(help=RUNS_HELP, positional=True, group="data")
-    lang: Literal["en", "zh"] = option("en", help="the language of the page", group="evaluation")
-    host: str = option(
-        "127.0.0.1",
-        help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
-        group="devices",
+    outs: List[str] = data_option(help=RUNS_HELP, positional=True)
+    lang: Literal["en", "zh"] = evaluation_option("en", help="the language of the page")
+    host: str = devices_option(
+        "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
     )
-    port: int = option(
-        8040, help="port to listen on; 0: any free port", group="devices", at_least=0, at_most=65535
-    )
-    refresh: float = option(
-        5.0,
-        help="time between checks of the runs for new points",
-        group="evaluation",
-        unit="seconds",
-        above=0,
-        at_most=3600,
+    port: int = devices_option(8040, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
+    refresh: float = evaluation_option(
+        5.0, help="time between checks of the runs for new points", unit="seconds", above=0, at_most=3600
     )
 
 

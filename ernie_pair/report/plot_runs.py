@@ -11,7 +11,7 @@ from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.json_file import JsonError, parse_json_object
 from data_tools.files.results import MAKER, Results, read_own_config
-from data_tools.options.options import Options, names_in, option, refuse_empty
+from data_tools.options.options import Options, data_option, names_in, refuse_empty
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_config import find_config, latest_of
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
@@ -342,16 +342,12 @@ class PlotConfig(Options):
 
     EXAMPLE = "output/a output/b --output_file runs.html"
 
-    outs: List[str] = option(help=RUNS_HELP, positional=True, group="data")
-    output_file: str = option(
-        "runs.html", help="the page, *.html, or the picture, *.svg or *.png", group="data"
+    outs: List[str] = data_option(help=RUNS_HELP, positional=True)
+    output_file: str = data_option("runs.html", help="the page, *.html, or the picture, *.svg or *.png")
+    metrics: str = data_option(
+        "", help="curves to draw, separated by commas: loss,accuracy; empty: the most informative ones"
     )
-    metrics: str = option(
-        "",
-        help="curves to draw, separated by commas: loss,accuracy; empty: the most informative ones",
-        group="data",
-    )
-    overwrite: bool = option(False, help="replace an existing page or picture", group="data")
+    overwrite: bool = data_option(False, help="replace an existing page or picture")
 
     def __post_init__(self):
         super().__post_init__()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Collection, Dict, Literal, Mapping
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, devices_option, precision_option
 from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, gpu_capability
 from ernie_pair.runtime.gpu.cards import Card
 
@@ -15,58 +15,50 @@ OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no e
 class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    use_amp: bool = option(False, help="mixed-precision training, on a GPU", group="precision", resume="same")
-    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = option(
+    use_amp: bool = precision_option(False, help="mixed-precision training, on a GPU", resume="same")
+    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = precision_option(
         "auto",
         help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
         "float32: no casts, loss scaling only",
-        group="precision",
         resume="same",
     )
-    amp_level: Literal["O1", "O2"] = option(
-        "O1",
-        help="O1: weights in float32; O2: weights in half precision too",
-        group="precision",
-        resume="same",
+    amp_level: Literal["O1", "O2"] = precision_option(
+        "O1", help="O1: weights in float32; O2: weights in half precision too", resume="same"
     )
-    reduce_dtype: Literal["float32", "half"] = option(
+    reduce_dtype: Literal["float32", "half"] = precision_option(
         "float32",
         help="type in which processes sum gradients; half: sum gradients of type --amp_dtype in that type, "
         "with half the traffic",
-        group="precision",
         resume="layout",
     )
-    init_loss_scaling: float = option(
-        32768.0, help="initial loss scale, for float16", group="precision", at_least=1, resume="same"
+    init_loss_scaling: float = precision_option(
+        32768.0, help="initial loss scale, for float16", at_least=1, resume="same"
     )
-    incr_every_n_steps: int = option(
+    incr_every_n_steps: int = precision_option(
         1000,
         help="consecutive finite steps before the loss scale grows",
-        group="precision",
         unit="steps",
         at_least=1,
         resume="same",
     )
-    incr_ratio: float = option(
-        2.0, help="factor by which the loss scale grows", group="precision", above=1, resume="same"
+    incr_ratio: float = precision_option(
+        2.0, help="factor by which the loss scale grows", above=1, resume="same"
     )
-    decr_every_n_nan_or_inf: int = option(
+    decr_every_n_nan_or_inf: int = precision_option(
         1,
         help="consecutive steps with inf or NaN before the loss scale shrinks",
-        group="precision",
         unit="steps",
         at_least=1,
         resume="same",
     )
-    decr_ratio: float = option(
-        0.5, help="factor by which the loss scale shrinks", group="precision", above=0, below=1, resume="same"
+    decr_ratio: float = precision_option(
+        0.5, help="factor by which the loss scale shrinks", above=0, below=1, resume="same"
     )
-    tf32: bool = option(
+    tf32: bool = precision_option(
         False,
         help="use TF32 in training, on a GPU of compute capability 8.0 or above: the factors of float32 "
         "products are rounded to 10 bits, which is faster but no longer matches a CPU; evaluation and "
         "prediction never use it",
-        group="precision",
     )
 
     def __post_init__(self):
@@ -165,9 +157,8 @@ def without_idle_amp(saved: Dict[str, object]) -> Dict[str, object]:
 class DeterministicFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    deterministic: bool = option(
+    deterministic: bool = devices_option(
         True,
         help="on a GPU: kernels that give bit-identical results in every run; false: faster kernels that do "
         "not",
-        group="devices",
     )

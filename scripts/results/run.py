@@ -39,6 +39,7 @@ from data_tools.options.cli import run_command
 from data_tools.options.options import (
     Options,
     data_option,
+    evaluation_option,
     names_in,
     option,
     refuse_empty,
@@ -83,8 +84,8 @@ class RunConfig(Scale, Group):
         help="a folder of text/NAME.txt, pairs/lcqmc/{train,dev}.tsv, pairs/afqmc/{train,dev}.json, "
         "pairs/mrpc/{train,dev,test}.tsv and vocab/ernie_1.0_zh.txt",
     )
-    only: str = option(
-        "", help="names of the runs to make, separated by blanks; empty: all of the group", group="evaluation"
+    only: str = evaluation_option(
+        "", help="names of the runs to make, separated by blanks; empty: all of the group"
     )
     peer_python: str = option(
         "",

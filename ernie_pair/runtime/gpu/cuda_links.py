@@ -21,7 +21,7 @@ from typing import Dict, List, NamedTuple, Optional
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError
 from data_tools.files.installation import install_command
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, devices_option
 from ernie_pair.runtime.gpu.builds import Build, installed_build
 
 NOTE = ".ernie-pair-links.json"
@@ -37,9 +37,7 @@ class LinkCudaConfig(Options):
 
     EXAMPLE = "--remove true"
 
-    remove: bool = option(
-        False, help="remove the links that this command has made, and create none", group="devices"
-    )
+    remove: bool = devices_option(False, help="remove the links that this command has made, and create none")
 
 
 class Plan(NamedTuple):
