@@ -3,7 +3,7 @@
 import platform
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.options.foreign_flags import nearest_names
@@ -81,8 +81,13 @@ FORMER_NAMES = {
     "create-corpus": "prepare",
 }
 
-# (module of the function, the function, its flags as Class or module:Class, what it does)
-Entry = Tuple[str, str, str, str]
+
+class Entry(NamedTuple):
+    """Where a command is: the module of its function, the function, its flags as Class or module:Class."""
+
+    module: str
+    function: str
+    config: str
 
 
 def overview(groups: Mapping[str, str], purposes: Dict[str, str]) -> str:
@@ -107,8 +112,13 @@ def overview(groups: Mapping[str, str], purposes: Dict[str, str]) -> str:
 
 def config_class_of(entry: Entry) -> type:
     """Return the class of a command's flags; a class with a module of its own loads no other module."""
-    module, _, name = entry[2].rpartition(":")
-    return getattr(import_module(module or entry[0]), name)
+    module, _, name = entry.config.rpartition(":")
+    return getattr(import_module(module or entry.module), name)
+
+
+def function_of(entry: Entry) -> Callable[[Any], Any]:
+    """Return the function of a command, which takes a config; its module may load Paddle."""
+    return getattr(import_module(entry.module), entry.function)
 
 
 def forms_of(command: str, names: Iterable[str]) -> List[str]:

@@ -449,4 +449,4 @@ def test_an_incomparable_start_does_not_end_the_comparison(domain, copied, calls
 
 def test_run_specific_flags_are_flags_of_training():
     assert set(compare_runs.OF_A_RUN) < {item.name for item in fields(TrainConfig)}
-    assert COMMANDS["compare starts"][1] == "compare_starts"
+    assert COMMANDS["compare starts"].function == "compare_starts"
