@@ -101,10 +101,7 @@ def leave(end: LaunchEnd, logs: Path) -> NoReturn:
 
 
 def blame(failed: Sequence[FailedProcess]) -> FailedProcess:
-    """Return which of the processes that failed by themselves is the cause.
-
-    It was killed, or else does not say that it lost another one; of several it is the first to fall silent.
-    """
+    """Return the cause among the failed: one that was killed, or lost no other; the first to fall silent."""
     lost = LostProcessError.exit_code
     return min(failed, key=lambda each: (each.code > 0, each.code == lost, each.wrote))
 

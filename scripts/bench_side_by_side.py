@@ -103,10 +103,7 @@ class BenchConfig(Options):
 
 
 def compare(config: BenchConfig) -> None:
-    """Measure the cases, print their tables, and write them where --output says.
-
-    Raises InputError for figures that exist, or a peer or GPU that cannot be used.
-    """
+    """Measure the cases, print their tables, and write them where --output says. Raises InputError."""
     names = config.chosen_cases()
     endings = (".json", ".md", ".png") if config.output else ()
     outputs = [Path(config.output).with_suffix(ending) for ending in endings]
@@ -168,10 +165,7 @@ def _ratio_cells(ratio: Figures) -> List[str]:
 
 
 def draw(path: Path, cases: Sequence[Figures]) -> None:
-    """Draw every ratio as a bar, with a whisker from the minimum to the maximum of the rounds.
-
-    It is by CPU time, if that is known, otherwise by the wall clock.
-    """
+    """Draw every ratio, by CPU time where it is known, as a bar with a whisker over the rounds."""
     from matplotlib.figure import Figure
 
     bars = [(case["name"], ratio) for case in cases for ratio in case["ratios"]]

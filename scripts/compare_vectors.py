@@ -97,10 +97,7 @@ def files_of(data: Path) -> List[Path]:
 
 
 def chosen_texts(files: List[Path], count: int) -> List[str]:
-    """Return ``count`` different texts with symbols, of each file in turn, or fewer if there are no more.
-
-    Raises InputError for less than two.
-    """
+    """Return ``count`` different texts with symbols, or fewer, of each file in turn; or InputError."""
 
     def digest(text: str) -> str:
         return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -107,10 +107,7 @@ class TrainPeerConfig(Same, Places):
 
 
 def train_peer(config: TrainPeerConfig) -> None:
-    """Train and write the predictions, unless they exist; the peer's lines go into peer.log.
-
-    Raises InputError for what cannot be used, or the error that the peer ends with.
-    """
+    """Train and write the predictions, unless they exist; the peer's lines go into peer.log."""
     start_console(World())
     refuse_empty(config, "peer_python", "output_dir", "output_file")
     if not Path(config.model_path).is_dir():

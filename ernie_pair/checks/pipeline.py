@@ -342,10 +342,7 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
 
 
 def measure_text(input_path: str, json_key: str = "text") -> Text:
-    """Return what there is in the files of ``input_path``; of much text from its beginning.
-
-    Raises InputError if there is none, or if it cannot be read.
-    """
+    """Return what the files of ``input_path`` hold, of much text by its beginning; or InputError."""
     files, rules = list_inputs(input_path, TEXT_ENDINGS, any_file=True), LineRules(json_key)
     size = sum(path.stat().st_size for path in files)
     documents, characters, read = 0, 0, 0

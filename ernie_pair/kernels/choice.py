@@ -108,10 +108,7 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
 
 
 def choose_plain(flags: KernelFlags, reason: str, device: str) -> KernelChoice:
-    """Return the plain path, with the ``reason`` why the fused kernels cannot be used.
-
-    Raises InputError if the flags require them.
-    """
+    """Return the plain path with the ``reason`` for it. Raises InputError if the flags require another."""
     if flags.precision != "fp32":
         has_amp = device == "gpu" and hasattr(flags, "use_amp")  # in training, not in prediction
         amp = f"--use_amp true --amp_dtype {DTYPES[flags.precision]} instead"

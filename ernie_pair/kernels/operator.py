@@ -142,10 +142,7 @@ def _compile() -> bytes:
 
 
 def load_operator(kernels: Kernels, threads: int, cache: Path) -> None:
-    """Make the operator over the open ``kernels`` available to static programs; it is compiled at first use.
-
-    Raises OperatorError.
-    """
+    """Make the operator over the open ``kernels`` known to static programs. Raises OperatorError."""
     if OPERATOR not in _registered:
         path = find_operator(cache)
         inode = path.stat().st_ino

@@ -44,10 +44,7 @@ def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]
 
 
 def is_script(path: Path) -> bool:
-    """Return whether a file is a Python script, by its name or else its text, and not a YAML file of flags.
-
-    Raises InputError for a file that is neither.
-    """
+    """Return whether a file is a Python script, and not a YAML file of flags; InputError if neither."""
     if path.suffix in (".yaml", ".yml") or not path.is_file():  # `read_launch` says what is wrong with those
         return False
     if path.suffix in (".py", ".pyw"):

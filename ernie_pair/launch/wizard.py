@@ -156,10 +156,7 @@ class Asker:
 def checked(
     is_right: Callable[[str], object], reason: str, result: Callable[[str], object] = str
 ) -> Understand:
-    """Return a function that returns the ``result`` of an answer that ``is_right``.
-
-    Otherwise it raises InputError: the answer in quotes, and ``reason``.
-    """
+    """Return a function that returns the ``result`` of an answer that ``is_right``, or InputError."""
 
     def understand(answer: str) -> object:
         if not is_right(answer):

@@ -42,10 +42,7 @@ class Run(NamedTuple):
 
 
 def open_runs(outs: Sequence[str]) -> List[Run]:
-    """Return the runs in the folders ``outs``, or below them, in that order, each once.
-
-    Raises InputError for a folder that holds none.
-    """
+    """Return the runs in the folders ``outs``, or below them, each once; InputError for a folder without."""
     folders: Dict[Path, Path] = {}
     for out in map(Path, outs):
         if not out.is_dir():

@@ -88,10 +88,7 @@ class AmpFlags(Options):
         return OF_AMP_ALONE if values.get("use_amp") is False else ()
 
     def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
-        """Raise InputError if several micro-batches make a step at O2.
-
-        A larger ``batch_flag`` makes them fewer.
-        """
+        """Raise InputError if several micro-batches, fewer at a larger ``batch_flag``, make a step at O2."""
         if self.narrows_weights and accumulation_steps > 1:
             raise InputError(
                 "--amp_level O2 would accumulate several micro-batches' gradients in half precision; use "
@@ -140,10 +137,7 @@ class AmpFlags(Options):
 
     @property
     def scales_loss(self) -> bool:
-        """Return whether the loss is scaled.
-
-        bfloat16 has the range of float32: it needs no scale.
-        """
+        """Return whether the loss is scaled; bfloat16, with the range of float32, needs none."""
         return self.use_amp and self.amp_dtype != "bfloat16"
 
 

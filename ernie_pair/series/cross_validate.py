@@ -154,10 +154,7 @@ def lines_of_folds(result: CrossValidation) -> Iterator[str]:
 
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
-    """Run the missing folds, write the results, print a table, and return it.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Run the missing folds, write and print the results, and return them. Raises an ErniePairError."""
     return _CrossValidation(config).make()
 
 
@@ -211,10 +208,7 @@ class _CrossValidation(PairSeries):
         return result
 
     def _begin(self) -> None:
-        """Keep the plan, and write what each fold learns from and is asked.
-
-        Raises InputError before anything is written if a fold has no rows to learn from or to choose by.
-        """
+        """Keep the plan, and write the rows of each fold. Raises InputError first if a fold lacks some."""
         config, labels = self.config, self.pairs.known_labels
         share = 0.0 if config.dev_file else config.dev_share
         parts = [rows_of_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]

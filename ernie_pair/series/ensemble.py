@@ -116,10 +116,7 @@ def _refuse_other(member: Member, first: Member) -> None:
 
 
 def symmetry_of(members: Sequence[Member], requested: str) -> str:
-    """Return how pairs are scored: as ``requested``, of which auto is as the models were tuned.
-
-    Raises InputError if they were not all tuned so.
-    """
+    """Return how pairs are scored: as ``requested``, auto as all were tuned, else raises InputError."""
     chosen = [member.calibration.chosen_symmetry(requested, str(member.path)) for member in members]
     for member, one in zip(members, chosen):
         if one != chosen[0]:

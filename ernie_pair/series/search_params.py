@@ -204,10 +204,7 @@ class _Search(PairSeries):
 
 
 def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[TrainConfig], int]:
-    """Return what counts the rows of an epoch of a trial: 0 for a stream, for a ranking its queries.
-
-    Raises InputError for a row that a trial would refuse.
-    """
+    """Return what counts the rows of an epoch of a trial: 0 for a stream, for a ranking its queries."""
     if config.streaming:
         return lambda trial: 0
     train = pair_source(config, "train", labels).read()
@@ -254,10 +251,7 @@ def write_search(
 
 
 def flag_file(best: Optional[TrainConfig], config: SearchParamsConfig) -> str:
-    """Return the YAML file of flags by which `ernie-pair train` makes the best trial's run again.
-
-    Only --output_dir is left to be said.
-    """
+    """Return the YAML file of the flags of the best trial's run for `train`, all but --output_dir."""
     if best is None:
         return "# no trial is complete yet\n"
     defaults = {item.name: item.default for item in fields(TrainConfig)}

@@ -218,10 +218,7 @@ class PairSeries:
         self.series.keep({**plan, "model (sha256)": sha256_of_weights(self.source)})
 
     def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
-        """Run ``action`` on rank 0, and return what it returns there, a JSON value, on every rank.
-
-        Raises on all ranks what rank 0 raises.
-        """
+        """Return on every rank what ``action`` returns, a JSON value, or raise what it raises, on rank 0."""
         first = self.world.is_first
         return gather_results(self._group.all_reduce, self.world, lambda: action() if first else None)[0]
 
@@ -261,10 +258,7 @@ def no_best_model(folder: object) -> CheckpointError:
 
 
 def read_logits(path: Path, num_rows: int, num_classes: int) -> np.ndarray:
-    """Return log p in the predictions of a run, float64 [rows, C], which serve as logits.
-
-    Raises CheckpointError when they are damaged.
-    """
+    """Return log p in a run's predictions, float64 [rows, C], as logits. Raises CheckpointError."""
     try:
         logits = read_log_probabilities(path, num_classes)
     except ValueError:

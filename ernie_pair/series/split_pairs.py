@@ -97,10 +97,7 @@ def split_pairs(config: SplitPairsConfig) -> None:
 
 
 def divide(pairs: Pairs, shares: Dict[str, float], seed: int) -> np.ndarray:
-    """Return the file of each row, int64 [rows]: 0 of those to train on, 1, 2, ... of the parts ``shares``.
-
-    Raises InputError if a part would be empty.
-    """
+    """Return the part of each row, int64 [rows]: 0 to train on, 1, 2, ... of ``shares``; or InputError."""
     file = coded({"train": pairs})["train"]
     group = group_rows(file, "text")
     if np.bincount(group).max() > MOST_OF_ROWS * len(pairs):

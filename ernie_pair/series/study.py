@@ -323,10 +323,7 @@ class Trial:
         return PRUNED_AT in self._trial.user_attrs
 
     def best_value(self, lower_is_better: bool) -> Optional[float]:
-        """Return the best finite metric of its evaluations; None without one.
-
-        That of the untrained model, before the first step, is none of them: all trials share it.
-        """
+        """Return the best finite metric of its evaluations after the first step; None without one."""
         curve = self._study.get_trials(deepcopy=False)[self.number - 1].intermediate_values
         values = [value for value in curve.values() if math.isfinite(value)]
         return (min if lower_is_better else max)(values, default=None)

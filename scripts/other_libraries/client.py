@@ -52,10 +52,7 @@ def last_line(text: str) -> str:
 
 
 def open_peer(python: str, libraries: Sequence[str] = LIBRARIES) -> Tuple[str, bool]:
-    """Return the versions that the peer's ``python`` has, in words, and whether its torch sees a GPU.
-
-    Raises InputError if it does not run, or lacks a library.
-    """
+    """Return the versions of the ``libraries`` there, and whether torch sees a GPU. Raises InputError."""
     names = ", ".join(libraries)
     program = f"import {names}\nprint(*(each.__version__ for each in ({names})), torch.cuda.is_available())"
     environment = {**os.environ, **PATH_OF_PEER}

@@ -27,10 +27,7 @@ def versions():
 
 
 def token_ids(folder, texts, pairs=None, max_length=None, special_tokens=True, use_fast=True):
-    """Return ids and token types of texts, or of pairs, row after row, and the length of each row.
-
-    ``special_tokens`` False: those of the texts alone.
-    """
+    """Return ids and types of texts or pairs, row after row, and their lengths, as the settings say."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=use_fast)

@@ -90,10 +90,7 @@ def read_results(folder: Path) -> Dict[str, Results]:
 
 
 def render_page(results: Dict[str, Results], order: Dict[str, List[str]]) -> Tuple[str, Dict[str, str]]:
-    """Return the page of ``results`` and {name: its picture as SVG}.
-
-    ``order``: {group: the names of its runs, in the order of the page}.
-    """
+    """Return the page of ``results``, in the ``order`` of their groups, and {name: its picture as SVG}."""
     groups, pictures = [], {}
     for name, stored in results.items():
         known = [run for run in order[name] if run in stored]
@@ -160,10 +157,7 @@ def table(rows: Sequence[Result], columns: Sequence[Tuple[str, str]]) -> str:
 
 
 def _row_of(result: Result) -> Result:
-    """Return a result with what the cells of its row say.
-
-    A row of pairs has the mean of each metric, and its gain over that of COMPARED_WITH, if that is another.
-    """
+    """Return a result with what the cells of its row say: of pairs means, and the gain over COMPARED_WITH."""
     figures, name = result["figures"], result["name"]
     row = {
         **result,
@@ -226,10 +220,7 @@ def texts_in(row: Result) -> List[str]:
 
 
 def forgotten(rows: Sequence[Result]) -> Iterator[Result]:
-    """Yield each row with its masked losses in words, how much they have changed since the first row.
-
-    rise: the largest of these changes.
-    """
+    """Yield each row with its masked losses, their changes since the first row, and the largest, rise."""
     texts = texts_in(rows[0])
     losses = [[row["figures"]["masked"][text]["lm_loss"] for text in texts] for row in rows]
     for row, its_own in zip(rows, losses):

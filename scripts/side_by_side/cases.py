@@ -236,10 +236,7 @@ def pretrain_work(spec: ModelSpec, batch: Mapping[str, np.ndarray]) -> Work:
 
 
 def ask_lanes(bench: Bench) -> List[Lane]:
-    """Return the lanes that predict, from texts to logits, with a classifier of random weights.
-
-    It costs what a trained one does. Its export is measured too.
-    """
+    """Return the lanes that predict, from texts to logits, by random weights, exported ones too."""
     flags, shape, folder = bench
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)

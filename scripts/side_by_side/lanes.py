@@ -92,10 +92,7 @@ class TurnPlan:
 
 
 def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> None:
-    """Start every lane, let them take turns, and end them. Raises InputError if one of them fails.
-
-    All are on the first ``threads`` cores that this process may use.
-    """
+    """Start every lane on the first ``threads`` cores, let them take turns, end them. Raises InputError."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     of_threads = dict.fromkeys(THREADS, str(threads))
     with ExitStack() as stack:

@@ -298,10 +298,7 @@ def compare_losses(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
 
 
 def compare_means(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
-    """Return the largest relative difference of the means over WINDOW steps.
-
-    Raises NumbersError above NEARLY.
-    """
+    """Return the largest relative difference of means over WINDOW steps; NumbersError above NEARLY."""
     means, others = (
         [sum(each[i : i + WINDOW]) / WINDOW for i in range(0, len(each) - WINDOW + 1, WINDOW)]
         for each in (losses, wanted)

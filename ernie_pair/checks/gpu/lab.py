@@ -83,10 +83,7 @@ class Lab:
     def started(
         self, words: Sequence[str], alone: bool = False, module: str = "ernie_pair"
     ) -> Iterator["Running"]:
-        """Start `python -m MODULE WORDS`; leaving the context kills it and all that it started.
-
-        It has the cores of a lane; ``alone``: all of them.
-        """
+        """Start `python -m MODULE WORDS`, ``alone`` or on a lane's cores; kill it and its own at the end."""
         if self.is_over:
             raise LostProcessError("the check is over")
         number = next(self._numbers)
@@ -145,10 +142,7 @@ class Running:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until it ends, or until ``until`` is true, and return whether the latter came first.
-
-        Raises LostProcessError at the deadline.
-        """
+        """Return whether ``until`` is true before it ends. Raises LostProcessError at the deadline."""
         while exit_code_of(self.process) is None:
             if until():
                 return True

@@ -101,10 +101,7 @@ class Ranks:
             continue
 
     def answer(self):
-        """Return what rank 0 returned.
-
-        Raises what a rank raised, or LostProcessError for one that was killed.
-        """
+        """Return what rank 0 returned; raise what a rank raised, or LostProcessError for a killed one."""
         paths = [self.folder / f"answer.{rank}" for rank in range(len(self.processes))]
         answers = {n: pickle.loads(path.read_bytes()) for n, path in enumerate(paths) if path.exists()}
         errors = [answer for answer in answers.values() if "error" in answer]

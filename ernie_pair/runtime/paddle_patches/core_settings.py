@@ -57,10 +57,7 @@ def core_library() -> Path:
 
 
 def register_operators(library: Path) -> None:
-    """Make the operators of ``library`` available to static programs.
-
-    Raises RuntimeError or OSError if it is not a library of operators.
-    """
+    """Make the operators of ``library`` known to static programs. Raises RuntimeError or OSError."""
     import paddle
 
     paddle.base.core.load_op_meta_info_and_register_op(str(library))

@@ -53,10 +53,7 @@ def asked_launch() -> Any:
 
 
 def keep_launcher_quiet() -> None:
-    """Have the launcher log only warnings and errors, unless --log_level asks for more.
-
-    Otherwise its thirty lines about its own flags come before those of the run.
-    """
+    """Have the launcher log warnings and errors, without thirty lines of flags, unless --log_level asks."""
     sys.argv[1:1] = ["--log_level", "WARNING"]  # the later of two counts: the user's
 
 
@@ -69,10 +66,7 @@ def visible_gpus() -> List[str]:
 
 @contextmanager
 def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
-    """Have the launcher neither store nor show the environment of the processes in this context.
-
-    Each of them calls ``prepare`` before its program begins.
-    """
+    """Have the launcher hide the environment of the processes, each of which calls ``prepare`` first."""
     from paddle.distributed.launch.controllers.controller import Controller
     from paddle.distributed.launch.job.container import Container
     from paddle.distributed.launch.utils.process_context import ProcessContext

@@ -79,10 +79,7 @@ def parameter_here(parameter):
 
 
 def gradients_of(outputs: Sequence, inputs: Sequence, gradients: Optional[Sequence] = None) -> List[Any]:
-    """Return the gradients of ``outputs`` by ``inputs``, None where an input has no influence.
-
-    ``gradients``: those by the outputs; None: the outputs are losses.
-    """
+    """Return the gradients by ``inputs``, or None, of ``outputs`` with ``gradients``, None for losses."""
     return list(paddle.autograd.ir_backward.grad(outputs, inputs, gradients, allow_unused=True))
 
 

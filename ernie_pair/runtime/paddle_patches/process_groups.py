@@ -105,10 +105,7 @@ class Offloaded(NamedTuple):
 
 
 def shard(model, optimizer, offload: bool):
-    """Return (forward, sharded optimizer).
-
-    It is set up for one process, so gradients are summed: each process takes its share of the loss instead.
-    """
+    """Return (forward, sharded optimizer) that sum gradients: each process takes its share of the loss."""
     from paddle.distributed.sharding import group_sharded_parallel
 
     forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g", offload=offload)

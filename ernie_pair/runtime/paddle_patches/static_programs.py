@@ -83,10 +83,7 @@ def declare_written(main: paddle.static.Program, inner, name: str) -> None:
 
 
 def describe_sum(source, total) -> Dict[str, Any]:
-    """Return the op, as for ``append_op``, that writes the sum of ``source`` over all ranks to ``total``.
-
-    Both are variables.
-    """
+    """Return the op, as for ``append_op``, that sums the variable ``source`` over all ranks in ``total``."""
     return _describe("c_allreduce_sum", source, total)
 
 
@@ -152,10 +149,7 @@ class HeldProgram:
 
 
 def pin(array: np.ndarray):
-    """Return a copy of ``array`` as a tensor of a scope, in pinned memory, which a GPU reads asynchronously.
-
-    The caller that feeds it keeps it until then.
-    """
+    """Return a copy of ``array`` in pinned memory, for a GPU; whoever feeds it keeps it until then."""
     tensor = paddle.base.core.LoDTensor()
     tensor.set(np.ascontiguousarray(array), paddle.CUDAPinnedPlace())
     return tensor

@@ -91,10 +91,7 @@ def last_error(log: Path, first_byte: int) -> str:
 
 
 def error_of(code: int, where: str, said: str) -> BaseException:
-    """Return the error of a run by its exit code.
-
-    It has the code and the line of the run; 5 where a signal killed it, 1 for a bug.
-    """
+    """Return the error of a run by its exit code, with its line; 5 where a signal killed it, 1 for a bug."""
     number = -code if code < 0 else code - 128
     if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)

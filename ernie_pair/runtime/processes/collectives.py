@@ -22,10 +22,7 @@ AllReduce = Callable[[np.ndarray], np.ndarray]
 
 
 def gather_texts(all_reduce: AllReduce, world: World, text: str) -> List[str]:
-    """Return the texts of all ranks, in their order; called by every rank.
-
-    Costs two all-reduces.
-    """
+    """Return the texts of all ranks, in their order, by two all-reduces; called by every rank."""
     if world.size == 1:
         return [text]
     data = text.encode()

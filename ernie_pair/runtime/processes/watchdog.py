@@ -140,10 +140,7 @@ class Watchdog:
         return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), SHORTEST_LIMIT)
 
     def _beat(self) -> None:
-        """Write this rank's record.
-
-        In place and of one size: neither a full disk nor a file system that caches names stops it.
-        """
+        """Write this rank's record, in place and of one size: a full disk does not stop it."""
         self._record["counter"] += 1
         text = _bytes_of(self._record)
         with contextlib.suppress(OSError):
@@ -206,10 +203,7 @@ def _is_record(path: Path) -> bool:
 
 @contextlib.contextmanager
 def all_start(world: World) -> Iterator[None]:
-    """Return a context around what returns only when every rank has come.
-
-    It says that it waits, and does not wait for ever.
-    """
+    """Return a context around what returns once every rank has come; it says that it waits, not for ever."""
     here = threading.Event()
 
     def wait():

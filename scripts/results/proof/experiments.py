@@ -185,10 +185,7 @@ def _commands(entries: List[Any], values: Values) -> Iterator[Words]:
 
 
 def fill(value: Any, values: Values) -> Any:
-    """Return ``value`` of the table with ``values`` in place of their names; a name alone stays what it is.
-
-    The mapping that `+NAME` stands for is put in its place.
-    """
+    """Return ``value`` of the table with ``values`` for their names, and with the mapping for `+NAME`."""
     if isinstance(value, dict):
         filled: Dict[str, Any] = {}
         for key, each in value.items():

@@ -85,10 +85,7 @@ def sided_figures(places, folders: Sequence[str], precision: str, **compared: An
 
 
 def loss_figures(places, folders: Dict[str, str]) -> Figures:
-    """Return the losses of every step on two sides, {name: its folder}, and the largest difference.
-
-    versions: of the libraries of the second side.
-    """
+    """Return all losses of two sides, {name: its folder}, their largest difference, the second's versions."""
     losses = {}
     for side, folder in folders.items():
         events = [each for each in _events_in(places.path(folder) / "metrics.jsonl") if "loss" in each]
