@@ -225,7 +225,8 @@ def _run(words) -> Optional[int]:
         return None
     if words[0] == COMPLETION[0]:
         complete = import_module("ernie_pair.completion").complete
-        complete(words[1:], _purposes(), _configs_of, _launched())
+        launched = list(import_module("ernie_pair.launch.launch_config").CONFIGS)
+        complete(words[1:], _purposes(), _configs_of, launched)
         return None
     forms = forms_of(words[0], COMMANDS)
     if not forms:
@@ -259,10 +260,6 @@ def _configs_of(command: str) -> List[type]:
         launching = import_module("ernie_pair.launch.launch_config")
         return [launching.LaunchConfig, *launching.CONFIGS.values()]
     return [config_class_of(COMMANDS[form]) for form in forms_of(command, COMMANDS)]
-
-
-def _launched() -> List[str]:
-    return list(import_module("ernie_pair.launch.launch_config").CONFIGS)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 import platform
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import version_of
 from data_tools.options.foreign_flags import nearest_names
 from ernie_pair.runtime.paddle_version import paddle_version
 from ernie_pair.version import __version__
@@ -198,15 +198,8 @@ def versions() -> str:
     """Return a line for the package, Paddle, PaddleNLP and Python, each with its version."""
     facts = {
         "ernie-pair": __version__,
-        "paddle": paddle_version() or None,
-        "paddlenlp": _installed("paddlenlp"),
+        "paddle": paddle_version(),
+        "paddlenlp": version_of("paddlenlp"),
         "python": platform.python_version(),
     }
     return "\n".join(f"{name} {found or 'is not installed'}" for name, found in facts.items())
-
-
-def _installed(distribution: str) -> Optional[str]:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None

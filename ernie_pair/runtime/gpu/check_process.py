@@ -11,7 +11,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from ernie_pair.runtime.gpu.builds import installed_build, paddle_capability
-from ernie_pair.runtime.gpu.cuda_links import libraries_that_fail, load_libraries
+from ernie_pair.runtime.gpu.cuda_links import load_libraries
 from ernie_pair.runtime.gpu.kernels import compare_kernels
 
 LONGEST = 300  # characters of the last output of a process
@@ -28,7 +28,8 @@ def check_libraries(number: int) -> Finding:
     """Load every library that Paddle opens; by the names in its own folder first."""
     build = installed_build()
     loaded = load_libraries(build) if build else {}
-    return Finding(libraries_that_fail(loaded), {"loaded": [name for name, why in loaded.items() if not why]})
+    failed = [why if name in why else f"{name}: {why}" for name, why in loaded.items() if why]
+    return Finding(failed, {"loaded": [name for name, why in loaded.items() if not why]})
 
 
 def check_kernels(number: int) -> Finding:

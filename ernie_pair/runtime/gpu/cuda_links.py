@@ -200,11 +200,6 @@ def load_libraries(build: Build) -> Dict[str, str]:
     return {name: error_of(str(path) if path.exists() else name) for name, path in paths.items()}
 
 
-def libraries_that_fail(loaded: Dict[str, str]) -> List[str]:
-    """Return the reasons of those in ``load_libraries`` that do not load; each reason names its library."""
-    return [reason if name in reason else f"{name}: {reason}" for name, reason in loaded.items() if reason]
-
-
 def error_of(name: str) -> str:
     """Open a library and return why it does not load; '' if it does."""
     try:

@@ -13,9 +13,12 @@ float32 products may be computed in TF32, with 10 bits of a factor instead of 23
 is loaded, and checks it in every product.
 """
 
+import logging
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
+
+FORMAT_OF_PADDLE = "[%(asctime)-15s] [%(levelname)8s] "  # how that of its root logger begins
 
 
 @contextmanager
@@ -49,6 +52,16 @@ def has_process_group(backend: str) -> bool:
     return hasattr(paddle.base.core, f"ProcessGroup{backend}")
 
 
+def builds_pir() -> bool:
+    """Return whether the static programs of this Paddle are of the new kind (PIR).
+
+    3.3 runs those of 2.6 too. 2.6.2 opens a PIR without an error, and then ends the process with a fault.
+    """
+    import paddle
+
+    return not paddle.__version__.startswith("2.")
+
+
 def core_library() -> Path:
     """Return the file of Paddle's compiled core, which an operator is linked to."""
     import paddle
@@ -61,7 +74,7 @@ def register_operators(library: Path) -> None:
     import paddle
 
     paddle.base.core.load_op_meta_info_and_register_op(str(library))
-    if paddle.__version__.startswith("2."):  # whose `append_op` looks there; the programs of 3.3 do not
+    if not builds_pir():  # whose `append_op` looks there; the programs of 3.3 do not
         paddle.base.framework.OpProtoHolder.instance().update_op_proto()
 
 
@@ -87,3 +100,16 @@ def without_tf32() -> Iterator[None]:
         yield
     finally:
         set_tf32(before)
+
+
+def quiet_root_logger() -> None:
+    """Have Python's root logger show warnings alone, unless it has a handler that is not Paddle's.
+
+    `paddle.distributed.utils.log_utils.get_logger` asks for the logger "root", and in Paddle 3.3
+    `paddle.distributed.auto_parallel.random` does so at import, at the level INFO: the lines of all
+    libraries, and of this package without a console, would be shown.
+    """
+    root = logging.getLogger()
+    formats = [getattr(handler.formatter, "_fmt", None) or "" for handler in root.handlers]
+    if root.level == logging.INFO and all(text.startswith(FORMAT_OF_PADDLE) for text in formats):
+        root.setLevel(logging.WARNING)

@@ -20,14 +20,9 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from ernie_pair.runtime.paddle_patches.core_settings import replaced
+from ernie_pair.runtime.paddle_patches.core_settings import builds_pir, replaced
 
 WORLD_RING = 0  # all processes of a run
-
-
-def builds_pir() -> bool:
-    """Return whether the static programs of this Paddle are of the new kind."""
-    return not paddle.__version__.startswith("2.")
 
 
 @contextmanager

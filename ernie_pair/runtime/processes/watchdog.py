@@ -183,22 +183,17 @@ def clear_heartbeats(output_dir: Path) -> None:
     """Remove what the processes of an earlier start left; what else is in the way of theirs is renamed."""
     folder = output_dir / HEARTBEATS
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if _is_record(path):
+        try:  # is it a file as `Watchdog` writes one?
+            content = read_regular(path, RECORD_BYTES, follow=False)
+            record = parse_json_object(content)
+        except (OSError, ValueError):
+            content, record = b"", {}
+        if len(content) == RECORD_BYTES and {"pid", "born", "place", "counter"} <= record.keys():
             path.unlink()
         elif HEARTBEAT.fullmatch(path.name):
             logger.warning("%s is not of a run; it is now %s", path, set_aside(path).name)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _is_record(path: Path) -> bool:
-    """Return whether ``path`` is a file as `Watchdog` writes one."""
-    try:
-        content = read_regular(path, RECORD_BYTES, follow=False)
-        record = parse_json_object(content)
-    except (OSError, ValueError):
-        return False
-    return len(content) == RECORD_BYTES and {"pid", "born", "place", "counter"} <= record.keys()
 
 
 @contextlib.contextmanager
