@@ -12,7 +12,8 @@ FROM_INDEX = f"pip install paddlepaddle-gpu==3.3.1 -i {INDEX}/cu126/"
 
 def what_works() -> Dict[str, str]:
     """Return {part of the package: yes, or no and what to do}, the same parts with every supported Paddle."""
-    onnx, kernels = _onnx(), open_kernels().reason
+    has_onnx, kernels = all(map(find_spec, ("onnx", "onnxruntime"))), open_kernels().reason
+    onnx = "yes" if has_onnx else f"no: {install_command('onnx')}"
     return {
         "pretraining, static graph": "yes",
         "pretraining, dynamic graph": "yes",
@@ -24,11 +25,6 @@ def what_works() -> Dict[str, str]:
         "fused kernels": f"no: {kernels}" if kernels else "yes",
         "GPUs": _gpus(),
     }
-
-
-def _onnx() -> str:
-    lacks = not all(map(find_spec, ("onnx", "onnxruntime")))
-    return f"no: {install_command('onnx')}" if lacks else "yes"
 
 
 def _gpus() -> str:

@@ -254,7 +254,18 @@ def _choose(config: Any, candidates: List[Candidate]) -> Choice:
         return Choice(int(note["processes"]), str(note["reason"]))
 
     try:
-        key = _key_of(config, candidates)
+        path = Path(config.model_name_or_path, "config.json")
+        sizes = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        key: Dict[str, object] = {
+            "versions": [version_of(name) for name in ("ernie-pair", "paddlepaddle", "paddlepaddle-gpu")],
+            "processor": processor_name(),
+            "cores": [listed_cores(share_of(0, 1).cores), cpu_quota()],
+            "command": candidates[0].launch.command,
+            "candidates": [[one.processes, one.threads, one.rows, one.passes] for one in candidates],
+            "flags": {name: getattr(config, name, None) for name in OF_COST},
+            "model": sizes or config.model_name_or_path,
+            "kernels": os.environ.get(LEVEL_ASKED, ""),
+        }
         kept: KeyedCache[Choice] = KeyedCache(user_cache(), key, Choice._asdict, load, kind="processes-")
         choice = kept.read()
         if choice is None:
@@ -264,18 +275,3 @@ def _choose(config: Any, candidates: List[Candidate]) -> Choice:
         return Choice(choice.processes, f"{choice.reason} (not kept: {message_of(error)})")
     again = f"measured at an earlier start; to measure again, remove {kept.note}"
     return Choice(choice.processes, f"{choice.reason} ({again})")
-
-
-def _key_of(config: Any, candidates: List[Candidate]) -> Dict[str, object]:
-    folder = Path(config.model_name_or_path, "config.json")
-    sizes = folder.read_text(encoding="utf-8", errors="replace") if folder.is_file() else ""
-    return {
-        "versions": [version_of(name) for name in ("ernie-pair", "paddlepaddle", "paddlepaddle-gpu")],
-        "processor": processor_name(),
-        "cores": [listed_cores(share_of(0, 1).cores), cpu_quota()],
-        "command": candidates[0].launch.command,
-        "candidates": [[one.processes, one.threads, one.rows, one.passes] for one in candidates],
-        "flags": {name: getattr(config, name, None) for name in OF_COST},
-        "model": sizes or config.model_name_or_path,
-        "kernels": os.environ.get(LEVEL_ASKED, ""),
-    }

@@ -66,7 +66,13 @@ def write_launch_file(config: QuestionsConfig) -> None:
     answers: Answers = {}
     try:
         while True:
-            ask_missing(ask, answers)
+            for question in QUESTIONS:
+                if not question.applies(answers):
+                    answers.pop(question.name, None)
+                elif question.name not in answers:
+                    default = question.default
+                    shown = default(answers) if callable(default) else default
+                    answers[question.name] = ask(question.text, shown, question.understand)
             try:
                 _write(path, answers)
                 break
@@ -78,17 +84,6 @@ def write_launch_file(config: QuestionsConfig) -> None:
         sys.stdout.write("\n")  # behind the question
         raise
     sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
-
-
-def ask_missing(ask: "Asker", answers: Answers) -> None:
-    """Ask the questions that apply and have no answer yet; forget answers that no longer apply."""
-    for question in QUESTIONS:
-        if not question.applies(answers):
-            answers.pop(question.name, None)
-        elif question.name not in answers:
-            default = question.default
-            shown = default(answers) if callable(default) else default
-            answers[question.name] = ask(question.text, shown, question.understand)
 
 
 def question_of(error: InputError, answers: Answers) -> str:

@@ -95,24 +95,19 @@ def open_members(paths: Sequence[str], model_class: str) -> List[Member]:
     for number, member in enumerate(members):
         if any(member.path.samefile(other.path) for other in members[:number]):
             raise InputError(f"{member.path} is named twice; name each model once")
-        _refuse_other(member, members[0])
+        first, spec, other = members[0], member.model.spec, members[0].model.spec
+        if spec.labels.names != other.labels.names:  # the logits mean different things
+            raise InputError(
+                f"{member.path} has the classes {', '.join(spec.labels.names)}, and {first.path} "
+                f"{', '.join(other.labels.names)}; give models of the same classes in the same order"
+            )
+        same_ids = member.tokenizer(0).sha256 == first.tokenizer(0).sha256
+        if not same_ids or spec.lower_case != other.lower_case:
+            raise InputError(
+                f"{member.vocab_file} gives a text other ids than {first.vocab_file}: one exported model has "
+                "one vocabulary; give models of the same one, or export each by itself"
+            )
     return members
-
-
-def _refuse_other(member: Member, first: Member) -> None:
-    """Raise InputError when the logits, or the ids, of two models mean different things."""
-    names, others = member.model.spec.labels.names, first.model.spec.labels.names
-    if names != others:
-        raise InputError(
-            f"{member.path} has the classes {', '.join(names)}, and {first.path} {', '.join(others)}; give "
-            "models of the same classes in the same order"
-        )
-    one, other = member.tokenizer(0), first.tokenizer(0)
-    if one.sha256 != other.sha256 or member.model.spec.lower_case != first.model.spec.lower_case:
-        raise InputError(
-            f"{member.vocab_file} gives a text other ids than {first.vocab_file}: one exported model has "
-            "one vocabulary; give models of the same one, or export each by itself"
-        )
 
 
 def symmetry_of(members: Sequence[Member], requested: str) -> str:

@@ -23,7 +23,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Iterable,
     Iterator,
     List,
     Mapping,
@@ -96,10 +95,6 @@ class Series:
 
     def _results_of(self, plan: Plan, record: Optional[Path]) -> Results:
         return Results(self._command, self._outputs, self._inputs, plan, self._overwrite, record=record)
-
-    def is_begun(self) -> bool:
-        """Return whether the folder has a plan."""
-        return self.path.is_file()
 
     def keep(self, plan: Plan, of_older: Optional[Plan] = None) -> None:
         """Write the record, with the files that are there as its outputs.
@@ -269,7 +264,7 @@ def read_logits(path: Path, num_rows: int, num_classes: int) -> np.ndarray:
 
 
 def report_series(
-    names: Sequence[str], output_dir: Path, flags: Dict[str, Any], points: Iterable[Point]
+    names: Sequence[str], output_dir: Path, flags: Dict[str, Any], points: Sequence[Point]
 ) -> None:
     """Show ``flags`` and ``points``, (step, values by their names), by the reporters ``names``.
 
@@ -278,14 +273,10 @@ def report_series(
     """
     if not names:
         return
-    reporters = open_reporters(names, output_dir, run_id_of(output_dir))
-    for reporter in reporters:
+    for reporter in open_reporters(names, output_dir, run_id_of(output_dir)):
         reporter.configuration(flags)
-    for step, values in points:
-        shown = {name: value for name, value in values.items() if math.isfinite(value)}
-        for reporter in reporters:
-            reporter.scalars(shown, step)
-    for reporter in reporters:
+        for step, values in points:
+            reporter.scalars({name: v for name, v in values.items() if math.isfinite(v)}, step)
         reporter.close()
 
 

@@ -63,18 +63,14 @@ def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
         answer = json.loads(done.stdout)
         return Finding(answer["faults"], answer["facts"])
     except (ValueError, KeyError, TypeError):
-        return Finding([f"{name}: {_end_of(done)}"], {})
-
-
-def _end_of(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return how a process ended that has not answered, and its last output."""
-    code = done.returncode
+        code = done.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     # A library that is not found is the cause; Paddle's own last lines are about the signal.
     of_library = [line for line in said if "cannot open" in line or "ould not load" in line]
     errors = [line for line in said if "rror" in line]
-    return f"the process {how}: {(of_library or errors or said or ['no output'])[-1][:LONGEST]}"
+    last = (of_library or errors or said or ["no output"])[-1][:LONGEST]
+    return Finding([f"{name}: the process {how}: {last}"], {})
 
 
 def main() -> None:

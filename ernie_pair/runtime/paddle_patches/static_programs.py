@@ -220,15 +220,15 @@ def sums_in_float32() -> Iterator[None]:
 
     Each is cast where it is computed, so that its sum can begin while the backward pass continues.
     """
+
+    def widened(self, pairs: Pairs) -> Pairs:
+        block = self._train_program.global_block()
+        return [(p, _cast(block, p, g) if g.dtype in HALVES else g) for p, g in pairs]
+
     optimizer = decorator.OptimizerWithMixedPrecision
     unmoved = replaced(decorator, "update_role_var_grad", lambda program, pairs: None)
-    with unmoved, replaced(optimizer, "_append_cast_to_master_grad_op", _widened):
+    with unmoved, replaced(optimizer, "_append_cast_to_master_grad_op", widened):
         yield
-
-
-def _widened(self, pairs: Pairs) -> Pairs:
-    block = self._train_program.global_block()
-    return [(p, _cast(block, p, g) if g.dtype in HALVES else g) for p, g in pairs]
 
 
 def _cast(block, parameter, gradient):
