@@ -13,14 +13,20 @@ otherwise idle machine. Steps are compared with those of transformers by bench_s
 import re
 import tempfile
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, devices_option, model_option, option
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    option,
+)
 from ernie_pair.runtime.device import default_device
 
 MODEL = "hidden_size num_hidden_layers max_seq_len batch_size steps runs device"
@@ -35,7 +41,6 @@ USUAL = {  # sizes that are not given
     "pair": {"max_seq_len": 64, "batch_size": 64, "steps": 60},
 }
 LEAST_STEPS = 40
-measured_option = partial(option, group="evaluation")
 
 
 @dataclass(frozen=True)
@@ -66,17 +71,17 @@ class BenchConfig(Part):
     num_hidden_layers: int = model_option(4, help="its layers", unit="layers", at_least=1)
     max_seq_len: int = data_option(0, help="tokens of a pair or sample; 0: 64 or 128", at_least=0)
     batch_size: int = data_option(0, help="pairs or samples of a step; 0: 64 or 8", at_least=0)
-    steps: int = measured_option(
+    steps: int = evaluation_option(
         0, help="steps of one measurement, at least 40; 0: 60 of pairs, 100 of samples", at_least=0
     )
-    runs: int = measured_option(
+    runs: int = evaluation_option(
         3, help="runs, of which the median is shown; memory is measured once", at_least=1
     )
     backends: str = devices_option(
         "onnx", help="backends with spaces between, :bf16 behind one for its precision"
     )
     clients: str = devices_option("1 4 16", help="numbers of concurrent clients")
-    seconds: float = measured_option(5.0, help="time of one measurement", unit="seconds", above=0)
+    seconds: float = evaluation_option(5.0, help="time of one measurement", unit="seconds", above=0)
     threads: int = devices_option(0, help="threads of one forward pass; 0: one per core", at_least=0)
     max_wait_ms: float = devices_option(5.0, help="as in ernie-pair serve", unit="ms", at_least=0)
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")

@@ -11,7 +11,6 @@ batch replace the sizes of the cases. The weights are random: the speed is the s
 import platform
 import tempfile
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Sequence
 
@@ -29,6 +28,7 @@ from data_tools.options.options import (
     Options,
     data_option,
     devices_option,
+    evaluation_option,
     model_option,
     names_in,
     option,
@@ -53,7 +53,6 @@ COLUMNS = {  # head: a figure of a lane, and how it is shown
     "GB": ("memory_gb", "{:.2f}", 1),
 }
 Figures = Dict[str, Any]
-measured_option = partial(option, group="evaluation")
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,15 @@ class BenchConfig(Options):
 
     pair_file: str = data_option(help="pairs: text TAB text TAB label")
     vocab_file: str = data_option(help="the vocab.txt of the models")
-    cases: str = measured_option("", help=f"some of {', '.join(CASES)}, with commas; empty: all")
+    cases: str = evaluation_option("", help=f"some of {', '.join(CASES)}, with commas; empty: all")
     peer_python: str = option(
         "", help="a Python that has torch and transformers, to compare with; empty: none"
     )
-    output: str = measured_option(
+    output: str = evaluation_option(
         "", help="the figures go here: FILE.json, and its table and picture beside it"
     )
-    overwrite: bool = measured_option(False, help="replace earlier figures")
-    lanes: str = measured_option(
+    overwrite: bool = evaluation_option(False, help="replace earlier figures")
+    lanes: str = evaluation_option(
         "", help="names of lanes, with commas, if not all of them fit into memory; empty: all"
     )
     num_hidden_layers: int = model_option(0, help="layers; 0: those of the case", at_least=0)
@@ -84,11 +83,11 @@ class BenchConfig(Options):
     max_seq_len: int = data_option(0, help="tokens of each; 0: those of the case", at_least=0)
     pairs: int = data_option(0, help="pairs predicted in a step; 0: those of the case", at_least=0)
     threads: int = devices_option(1, help="threads of every lane", unit="threads", at_least=1)
-    rounds: int = measured_option(7, help="turns of every lane, of which the median is shown", at_least=1)
-    steps: int = measured_option(
+    rounds: int = evaluation_option(7, help="turns of every lane, of which the median is shown", at_least=1)
+    steps: int = evaluation_option(
         5, help="steps of a turn; a step of prediction is one pass over all pairs", unit="steps", at_least=1
     )
-    warmup: int = measured_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
+    warmup: int = evaluation_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 
     @property
@@ -146,22 +145,21 @@ def render(cases: Sequence[Figures], facts: Figures) -> str:
     parts = [", ".join(f"{name} {value}" for name, value in facts.items() if value)]
     for case in cases:
         parts.append(f"### {case['name']}\n\nA step is {case['unit']}.")
-        lanes = [[_cell(lane[name], *way) for name, *way in COLUMNS.values()] for lane in case["lanes"]]
+        lanes = [
+            [
+                "" if lane[of] is None else form.format(lane[of] * scale)
+                for of, form, scale in COLUMNS.values()
+            ]
+            for lane in case["lanes"]
+        ]
         parts.append(render_rows(tuple(COLUMNS), lanes))
-        if case["ratios"]:
-            parts.append(render_rows(RATIO_HEAD, list(map(_ratio_cells, case["ratios"]))))
+        rows = []
+        for ratio in case["ratios"]:
+            rows.append([ratio["ours"], ratio["other"]])
+            for times in (ratio["cpu"], ratio["wall"]):
+                rows[-1] += [f"{times[name]:.2f}" if times else "" for name in ("ratio", "low", "high")]
+        parts += [render_rows(RATIO_HEAD, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
-
-
-def _cell(value: Any, form: str, scale: float) -> str:
-    return "" if value is None else form.format(value * scale)
-
-
-def _ratio_cells(ratio: Figures) -> List[str]:
-    cells = [ratio["ours"], ratio["other"]]
-    for clock in ("cpu", "wall"):
-        cells += [f"{ratio[clock][name]:.2f}" if ratio[clock] else "" for name in ("ratio", "low", "high")]
-    return cells
 
 
 def draw(path: Path, cases: Sequence[Figures]) -> None:

@@ -188,7 +188,13 @@ class Runner:
 
     def _make(self, run: Run) -> None:
         places = replace(self.places, run=self._folder(run))
-        self._set_aside_other(run)
+        if (
+            self._spent(run).get("recipe", run.recipe) != run.recipe
+        ):  # its commands would refuse what is there
+            ending = f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+            aside = places.run.rename(places.run.with_name(f"{places.run.name}-{ending}"))
+            changed = f"{self.group}/{run.name}: its commands have changed"
+            logger.warning("%s; the earlier run is now in %s", changed, aside)
         make_folder(places.run)
         self._add_seconds(run, 0)
         for name, text in run.files.items():
@@ -214,16 +220,6 @@ class Runner:
         with published(self.path_of(run)) as (draft,):
             draft.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         logger.info("wrote %s", self.path_of(run))
-
-    def _set_aside_other(self, run: Run) -> None:
-        """Rename the folder of a run if its commands have changed: they would refuse what is in it."""
-        folder = self._folder(run)
-        if self._spent(run).get("recipe", run.recipe) == run.recipe:
-            return
-        ending = f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        aside = folder.rename(folder.with_name(f"{folder.name}-{ending}"))
-        changed = f"{self.group}/{run.name}: its commands have changed"
-        logger.warning("%s; the earlier run is now in %s", changed, aside)
 
     def _call(self, words: Words, run: Run, places: Places) -> None:
         """Run a command, and count its seconds however it ends."""
@@ -281,18 +277,14 @@ def status_lines(groups: Mapping[str, Tuple[Runner, List[Run]]]) -> List[str]:
         time_left = f", about {_clock(sum(left))} left" if left else ", with no estimate yet"
         lines.append(f"{group}: {len(done)} of {len(runs)} runs are done{time_left if waiting else ''}")
         for run in runs:
-            is_done = run.name in seconds
-            state = f"done, took {_clock(seconds[run.name])}" if is_done else _what_is_left(runner, run)
+            spent, missing = runner.spent_on(run), runner.missing_for(run)
+            state = f"cut short after {_clock(spent)}" if spent else "left"
+            state += "; its commands have changed since its figures" if runner.path_of(run).is_file() else ""
+            state += f"; needs {missing[0]}" if missing else ""
+            state = f"done, took {_clock(seconds[run.name])}" if run.name in seconds else state
             lines.append(f"  {run.name:<24}{state}")
     more = f"; {unknown} runs have no estimate: their groups have no finished run" if unknown else ""
     return [*lines, f"left in all: about {_clock(known)}{more}"]
-
-
-def _what_is_left(runner: Runner, run: Run) -> str:
-    spent, missing = runner.spent_on(run), runner.missing_for(run)
-    state = f"cut short after {_clock(spent)}" if spent else "left"
-    changed = "; its commands have changed since its figures" if runner.path_of(run).is_file() else ""
-    return f"{state}{changed}{f'; needs {missing[0]}' if missing else ''}"
 
 
 def _clock(seconds: float) -> str:

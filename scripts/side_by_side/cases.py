@@ -216,7 +216,15 @@ def pretrain_lanes(bench: Bench) -> List[Lane]:
     config = PretrainConfig(output_dir=str(folder / "batches"), **settings)
     data = open_pretrain_data(config, World(), WordPiece.from_file(flags.vocab_file), spec)
     batches = [batch for (batch,) in islice(data.updates(0), plan.total)]
-    work = plan.work_of([pretrain_work(spec, batch) for batch in batches])
+    size, steps = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size), []
+    for ids, masked in ((each["input_ids"], len(each["masked_positions"])) for each in batches):
+        forward = step_work.count_pretraining(size, *ids.shape, masked, spec.vocab_size)
+        real, flops = (
+            int(np.count_nonzero(ids != spec.pad_id)),
+            step_work.FORWARD_PASSES_OF_TRAINING * forward,
+        )
+        steps.append(Work(len(ids), real, ids.size, flops))
+    work = plan.work_of(steps)
     labels = ("masked_lm_labels", "next_sentence_labels")  # as torch marks those that are none
     theirs = [
         {**each, **{key: np.where(each[key] < 0, NO_LABEL_OF_PEER, each[key]) for key in labels}}
@@ -225,14 +233,6 @@ def pretrain_lanes(bench: Bench) -> List[Lane]:
     task = {"task": "pretrain", "grad_clip": GRAD_CLIP}
     lanes = our_lanes(bench, PretrainConfig, "pretrain", settings, work)
     return [*lanes, *peer_lanes(bench, task, work, work, model, spec, theirs)]
-
-
-def pretrain_work(spec: ModelSpec, batch: Mapping[str, np.ndarray]) -> Work:
-    size = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
-    ids = batch["input_ids"]
-    forward = step_work.count_pretraining(size, *ids.shape, len(batch["masked_positions"]), spec.vocab_size)
-    real = int(np.count_nonzero(ids != spec.pad_id))
-    return Work(len(ids), real, ids.size, step_work.FORWARD_PASSES_OF_TRAINING * forward)
 
 
 def ask_lanes(bench: Bench) -> List[Lane]:

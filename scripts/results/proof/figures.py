@@ -137,7 +137,10 @@ def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], lab
 
     models = {}
     for name, runs in comparison["runs"].items():
-        errors = [_calibration_error(path, labels) for path in files[name]]
+        errors = []  # of calibration, as `evaluate` computes it
+        for path in files[name]:
+            bins = equal_mass_bins(*confidences_and_hits(np.exp(_log_probabilities(path)), labels))
+            errors.append(round(calibration_error(bins), DIGITS))
         models[name] = {
             "runs": [{**chosen(run), "calibration_error": error} for run, error in zip(runs, errors)],
             "interval": chosen(comparison["interval"][name]),
@@ -152,12 +155,6 @@ def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], lab
 
 def _rounded(values: Mapping[str, Any]) -> Dict[str, Any]:
     return {name: np.round(value, DIGITS).tolist() for name, value in values.items()}
-
-
-def _calibration_error(path: Path, labels: np.ndarray) -> float:
-    """Return the expected calibration error of a file of predictions, as `evaluate` computes it."""
-    bins = equal_mass_bins(*confidences_and_hits(np.exp(_log_probabilities(path)), labels))
-    return round(calibration_error(bins), DIGITS)
 
 
 def _log_probabilities(path: Path) -> np.ndarray:
