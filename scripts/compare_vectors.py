@@ -103,8 +103,7 @@ def chosen_texts(files: List[Path], count: int) -> List[str]:
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
     of_files = [sorted(filter(symbols_in, texts_of(path)), key=digest) for path in files]
-    in_turn = chain.from_iterable(zip_longest(*of_files))
-    chosen = list(islice(dict.fromkeys(filter(None, in_turn)), count))
+    chosen = list(islice(dict.fromkeys(filter(None, chain.from_iterable(zip_longest(*of_files)))), count))
     if len(chosen) < 2:
         raise InputError(f"{files[0].parent}: {len(chosen)} texts have a symbol; give other files by --data")
     return chosen

@@ -435,8 +435,7 @@ class Work:
         """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
         step = SAMPLES * self.length  # batches are padded to their longest sample
         within = 60 * self.config.minutes / (step * self._seconds_of_model())
-        steps = max(FEWEST_STEPS, min(within, PASSES * tokens / step))
-        return int(float(f"{steps:.2g}"))
+        return int(float(f"{max(FEWEST_STEPS, min(within, PASSES * tokens / step)):.2g}"))
 
     def plan(self) -> List[str]:
         """Return lines on what is to be done, and about how long and how much memory it takes."""
@@ -655,8 +654,7 @@ class Work:
         """Return what the model is worth, beside counting the characters that two texts share, in a line."""
         found, (file, flags), labels = self.evaluation, self.file("test"), self.facts.labels
         columns = Columns(*(str(flags.get(name, "")) for name in ("text_a", "text_b", "label")))
-        rules = RowRules.of(self.config)
-        pairs = PairSource("test_file", file, "test", labels, columns, rules).read()
+        pairs = PairSource("test_file", file, "test", labels, columns, RowRules.of(self.config)).read()
         baseline = measure_shared_characters(pairs, labels)
         name = "accuracy" if labels.has_classes else "spearman"
         line = f"{name} {found[name]:.4f} on {counted(len(pairs), 'pair')}"

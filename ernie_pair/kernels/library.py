@@ -121,8 +121,7 @@ class Kernels(NamedTuple):
     @property
     def why_lower(self) -> str:
         """Return why the level is lower than the processor's and the environment's, in words, or ''."""
-        offered = LEVELS[self.functions.fused_processor_level()]
-        possible = min(offered, asked_level(), key=LEVELS.index)
+        possible = min(LEVELS[self.functions.fused_processor_level()], asked_level(), key=LEVELS.index)
         if LEVELS.index(self.level) >= LEVELS.index(possible):
             return ""
         return f"no {possible}: it was not compiled, or the system does not grant its registers"

@@ -122,8 +122,7 @@ def _compile() -> bytes:
     includes = [f"-I{folder}" for folder in (HEADER.parent, headers, headers / "third_party")]
     with tempfile.TemporaryDirectory(prefix="ernie-pair-operator.") as folder:
         made = Path(folder) / "operator.so"
-        link = ["-o", str(made), f"-L{core.parent}", f"-l:{core.name}"]
-        command += [*FLAGS, *includes, str(SOURCE), *link]
+        command += [*FLAGS, *includes, str(SOURCE), "-o", str(made), f"-L{core.parent}", f"-l:{core.name}"]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS

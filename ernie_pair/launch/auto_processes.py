@@ -57,8 +57,7 @@ def words_around(config: LaunchConfig, run: List[str]) -> List[str]:
     if config.is_alone:
         return run
     words = [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", config.log_dir]
-    on_each = str(config.on_each_machine)
-    words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", on_each]
+    words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", str(config.on_each_machine)]
     if config.nnodes > 1:
         words += ["--nnodes", str(config.nnodes), "--master", config.master]
     return words + run
@@ -207,8 +206,7 @@ def _candidates(words: Sequence[str], config: Any):
         except InputError:  # --dp_degree or --sharding_degree require another number
             continue
         rows, further = sizes.values()
-        pairs = "batch_size" in sizes
-        passes = further if pairs else further // (rows * processes)
+        passes = further if "batch_size" in sizes else further // (rows * processes)
         yield Candidate(launch, flags, threads, rows, passes)
 
 

@@ -30,8 +30,7 @@ def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]
     neither a script nor YAML, and for flags of launch that a script does not have.
     """
     before, behind = split_at_target(words)
-    asks_help = {"-h", "--help"} & set(before)
-    if asks_help or not behind or not is_script(Path(behind[0])):
+    if {"-h", "--help"} & set(before) or not behind or not is_script(Path(behind[0])):
         return None
     script = behind[0]
     config = build_launch(before, {"file": Given(script, "FILE")})

@@ -89,8 +89,7 @@ class BoardRecords:
     def _writer(self, number: int, split: str) -> Any:
         if (number, split) not in self._writers:
             folder = self.folder / self.runs[number].name / split
-            writer = import_optional("visualdl", "cpu").LogWriter
-            self._writers[number, split] = writer(str(folder))
+            self._writers[number, split] = import_optional("visualdl", "cpu").LogWriter(str(folder))
         return self._writers[number, split]
 
 
@@ -110,8 +109,7 @@ def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
         values = {name: each for name, each in values.items() if len(set(map(shown_flag, each))) > 1}
     shown: Dict[str, Any] = {}
     for name, each in values.items():
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in each)
-        if is_number:
+        if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in each):
             shown[name] = run.flags[name]
         elif len(runs) > 1:
             shown[name] = shown_flag(run.flags.get(name))

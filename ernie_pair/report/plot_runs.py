@@ -367,13 +367,12 @@ def plot(config: PlotConfig) -> None:
     chosen_metrics(runs, requested, 1)  # refuses an unknown one before anything is drawn
     inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
     shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
-    settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
     # inputs_grow: it is drawn again when its runs have more steps
     results = Results(
         "plot",
         [config.output_file],
         inputs,
-        settings,
+        {"metrics": config.metrics, "outs": shown},
         config.overwrite,
         positional=["outs"],
         inputs_grow=True,

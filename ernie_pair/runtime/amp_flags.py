@@ -110,8 +110,7 @@ class AmpFlags(Options):
         """Raise InputError if ``card`` does not support what is asked: Paddle would use float32."""
         if self.tf32 and card.capability < LEAST_CAPABILITY["tf32"]:
             raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
-        asks_bfloat16 = self.use_amp and self.amp_dtype == "bfloat16"
-        if asks_bfloat16 and card.capability < LEAST_CAPABILITY["bfloat16"]:
+        if self.use_amp and self.amp_dtype == "bfloat16" and card.capability < LEAST_CAPABILITY["bfloat16"]:
             raise InputError(
                 f"--amp_dtype bfloat16 needs compute capability 8.0, and this is {card}; "
                 "use --amp_dtype float16"

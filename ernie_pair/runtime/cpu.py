@@ -212,8 +212,7 @@ FILES = (
 def free_memory() -> float:
     """Return the bytes that new processes may use; infinity if Linux does not report them."""
     found = re.search(r"MemAvailable:\s*(\d+) kB", text_of(ROOT / "proc/meminfo"))
-    of_machine = int(found[1]) * 1024.0 if found else float("inf")
-    free = [of_machine]
+    free = [int(found[1]) * 1024.0 if found else float("inf")]
     for folder, names in product(group_folders("memory", ROOT), FILES):
         limit, taken = (text_of(folder / name).strip() for name in names[:2])
         if limit.isdecimal() and taken.isdecimal():

@@ -274,10 +274,9 @@ class _Ensemble:
         logits = self._logits(pairs)
         mean, labels = mean_of(logits), pairs.known_labels
         judged = fitted or Fitted(fit_temperature(mean, labels), pairs.path, len(pairs), pairs.sha256)
-        names = self.members[0].model.spec.labels.names
         answers = Answers(
             pairs,
-            names,
+            self.members[0].model.spec.labels.names,
             mean,
             swapped=None,
             in_use=calibration.temperature,

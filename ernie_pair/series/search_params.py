@@ -82,8 +82,7 @@ class _Search(PairSeries):
     def __init__(self, config: SearchParamsConfig):
         require_optuna()
         self.space = space_of(config)
-        about = ("search-params", "search", MARK)
-        super().__init__(about, config, FILES, "train_file", "dev_file", "space")
+        super().__init__(("search-params", "search", MARK), config, FILES, "train_file", "dev_file", "space")
         metric = chosen_metric(config.best_metric, self.labels.target)
         self.config = replace(config, best_metric=metric, label_map=self.label_map)
         self.rows_of_epoch = _rows_of_epoch(config, self.labels)

@@ -196,12 +196,10 @@ class PairSeries:
         self.labels = chosen_labels(config, self.source.spec)
         named = [split for split in ("train", "dev") if getattr(config, f"{split}_file")]
         refuse_unread([pair_source(config, split, self.labels) for split in named])
-        train = pair_source(config, "train", None)
-        self.label_map = config.label_map or label_map_in(train, self.labels)
+        self.label_map = config.label_map or label_map_in(pair_source(config, "train", None), self.labels)
         if self.label_map:
             self.labels = parse_label_map(self.label_map)
-        paths = {flag: getattr(config, flag) for flag in inputs}
-        self.series = Series(*about, config, files, paths)
+        self.series = Series(*about, config, files, {flag: getattr(config, flag) for flag in inputs})
         self.output_dir = self.series.folder
         self.on_first(self.series.refuse_foreign)
 

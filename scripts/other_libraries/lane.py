@@ -90,8 +90,7 @@ def scores(folder, pairs, settings=None, **arguments):
 
     model = CrossEncoder(str(folder), device="cpu", **(settings or {}))
     predicted = model.predict([tuple(pair) for pair in pairs], show_progress_bar=False, **arguments)
-    result = {"num_labels": model.num_labels, "max_length": model.max_length}
-    return result, {"scores": np.asarray(predicted)}
+    return {"num_labels": model.num_labels, "max_length": model.max_length}, {"scores": np.asarray(predicted)}
 
 
 def add_head(folder, to, seed):

@@ -64,8 +64,7 @@ def cut_pairs(config: CutConfig) -> None:
     paths = {name: folder / f"{name}.jsonl" for name in names}
     inputs = {flag: [Path(getattr(config, flag))] for flag in ("train_file", "test_file")}
     settings = settings_of(config, "train_file", "test_file", "output_dir")
-    outputs = [*paths.values(), folder / "text.txt"]
-    results = Results("cut-pairs", outputs, inputs, settings, config.overwrite)
+    results = Results("cut-pairs", [*paths.values(), folder / "text.txt"], inputs, settings, config.overwrite)
     if results.are_done():
         return
     parts = _parts(config)

@@ -121,8 +121,7 @@ def run_group(config: RunConfig) -> None:
     start_console(World())
     runs = {run.name: run for run in runs_of(group, config)}
     wanted = names_in(config.only)
-    fault = f" is no run of {group}; use some of {', '.join(runs)}"
-    refuse_unknown_names("only", wanted, runs, fault)
+    refuse_unknown_names("only", wanted, runs, f" is no run of {group}; use some of {', '.join(runs)}")
     chosen = [run for run in runs.values() if run.name in (wanted or runs)]
     of_peer = [
         run.name for run in chosen if PEER_PYTHON in str(run.commands) and not runners[group].is_done(run)

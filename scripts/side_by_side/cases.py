@@ -279,8 +279,7 @@ def encode_lanes(bench: Bench) -> List[Lane]:
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
     tokenizer = WordPiece.from_file(Path(flags.vocab_file))
-    encoded = encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len)
-    tokens = int(encoded.lengths.sum())
+    tokens = int(encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len).lengths.sum())
     work = [Work(len(rows), tokens, tokens, 0)] * flags.rounds
     task = {"task": "encode", "texts": texts, "vocab_file": flags.vocab_file}
     task["max_seq_len"] = shape.max_seq_len

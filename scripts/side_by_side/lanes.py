@@ -99,8 +99,7 @@ def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> None:
         running = []
         for lane in lanes:
             name, environment = f"the lane {lane.name}", {**lane.environment, **of_threads}
-            process = LineProcess(name, lane.command, environment, cores, PATIENCE)
-            running.append(stack.enter_context(process))
+            running.append(stack.enter_context(LineProcess(name, lane.command, environment, cores, PATIENCE)))
         for each in running:
             each.read()  # until it has loaded everything
         for each in running:

@@ -84,8 +84,7 @@ def ask_trained(spec, turns):
     from ernie_pair.score.evaluation.inference_model import InferenceModel
 
     model = InferenceModel(PredictConfig(**spec["flags"]))
-    columns = Columns("", "", "")
-    pairs = PairSource("input_file", spec["flags"]["input_file"], "test", None, columns).read()
+    pairs = PairSource("input_file", spec["flags"]["input_file"], "test", None, Columns("", "", "")).read()
     turns.repeat(lambda: model.logits(pairs, "none"))
 
 

@@ -82,9 +82,8 @@ def _masked_samples(config, folder: Path, tokenizer: WordPiece) -> Iterator[Row]
     rule, settings = masking_rule(tokenizer, **masking.rule_settings()), masking.map_settings(MAX_SEQ_LEN)
     for prefix, name in ((PREFIX, "as they are"), (JOINED, "joined when short")):
         corpus = Corpus(folder / prefix)
-        documents = range(corpus.num_documents)
         rows = sample_map.build_sample_map(
-            corpus.docs, corpus.lens, documents, num_samples=SAMPLES, seed=1, **settings
+            corpus.docs, corpus.lens, range(corpus.num_documents), num_samples=SAMPLES, seed=1, **settings
         )
         dataset = ErnieDataset(corpus, rows, rule, seed=1)
         lengths = [len(dataset.text(number).tokens) for number in range(SAMPLES)]

@@ -187,8 +187,7 @@ def _failed(container) -> FailedProcess:
     log, wrote, tail = container.errfile or os.devnull, 0.0, ""
     with suppress(OSError), open(log, "rb") as lines:
         wrote = os.fstat(lines.fileno()).st_mtime
-        end = lines.seek(0, os.SEEK_END)
-        lines.seek(max(container._log_start_offset, end - TAIL_BYTES))
+        lines.seek(max(container._log_start_offset, lines.seek(0, os.SEEK_END) - TAIL_BYTES))
         tail = lines.read().decode("utf-8", errors="replace")
     pid = container._proc._proc.pid
     return FailedProcess(rank, pid, container.exit_code, log, wrote, tail, container.rank == 0)

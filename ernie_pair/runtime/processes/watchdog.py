@@ -248,8 +248,7 @@ class _Peer:
     @property
     def is_late(self) -> bool:
         """Return whether it has been silent for longer than it should be, but is not yet lost."""
-        late = LATE_BEATS * LOOKS_PER_BEAT * LOOK_SECONDS
-        return late <= self._silent_for < SILENT_SECONDS
+        return LATE_BEATS * LOOKS_PER_BEAT * LOOK_SECONDS <= self._silent_for < SILENT_SECONDS
 
     @property
     def hangs(self) -> bool:

@@ -141,8 +141,7 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
     if "train" in row:
         values["train"] = fill(row["train"], values)
         settings = [values["train"], values.get("test"), len(seeds), values["bootstrap"]]  # but the starts
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-        values["settings"] = digest.hexdigest()[:8]
+        values["settings"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     function, arguments = row["read"]
     files = {path: fill(flags, values).items() for path, flags in row.get("files", {}).items()}
     return Run(

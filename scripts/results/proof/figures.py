@@ -44,10 +44,9 @@ def compared_figures(places, folder: str, train: str, test: str, metric: str) ->
         for start in comparison["runs"]
     }
     predictions = {start: [run / "predictions.tsv" for run in each] for start, each in runs.items()}
-    shares = overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)
     return {
         **_figures_of(comparison, predictions, read_pairs(tested).known_labels),
-        "overlap": _rounded(shares),
+        "overlap": _rounded(overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)),
         "seen": _rounded(seen_figures(trained.with_name("train_all.jsonl"), tested)),
         "chosen_by": metric,
         "chosen": {
@@ -216,8 +215,7 @@ def _timed(metrics: Path) -> List[Dict[str, Any]]:
 
 def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
     """Return the labelled pairs of a file, whose classes are 0 and 1."""
-    split = flag[: -len("_file")]
-    return PairSource(flag, str(path), split, parse_label_map("0=0,1=1"), Columns()).read()
+    return PairSource(flag, str(path), flag[: -len("_file")], parse_label_map("0=0,1=1"), Columns()).read()
 
 
 def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[str, float]:

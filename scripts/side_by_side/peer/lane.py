@@ -44,8 +44,7 @@ class Peer:
         with numpy.load(self.spec["batches"]) as stored:
             for name in stored.files:
                 key, number = name.rsplit(".", 1)
-                tensor = self.torch.from_numpy(stored[name]).to(self.device)
-                batches.setdefault(int(number), {})[key] = tensor
+                batches.setdefault(int(number), {})[key] = self.torch.from_numpy(stored[name]).to(self.device)
         return [batches[number] for number in sorted(batches)]
 
     def casting(self):
