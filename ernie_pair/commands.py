@@ -7,55 +7,37 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Seq
 from data_tools.files.errors import InputError
 from data_tools.files.installation import version_of
 from data_tools.options.foreign_flags import nearest_names
-from ernie_pair.runtime.paddle_version import paddle_version
+from ernie_pair.runtime.gpu.builds import paddle_version
 from ernie_pair.version import __version__
 
-# word: the commands that may be meant
-OTHER_NAMES: Dict[str, Tuple[str, ...]] = {
-    "finetune": ("train",),
-    "fine-tune": ("train",),
-    "fit": ("train",),
-    "sft": ("train",),
-    "run-pretrain": ("pretrain",),
-    "run-pretrain-static": ("pretrain",),
-    "train-pair": ("train",),
-    "predict-pair": ("predict",),
-    "evaluate-pair": ("evaluate",),
-    "eval": ("evaluate",),
-    "test": ("evaluate",),
-    "benchmark": ("evaluate", "compare models"),
-    "infer": ("predict",),
-    "inference": ("predict",),
-    "encode": ("embed",),
-    "tokenize": ("prepare",),
-    "preprocess": ("prepare",),
-    "create-pretraining-data": ("prepare",),
-    "trans-to-json": ("prepare",),
-    "static-to-dynamic": ("convert",),
-    "ernie-static-to-dynamic": ("convert",),
-    "vocab": ("build vocab",),
-    "onnx": ("export",),
-    "deploy": ("export", "serve"),
-    "server": ("serve",),
-    "simple-serving": ("serve",),
-    "api": ("serve",),
-    "hyperparameter-search": ("search-params",),
-    "hpo": ("search-params",),
-    "tune": ("search-params",),
-    "kfold": ("cross-validate",),
-    "soup": ("checkpoint average",),
-    "merge": ("checkpoint average", "ensemble"),
-    "compress": ("distill", "export"),
-    "quantize": ("export",),
-    "augment": ("mine",),
-    "env": ("doctor",),
-    "info": ("doctor", "checkpoint show"),
-    "version": ("--version",),
-    "distributed": ("launch",),
-    "torchrun": ("launch",),
-    "accelerate": ("launch",),
+# command: other words for it
+MEANT = {
+    "train": "finetune fine-tune fit sft train-pair",
+    "predict": "predict-pair infer inference",
+    "evaluate": "evaluate-pair eval test benchmark",
+    "compare models": "benchmark",
+    "embed": "encode",
+    "prepare": "tokenize preprocess create-pretraining-data trans-to-json",
+    "pretrain": "run-pretrain run-pretrain-static",
+    "convert": "static-to-dynamic ernie-static-to-dynamic",
+    "build vocab": "vocab",
+    "distill": "compress",
+    "export": "onnx deploy compress quantize",
+    "serve": "deploy server simple-serving api",
+    "search-params": "hyperparameter-search hpo tune",
+    "cross-validate": "kfold",
+    "checkpoint average": "soup merge",
+    "ensemble": "merge",
+    "mine": "augment",
+    "doctor": "env info",
+    "checkpoint show": "info",
+    "--version": "version",
+    "launch": "distributed torchrun accelerate",
 }
-
+OTHER_NAMES: Dict[str, List[str]] = {}
+for _command, _words in MEANT.items():
+    for _word in _words.split():
+        OTHER_NAMES.setdefault(_word, []).append(_command)
 
 # What commands were called before; a record of an older version may name them.
 FORMER_NAMES = {

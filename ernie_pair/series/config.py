@@ -12,6 +12,7 @@ from data_tools.options.options import (
     evaluation_option,
     model_option,
     optimisation_option,
+    overwrite_option,
     precision_option,
     refuse_empty,
 )
@@ -31,6 +32,7 @@ def _refuse_of_one_run(config: PairConfig) -> None:
         raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
 
 
+REPLACED = "replace files that this command did not make, or that have changed since"
 # What the files of the folds, which this package writes, have no need of.
 # fmt: off
 AS_WRITTEN: Dict[str, object] = {
@@ -86,9 +88,7 @@ class CrossValidateConfig(PairConfig):
     worst_rows: int = evaluation_option(
         200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0
     )
-    overwrite: bool = data_option(
-        False, help="replace files that this command did not make, or that have changed since"
-    )
+    overwrite: bool = overwrite_option(help=REPLACED)
 
     def __post_init__(self):
         super().__post_init__()
@@ -156,9 +156,7 @@ class SearchParamsConfig(TrainConfig):
     prune_after: int = optimisation_option(
         1, help="evaluations before a trial may be pruned", unit="evaluations", at_least=0
     )
-    overwrite: bool = data_option(
-        False, help="replace files that this command did not make, or that have changed since"
-    )
+    overwrite: bool = overwrite_option(help=REPLACED)
 
     def __post_init__(self):
         super().__post_init__()
@@ -212,9 +210,7 @@ class CompareConfig(Options):
         unit="resamples",
         at_least=1,
     )
-    overwrite: bool = data_option(
-        False, help="replace files that this command did not make, or that have changed since"
-    )
+    overwrite: bool = overwrite_option(help=REPLACED)
     symmetric: Literal["none", "average"] = evaluation_option(
         "none",
         help="average: score both orders of a pair and take the mean of the logits; always used if "

@@ -111,7 +111,13 @@ class _Search(PairSeries):
                     break
                 self._make(**drawn)
                 self.on_first(self._publish)
-            return self._result(self.on_first(self._finish))
+            end = self.on_first(self._finish)
+            assert end is not None  # rank 0 has sent it to all, as JSON
+            trials = [Outcome(*each) for each in end["outcomes"]]
+            trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
+            best = trials[end["best"] - 1]
+            config = self._config_of(best.number, best.params)
+            return SearchResult(trials, best, self._folder(best.number), config)
         finally:
             if self.world.is_first and self.study is not None:
                 self._lock.release()
@@ -192,14 +198,6 @@ class _Search(PairSeries):
         logger.info("best model: %s; report: %s", self.output_dir / BEST, self.output_dir / PAGE)
         say("\n".join(lines_of_search(outcomes, best, self.config)))
         return {"outcomes": [list(each) for each in outcomes], "best": best.number}
-
-    def _result(self, end: Optional[Dict[str, Any]]) -> SearchResult:
-        assert end is not None  # rank 0 has sent it to all, as JSON
-        trials = [Outcome(*each) for each in end["outcomes"]]
-        trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
-        best = trials[end["best"] - 1]
-        config = self._config_of(best.number, best.params)
-        return SearchResult(trials, best, self._folder(best.number), config)
 
 
 def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[TrainConfig], int]:

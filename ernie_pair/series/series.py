@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import (
@@ -252,13 +253,11 @@ def no_best_model(folder: object) -> CheckpointError:
 
 def read_logits(path: Path, num_rows: int, num_classes: int) -> np.ndarray:
     """Return log p in a run's predictions, float64 [rows, C], as logits. Raises CheckpointError."""
-    try:
+    with suppress(ValueError):
         logits = read_log_probabilities(path, num_classes)
-    except ValueError:
-        logits = np.empty((0, num_classes))
-    if len(logits) != num_rows:
-        raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
-    return logits
+        if len(logits) == num_rows:
+            return logits
+    raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
 
 
 def report_series(

@@ -37,6 +37,7 @@ from data_tools.options.options import (
 from ernie_pair.checks.gpu.cases import STEPS, Figures, Planned, SmallData, Step
 from ernie_pair.checks.gpu.lab import Lab
 from ernie_pair.checks.gpu.machine import Machine, hide_private, machine_of, machine_without_paddle
+from ernie_pair.report.page import render_page
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import BrokenRunError
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -147,13 +148,7 @@ def chosen_steps(numbers: str) -> List[Step]:
 
 def page_of(report: Dict[str, Any]) -> str:
     """Return the page of a report, the content of its JSON file."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["figure"] = show_figure
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(report=report)
+    return render_page(TEMPLATE, report=report, figure=show_figure)
 
 
 def show_figure(value: Any) -> str:

@@ -70,7 +70,7 @@ class Lab:
         if self.device == "cpu" or len(self.machine.gpus) < gpus:
             return WORDS_OF_COUNT[gpus]
         least = LEAST_CAPABILITY[dtype]
-        if self.machine.least_capability(gpus) < least:
+        if min(gpu.capability for gpu in self.machine.gpus[:gpus]) < least:
             return f"a GPU of compute capability {words_of(least)}"
         return ""
 

@@ -92,10 +92,6 @@ class Machine:
         shown = f"{', '.join(gpus)}{driver}" if gpus else "no GPU"
         return f"{shown}; {self.cores} cores of {self.processor}, {self.memory_gb:.0f} GB; {cuda}"
 
-    def least_capability(self, count: int = 1) -> Capability:
-        """Return the lowest compute capability of the first ``count`` GPUs; (0, 0) if there are fewer."""
-        return min(gpu.capability for gpu in self.gpus[:count]) if len(self.gpus) >= count else (0, 0)
-
     def facts(self) -> Dict[str, Any]:
         """Return the part of the report about it."""
         return {**asdict(self), "words": self.words}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Tuple
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import PADDLE_RANGE, install_command, is_tested_paddle
 
 LIBRARY = "libcuda.so.1"
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -123,6 +124,20 @@ def installed_build() -> Optional[Build]:
         brings_libraries=facts.get("with_pip_cuda_libraries") == "ON",
         folder=folder,
     )
+
+
+def paddle_version() -> str:
+    """Return the version of the Paddle that would be imported, '' if there is none or it is unknown."""
+    build = installed_build()
+    return build.version if build is not None else ""
+
+
+def refuse_other_paddles() -> None:
+    """Raise InputError if a Paddle is installed that this package does not support; none is imported."""
+    version = paddle_version()
+    if version and not is_tested_paddle(version):
+        commands = f"{install_command('cpu')}, or {install_command('cpu26')}"
+        raise InputError(f"Paddle {version} is not supported, {PADDLE_RANGE} are; {commands}")
 
 
 def _constants(path: Path) -> Dict[str, str]:
