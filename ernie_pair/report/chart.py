@@ -62,7 +62,7 @@ def draw_picture(panels: Sequence[Tuple[str, Draw]], columns: int, kind: str) ->
             axes.set_title(title)
         for axes in list(grid)[len(panels) :]:
             axes.set_axis_off()
-        labelled: Dict[str, object] = {}
+        labelled: Dict[str, Any] = {}
         for axes in figure.axes:
             for handle, label in zip(*axes.get_legend_handles_labels()):
                 labelled.setdefault(label, handle)
