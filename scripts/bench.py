@@ -44,18 +44,12 @@ LEAST_STEPS = 40
 
 
 @dataclass(frozen=True)
-class Part(Options):
-    """What is measured; a base on its own puts it first of all fields."""
-
-    part: str = option(help="the part of the package", positional=True, choices=tuple(READ_BY))
-
-
-@dataclass(frozen=True)
-class BenchConfig(Part):
+class BenchConfig(Options):
     """Measure a part of the package; nothing is left on the disk."""
 
     EXAMPLE = "data --vocab_file ernie/vocab.txt"
 
+    part: str = option(help="the part of the package", positional=True, choices=tuple(READ_BY))
     vocab_file: str = data_option("", help="the vocab.txt of the model")
     pair_file: str = data_option("", help="labelled pairs: text TAB text TAB label")
     text_path: str = data_option("", help="text, an empty line between documents; empty: the built-in sample")

@@ -14,20 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Literal,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -44,14 +31,7 @@ from data_tools.options.options import (
     optimisation_option,
     refuse_empty,
 )
-from data_tools.text.text_files import (
-    TEXT_ENDINGS,
-    LineRules,
-    decoded,
-    json_text,
-    line_batches,
-    list_inputs,
-)
+from data_tools.text.text_files import TEXT_ENDINGS, LineRules, decoded, json_text, line_batches, list_inputs
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checkpoint.run_folder import best_of
 from ernie_pair.checks.line import Line, Step, run_step
@@ -129,7 +109,7 @@ class PipelineConfig(RowFlags):
             raise InputError("--dev_share splits rows off, and --dev_file is given; leave one of them out")
 
     @property
-    def row_flags(self) -> Dict[str, object]:
+    def row_flags(self) -> dict[str, object]:
         """Return the flags that say how the rows of the given files are read, without usual ones."""
         usual = {name: item.default for name, item in RowFlags.__dataclass_fields__.items()}
         return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
@@ -157,7 +137,7 @@ class Facts:
 
     rows: Mapping[str, int]
     labels: Labels
-    example: Tuple[str, str]
+    example: tuple[str, str]
     balance: str
     length: int
     mean_length: float
@@ -194,7 +174,7 @@ PASSES, FEWEST_STEPS = 20, 200  # the most over the text, and the fewest in all
 POSITIONS = 513
 
 
-def pipeline(config: PipelineConfig) -> Dict[str, Any]:
+def pipeline(config: PipelineConfig) -> dict[str, Any]:
     """Run all steps, print what they reached and return it: model, report, result, metrics.
 
     Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
@@ -208,7 +188,7 @@ def pipeline(config: PipelineConfig) -> Dict[str, Any]:
     make_folder(folder)
     keep_config(folder, "pipeline", config)
     took = dict(facts.seconds)
-    told: List[List[object]] = []
+    told: list[list[object]] = []
     steps = work.steps()
     with StopSignals():
         for number, make in enumerate(steps, start=1):
@@ -233,7 +213,7 @@ def pipeline(config: PipelineConfig) -> Dict[str, Any]:
 
 
 @contextmanager
-def _collected(errors: List[ErniePairError]) -> Iterator[None]:
+def _collected(errors: list[ErniePairError]) -> Iterator[None]:
     """Add to ``errors`` what the checks within raise for the user."""
     try:
         yield
@@ -257,7 +237,7 @@ def _results_of(folder: Path) -> Results:
 
 def look(config: PipelineConfig) -> Facts:
     """Return what can be known before anything is written. Raises InputError with all that is wrong."""
-    errors: List[ErniePairError] = []
+    errors: list[ErniePairError] = []
     folder, known = Path(config.output_dir), {}
     with _collected(errors):
         if folder.exists() and not folder.is_dir():
@@ -268,7 +248,7 @@ def look(config: PipelineConfig) -> Facts:
             if known.get("made_by") != MAKER:
                 raise InputError(f"{folder / RECORD} is not of a pipeline; choose another --output_dir")
     columns, rules, labels = Columns(config.text_a, config.text_b, config.label), RowRules.of(config), None
-    read: Dict[str, Pairs] = {}
+    read: dict[str, Pairs] = {}
     with _collected(errors):
         named = {split: getattr(config, f"{split}_file") for split in ("train", "dev", "test")}
         sources = {
@@ -399,7 +379,7 @@ class Work:
         names = facts.labels.names
         mapped = ",".join(f"{number}={name}" for number, name in enumerate(names))
         has_words = facts.labels.has_classes and names != Labels.numbered(len(names)).names
-        self.label_map: Dict[str, object] = {"label_map": config.label_map or mapped} if has_words else {}
+        self.label_map: dict[str, object] = {"label_map": config.label_map or mapped} if has_words else {}
         self.json_key = {"json_key": config.json_key} if config.json_key != "text" else {}
 
     def _choose_size(self) -> Size:
@@ -437,7 +417,7 @@ class Work:
         within = 60 * self.config.minutes / (step * self._seconds_of_model())
         return int(float(f"{max(FEWEST_STEPS, min(within, PASSES * tokens / step)):.2g}"))
 
-    def plan(self) -> List[str]:
+    def plan(self) -> list[str]:
         """Return lines on what is to be done, and about how long and how much memory it takes."""
         config, facts, spec, text = self.config, self.facts, self.facts.spec, self.facts.text
         pairs = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items()) + f" ({facts.balance})"
@@ -478,7 +458,7 @@ class Work:
             )
         return [f"{name:<13}{told}" for name, told in lines.items()]
 
-    def steps(self) -> List[Callable[[], Step]]:
+    def steps(self) -> list[Callable[[], Step]]:
         """Return what makes each step: its commands follow from what those before it have made."""
         asked = [self._audit, *([self._split] if self.parts else [])]
         if self.pretrains or self.is_new:
@@ -487,7 +467,7 @@ class Work:
             asked += [self._pretrain, self._convert]
         return [*asked, self._train, self._evaluate, self._export]
 
-    def file(self, split: str) -> Tuple[str, Dict[str, object]]:
+    def file(self, split: str) -> tuple[str, dict[str, object]]:
         """Return the file of train, dev or test, and the flags with which its rows are read."""
         if self.parts and split in ("train", *self.parts):
             return str(self.folder / "pairs" / f"{split}.jsonl"), {}
@@ -531,7 +511,7 @@ class Work:
         texts = [config.input_path] if config.input_path else []
         if spec is None:
             commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)]), **self.json_key))
-            tokenizer: Dict[str, object] = {"vocab_file": line.vocabulary}
+            tokenizer: dict[str, object] = {"vocab_file": line.vocabulary}
         else:
             tokenizer = {"model_name": config.model_name_or_path}
         if self.pretrains:
@@ -553,7 +533,7 @@ class Work:
             )
         return Step("prepare the text and the model to start from", commands, decided=self._told_of_text)
 
-    def _corpora(self) -> Dict[str, Dict[str, Any]]:
+    def _corpora(self) -> dict[str, dict[str, Any]]:
         """Return {name: its manifest} of the corpora to pretrain on."""
         names = ["text", "pairs"] if self.config.input_path else ["pairs"]
         paths = {name: self.folder / "corpus" / f"{name}.manifest.json" for name in names}
@@ -575,7 +555,7 @@ class Work:
         rate = self.size.pretraining_rate if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
         blend = self.folder / "corpus"
         weighted = " ".join(f"1 {shlex.quote(str(blend / name))}" for name in corpora)
-        flags: Dict[str, object] = {
+        flags: dict[str, object] = {
             **({"from_scratch": "true"} if spec is None else {}),
             "split": split,
             "max_seq_len": self.length,
@@ -645,7 +625,7 @@ class Work:
         return Step("export", [words], decided=lambda: "the exported model answers as the trained one")
 
     @cached_property
-    def evaluation(self) -> Dict[str, Any]:
+    def evaluation(self) -> dict[str, Any]:
         """Return what was measured."""
         return read_json_object(self.folder / "evaluation.json", "run the same command again")
 
@@ -669,7 +649,7 @@ class Work:
             line += "; these pairs also chose the model"
         return f"the model has learned nothing ({reason}): {line}" if reason else line
 
-    def summary(self) -> List[str]:
+    def summary(self) -> list[str]:
         """Return the last lines: what was made, what it is worth and how it is served."""
         exported = shlex.quote(str(self.folder / "exported"))
         example = json.dumps({"pairs": [self.facts.example]}, ensure_ascii=False)
@@ -682,7 +662,7 @@ class Work:
         ]
 
 
-def write_report(work: Work, told: List[List[object]]) -> None:
+def write_report(work: Work, told: list[list[object]]) -> None:
     """Write the page of the whole run: its steps and their commands, what was measured, and all curves."""
     folder, found = work.folder, work.evaluation
     measured = [[name, value] for name, value in found.items() if isinstance(value, (int, float))]

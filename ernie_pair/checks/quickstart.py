@@ -13,13 +13,7 @@ from typing import Any, Dict, Iterator, List, Literal
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.errors import CheckpointError
 from data_tools.files.installation import refuse_without_training
-from data_tools.options.options import (
-    Options,
-    data_option,
-    devices_option,
-    optimisation_option,
-    refuse_empty,
-)
+from data_tools.options.options import Options, data_option, devices_option, optimisation_option, refuse_empty
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS

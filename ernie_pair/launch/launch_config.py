@@ -32,14 +32,7 @@ from data_tools.options.flag_words import (
     split_words,
 )
 from data_tools.options.foreign_flags import nearest
-from data_tools.options.options import (
-    Given,
-    Options,
-    data_option,
-    devices_option,
-    hints_of,
-    read_given,
-)
+from data_tools.options.options import Given, Options, data_option, devices_option, hints_of, read_given
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig, PseudoLabelConfig
 from ernie_pair.pair.config.distill_config import DistillConfig

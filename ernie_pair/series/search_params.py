@@ -28,12 +28,7 @@ from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
 from ernie_pair.report.page import Table, render_page, table_line
 from ernie_pair.series.config import SearchParamsConfig
-from ernie_pair.series.series import (
-    OneRun,
-    PairSeries,
-    pair_source,
-    report_series,
-)
+from ernie_pair.series.series import OneRun, PairSeries, pair_source, report_series
 from ernie_pair.series.study import (
     Choice,
     Outcome,
