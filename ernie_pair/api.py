@@ -174,12 +174,11 @@ def train_embedding(config: TrainEmbeddingConfig) -> "TrainResult":
     return _run("train-embedding", config)
 
 
-def _student_of(options: Dict[str, Any]) -> Type[Options]:
-    """Return the class of the options of `distill`: without a file, the pairs are datasets."""
-    return DistillConfig if "train_file" in options else StudentConfig
-
-
-@takes_options(DistillConfig, StudentConfig, choose=_student_of)
+@takes_options(  # without a file, the pairs are datasets
+    DistillConfig,
+    StudentConfig,
+    choose=lambda options: DistillConfig if "train_file" in options else StudentConfig,
+)
 def distill(
     config: StudentConfig,
     train_dataset: "Optional[PairDataset]" = None,

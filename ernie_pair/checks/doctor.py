@@ -217,6 +217,8 @@ def _launch_line() -> str:
 def what_works() -> Dict[str, str]:
     """Return {part of the package: yes, or no and what to do}, the same parts with every supported Paddle."""
     has_onnx, kernels = all(map(find_spec, ("onnx", "onnxruntime"))), open_kernels().reason
+    # It is not on the package index; all else stays as it is.
+    of_3 = f"3.3 in an environment of its own with [train]: {PADDLENLP_COMMAND} && {FROM_INDEX}"
     onnx = "yes" if has_onnx else f"no: {install_command('onnx')}"
     return {
         "pretraining, static graph": "yes",
@@ -227,13 +229,5 @@ def what_works() -> Dict[str, str]:
         "export to ONNX": onnx,
         "int8": onnx,
         "fused kernels": f"no: {kernels}" if kernels else "yes",
-        "GPUs": _gpus(),
+        "GPUs": "yes" if training_extra() == "train" else f"2.6.2 by {install_command('gpu')}; {of_3}",
     }
-
-
-def _gpus() -> str:
-    """Return how to get Paddle for GPUs: 3.3 is not on the package index, and all else stays as it is."""
-    if training_extra() == "train":
-        return "yes"
-    of_3 = f"3.3 in an environment of its own with [train]: {PADDLENLP_COMMAND} && {FROM_INDEX}"
-    return f"2.6.2 by {install_command('gpu')}; {of_3}"

@@ -102,7 +102,13 @@ def inspect_data(config: InspectConfig) -> None:
     tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
     tokenizer = vocabulary_of([corpus], tokenizer)
-    results = _results(config, corpus)
+    inputs: Dict[str, Sequence[Path]] = {
+        "input_path": list(corpus.paths),
+        "vocab_file": [vocabulary_file(config.vocab_file)],
+    }
+    settings = settings_of(config, "input_path", "vocab_file", "output_dir", "show", *OF_PAIRS)
+    outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
+    results = Results("inspect-data", outputs, inputs, settings, config.overwrite)
     are_there = config.output_dir and results.are_done()
     dataset = _dataset(config, corpus, tokenizer)
     report = mask_report(dataset, tokenizer, range(config.num_samples), config.max_seq_len)
@@ -163,17 +169,6 @@ def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
     most = max((count for _, count in rows), default=1) or 1
     for name, count in rows:
         yield f"  {name:>6} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
-
-
-def _results(config: InspectConfig, corpus: Corpus) -> Results:
-    folder = Path(config.output_dir)
-    inputs: Dict[str, Sequence[Path]] = {
-        "input_path": list(corpus.paths),
-        "vocab_file": [vocabulary_file(config.vocab_file)],
-    }
-    settings = settings_of(config, "input_path", "vocab_file", "output_dir", "show", *OF_PAIRS)
-    outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
-    return Results("inspect-data", outputs, inputs, settings, config.overwrite)
 
 
 def _picture(report: MaskReport) -> bytes:

@@ -126,7 +126,9 @@ class Asker:
         while True:
             sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
             sys.stdout.flush()
-            line = self._read()
+            line = sys.stdin.readline()  # whatever follows begins a line of its own
+            if not (line and self.is_terminal):
+                sys.stdout.write(line or "\n")
             if not line and (default is None or self.is_terminal):
                 raise InputError(f"the answers end before {question!r}; it needs one, and nothing is written")
             try:
@@ -139,13 +141,6 @@ class Asker:
         if not (self.is_terminal and question):
             raise error
         sys.stdout.write(f"  {error.message}\n")
-
-    def _read(self) -> str:
-        """Return a line, or "" at the end; whatever follows begins a line of its own."""
-        line = sys.stdin.readline()
-        if not (line and self.is_terminal):
-            sys.stdout.write(line or "\n")
-        return line
 
 
 def checked(
@@ -222,10 +217,6 @@ def _on_gpus(answers: Answers) -> bool:
     return answers["device"] == "gpu"
 
 
-def _shards(answers: Answers) -> bool:
-    return _on_gpus(answers) and ("," in str(answers.get("gpus", "")) or answers["nnodes"] != 1)
-
-
 # With these the state can lie in the memory of the CPU; see `update_config`.
 OF_OFFLOAD = {"sharding": "stage2", "amp_dtype": "float16", "gradient_accumulation_steps": 1}
 QUESTIONS = (
@@ -255,7 +246,7 @@ QUESTIONS = (
         "Split the optimizer state over the GPUs: none or stage2?",
         "none",
         one_of("none", "stage2"),
-        _shards,
+        lambda a: _on_gpus(a) and ("," in str(a.get("gpus", "")) or a["nnodes"] != 1),
     ),
     Question(
         "sharding_offload",

@@ -201,8 +201,14 @@ class Runner:
                 draft.write_text(places.expand(text), encoding="utf-8")
         for words in run.commands:
             self._call(words, run, places)
-        for link, target in run.links.items():
-            _make_link(places.path(link), places.path(target), places.run)
+        for link, target in ((places.path(link), places.path(to)) for link, to in run.links.items()):
+            make_folder(link.parent)
+            if link.is_symlink() and places.run in Path(os.readlink(link)).parents:
+                point_link(link, target, ".*")
+            elif os.path.lexists(link):  # it does not point into this run: it is the user's
+                logger.warning("%s stays as it is; what this run has made is %s", link, target)
+            else:
+                link.symlink_to(target)
         # A model that was pretrained again, on another processor for example, has the same name and other
         # weights; the page says which rows are of one model.
         weights = [path for path in (places.path(need) / STATE for need in run.needs) if path.is_file()]
@@ -246,17 +252,6 @@ class Runner:
             return json.loads((self._folder(run) / SPENT).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-
-
-def _make_link(link: Path, target: Path, run: Path) -> None:
-    """Point ``link`` to ``target``, unless it exists and does not point into ``run``: it is the user's."""
-    make_folder(link.parent)
-    if link.is_symlink() and run in Path(os.readlink(link)).parents:
-        point_link(link, target, ".*")
-    elif os.path.lexists(link):
-        logger.warning("%s stays as it is; what this run has made is %s", link, target)
-    else:
-        link.symlink_to(target)
 
 
 def status_lines(groups: Mapping[str, Tuple[Runner, List[Run]]]) -> List[str]:

@@ -568,8 +568,10 @@ def plan_pretraining_speed(lab: Lab, data: SmallData) -> List[Planned]:
         return [*cases, Planned("ERNIE base, fp32 to bf16 O2", dict, lab.lacks())]
     names = ("fp32", "bf16 O1") if lab.quick else TIMED
     cases = []
-    for tokens, most in SHAPES.items():
-        batch = _fitting(lab, most)
+    for tokens, batch in SHAPES.items():
+        memory = lab.machine.gpus[0].memory_gb if lab.machine.gpus else ROOMY_GB
+        while memory < 0.9 * ROOMY_GB and batch > 1:
+            memory, batch = 2 * memory, batch // 2
         for name in names:
             flags, dtype = PRECISIONS[name]
             shown = f"ERNIE base, {tokens} tokens x {batch}, {name}"
@@ -596,14 +598,6 @@ def plan_pair_speed(lab: Lab, data: SmallData) -> List[Planned]:
         Planned(f"ERNIE base, {name}", partial(run, name, flags), lab.lacks(1, dtype))
         for name, (flags, dtype) in timed.items()
     ]
-
-
-def _fitting(lab: Lab, batch: int) -> int:
-    """Return ``batch``, or the half, quarter and so on of it for a GPU with less memory than ROOMY_GB."""
-    memory = lab.machine.gpus[0].memory_gb if lab.machine.gpus else ROOMY_GB
-    while memory < 0.9 * ROOMY_GB and batch > 1:
-        memory, batch = 2 * memory, batch // 2
-    return batch
 
 
 def _measure(data: SmallData, command: str, name: str, flags: Flags) -> Figures:

@@ -58,10 +58,8 @@ def gather_results(all_reduce: AllReduce, world: World, action: Callable[[], obj
     for rank, answer in enumerate(answers):
         if "error" in answer:
             who = f"rank {rank}: " if world.size > 1 else ""
-            raise _class_of(answer["exit_code"])(who + answer["error"])
+            kinds = (
+                kind for kind in ErniePairError.__subclasses__() if kind.exit_code == answer["exit_code"]
+            )
+            raise next(kinds, InputError)(who + answer["error"])
     return [answer["result"] for answer in answers]
-
-
-def _class_of(exit_code: int) -> type:
-    kinds = ErniePairError.__subclasses__()
-    return next((kind for kind in kinds if kind.exit_code == exit_code), InputError)

@@ -227,7 +227,9 @@ class _Peer:
     def look(self, path: Path, seconds: float) -> str:
         """Return why it is lost; empty: it is not, or has never been seen here, or has finished."""
         try:
-            record: Optional[Dict] = _read_record(path)
+            record: Optional[Dict] = parse_json_object(read_regular(path, RECORD_BYTES, follow=False))
+            if not all(type(record.get(name)) is kind for name, kind in RECORD_TYPES.items()):
+                raise ValueError
         except (OSError, ValueError):  # finished; else just being written, or no record
             record = self.record if os.path.lexists(path) else None
         if record is None:
@@ -264,14 +266,6 @@ def _bytes_of(record: Dict[str, Any]) -> bytes:
         if len(text) <= RECORD_BYTES or not error:
             return text.ljust(RECORD_BYTES)
         error = error[:-1]
-
-
-def _read_record(path: Path) -> Dict:
-    """Return the record of a rank. Raises ValueError for what is no record, absent files included."""
-    record = parse_json_object(read_regular(path, RECORD_BYTES, follow=False))
-    if not all(type(record.get(name)) is kind for name, kind in RECORD_TYPES.items()):
-        raise ValueError(f"{path} is no record of a rank")
-    return record
 
 
 def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
