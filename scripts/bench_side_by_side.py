@@ -95,7 +95,6 @@ class BenchConfig(Options):
         return TurnPlan(self.warmup, self.steps, self.rounds)
 
     def chosen_cases(self) -> List[str]:
-        """Return the names in --cases. Raises InputError for an unknown one."""
         names = names_in(self.cases)
         refuse_unknown_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
         return names or list(CASES)

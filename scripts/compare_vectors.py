@@ -119,7 +119,6 @@ def texts_of(path: Path) -> Set[str]:
 
 
 def symbols_in(text: str) -> str:
-    """Return the characters of ``text`` that Unicode calls symbols."""
     return "".join(sign for sign in text if unicodedata.category(sign).startswith("S"))
 
 

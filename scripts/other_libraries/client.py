@@ -42,7 +42,6 @@ def minilm_folder() -> Optional[Path]:
 
 
 def environment_of_peer(threads: int) -> Dict[str, str]:
-    """Return the environment of a process of the peer that computes with ``threads``."""
     own = {name: value for name, value in os.environ.items() if name not in OF_PADDLE}
     return {**own, **PATH_OF_PEER, **dict.fromkeys(THREADS, str(threads))}
 
@@ -150,7 +149,6 @@ class Peer(LineProcess):
             return answer["result"], dict(arrays)
 
     def make(self, folder: Path, family: str, **settings: Any) -> Path:
-        """Write a tiny model and return its folder; see `other_libraries.tiny_models.make_model`."""
         self.ask("make", folder=folder, family=family, **settings)
         return folder
 
@@ -159,7 +157,6 @@ class Peer(LineProcess):
         return folder
 
     def rows(self, folder: Path, texts: Any, pairs: Any = None, **settings: Any) -> Any:
-        """Return the ids of texts or pairs by the folder's own tokenizer: an int32 array for each."""
         _, arrays = self.ask("token_ids", folder=folder, texts=list(texts), pairs=pairs, **settings)
         return np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
 

@@ -80,7 +80,6 @@ def _largest(here: np.ndarray, there: np.ndarray, inside: Optional[np.ndarray] =
 
 
 def rows_here(folder: Path, texts: Texts, pairs: Optional[Texts], max_length: int) -> EncodedPairs:
-    """Return the encoded texts, or pairs, by the tokenizer that this package opens for ``folder``."""
     source = open_model(str(folder), model_type="")
     tokenizer = open_tokenizer(source.vocab_file, source.spec, max_length)
     if pairs is None:

@@ -14,7 +14,6 @@ from other_libraries import tiny_models
 
 
 def versions():
-    """Return {library: version} of those that are here."""
     from importlib import metadata
 
     installed = {}
@@ -73,7 +72,6 @@ def outputs(folder, texts=None, pairs=None, kind="AutoModel", ids=None, types=No
 
 
 def vectors(folder, texts, prompt_name=None, prompt=None, method="encode", batch_size=32, settings=None):
-    """Return the vectors of SentenceTransformer(folder); ``method``: encode or encode_query."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", **(settings or {}))
@@ -85,7 +83,6 @@ def vectors(folder, texts, prompt_name=None, prompt=None, method="encode", batch
 
 
 def scores(folder, pairs, settings=None, **arguments):
-    """Return what CrossEncoder(folder).predict says of [left, right] pairs."""
     from sentence_transformers import CrossEncoder
 
     model = CrossEncoder(str(folder), device="cpu", **(settings or {}))

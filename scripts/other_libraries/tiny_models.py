@@ -85,7 +85,6 @@ def write_word_pieces(file, lower_case):
 
 
 def train_sentence_piece(file):
-    """Write a Unigram model as XLM-RoBERTa has one, trained on `texts.sentences`."""
     import sentencepiece
 
     with open(file, "wb") as model:
@@ -96,7 +95,6 @@ def train_sentence_piece(file):
 
 
 def train_bytes(folder):
-    """Write the files of a byte-level BPE as RoBERTa has one, trained on `texts.sentences`."""
     from tokenizers.implementations import ByteLevelBPETokenizer
 
     trained = ByteLevelBPETokenizer()

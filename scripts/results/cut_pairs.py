@@ -53,7 +53,6 @@ class CutConfig(Options):
 
     @property
     def sizes(self) -> List[int]:
-        """Return the sizes of the training files, without that of all pairs."""
         return sorted(int(word) for word in names_in(self.rows))
 
 

@@ -227,7 +227,6 @@ class Runner:
         logger.info("wrote %s", self.path_of(run))
 
     def _call(self, words: Words, run: Run, places: Places) -> None:
-        """Run a command, and count its seconds however it ends."""
         first, *others = map(places.expand, of_today(words))
         program = {"ernie-pair": ["-m", "ernie_pair"], "python": []}.get(first, [str(ROOT / first)])
         logger.info("%s: %s", run.name, " ".join(words[:2]))

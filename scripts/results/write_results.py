@@ -68,7 +68,6 @@ def write_results(config: WriteConfig) -> None:
 
 
 def show_in_readmes(results: Dict[str, Results]) -> None:
-    """Put the table of the comparisons between its marks in both READMEs."""
     sys.path.append(str(ROOT / "scripts"))  # Python adds only the folder of the launched file
     import readme_block
 
@@ -203,13 +202,11 @@ def seeds_of(results: Sequence[Result]) -> Iterator[Result]:
 
 
 def steps_of(losses: Dict[str, List[float]]) -> Iterator[Result]:
-    """Yield a row for each step: its loss on both sides, and their difference."""
     for step, (one, other) in enumerate(zip(*losses.values()), start=1):
         yield {"step": step, **dict(zip(losses, (one, other))), "difference": one - other}
 
 
 def weights_of(rows: Sequence[Result]) -> List[str]:
-    """Return the names and digests of the pretrained weights behind ``rows``."""
     names = {(name, digest) for row in rows for name, digest in row.get("weights", {}).items()}
     return [f"{name} `{digest}`" for name, digest in sorted(names)]
 
@@ -231,7 +228,6 @@ def forgotten(rows: Sequence[Result]) -> Iterator[Result]:
 
 
 def difference_of(result: Result, one: str, other: str) -> Optional[Result]:
-    """Return the paired difference of two models of a comparison; None where there is none."""
     differences = result["figures"]["differences"]
     return next((each for each in differences if (each["one"], each["other"]) == (one, other)), None)
 
@@ -242,7 +238,6 @@ def shown_difference(difference: Result, metric: str) -> str:
 
 
 def mean_of(model: Result, metric: str) -> str:
-    """Return the mean of the runs of a model, with their standard deviation."""
     return _shown_values([run[metric] for run in model["runs"]], 4)
 
 

@@ -119,7 +119,6 @@ def read_rows(pair_file: str, count: int) -> List[Tuple[str, str]]:
 
 
 def write_rows(path: Path, rows: Sequence[Tuple[str, str]], is_labelled: bool = True) -> str:
-    """Write pairs, of one class and the other in turn, and return the path."""
     labels = (f"\t{number % 2}" if is_labelled else "" for number in range(len(rows)))
     lines = (f"{left}\t{right}{label}\n" for (left, right), label in zip(rows, labels))
     path.write_text("".join(lines), encoding="utf-8")
@@ -179,7 +178,6 @@ def pair_lanes(bench: Bench) -> List[Lane]:
 
 
 def pair_work(spec: ModelSpec, ids: np.ndarray, padded_to: int = 0) -> Work:
-    """Return the work of a step of training on a batch of pairs, int [B, S]."""
     batch, length = len(ids), padded_to or ids.shape[1]
     forward = _forward_flops(spec, batch, length, 2)
     real = int(np.count_nonzero(ids != spec.pad_id))
@@ -193,7 +191,6 @@ def _forward_flops(spec: ModelSpec, batch: int, length: int, labels: int) -> int
 
 
 def write_corpus(folder: Path, vocab_file: str) -> None:
-    """Write a corpus of the built-in sample into ``folder``/data."""
     make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=DOCUMENTS))
     text = str(folder / "sample" / "corpus.txt")
     trans_to_json(TransConfig(input_path=text, output_path=str(folder / "text")))

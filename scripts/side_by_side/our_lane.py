@@ -48,7 +48,6 @@ def open_pretraining(config):
 
 
 def pretrain(spec, turns):
-    """Train with the static graph's job, its data and the engine's loop."""
     from ernie_pair.checkpoint.manifest import TrainState
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.runtime.cpu import keep_freed_memory

@@ -45,7 +45,6 @@ class Turns:
             self.end_step(**(counts if isinstance(counts, dict) else {}))
 
     def _answer(self, message):
-        """Answer, and wait for the next turn."""
         self._answers.write(json.dumps(message) + "\n")
         line = sys.stdin.readline()
         if not line.strip():

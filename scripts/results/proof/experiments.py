@@ -124,7 +124,6 @@ def _shown(value: object) -> str:
 
 
 def runs_of(group: str, scale: Scale) -> List[Run]:
-    """Return the runs of a group of TITLES, in the order of the page."""
     content, sizes = TABLE["groups"][group], {**sizes_of(scale), "group": group}
     defaults = {"steps": "steps", "number_of_seeds": 1, **content.get("defaults", {})}
     return [_run_of(name, {**defaults, **row}, sizes) for name, row in content["runs"].items()]

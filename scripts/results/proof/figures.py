@@ -124,7 +124,6 @@ def search_figures(places, searched: Dict[str, str], **compared: Any) -> Figures
 
 
 def figures_in(places, file: str) -> Figures:
-    """Return the figures that a command has written itself."""
     return read_json(places.path(file))
 
 
@@ -189,7 +188,6 @@ def read_curve(metrics: Path) -> Dict[str, List[Dict[str, Any]]]:
 
 
 def best_of(metrics: Path, metric: str) -> float:
-    """Return the highest value of ``metric`` in all evaluations of a metrics.jsonl."""
     values = (event[metric] for event in _events_in(metrics) if event.get("split") == "valid")
     return round(max(values), CURVE_DIGITS)
 
@@ -214,7 +212,6 @@ def _timed(metrics: Path) -> List[Dict[str, Any]]:
 
 
 def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
-    """Return the labelled pairs of a file, whose classes are 0 and 1."""
     return PairSource(flag, str(path), flag[: -len("_file")], parse_label_map("0=0,1=1"), Columns()).read()
 
 

@@ -37,7 +37,6 @@ class Peer:
         return getattr(self.transformers, name)(config).to(self.device)
 
     def batches(self):
-        """Return the batches in the file of the spec: dictionaries of int64 tensors."""
         import numpy
 
         batches = {}
@@ -101,7 +100,6 @@ def train_pairs(peer):
 
 
 def pretrain(peer):
-    """Train BertForPreTraining on masked words and sentence order."""
     model = peer.new_model("BertForPreTraining")
     cross_entropy = peer.torch.nn.functional.cross_entropy
 

@@ -52,7 +52,6 @@ class StepClock:
         return {"samples_per_second": samples / seconds} if samples and seconds else {}
 
     def consumed(self, step):
-        """Return the rows of the first ``step`` batches."""
         epochs, steps = divmod(step, -(-self._num_rows // self._batch_size))
         return epochs * self._num_rows + steps * self._batch_size
 
@@ -94,7 +93,6 @@ def rate_share(step, total, warmup):
 
 
 def train(spec, output):
-    """Train, and write the logits of the test rows into ``output``."""
     import accelerate
     import numpy
     import torch
