@@ -250,7 +250,6 @@ def _kind_of_folder(folder: str) -> str:
 
 
 def _purposes() -> Dict[str, str]:
-    """Return {command as it is typed: what it does}."""
     return {**PURPOSES, **dict((LAUNCH, HELP, COMPLETION))}
 
 

@@ -293,7 +293,6 @@ def predict(config: PredictConfig) -> List[Dict[str, Any]]:
 
 
 def _value_of(name: str, cell: str) -> Any:
-    """Return the value of a cell of predictions."""
     if name == "label" or not cell:
         return cell or None
     return int(cell) if cell.isdecimal() else float(cell)

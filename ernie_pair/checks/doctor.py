@@ -208,7 +208,6 @@ def _operator() -> str:
 
 
 def _launch_line() -> str:
-    """Return a command that trains, on a public data set, with this environment's Python and device."""
     processes = "--gpus 0,1 --device gpu" if default_device() == "gpu" else "--processes 2 --device cpu"
     flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
     return f"{shlex.quote(sys.executable)} -m ernie_pair launch train {processes} {flags}"

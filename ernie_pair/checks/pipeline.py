@@ -214,7 +214,6 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
 
 @contextmanager
 def _collected(errors: list[ErniePairError]) -> Iterator[None]:
-    """Add to ``errors`` what the checks within raise for the user."""
     try:
         yield
     except ErniePairError as error:
@@ -534,7 +533,6 @@ class Work:
         return Step("prepare the text and the model to start from", commands, decided=self._told_of_text)
 
     def _corpora(self) -> dict[str, dict[str, Any]]:
-        """Return {name: its manifest} of the corpora to pretrain on."""
         names = ["text", "pairs"] if self.config.input_path else ["pairs"]
         paths = {name: self.folder / "corpus" / f"{name}.manifest.json" for name in names}
         return {name: read_json_object(path, "prepare it again") for name, path in paths.items()}

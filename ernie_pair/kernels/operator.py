@@ -112,7 +112,6 @@ def _refuse_of_others(path: Path) -> None:
 
 
 def _compile() -> bytes:
-    """Compile the sources with g++, or the compiler that CXX names. Raises OperatorError."""
     command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     headers = Path(paddle.sysconfig.get_include())
     if not (headers / "paddle").is_dir():

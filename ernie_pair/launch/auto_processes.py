@@ -136,7 +136,6 @@ def measure(candidates: List[Candidate]) -> Choice:
 
 
 def _time(candidate: Candidate) -> Union[StepTimes, str]:
-    """Return the times of a candidate, or the reason why they are not known."""
     with tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
         folder = Path(name)
         answer, launch = folder / "answer.json", replace(candidate.launch, log_dir=str(folder / "log"))

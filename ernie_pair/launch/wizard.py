@@ -208,7 +208,6 @@ def _folder(answer: str) -> str:
 
 
 def _train_set(answers: Answers) -> Optional[str]:
-    """Return the name of the set of the training pairs, None where they are a file."""
     train = str(answers["train_file"])
     return None if PairSource("train_file", train, "train", None).is_file else train
 

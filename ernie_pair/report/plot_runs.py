@@ -112,7 +112,6 @@ def _single_values(*mappings: Dict[Any, Any]) -> Dict[str, object]:
 
 
 def _note_of(folder: Path) -> Dict[str, Any]:
-    """Return run.json of a folder; {} if it is missing or invalid."""
     try:
         return read_run(folder)
     except (CheckpointError, OSError):

@@ -184,7 +184,6 @@ def _log_of(folder: Path) -> Path:
 
 
 def _call(words: List[str], log: Path) -> None:
-    """Run `ernie-pair WORDS`. Raises the error that it ends with."""
     with ChildCommand(words, f"{words[0]} of {log.stem}", log) as child:
         child.finish()
 

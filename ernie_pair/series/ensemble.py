@@ -232,7 +232,6 @@ class _Ensemble:
         return scored
 
     def _fitted(self) -> Optional[Fitted]:
-        """Return the temperature of the ensemble, fitted on --calibrate_on; None without it."""
         pairs = self._read("calibrate_on")
         if pairs is None:
             return None

@@ -140,7 +140,6 @@ class _Search(PairSeries):
         self.on_first(partial(self._record, number, reason))
 
     def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
-        """Return the flags of a trial's run. Raises InputError if they exclude each other."""
         cache = self.config.cache_dir or str(self.output_dir / "cache")  # of encoded pairs, for all trials
         changes = {**params, "output_dir": str(self._folder(number)), "cache_dir": cache}
         config = self.config.config_of(changes)

@@ -308,7 +308,6 @@ def compare_means(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
 
 
 def _difference(what: str, losses: Sequence[float], wanted: Sequence[float], most: float) -> float:
-    """Return the largest |loss - wanted| / |wanted|. Raises NumbersError above ``most``."""
     differences = [abs(one - other) / max(abs(other), 1e-12) for one, other in zip(losses, wanted)]
     is_comparable = wanted and len(losses) == len(wanted) and all(each == each for each in differences)
     largest = max(differences) if is_comparable else float("inf")

@@ -141,7 +141,6 @@ def refuse_other_paddles() -> None:
 
 
 def _constants(path: Path) -> Dict[str, str]:
-    """Return {name: text} of the string constants in a Python file, without running it."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

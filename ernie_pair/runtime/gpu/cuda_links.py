@@ -138,7 +138,6 @@ def _make_links(folder: Path, wanted: Links) -> Plan:
 
 
 def _ours(folder: Path) -> Links:
-    """Return the links that this command has made in ``folder``, as recorded there."""
     try:
         noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -148,7 +147,6 @@ def _ours(folder: Path) -> Links:
 
 
 def _link_text(path: Path) -> Optional[str]:
-    """Return the target of a link; None if it is not a link."""
     return os.readlink(path) if path.is_symlink() else None
 
 

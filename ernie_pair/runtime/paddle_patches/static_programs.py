@@ -160,8 +160,6 @@ MAIN_MEMORY = (1, 0)  # kDLCPU and its number
 
 
 class _Exporter:
-    """A variable with the two methods of the DLPack protocol."""
-
     def __init__(self, variable):
         self.variable = variable
 
