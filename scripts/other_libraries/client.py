@@ -67,7 +67,7 @@ def open_peer(python: str, libraries: Sequence[str] = LIBRARIES) -> Tuple[str, b
     return ", ".join(map(" ".join, zip(libraries, versions))), has_cuda == "True"
 
 
-class LineProcess:
+class LineProcess(contextlib.AbstractContextManager):
     """A process that answers on stdout, a JSON object a line; ``name`` is what an error calls it.
 
     ``cores``: those that it may run on; empty: all. ``patience``: the seconds that it has to end by itself.
@@ -114,9 +114,6 @@ class LineProcess:
             self._process.wait()
         self._process.stdout.close()
         self._log.close()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
