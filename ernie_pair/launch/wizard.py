@@ -119,10 +119,7 @@ class Asker:
         self.is_terminal = sys.stdin.isatty()
 
     def __call__(self, question: str, default: Optional[str], understand: Understand):
-        """Return the result of ``understand`` for the answer, or for ``default`` if the answer is empty.
-
-        Raises InputError when the answers end, and for a wrong answer from a pipe.
-        """
+        """Return what ``understand`` makes of the answer, or of ``default`` for none. Raises InputError."""
         while True:
             sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
             sys.stdout.flush()

@@ -99,10 +99,7 @@ def tag_of(metric: str) -> str:
 
 
 def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
-    """Return the flags of ``run`` as hyper-parameters: those that differ, or for a single run all numbers.
-
-    A flag has one type in all runs: a number, or otherwise a text.
-    """
+    """Return the flags of ``run`` that differ, or all numbers of a single run, each of one type in all."""
     names = dict.fromkeys(name for each in runs for name in each.flags)
     values = {name: [each.flags.get(name) for each in runs] for name in names}
     if len(runs) > 1:

@@ -245,10 +245,7 @@ class _Ensemble:
         return Fitted(temperature, pairs.path, len(pairs), pairs.sha256)
 
     def _tuned(self, calibration: Calibration) -> Calibration:
-        """Return ``calibration`` with the threshold chosen on --tune_on, where that is given.
-
-        Raises InputError for more than two classes, and for pairs on which none can be chosen.
-        """
+        """Return ``calibration`` with the threshold chosen on --tune_on, if given. Raises InputError."""
         pairs, names = self._read("tune_on"), self.members[0].model.spec.labels.names
         if pairs is None:
             return calibration

@@ -108,10 +108,7 @@ def render_page(results: Dict[str, Results], order: Dict[str, List[str]]) -> Tup
 
 
 def summary_of(results: Dict[str, Results], in_chinese: bool) -> str:
-    """Return a row for each comparison of the three starts, what these took, and other comparisons.
-
-    ``results``: {group: {name: result}}. Returns '' where there is no such comparison.
-    """
+    """Return rows of {group: {name: result}}: comparisons of the three starts, and others; '' without one."""
     starts = {"continued", "pretrained", "scratch"}
     rows = [each for each in results.get("starts", {}).values() if {*each["figures"]["models"]} == starts]
     if not rows:

@@ -269,10 +269,7 @@ def _bytes_of(record: Dict[str, Any]) -> bytes:
 
 
 def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
-    """Return whether ``error`` may be due to another rank.
-
-    A collective raises whatever it likes; our own errors, and those of the system, tell enough.
-    """
+    """Return whether ``error`` may be due to another rank: a collective raises whatever it likes."""
     if isinstance(error, CollectiveError):
         return True
     if not isinstance(error, Exception) or isinstance(error, ErniePairError):
