@@ -295,10 +295,7 @@ def our_lanes(
 
 
 def ways_of(config_class: type, device: str) -> Dict[str, Tuple[str, Dict[str, Any]]]:
-    """Return {name of a way: (precision, its flags)} that ``config_class`` can be run in, on this machine.
-
-    On a GPU bf16 is mixed precision; on a CPU it is that of the fused kernels.
-    """
+    """Return {way: (precision, its flags)} that ``config_class`` can run in here; bf16 is AMP on a GPU."""
     ways: Dict[str, Tuple[str, Dict[str, Any]]] = {"plain fp32": ("fp32", {"kernels": "plain"})}
     if device == "gpu":
         trains = "use_amp" in {each.name for each in fields(config_class)}

@@ -175,10 +175,7 @@ def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
 
 
 def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[str, float]]:
-    """Return how many times as long ``slower`` took as ``faster``; their turns were side by side.
-
-    ratio: of the medians; low and high: the minimum and maximum of the rounds. None if it is unknown.
-    """
+    """Return the ratio of medians of times taken side by side, low and high of the rounds; None: unknown."""
     if not (slower and faster):
         return None
     paired = [a / b for a, b in zip(slower, faster)]

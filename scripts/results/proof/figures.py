@@ -96,11 +96,7 @@ def loss_figures(places, folders: Dict[str, str]) -> Figures:
 
 
 def mlm_figures(places, measured: Sequence[str], metrics: str = "", before: str = "") -> Figures:
-    """Return {"masked": {name: what evaluate-mlm wrote to $RUN}}.
-
-    ``metrics``: adds how long a pretraining took, by its log. ``before``: adds under that name what is masked
-    in that folder.
-    """
+    """Return what evaluate-mlm measured in $RUN, in the folder ``before``, and the time by ``metrics``."""
     folders = {"masked": "$RUN", **({"before": before} if before else {})}
     figures: Figures = {
         key: {name: _rounded(read_json(places.path(f"{folder}/{name}.json"))) for name in measured}
