@@ -27,103 +27,82 @@ from ernie_pair.commands import (
 # with flags of its own. A config of another module, module:Config, is there because that module loads Paddle,
 # which no flag and no help needs.
 COMMANDS = {
-    "doctor": Entry("ernie_pair.checks.doctor", "doctor", "DoctorConfig"),
-    "doctor --link_cuda": Entry("ernie_pair.runtime.gpu.cuda_links", "link_cuda", "LinkCudaConfig"),
-    "check": Entry("ernie_pair.checks.self_check", "check", "CheckConfig"),
-    "check --gpu": Entry("ernie_pair.checks.gpu.check_gpu", "check_gpu", "CheckGpuConfig"),
-    "quickstart": Entry("ernie_pair.checks.quickstart", "quickstart", "QuickstartConfig"),
-    "pipeline": Entry("ernie_pair.checks.pipeline", "pipeline", "PipelineConfig"),
-    "make-sample": Entry("data_tools.make_sample", "make_sample", "SampleConfig"),
-    "new-model": Entry("ernie_pair.models.commands", "new_model", "NewModelConfig"),
-    "build vocab": Entry("data_tools.build_vocab", "build_vocab", "VocabConfig"),
-    "build ngrams": Entry("data_tools.build_ngrams", "build_ngrams", "NgramsConfig"),
-    "build text": Entry("ernie_pair.pair.audit.pairs_to_text", "pairs_to_text", "PairsToTextConfig"),
-    "prepare": Entry("data_tools.prepare", "prepare", "PrepareConfig"),
-    "prepare pairs": Entry("ernie_pair.series.split_pairs", "split_pairs", "SplitPairsConfig"),
-    "inspect-data": Entry("ernie_pair.checks.inspect_data", "inspect_data", "InspectConfig"),
-    "audit text": Entry("data_tools.audit_text", "audit_text", "AuditConfig"),
+    "doctor": Entry("ernie_pair.checks.doctor", "DoctorConfig"),
+    "doctor --link_cuda": Entry("ernie_pair.runtime.gpu.cuda_links", "LinkCudaConfig", "link_cuda"),
+    "check": Entry("ernie_pair.checks.self_check", "CheckConfig", "check"),
+    "check --gpu": Entry("ernie_pair.checks.gpu.check_gpu", "CheckGpuConfig"),
+    "quickstart": Entry("ernie_pair.checks.quickstart", "QuickstartConfig"),
+    "pipeline": Entry("ernie_pair.checks.pipeline", "PipelineConfig"),
+    "make-sample": Entry("data_tools.make_sample", "SampleConfig"),
+    "new-model": Entry("ernie_pair.models.commands", "NewModelConfig", "new_model"),
+    "build vocab": Entry("data_tools.build_vocab", "VocabConfig"),
+    "build ngrams": Entry("data_tools.build_ngrams", "NgramsConfig"),
+    "build text": Entry("ernie_pair.pair.audit.pairs_to_text", "PairsToTextConfig"),
+    "prepare": Entry("data_tools.prepare", "PrepareConfig"),
+    "prepare pairs": Entry("ernie_pair.series.split_pairs", "SplitPairsConfig"),
+    "inspect-data": Entry("ernie_pair.checks.inspect_data", "InspectConfig"),
+    "audit text": Entry("data_tools.audit_text", "AuditConfig"),
     "pretrain": Entry(
-        "ernie_pair.pretrain.pretrain",
-        "pretrain",
-        "ernie_pair.pretrain.config.pretrain_config:PretrainConfig",
+        "ernie_pair.pretrain.pretrain", "ernie_pair.pretrain.config.pretrain_config:PretrainConfig"
     ),
-    "convert": Entry("ernie_pair.pretrain.convert.convert", "convert", "ConvertConfig"),
-    "convert --to hf": Entry("ernie_pair.models.commands", "convert_to_hugging_face", "ToHuggingFaceConfig"),
+    "convert": Entry("ernie_pair.pretrain.convert.convert", "ConvertConfig"),
+    "convert --to hf": Entry("ernie_pair.models.commands", "ToHuggingFaceConfig", "convert_to_hugging_face"),
     "convert --from hf": Entry(
-        "ernie_pair.models.commands", "convert_from_hugging_face", "FromHuggingFaceConfig"
+        "ernie_pair.models.commands", "FromHuggingFaceConfig", "convert_from_hugging_face"
     ),
-    "board": Entry("ernie_pair.report.board", "board", "BoardConfig"),
-    "plot": Entry("ernie_pair.report.plot_runs", "plot", "PlotConfig"),
-    "checkpoint show": Entry("ernie_pair.checkpoint.commands", "show_checkpoint", "ShowConfig"),
-    "checkpoint diff": Entry("ernie_pair.checkpoint.commands", "diff_checkpoints", "DiffConfig"),
-    "checkpoint average": Entry("ernie_pair.models.commands", "average_checkpoints", "AverageConfig"),
-    "audit pairs": Entry("ernie_pair.pair.audit.audit_pairs", "audit_pairs", "AuditPairsConfig"),
-    "train": Entry(
-        "ernie_pair.pair.train.train_pair", "train_pair", "ernie_pair.pair.config.pair_config:TrainConfig"
-    ),
+    "board": Entry("ernie_pair.report.board", "BoardConfig"),
+    "plot": Entry("ernie_pair.report.plot_runs", "PlotConfig", "plot"),
+    "checkpoint show": Entry("ernie_pair.checkpoint.commands", "ShowConfig", "show_checkpoint"),
+    "checkpoint diff": Entry("ernie_pair.checkpoint.commands", "DiffConfig", "diff_checkpoints"),
+    "checkpoint average": Entry("ernie_pair.models.commands", "AverageConfig", "average_checkpoints"),
+    "audit pairs": Entry("ernie_pair.pair.audit.audit_pairs", "AuditPairsConfig"),
+    "train": Entry("ernie_pair.pair.train.train_pair", "ernie_pair.pair.config.pair_config:TrainConfig"),
     "distill": Entry(
         "ernie_pair.pair.distill.distill",
-        "distill_pair",
         "ernie_pair.pair.config.distill_config:DistillConfig",
+        "distill_pair",
     ),
-    "config": Entry("ernie_pair.launch.wizard", "write_launch_file", "QuestionsConfig"),
+    "config": Entry("ernie_pair.launch.wizard", "QuestionsConfig", "write_launch_file"),
     "evaluate": Entry(
-        "ernie_pair.score.evaluation.evaluate_pair",
-        "evaluate_pair",
-        "ernie_pair.pair.config.ask_config:EvaluateConfig",
+        "ernie_pair.score.evaluation.evaluate_pair", "ernie_pair.pair.config.ask_config:EvaluateConfig"
     ),
     "evaluate embedding": Entry(
         "ernie_pair.score.embeddings.evaluate_embedding",
-        "evaluate_embedding",
         "ernie_pair.embedding.embed_config:EvaluateEmbeddingConfig",
     ),
-    "evaluate mlm": Entry("ernie_pair.pretrain.filling.evaluate_mlm", "evaluate_mlm", "EvaluateMlmConfig"),
+    "evaluate mlm": Entry("ernie_pair.pretrain.filling.evaluate_mlm", "EvaluateMlmConfig"),
     "predict": Entry(
-        "ernie_pair.score.evaluation.predict_pair",
-        "predict_pair",
-        "ernie_pair.pair.config.ask_config:PredictConfig",
+        "ernie_pair.score.evaluation.predict_pair", "ernie_pair.pair.config.ask_config:PredictConfig"
     ),
-    "predict mlm": Entry("ernie_pair.pretrain.filling.fill_mask", "fill_mask", "FillMaskConfig"),
-    "mine": Entry("ernie_pair.mining.mine_pairs", "mine_pairs", "ernie_pair.mining.mine_pairs:MineConfig"),
+    "predict mlm": Entry("ernie_pair.pretrain.filling.fill_mask", "FillMaskConfig"),
+    "mine": Entry("ernie_pair.mining.mine_pairs", "ernie_pair.mining.mine_pairs:MineConfig"),
     "pseudo-label": Entry(
-        "ernie_pair.mining.pseudo_label",
-        "pseudo_label",
-        "ernie_pair.pair.config.ask_config:PseudoLabelConfig",
+        "ernie_pair.mining.pseudo_label", "ernie_pair.pair.config.ask_config:PseudoLabelConfig"
     ),
     "train-embedding": Entry(
         "ernie_pair.embedding.train.train_embedding",
-        "train_embedding",
         "ernie_pair.embedding.train.embedding_config:TrainEmbeddingConfig",
     ),
-    "embed": Entry(
-        "ernie_pair.score.embeddings.embed", "embed", "ernie_pair.embedding.embed_config:EmbedConfig"
-    ),
-    "compare starts": Entry(
-        "ernie_pair.series.compare_starts", "compare_starts", "ernie_pair.series.config:CompareConfig"
-    ),
+    "embed": Entry("ernie_pair.score.embeddings.embed", "ernie_pair.embedding.embed_config:EmbedConfig"),
+    "compare starts": Entry("ernie_pair.series.compare_starts", "ernie_pair.series.config:CompareConfig"),
     "cross-validate": Entry(
-        "ernie_pair.series.cross_validate", "cross_validate", "ernie_pair.series.config:CrossValidateConfig"
+        "ernie_pair.series.cross_validate", "ernie_pair.series.config:CrossValidateConfig"
     ),
-    "search-params": Entry(
-        "ernie_pair.series.search_params", "search_params", "ernie_pair.series.config:SearchParamsConfig"
-    ),
+    "search-params": Entry("ernie_pair.series.search_params", "ernie_pair.series.config:SearchParamsConfig"),
     "compare models": Entry(
-        "ernie_pair.series.compare_models", "compare_models", "ernie_pair.series.config:CompareModelsConfig"
+        "ernie_pair.series.compare_models", "ernie_pair.series.config:CompareModelsConfig"
     ),
     "export": Entry(
-        "ernie_pair.score.export.export_pair",
-        "export_pair",
-        "ernie_pair.score.export.export_config:ExportConfig",
+        "ernie_pair.score.export.export_pair", "ernie_pair.score.export.export_config:ExportConfig"
     ),
     "export embedding": Entry(
         "ernie_pair.score.embeddings.export_embedding",
-        "export_embedding",
         "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
     ),
-    "ensemble": Entry("ernie_pair.series.ensemble", "ensemble", "ernie_pair.series.config:EnsembleConfig"),
-    "index": Entry("ernie_pair.search.build_index", "make_index", "IndexConfig"),
-    "search": Entry("ernie_pair.search.search_texts", "search_texts", "SearchConfig"),
-    "serve": Entry("ernie_pair.serve.serve", "serve", "ServeConfig"),
+    "ensemble": Entry("ernie_pair.series.ensemble", "ernie_pair.series.config:EnsembleConfig"),
+    "index": Entry("ernie_pair.search.build_index", "IndexConfig", "make_index"),
+    "search": Entry("ernie_pair.search.search_texts", "SearchConfig"),
+    "serve": Entry("ernie_pair.serve.serve", "ServeConfig"),
 }
 # What each does.
 PURPOSES = {

@@ -65,11 +65,14 @@ FORMER_NAMES = {
 
 
 class Entry(NamedTuple):
-    """Where a command is: the module of its function, the function, its flags as Class or module:Class."""
+    """Where a command is: the module of its function, its flags as Class or module:Class, the function.
+
+    ``function``: empty if it is called as its module.
+    """
 
     module: str
-    function: str
     config: str
+    function: str = ""
 
 
 def overview(groups: Mapping[str, str], purposes: Dict[str, str]) -> str:
@@ -100,7 +103,7 @@ def config_class_of(entry: Entry) -> type:
 
 def function_of(entry: Entry) -> Callable[[Any], Any]:
     """Return the function of a command, which takes a config; its module may load Paddle."""
-    return getattr(import_module(entry.module), entry.function)
+    return getattr(import_module(entry.module), entry.function or entry.module.rpartition(".")[2])
 
 
 def forms_of(command: str, names: Iterable[str]) -> List[str]:
