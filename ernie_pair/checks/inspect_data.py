@@ -31,7 +31,6 @@ from ernie_pair.pair.data.pair_records import (
 from ernie_pair.report.chart import draw_picture
 
 BAR = 40  # characters of the longest bar
-LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
 JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 OF_BOTH = ("input_path", "vocab_file", "show", "max_seq_len")
 OF_PAIRS = ("text_a", "text_b", "label", "encoding")
@@ -113,7 +112,7 @@ def inspect_data(config: InspectConfig) -> None:
     dataset = _dataset(config, corpus, tokenizer)
     report = mask_report(dataset, tokenizer, range(config.num_samples), config.max_seq_len)
     if config.show:
-        print(LEGEND)
+        print("{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n")
     for number in range(min(config.show, config.num_samples)):
         sample = dataset[number]
         order = ORDER_NAMES[sample.sop_label]

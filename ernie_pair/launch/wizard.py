@@ -96,7 +96,7 @@ def question_of(error: InputError, answers: Answers) -> str:
 def _write(path: Path, answers: Answers) -> None:
     """Write the file. Raises InputError, and writes nothing, for answers that contradict each other."""
     flags = {each.name: answers[each.name] for each in QUESTIONS if each.name in answers}
-    block = {name: flags.pop(name) for name in OF_LAUNCH if name in flags}
+    block = {name: flags.pop(name) for name in ("gpus", "processes", "nnodes", "master") if name in flags}
     if flags.get("amp_dtype") == "no":
         del flags["amp_dtype"]
     elif "amp_dtype" in flags:
@@ -268,4 +268,3 @@ QUESTIONS = (
     Question("dev_file", "Pairs that choose the best model?", _train_set, _pairs("dev")),
     Question("output_dir", "Folder for the results?", "output", _folder),
 )
-OF_LAUNCH = ("gpus", "processes", "nnodes", "master")

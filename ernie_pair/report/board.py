@@ -22,7 +22,6 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import probability_counts
 from ernie_pair.train.run_log import read_all_events
 
-FLAGS_TAG = "flags"
 QUALITY, WORK = "metrics", "steps and machine"  # groups of charts
 HPARAM_METRICS = 6  # shown beside the flags
 JUDGED = ("valid", "test", "train")  # splits to compare the runs by, the first one that exists
@@ -80,7 +79,7 @@ class BoardRecords:
         split = next((name for name in JUDGED if name in splits), sorted(splits)[0] if splits else "train")
         writer = self._writer(number, split)
         words = (f"{name} {shown_flag(value)}" for name, value in run.flags.items())
-        writer.add_text(FLAGS_TAG, ";  ".join(words), step=run.step)
+        writer.add_text("flags", ";  ".join(words), step=run.step)
         judged = [name for name in metrics_of([run]) if any(c.split == split for c in curves_of([run], name))]
         flags = _parameters_of(run, self.runs)
         if flags:
@@ -120,9 +119,6 @@ def _size_of(run: Run) -> Tuple[int, int]:
         return (0, 0)
     return status.st_size, status.st_mtime_ns
 
-
-TABS = ("scalar", "histogram", "pr_curve", "text", "hyper_parameters")
-FIRST_PAGE = "/app/scalar"
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +174,7 @@ def board(config: BoardConfig) -> None:
                 if config.host not in LOOPBACK:
                     logger.warning("%s can be seen by anyone who reaches it: there is no password", address)
                 logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
-                logger.info("open %s%s; Ctrl-C ends it", address, FIRST_PAGE)
+                logger.info("open %s/app/scalar; Ctrl-C ends it", address)
                 _serve(server)
             finally:
                 os.chdir(before)
@@ -209,7 +205,7 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
         language=config.lang,
         telemetry=False,
         cache_timeout=config.refresh,
-        component_tabs=list(TABS),
+        component_tabs=["scalar", "histogram", "pr_curve", "text", "hyper_parameters"],
     )
     # The profiler has no tab here, but a thread that keeps the process from ending.
     with patch.object(visualdl_app, "create_profiler_api_call", return_value=None):

@@ -43,7 +43,6 @@ from ernie_pair.series.series import (
     unfinished,
 )
 
-FOLDS = "folds.tsv"
 # fmt: off
 WITHOUT_EFFECT = {  # on a prediction
     "output_dir", "report_to", "cache_dir", "bootstrap", "worst_rows", "overwrite",
@@ -163,7 +162,7 @@ class _CrossValidation(PairSeries):
 
     def __init__(self, config: CrossValidateConfig):
         config = replace(config, best_metric=chosen_metric(config.best_metric, CLASSIFICATION))
-        about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, FOLDS, *FILES)
+        about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, "folds.tsv", *FILES)
         super().__init__(about, config, files, "train_file", "dev_file")
         refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")
         self.config, self.names = replace(config, label_map=self.label_map), self.labels.names

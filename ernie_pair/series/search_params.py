@@ -208,7 +208,6 @@ def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[Trai
 FILES = ("best.yaml", "trials.tsv", "search.json", "trials.svg", "search.html")
 BEST_FLAGS, TABLE, NUMBERS, _, PAGE = FILES
 TEMPLATE = Path(__file__).with_name("search.html")
-FILES_NAMED = ("model_name_or_path", "train_file", "dev_file")
 LEFT_OUT = ("output_dir", "report_to", "cache_dir")
 COLOURS = {"complete": BLUE, "pruned": GREY, "failed": ORANGE, "running": GREEN}
 
@@ -248,7 +247,7 @@ def flag_file(best: Optional[TrainConfig], config: SearchParamsConfig) -> str:
     defaults = {item.name: item.default for item in fields(TrainConfig)}
     changed = changed_flags(asdict(best), defaults)
     flags = {name: value for name, value in changed.items() if not _comes_by_itself(best, name, defaults)}
-    flags.update((name, getattr(best, name)) for name in FILES_NAMED)
+    flags.update((name, getattr(best, name)) for name in ("model_name_or_path", "train_file", "dev_file"))
     written = {name: value for name, value in flags.items() if name not in LEFT_OUT and value is not None}
     return (
         f"# ernie-pair train --config {BEST_FLAGS} --output_dir OUT\n"

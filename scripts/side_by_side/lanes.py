@@ -10,7 +10,6 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from other_libraries.client import THREADS, LineProcess
 
-PEER_DEFAULTS = "peer defaults"
 ALIKE = {"int8": "bf16"}  # the peer has no int8
 BASES = ("plain fp32", "1 process")  # what our other lanes are compared with
 PATIENCE = 30.0  # seconds that a lane has to end
@@ -168,7 +167,7 @@ def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
         is_compared = other is not ours and other.name in BASES
         if other.side == "peer":
             alike = other.precision == ALIKE.get(ours.precision, ours.precision)
-            is_compared = alike or other.name == PEER_DEFAULTS
+            is_compared = alike or other.name == "peer defaults"
         if is_compared:
             cpu, wall = ratio_of(other.cpu_seconds, ours.cpu_seconds), ratio_of(other.seconds, ours.seconds)
             yield {"ours": ours.name, "other": other.name, "cpu": cpu, "wall": wall}

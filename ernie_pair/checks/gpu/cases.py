@@ -195,7 +195,6 @@ Answers = List[Tuple[int, List[float]]]  # the class and the probabilities of ea
 
 
 # Steps 0 and 1: the environment and the libraries of the GPU, and its kernels against numpy.
-CHECK = "ernie_pair.runtime.gpu.check_process"
 ON_CPU, FIRST_GPU = -1, 0  # the numbers in that module
 DEFECTS, DEFECT = 2, "DEFECT"  # exit code of a doctor that found some; how their lines begin
 
@@ -235,7 +234,7 @@ def plan_kernels(lab: Lab, data: SmallData) -> List[Planned]:
 
 def _check(lab: Lab, name: str, number: int) -> Figures:
     """Run a check of the GPU in its own process, and return its figures. Raises NumbersError for a fault."""
-    output = lab.run([name, str(number)], module=CHECK).output
+    output = lab.run([name, str(number)], module="ernie_pair.runtime.gpu.check_process").output
     place = output.rfind('{"faults"')  # behind whatever its libraries print
     if place < 0:
         raise NumbersError("no answer")
@@ -335,7 +334,6 @@ RESUMED: Dict[str, Flags] = {
     **{f"pairs, {name}": flags for name, flags in OF_BOTH.items()},
     "pairs, R-Drop": {"rdrop_alpha": 1, "dropout": 0.1},
 }
-QUICK_RESUMED = ("pretraining, gradient merge", "pairs, R-Drop")
 
 
 def plan_resumes(lab: Lab, data: SmallData) -> List[Planned]:
@@ -345,7 +343,7 @@ def plan_resumes(lab: Lab, data: SmallData) -> List[Planned]:
             name, partial(_resume, data, name, flags), lab.lacks(1, "float16") if "use_amp" in flags else ""
         )
         for name, flags in RESUMED.items()
-        if not lab.quick or name in QUICK_RESUMED
+        if not lab.quick or name in ("pretraining, gradient merge", "pairs, R-Drop")
     ]
 
 
@@ -390,7 +388,6 @@ LAYOUTS: Dict[str, Tuple[Flags, Flags]] = {
     "data parallel, gradient merge": ({}, {"dp_degree": 2, "micro_batch_size": 4}),
     "data parallel, bf16 O1": (BF16, {"dp_degree": 2, "micro_batch_size": 8}),
 }
-QUICK_LAYOUTS = ("sharded optimizer",)
 STAGE2: Dict[str, Tuple[Flags, Flags]] = {
     "stage 2": ({}, {"sharding": "stage2"}),
     "stage 2, offload": (
@@ -409,7 +406,7 @@ def plan_layouts(lab: Lab, data: SmallData) -> List[Planned]:
     launcher: Flags = {"processes": "2"} if where else TWO_GPUS
     cases = []
     for name, (flags, layout) in LAYOUTS.items():
-        if not lab.quick or name in QUICK_LAYOUTS:
+        if not lab.quick or name == "sharded optimizer":
             both = {**flags, **device, "global_batch_size": SAMPLES}
             run = partial(_compare, data, "pretrain", name, both, {}, {**layout, **launcher})
             needs = lab.lacks(2, "bfloat16") if flags else ""

@@ -32,7 +32,6 @@ MARK = "ERNIE_PAIR_CHECK"  # in the environment of every process of the check: i
 LOOK_SECONDS, KILL_SECONDS = 0.005, 20.0
 SHOWN_WORDS, LONGEST_LINE = 2, 300  # of a command, in an error; characters of its last line of output
 MOST_LANES = 4
-WORDS_OF_COUNT = {1: "a GPU", 2: "two GPUs"}
 _OF_ERROR = re.compile(r"[Ee]rror|cannot|[Ff]ailed")
 
 
@@ -68,7 +67,7 @@ class Lab:
     def lacks(self, gpus: int = 1, dtype: str = "float32") -> str:
         """Return what is missing here for a case with ``gpus`` GPUs that support ``dtype``, or ''."""
         if self.device == "cpu" or len(self.machine.gpus) < gpus:
-            return WORDS_OF_COUNT[gpus]
+            return {1: "a GPU", 2: "two GPUs"}[gpus]
         least = LEAST_CAPABILITY[dtype]
         if min(gpu.capability for gpu in self.machine.gpus[:gpus]) < least:
             return f"a GPU of compute capability {words_of(least)}"

@@ -156,7 +156,6 @@ def pin(array: np.ndarray):
 
 
 SHAREABLE = (paddle.float32, paddle.float64, paddle.int32, paddle.int64)
-MAIN_MEMORY = (1, 0)  # kDLCPU and its number
 
 
 class _Exporter:
@@ -167,7 +166,7 @@ class _Exporter:
         return self.variable._to_dlpack()
 
     def __dlpack_device__(self):
-        return MAIN_MEMORY
+        return (1, 0)  # kDLCPU and its number
 
 
 def view_array(variable) -> np.ndarray:

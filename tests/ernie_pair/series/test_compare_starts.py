@@ -18,8 +18,8 @@ from data_tools.corpus.format import Corpus
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import COMMANDS
-from ernie_pair.commands import function_of
 from ernie_pair.__main__ import _run as run_here
+from ernie_pair.commands import function_of
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.targets.metrics import METRICS, measure
