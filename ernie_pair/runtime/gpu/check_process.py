@@ -12,7 +12,6 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 from ernie_pair.runtime.gpu.builds import installed_build, paddle_capability
 from ernie_pair.runtime.gpu.cuda_links import load_libraries
-from ernie_pair.runtime.gpu.kernels import compare_kernels
 
 LONGEST = 300  # characters of the last output of a process
 
@@ -36,6 +35,7 @@ def check_kernels(number: int) -> Finding:
     """Run the kernels of a training step on the GPU ``number``, -1: on the CPU, and compare with numpy."""
     import paddle
 
+    from ernie_pair.runtime.gpu.kernels import compare_kernels
     from ernie_pair.runtime.paddle_patches.core_settings import set_tf32
 
     capability = None if number < 0 else paddle_capability(number)

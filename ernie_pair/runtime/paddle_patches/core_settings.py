@@ -16,7 +16,7 @@ is loaded, and checks it in every product.
 import logging
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 FORMAT_OF_PADDLE = "[%(asctime)-15s] [%(levelname)8s] "  # how that of its root logger begins
 
@@ -38,18 +38,20 @@ def replaced(owner, name: str, value) -> Iterator[None]:
         setattr(owner, name, known)
 
 
-def set_math_threads(count: int) -> None:
-    """Let the math of this process use ``count`` threads."""
+def _core() -> Any:
     import paddle
 
-    paddle.base.core.set_num_threads(count)
+    return paddle.base.core
+
+
+def set_math_threads(count: int) -> None:
+    """Let the math of this process use ``count`` threads."""
+    _core().set_num_threads(count)
 
 
 def has_process_group(backend: str) -> bool:
     """Return whether this Paddle was built with ``backend``, Gloo or NCCL."""
-    import paddle
-
-    return hasattr(paddle.base.core, f"ProcessGroup{backend}")
+    return hasattr(_core(), f"ProcessGroup{backend}")
 
 
 def builds_pir() -> bool:
@@ -64,9 +66,7 @@ def builds_pir() -> bool:
 
 def core_library() -> Path:
     """Return the file of Paddle's compiled core, which an operator is linked to."""
-    import paddle
-
-    return Path(paddle.base.core.__file__)
+    return Path(_core().__file__)
 
 
 def register_operators(library: Path) -> None:
@@ -80,9 +80,7 @@ def register_operators(library: Path) -> None:
 
 def set_tf32(is_allowed: bool) -> None:
     """Allow TF32, or not; a build without GPUs has none."""
-    import paddle
-
-    core = paddle.base.core
+    core = _core()
     if hasattr(core, "set_cublas_switch"):
         core.set_cublas_switch(is_allowed)
         core.set_cudnn_switch(is_allowed)
@@ -91,9 +89,7 @@ def set_tf32(is_allowed: bool) -> None:
 @contextmanager
 def without_tf32() -> Iterator[None]:
     """Compute float32 products in float32 within this context."""
-    import paddle
-
-    core = paddle.base.core
+    core = _core()
     before = hasattr(core, "get_cublas_switch") and bool(core.get_cublas_switch())
     set_tf32(False)
     try:
