@@ -227,7 +227,7 @@ class _Peer:
     def look(self, path: Path, seconds: float) -> str:
         """Return why it is lost; empty: it is not, or has never been seen here, or has finished."""
         try:
-            record: Optional[Dict] = parse_json_object(read_regular(path, RECORD_BYTES, follow=False))
+            record: Any = parse_json_object(read_regular(path, RECORD_BYTES, follow=False))
             if not all(type(record.get(name)) is kind for name, kind in RECORD_TYPES.items()):
                 raise ValueError
         except (OSError, ValueError):  # finished; else just being written, or no record
