@@ -6,7 +6,7 @@ ernie-pair inspect-data --input_path train.tsv --vocab_file MODEL: the same for 
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus, find_corpus, open_corpus
@@ -128,14 +128,9 @@ def inspect_data(config: InspectConfig) -> None:
 
 def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> ErnieDataset:
     """Return the samples that a run over all documents of ``corpus`` would start with."""
-    rows = build_sample_map(
-        corpus.docs,
-        corpus.lens,
-        range(corpus.num_documents),
-        num_samples=config.num_samples,
-        seed=config.seed,
-        **config.map_settings(config.max_seq_len),
-    )
+    sizes = {"num_samples": config.num_samples, "seed": config.seed}
+    settings: Dict[str, Any] = {**sizes, **config.map_settings(config.max_seq_len)}
+    rows = build_sample_map(corpus.docs, corpus.lens, range(corpus.num_documents), **settings)
     rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     return ErnieDataset(

@@ -192,10 +192,9 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     steps = work.steps()
     with StopSignals():
         for number, make in enumerate(steps, start=1):
+            record = {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
             with published(folder / RECORD) as (draft,):
-                write_json(
-                    draft, {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
-                )
+                write_json(draft, record)
             step, began = make(), time.monotonic()
             decided = run_step(step, number, len(steps), folder / "pipeline.log")
             # Of a step that was done before, what it took then.
@@ -204,12 +203,8 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
             told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
     write_report(work, told)
     say("\n" + "\n".join(work.summary()))
-    return {
-        "model": folder / "exported",
-        "report": folder / REPORT,
-        "result": work.verdict,
-        "metrics": work.evaluation,
-    }
+    files = {"model": folder / "exported", "report": folder / REPORT}
+    return {**files, "result": work.verdict, "metrics": work.evaluation}
 
 
 @contextmanager
@@ -400,9 +395,8 @@ class Work:
         if spec is None:
             path = self.folder / "small" / "config.json"
             vocabulary = read_json_object(path, "remove it")["vocab_size"] if path.is_file() else 8000
-            return self._seconds(
-                self.size.hidden_size, self.size.layers, 4 * self.size.hidden_size, vocabulary
-            )
+            width = self.size.hidden_size
+            return self._seconds(width, self.size.layers, 4 * width, vocabulary)
         return self._seconds(spec.hidden_size, spec.num_layers, spec.intermediate_size, spec.vocab_size)
 
     @property
@@ -520,16 +514,10 @@ class Work:
                 flags = {**tokenizer, **short, **self.json_key, **workers}
                 commands.append(line.prepare(text, name, **flags))
         if spec is None:
-            size = self.size
-            commands.append(
-                line.new_model(
-                    hidden_size=size.hidden_size,
-                    num_hidden_layers=size.layers,
-                    num_attention_heads=size.heads,
-                    intermediate_size=4 * size.hidden_size,
-                    max_position_embeddings=POSITIONS,
-                )
-            )
+            width, layers, heads = self.size.hidden_size, self.size.layers, self.size.heads
+            shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+            shape.update(intermediate_size=4 * width, max_position_embeddings=POSITIONS)
+            commands.append(line.new_model(**shape))
         return Step("prepare the text and the model to start from", commands, decided=self._told_of_text)
 
     def _corpora(self) -> dict[str, dict[str, Any]]:
@@ -607,15 +595,9 @@ class Work:
 
     def _evaluate(self) -> Step:
         (file, flags), folder = self.file("test"), self.folder
-        words = words_of(
-            "evaluate",
-            model_path=folder / "pair",
-            input_file=file,
-            **flags,
-            output_file=folder / "evaluation.json",
-            report=folder / "evaluation",
-            device=self.config.device,
-        )
+        made = {"output_file": folder / "evaluation.json", "report": folder / "evaluation"}
+        flags = {**flags, **made, "device": self.config.device}
+        words = words_of("evaluate", model_path=folder / "pair", input_file=file, **flags)
         return Step("evaluate", [words], decided=lambda: self.verdict)
 
     def _export(self) -> Step:

@@ -198,15 +198,9 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
     for name in ("werkzeug", "vdl_logger"):  # no line for each request
         logging.getLogger(name).setLevel(logging.CRITICAL)
     host, port = listener.getsockname()[:2]
-    settings = ParseArgs(
-        logdir=names,
-        host=host,
-        port=port,
-        language=config.lang,
-        telemetry=False,
-        cache_timeout=config.refresh,
-        component_tabs=["scalar", "histogram", "pr_curve", "text", "hyper_parameters"],
-    )
+    tabs = ["scalar", "histogram", "pr_curve", "text", "hyper_parameters"]
+    shown = {"language": config.lang, "telemetry": False, "component_tabs": tabs}
+    settings = ParseArgs(logdir=names, host=host, port=port, cache_timeout=config.refresh, **shown)
     # The profiler has no tab here, but a thread that keeps the process from ending.
     with patch.object(visualdl_app, "create_profiler_api_call", return_value=None):
         app, turn = visualdl_app.create_app(settings), threading.Lock()

@@ -367,15 +367,9 @@ def plot(config: PlotConfig) -> None:
     inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
     shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
     # inputs_grow: it is drawn again when its runs have more steps
-    results = Results(
-        "plot",
-        [config.output_file],
-        inputs,
-        {"metrics": config.metrics, "outs": shown},
-        config.overwrite,
-        positional=["outs"],
-        inputs_grow=True,
-    )
+    settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
+    about: Dict[str, Any] = {"positional": ["outs"], "inputs_grow": True}
+    results = Results("plot", [config.output_file], inputs, settings, config.overwrite, **about)
     if results.are_done():
         return
     if config.kind == "html":

@@ -127,16 +127,8 @@ def _export(config: CompareModelsConfig, name: str, folder: Path, has_int8: bool
     if has_int8:
         flags = {flag: getattr(config, flag) for flag in ("text_a", "text_b", "label", "encoding")}
         flags.update(quantize="int8", quantize_file=config.input_file)
-    export_pair(
-        ExportConfig(
-            model_path=str(folder),
-            output_dir=str(exported),
-            format="onnx",
-            max_accuracy_drop=1.0,  # how much is lost is what the table shows
-            overwrite=config.overwrite,
-            **flags,
-        )
-    )
+    flags.update(max_accuracy_drop=1.0, overwrite=config.overwrite)  # what is lost is what the table shows
+    export_pair(ExportConfig(model_path=str(folder), output_dir=str(exported), format="onnx", **flags))
     return exported
 
 

@@ -186,13 +186,9 @@ class _Ensemble:
         refuse_threshold(config.threshold, spec.num_labels, "the ensemble")
         tokenizer = self.members[0].tokenizer(self.max_seq_len)
         judged, fitted = self._read("dev_file"), self._fitted()
-        calibration = self._tuned(
-            Calibration(
-                **({} if fitted is None else fitted._asdict()),
-                threshold=config.threshold,
-                symmetric=self.symmetric,
-            )
-        )
+        of_fitted = {} if fitted is None else fitted._asdict()
+        calibration = Calibration(**of_fitted, threshold=config.threshold, symmetric=self.symmetric)
+        calibration = self._tuned(calibration)
         if judged is not None:
             self.measured = self._measure(judged, fitted, calibration)
         return Source(
@@ -281,13 +277,10 @@ class _Ensemble:
             tuning=self.tuning,
             saved=calibration,
         )
-        settings = EvaluateConfig(
-            f"an ensemble of {', '.join(self.names)}",
-            self.config.dev_file,
-            str(Path(self.config.output_dir) / REPORT),
-            bootstrap=self.config.bootstrap,
-            at_precision=self.config.at_precision,
-        )
+        config, model = self.config, f"an ensemble of {', '.join(self.names)}"
+        flags = {"bootstrap": config.bootstrap, "at_precision": config.at_precision}
+        report = str(Path(config.output_dir) / REPORT)
+        settings = EvaluateConfig(model, config.dev_file, report, **flags)
         members = {name: measure(one, labels) for name, one in zip(self.names, logits)}
         return Measured(members, evaluation_of(answers, settings), answers)
 
