@@ -74,13 +74,9 @@ class Places(Options):
     output_file: str = data_option(help="the probabilities of the test pairs go here")
 
 
-OF_TRAIN = {item.name: item for item in fields(TrainConfig) if item.name in SAME}
-Same = make_dataclass(
-    "Same",
-    [(name, of.type, field(default=of.default, metadata=of.metadata)) for name, of in OF_TRAIN.items()],
-    bases=(Options,),
-    frozen=True,
-)
+OF_TRAIN = [item for item in fields(TrainConfig) if item.name in SAME]
+ALIKE = [(of.name, of.type, field(default=of.default, metadata=of.metadata)) for of in OF_TRAIN]
+Same = make_dataclass("Same", ALIKE, bases=(Options,), frozen=True)
 
 
 @dataclass(frozen=True)

@@ -266,19 +266,12 @@ def look(config: PipelineConfig) -> Facts:
     lengths = np.array([len(a) + len(b) + 3 for a, b in zip(train.left, train.right)])
     flops = known.get("flops") or measure_flops()  # the size and the steps of a run that is begun stay
     multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
+    rows, example = {split: len(pairs) for split, pairs in read.items()}, (train.left[0], train.right[0])
+    length = min(max(multiple_of_16, 32), 256, spec.max_positions if spec else POSITIONS)
+    mean_length, total = float(lengths.mean()), int(lengths.sum())
+    cores, seconds = known.get("cores") or len(usable_cores()), known.get("seconds") or {}
     return Facts(
-        {split: len(pairs) for split, pairs in read.items()},
-        labels,
-        (train.left[0], train.right[0]),
-        balance,
-        min(max(multiple_of_16, 32), 256, spec.max_positions if spec else POSITIONS),
-        float(lengths.mean()),
-        int(lengths.sum()),
-        text,
-        spec,
-        flops,
-        known.get("cores") or len(usable_cores()),
-        known.get("seconds") or {},
+        rows, labels, example, balance, length, mean_length, total, text, spec, flops, cores, seconds
     )
 
 

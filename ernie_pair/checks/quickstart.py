@@ -209,11 +209,8 @@ def _steps(line: SmallLine) -> Iterator[Step]:
     )
     yield Step("pretrain it in static graph", [line.pretrained()])
     yield Step("convert it to a dynamic model, with the proof that both agree", [line.convert()])
-    yield Step(
-        "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)",
-        [line.trained("dynamic", "pair")],
-        line.trained("small", "pair_scratch"),
-        threads=max(1, cpu_threads() // 2),  # two trainings share the cores
-    )
+    title = "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)"
+    one, beside = line.trained("dynamic", "pair"), line.trained("small", "pair_scratch")
+    yield Step(title, [one], beside, threads=max(1, cpu_threads() // 2))  # two trainings share the cores
     yield Step("evaluate both on the test split", [line.evaluate("pair")], line.evaluate("pair_scratch"))
     yield Step("predict", [line.predict("pair")])

@@ -54,16 +54,11 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
                 "--output_dir of pretrain, train, distill or train-embedding"
             )
         folders.update((folder.resolve(), folder) for folder in runs)
-    return [
-        Run(
-            name,
-            folder.resolve(),
-            read_all_events(folder / EVENTS),
-            flags_of(folder),
-            str(_note_of(folder).get("started", "")).replace("T", " "),
-        )
-        for name, folder in zip(short_names(list(folders)), folders.values())
-    ]
+    opened = []
+    for name, folder in zip(short_names(list(folders)), folders.values()):
+        events, started = read_all_events(folder / EVENTS), str(_note_of(folder).get("started", ""))
+        opened.append(Run(name, folder.resolve(), events, flags_of(folder), started.replace("T", " ")))
+    return opened
 
 
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:

@@ -1,6 +1,7 @@
 """The flags of mixed precision and of bit-identical results, the same for pretraining and for pairs."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Collection, Dict, Literal, Mapping
 
 from data_tools.files.errors import InputError
@@ -8,6 +9,7 @@ from data_tools.options.options import Options, devices_option, precision_option
 from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, gpu_capability
 from ernie_pair.runtime.gpu.cards import Card
 
+amp_option = partial(precision_option, resume="same")
 OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect
 
 
@@ -15,15 +17,14 @@ OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no e
 class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    use_amp: bool = precision_option(False, help="mixed-precision training, on a GPU", resume="same")
-    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = precision_option(
+    use_amp: bool = amp_option(False, help="mixed-precision training, on a GPU")
+    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = amp_option(
         "auto",
         help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
         "float32: no casts, loss scaling only",
-        resume="same",
     )
-    amp_level: Literal["O1", "O2"] = precision_option(
-        "O1", help="O1: weights in float32; O2: weights in half precision too", resume="same"
+    amp_level: Literal["O1", "O2"] = amp_option(
+        "O1", help="O1: weights in float32; O2: weights in half precision too"
     )
     reduce_dtype: Literal["float32", "half"] = precision_option(
         "float32",
@@ -31,29 +32,15 @@ class AmpFlags(Options):
         "with half the traffic",
         resume="layout",
     )
-    init_loss_scaling: float = precision_option(
-        32768.0, help="initial loss scale, for float16", at_least=1, resume="same"
+    init_loss_scaling: float = amp_option(32768.0, help="initial loss scale, for float16", at_least=1)
+    incr_every_n_steps: int = amp_option(
+        1000, help="consecutive finite steps before the loss scale grows", unit="steps", at_least=1
     )
-    incr_every_n_steps: int = precision_option(
-        1000,
-        help="consecutive finite steps before the loss scale grows",
-        unit="steps",
-        at_least=1,
-        resume="same",
+    incr_ratio: float = amp_option(2.0, help="factor by which the loss scale grows", above=1)
+    decr_every_n_nan_or_inf: int = amp_option(
+        1, help="consecutive steps with inf or NaN before the loss scale shrinks", unit="steps", at_least=1
     )
-    incr_ratio: float = precision_option(
-        2.0, help="factor by which the loss scale grows", above=1, resume="same"
-    )
-    decr_every_n_nan_or_inf: int = precision_option(
-        1,
-        help="consecutive steps with inf or NaN before the loss scale shrinks",
-        unit="steps",
-        at_least=1,
-        resume="same",
-    )
-    decr_ratio: float = precision_option(
-        0.5, help="factor by which the loss scale shrinks", above=0, below=1, resume="same"
-    )
+    decr_ratio: float = amp_option(0.5, help="factor by which the loss scale shrinks", above=0, below=1)
     tf32: bool = precision_option(
         False,
         help="use TF32 in training, on a GPU of compute capability 8.0 or above: the factors of float32 "

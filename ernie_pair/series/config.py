@@ -1,6 +1,7 @@
 """The flags of the commands that make several runs, or combine their models; no framework is loaded here."""
 
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Literal
 
@@ -32,6 +33,7 @@ def _refuse_of_one_run(config: PairConfig) -> None:
         raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
 
 
+resamples_option = partial(evaluation_option, 1000, unit="resamples")
 REPLACED = "replace files that this command did not make, or that have changed since"
 # What the files of the folds, which this package writes, have no need of.
 # fmt: off
@@ -79,10 +81,8 @@ class CrossValidateConfig(PairConfig):
     best_metric: str = best_metric_option(
         help="metric on those rows that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
     )
-    bootstrap: int = evaluation_option(
-        1000,
+    bootstrap: int = resamples_option(
         help="bootstrap resamples of the groups for the confidence intervals of the means; 0: no intervals",
-        unit="resamples",
         at_least=0,
     )
     worst_rows: int = evaluation_option(
@@ -204,11 +204,8 @@ class CompareConfig(Options):
         "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
     )
     domain_samples: int = data_option(1000, help="samples of --domain_data", unit="samples", at_least=1)
-    bootstrap: int = evaluation_option(
-        1000,
-        help="bootstrap resamples for the confidence interval of a difference",
-        unit="resamples",
-        at_least=1,
+    bootstrap: int = resamples_option(
+        help="bootstrap resamples for the confidence interval of a difference", at_least=1
     )
     overwrite: bool = overwrite_option(help=REPLACED)
     symmetric: Literal["none", "average"] = evaluation_option(
@@ -255,9 +252,7 @@ class CompareModelsConfig(Options):
         unit="pairs",
         at_least=2,
     )
-    bootstrap: int = evaluation_option(
-        1000, help="bootstrap resamples for the confidence intervals", unit="resamples", at_least=1
-    )
+    bootstrap: int = resamples_option(help="bootstrap resamples for the confidence intervals", at_least=1)
     seed: int = evaluation_option(1234, help="seed of the resamples", at_least=0)
     threads: int = devices_option(
         0,
@@ -312,11 +307,8 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
     at_precision: float = evaluation_option(
         0.95, help="precision of class 1 that the threshold must give on --tune_on", above=0, at_most=1
     )
-    bootstrap: int = evaluation_option(
-        1000,
-        help="bootstrap resamples for the confidence intervals on --dev_file; 0: no intervals",
-        unit="resamples",
-        at_least=0,
+    bootstrap: int = resamples_option(
+        help="bootstrap resamples for the confidence intervals on --dev_file; 0: no intervals", at_least=0
     )
     worst_rows: int = evaluation_option(
         200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0

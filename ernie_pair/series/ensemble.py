@@ -266,17 +266,8 @@ class _Ensemble:
         logits = self._logits(pairs)
         mean, labels = mean_of(logits), pairs.known_labels
         judged = fitted or Fitted(fit_temperature(mean, labels), pairs.path, len(pairs), pairs.sha256)
-        answers = Answers(
-            pairs,
-            self.members[0].model.spec.labels.names,
-            mean,
-            swapped=None,
-            in_use=calibration.temperature,
-            fitted=judged,
-            symmetric=self.symmetric,
-            tuning=self.tuning,
-            saved=calibration,
-        )
+        names, in_use = self.members[0].model.spec.labels.names, calibration.temperature
+        answers = Answers(pairs, names, mean, None, in_use, judged, self.symmetric, self.tuning, calibration)
         config, model = self.config, f"an ensemble of {', '.join(self.names)}"
         flags = {"bootstrap": config.bootstrap, "at_precision": config.at_precision}
         report = str(Path(config.output_dir) / REPORT)

@@ -319,14 +319,10 @@ def _page(config: SearchParamsConfig, names: List[str], outcomes: List[Outcome],
     ]
     heads = ["", "state", config.best_metric, "evaluations", *names, "reason"]
     note = f"Sorted by {config.best_metric}, complete trials first. {TABLE} and {NUMBERS} hold the same."
-    return render_page(
-        TEMPLATE,
-        config=config,
-        table=Table("Trials", heads, rows, note),
-        charts=charts,
-        counts=Counter(each.state for each in outcomes),
-        best=next((each for each in ranked if each.state == "complete"), None),
-    )
+    counts = Counter(each.state for each in outcomes)
+    best = next((each for each in ranked if each.state == "complete"), None)
+    table = Table("Trials", heads, rows, note)
+    return render_page(TEMPLATE, config=config, table=table, charts=charts, counts=counts, best=best)
 
 
 def lines_of_search(outcomes: List[Outcome], best: Outcome, config: SearchParamsConfig) -> Iterator[str]:

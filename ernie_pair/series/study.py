@@ -234,13 +234,9 @@ class Study:
         }
         try:
             self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-            self._study = optuna.create_study(
-                storage=self._storage,
-                study_name=NAME,
-                direction="minimize" if config.lower_is_better else "maximize",
-                pruner=pruners[config.pruner](),
-                load_if_exists=True,
-            )
+            direction = "minimize" if config.lower_is_better else "maximize"
+            about = {"study_name": NAME, "direction": direction, "pruner": pruners[config.pruner]()}
+            self._study = optuna.create_study(storage=self._storage, load_if_exists=True, **about)
             self._study.get_trials()
         except Exception as error:  # of SQLite, of SQLAlchemy, of Optuna: whatever a damaged file leads to
             reason = " ".join(str(error).split())[:150]

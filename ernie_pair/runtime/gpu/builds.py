@@ -117,13 +117,8 @@ def installed_build() -> Optional[Build]:
         return None
     folder = Path(spec.origin).parent
     facts = _constants(folder / "version" / "__init__.py")
-    cuda = facts.get("cuda_version", "False")
-    return Build(
-        version=facts.get("full_version", ""),
-        cuda="" if cuda == "False" else cuda,
-        brings_libraries=facts.get("with_pip_cuda_libraries") == "ON",
-        folder=folder,
-    )
+    cuda, brings = facts.get("cuda_version", "False"), facts.get("with_pip_cuda_libraries") == "ON"
+    return Build(facts.get("full_version", ""), "" if cuda == "False" else cuda, brings, folder)
 
 
 def paddle_version() -> str:

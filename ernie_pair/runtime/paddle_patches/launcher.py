@@ -73,15 +73,9 @@ def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
 
     def start(process) -> None:
         """Start a ``ProcessContext``; a signal is for its whole session."""
-        process._proc = subprocess.Popen(
-            process._cmd,
-            env=process._env,
-            stdout=process._stdout,
-            stderr=process._stderr,
-            shell=process._shell,
-            start_new_session=process._group,
-            preexec_fn=prepare,
-        )
+        streams = {"stdout": process._stdout, "stderr": process._stderr, "shell": process._shell}
+        own: Any = {**streams, "start_new_session": process._group, "preexec_fn": prepare}
+        process._proc = subprocess.Popen(process._cmd, env=process._env, **own)
 
     def shown(container) -> str:
         words = " ".join(container.entrypoint)

@@ -20,12 +20,8 @@ FIRST_SEED, PAIRS_OF_A_STEP = 1234, TABLE["flags"]["of_training"]["batch_size"]
 PEER_PYTHON = "$PEER_PYTHON"
 Values = Mapping[str, Any]
 Words = Tuple[str, ...]
-Sizes = make_dataclass(
-    "Sizes",
-    [(name, type(size["default"]), option(**size)) for name, size in TABLE["sizes"].items()],
-    bases=(Options,),
-    frozen=True,
-)
+_SIZES = [(name, type(size["default"]), option(**size)) for name, size in TABLE["sizes"].items()]
+Sizes = make_dataclass("Sizes", _SIZES, bases=(Options,), frozen=True)
 
 
 @dataclass(frozen=True)
