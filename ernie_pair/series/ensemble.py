@@ -269,7 +269,7 @@ class _Ensemble:
         names, in_use = self.members[0].model.spec.labels.names, calibration.temperature
         answers = Answers(pairs, names, mean, None, in_use, judged, self.symmetric, self.tuning, calibration)
         config, model = self.config, f"an ensemble of {', '.join(self.names)}"
-        flags = {"bootstrap": config.bootstrap, "at_precision": config.at_precision}
+        flags: Dict[str, Any] = {"bootstrap": config.bootstrap, "at_precision": config.at_precision}
         report = str(Path(config.output_dir) / REPORT)
         settings = EvaluateConfig(model, config.dev_file, report, **flags)
         members = {name: measure(one, labels) for name, one in zip(self.names, logits)}
