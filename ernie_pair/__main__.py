@@ -11,302 +11,148 @@ from typing import Any, Dict, List, Optional
 from data_tools.options.cli import exit_code_of, parse_config, run_command
 from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
+    Entry,
     asked_help,
     config_class_of,
     form_of,
     form_of_model,
     forms_of,
+    function_of,
     overview,
     unknown_command,
     versions,
 )
 
-# command: (module, its function, its config, what it does). A command may have several forms: a word or a
-# flag behind its name chooses one, each with flags of its own. A config of another module, module:Config, is
-# there because that module loads Paddle, which no flag and no help needs.
+# Where each command is. A command may have several forms: a word or a flag behind its name chooses one, each
+# with flags of its own. A config of another module, module:Config, is there because that module loads Paddle,
+# which no flag and no help needs.
 COMMANDS = {
-    "doctor": (
-        "ernie_pair.checks.doctor",
-        "doctor",
-        "DoctorConfig",
-        "Check the environment: versions, GPU, libraries",
+    "doctor": Entry("ernie_pair.checks.doctor", "DoctorConfig"),
+    "doctor --link_cuda": Entry("ernie_pair.runtime.gpu.cuda_links", "LinkCudaConfig", "link_cuda"),
+    "check": Entry("ernie_pair.checks.self_check", "CheckConfig", "check"),
+    "check --gpu": Entry("ernie_pair.checks.gpu.check_gpu", "CheckGpuConfig"),
+    "quickstart": Entry("ernie_pair.checks.quickstart", "QuickstartConfig"),
+    "pipeline": Entry("ernie_pair.checks.pipeline", "PipelineConfig"),
+    "make-sample": Entry("data_tools.make_sample", "SampleConfig"),
+    "new-model": Entry("ernie_pair.models.commands", "NewModelConfig", "new_model"),
+    "build vocab": Entry("data_tools.build_vocab", "VocabConfig"),
+    "build ngrams": Entry("data_tools.build_ngrams", "NgramsConfig"),
+    "build text": Entry("ernie_pair.pair.audit.pairs_to_text", "PairsToTextConfig"),
+    "prepare": Entry("data_tools.prepare", "PrepareConfig"),
+    "prepare pairs": Entry("ernie_pair.series.split_pairs", "SplitPairsConfig"),
+    "inspect-data": Entry("ernie_pair.checks.inspect_data", "InspectConfig"),
+    "audit text": Entry("data_tools.audit_text", "AuditConfig"),
+    "pretrain": Entry(
+        "ernie_pair.pretrain.pretrain", "ernie_pair.pretrain.config.pretrain_config:PretrainConfig"
     ),
-    "doctor --link_cuda": (
-        "ernie_pair.runtime.gpu.cuda_links",
-        "link_cuda",
-        "LinkCudaConfig",
-        "Link CUDA libraries of pip packages where Paddle looks for them",
+    "convert": Entry("ernie_pair.pretrain.convert.convert", "ConvertConfig"),
+    "convert --to hf": Entry("ernie_pair.models.commands", "ToHuggingFaceConfig", "convert_to_hugging_face"),
+    "convert --from hf": Entry(
+        "ernie_pair.models.commands", "FromHuggingFaceConfig", "convert_from_hugging_face"
     ),
-    "check": (
-        "ernie_pair.checks.self_check",
-        "check",
-        "CheckConfig",
-        "Run the main steps on a tiny sample",
-    ),
-    "check --gpu": (
-        "ernie_pair.checks.gpu.check_gpu",
-        "check_gpu",
-        "CheckGpuConfig",
-        "Test a GPU for correctness and speed, and write a report",
-    ),
-    "quickstart": (
-        "ernie_pair.checks.quickstart",
-        "quickstart",
-        "QuickstartConfig",
-        "Run the whole recipe on a built-in sample",
-    ),
-    "pipeline": (
-        "ernie_pair.checks.pipeline",
-        "pipeline",
-        "PipelineConfig",
-        "Turn your texts and labelled pairs into a model that serves",
-    ),
-    "make-sample": (
-        "data_tools.make_sample",
-        "make_sample",
-        "SampleConfig",
-        "Write the sample texts and labelled pairs of the quickstart",
-    ),
-    "new-model": (
-        "ernie_pair.models.commands",
-        "new_model",
-        "NewModelConfig",
-        "Create a model folder with a configuration of your own",
-    ),
-    "build vocab": (
-        "data_tools.build_vocab",
-        "build_vocab",
-        "VocabConfig",
-        "Build a vocabulary (vocab.txt) from text",
-    ),
-    "build ngrams": (
-        "data_tools.build_ngrams",
-        "build_ngrams",
-        "NgramsConfig",
-        "Build an n-gram lexicon from a corpus",
-    ),
-    "build text": (
-        "ernie_pair.pair.audit.pairs_to_text",
-        "pairs_to_text",
-        "PairsToTextConfig",
-        "Write the texts of pairs as raw text for pretraining",
-    ),
-    "prepare": (
-        "data_tools.prepare",
-        "prepare",
-        "PrepareConfig",
-        "Convert raw text or JSON lines to a corpus of token ids",
-    ),
-    "prepare pairs": (
-        "ernie_pair.series.split_pairs",
-        "split_pairs",
-        "SplitPairsConfig",
-        "Split labelled pairs into training, dev and test files",
-    ),
-    "inspect-data": (
-        "ernie_pair.checks.inspect_data",
-        "inspect_data",
-        "InspectConfig",
-        "Show samples of a corpus with their masks",
-    ),
-    "audit text": (
-        "data_tools.audit_text",
-        "audit_text",
-        "AuditConfig",
-        "Report duplicates, odd characters and languages in raw text",
-    ),
-    "pretrain": (
-        "ernie_pair.pretrain.pretrain",
-        "pretrain",
-        "ernie_pair.pretrain.config.pretrain_config:PretrainConfig",
-        "Pretrain an ERNIE model on a corpus",
-    ),
-    "convert": (
-        "ernie_pair.pretrain.convert.convert",
-        "convert",
-        "ConvertConfig",
-        "Convert pretrained static weights to a model folder",
-    ),
-    "convert --to hf": (
-        "ernie_pair.models.commands",
-        "convert_to_hugging_face",
-        "ToHuggingFaceConfig",
-        "Convert a model folder for Hugging Face transformers",
-    ),
-    "convert --from hf": (
-        "ernie_pair.models.commands",
-        "convert_from_hugging_face",
-        "FromHuggingFaceConfig",
-        "Convert a model folder of transformers for PaddleNLP",
-    ),
-    "board": (
-        "ernie_pair.report.board",
-        "board",
-        "BoardConfig",
-        "Show the curves of several runs in VisualDL",
-    ),
-    "plot": (
-        "ernie_pair.report.plot_runs",
-        "plot",
-        "PlotConfig",
-        "Draw the curves of runs as a picture, or as a page that compares them",
-    ),
-    "checkpoint show": (
-        "ernie_pair.checkpoint.commands",
-        "show_checkpoint",
-        "ShowConfig",
-        "Show what a checkpoint or a run holds",
-    ),
-    "checkpoint diff": (
-        "ernie_pair.checkpoint.commands",
-        "diff_checkpoints",
-        "DiffConfig",
-        "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
-    ),
-    "checkpoint average": (
-        "ernie_pair.models.commands",
-        "average_checkpoints",
-        "AverageConfig",
-        "Average the weights of several checkpoints",
-    ),
-    "audit pairs": (
-        "ernie_pair.pair.audit.audit_pairs",
-        "audit_pairs",
-        "AuditPairsConfig",
-        "Report duplicates, leaks and contradictions in labelled pairs",
-    ),
-    "train": (
-        "ernie_pair.pair.train.train_pair",
-        "train_pair",
-        "ernie_pair.pair.config.pair_config:TrainConfig",
-        "Train a sentence-pair classifier",
-    ),
-    "distill": (
+    "board": Entry("ernie_pair.report.board", "BoardConfig"),
+    "plot": Entry("ernie_pair.report.plot_runs", "PlotConfig", "plot"),
+    "checkpoint show": Entry("ernie_pair.checkpoint.commands", "ShowConfig", "show_checkpoint"),
+    "checkpoint diff": Entry("ernie_pair.checkpoint.commands", "DiffConfig", "diff_checkpoints"),
+    "checkpoint average": Entry("ernie_pair.models.commands", "AverageConfig", "average_checkpoints"),
+    "audit pairs": Entry("ernie_pair.pair.audit.audit_pairs", "AuditPairsConfig"),
+    "train": Entry("ernie_pair.pair.train.train_pair", "ernie_pair.pair.config.pair_config:TrainConfig"),
+    "distill": Entry(
         "ernie_pair.pair.distill.distill",
-        "distill_pair",
         "ernie_pair.pair.config.distill_config:DistillConfig",
-        "Train a smaller classifier from a trained one",
+        "distill_pair",
     ),
-    "config": (
-        "ernie_pair.launch.wizard",
-        "write_launch_file",
-        "QuestionsConfig",
-        "Write a file for launch by answering a few questions",
+    "config": Entry("ernie_pair.launch.wizard", "QuestionsConfig", "write_launch_file"),
+    "evaluate": Entry(
+        "ernie_pair.score.evaluation.evaluate_pair", "ernie_pair.pair.config.ask_config:EvaluateConfig"
     ),
-    "evaluate": (
-        "ernie_pair.score.evaluation.evaluate_pair",
-        "evaluate_pair",
-        "ernie_pair.pair.config.ask_config:EvaluateConfig",
-        "Evaluate a model of pairs on labelled pairs",
-    ),
-    "evaluate embedding": (
+    "evaluate embedding": Entry(
         "ernie_pair.score.embeddings.evaluate_embedding",
-        "evaluate_embedding",
         "ernie_pair.embedding.embed_config:EvaluateEmbeddingConfig",
-        "Evaluate an embedding model on labelled pairs",
     ),
-    "evaluate mlm": (
-        "ernie_pair.pretrain.filling.evaluate_mlm",
-        "evaluate_mlm",
-        "EvaluateMlmConfig",
-        "Measure the masked-language-model loss on held-out text",
+    "evaluate mlm": Entry("ernie_pair.pretrain.filling.evaluate_mlm", "EvaluateMlmConfig"),
+    "predict": Entry(
+        "ernie_pair.score.evaluation.predict_pair", "ernie_pair.pair.config.ask_config:PredictConfig"
     ),
-    "predict": (
-        "ernie_pair.score.evaluation.predict_pair",
-        "predict_pair",
-        "ernie_pair.pair.config.ask_config:PredictConfig",
-        "Predict the labels of pairs",
+    "predict mlm": Entry("ernie_pair.pretrain.filling.fill_mask", "FillMaskConfig"),
+    "mine": Entry("ernie_pair.mining.mine_pairs", "ernie_pair.mining.mine_pairs:MineConfig"),
+    "pseudo-label": Entry(
+        "ernie_pair.mining.pseudo_label", "ernie_pair.pair.config.ask_config:PseudoLabelConfig"
     ),
-    "predict mlm": (
-        "ernie_pair.pretrain.filling.fill_mask",
-        "fill_mask",
-        "FillMaskConfig",
-        "Predict the words behind [MASK] with a pretrained model",
-    ),
-    "mine": (
-        "ernie_pair.mining.mine_pairs",
-        "mine_pairs",
-        "ernie_pair.mining.mine_pairs:MineConfig",
-        "Derive new training pairs from labelled ones",
-    ),
-    "pseudo-label": (
-        "ernie_pair.mining.pseudo_label",
-        "pseudo_label",
-        "ernie_pair.pair.config.ask_config:PseudoLabelConfig",
-        "Label unlabelled pairs where a classifier is confident",
-    ),
-    "train-embedding": (
+    "train-embedding": Entry(
         "ernie_pair.embedding.train.train_embedding",
-        "train_embedding",
         "ernie_pair.embedding.train.embedding_config:TrainEmbeddingConfig",
-        "Train a sentence-embedding model",
     ),
-    "embed": (
-        "ernie_pair.score.embeddings.embed",
-        "embed",
-        "ernie_pair.embedding.embed_config:EmbedConfig",
-        "Compute the embeddings of texts",
+    "embed": Entry("ernie_pair.score.embeddings.embed", "ernie_pair.embedding.embed_config:EmbedConfig"),
+    "compare starts": Entry("ernie_pair.series.compare_starts", "ernie_pair.series.config:CompareConfig"),
+    "cross-validate": Entry(
+        "ernie_pair.series.cross_validate", "ernie_pair.series.config:CrossValidateConfig"
     ),
-    "compare starts": (
-        "ernie_pair.series.compare_starts",
-        "compare_starts",
-        "ernie_pair.series.config:CompareConfig",
-        "Fine-tune from several pretrained models and compare the results",
+    "search-params": Entry("ernie_pair.series.search_params", "ernie_pair.series.config:SearchParamsConfig"),
+    "compare models": Entry(
+        "ernie_pair.series.compare_models", "ernie_pair.series.config:CompareModelsConfig"
     ),
-    "cross-validate": (
-        "ernie_pair.series.cross_validate",
-        "cross_validate",
-        "ernie_pair.series.config:CrossValidateConfig",
-        "Cross-validate a classifier: every pair is predicted once",
+    "export": Entry(
+        "ernie_pair.score.export.export_pair", "ernie_pair.score.export.export_config:ExportConfig"
     ),
-    "search-params": (
-        "ernie_pair.series.search_params",
-        "search_params",
-        "ernie_pair.series.config:SearchParamsConfig",
-        "Search for the best training flags",
-    ),
-    "compare models": (
-        "ernie_pair.series.compare_models",
-        "compare_models",
-        "ernie_pair.series.config:CompareModelsConfig",
-        "Compare accuracy, speed and size of trained classifiers",
-    ),
-    "export": (
-        "ernie_pair.score.export.export_pair",
-        "export_pair",
-        "ernie_pair.score.export.export_config:ExportConfig",
-        "Export a classifier for use without training code",
-    ),
-    "export embedding": (
+    "export embedding": Entry(
         "ernie_pair.score.embeddings.export_embedding",
-        "export_embedding",
         "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
-        "Export an embedding model for use without training code",
     ),
-    "ensemble": (
-        "ernie_pair.series.ensemble",
-        "ensemble",
-        "ernie_pair.series.config:EnsembleConfig",
-        "Combine several classifiers into one exported folder",
-    ),
-    "index": (
-        "ernie_pair.search.build_index",
-        "make_index",
-        "IndexConfig",
-        "Build a search index of texts",
-    ),
-    "search": (
-        "ernie_pair.search.search_texts",
-        "search_texts",
-        "SearchConfig",
-        "Search an index for texts that match a query",
-    ),
-    "serve": (
-        "ernie_pair.serve.serve",
-        "serve",
-        "ServeConfig",
-        "Serve an exported classifier over HTTP, with a page to try it",
-    ),
+    "ensemble": Entry("ernie_pair.series.ensemble", "ernie_pair.series.config:EnsembleConfig"),
+    "index": Entry("ernie_pair.search.build_index", "IndexConfig", "make_index"),
+    "search": Entry("ernie_pair.search.search_texts", "SearchConfig"),
+    "serve": Entry("ernie_pair.serve.serve", "ServeConfig"),
+}
+# What each does.
+PURPOSES = {
+    "doctor": "Check the environment: versions, GPU, libraries",
+    "doctor --link_cuda": "Link CUDA libraries of pip packages where Paddle looks for them",
+    "check": "Run the main steps on a tiny sample",
+    "check --gpu": "Test a GPU for correctness and speed, and write a report",
+    "quickstart": "Run the whole recipe on a built-in sample",
+    "pipeline": "Turn your texts and labelled pairs into a model that serves",
+    "make-sample": "Write the sample texts and labelled pairs of the quickstart",
+    "new-model": "Create a model folder with a configuration of your own",
+    "build vocab": "Build a vocabulary (vocab.txt) from text",
+    "build ngrams": "Build an n-gram lexicon from a corpus",
+    "build text": "Write the texts of pairs as raw text for pretraining",
+    "prepare": "Convert raw text or JSON lines to a corpus of token ids",
+    "prepare pairs": "Split labelled pairs into training, dev and test files",
+    "inspect-data": "Show samples of a corpus with their masks",
+    "audit text": "Report duplicates, odd characters and languages in raw text",
+    "pretrain": "Pretrain an ERNIE model on a corpus",
+    "convert": "Convert pretrained static weights to a model folder",
+    "convert --to hf": "Convert a model folder for Hugging Face transformers",
+    "convert --from hf": "Convert a model folder of transformers for PaddleNLP",
+    "board": "Show the curves of several runs in VisualDL",
+    "plot": "Draw the curves of runs as a picture, or as a page that compares them",
+    "checkpoint show": "Show what a checkpoint or a run holds",
+    "checkpoint diff": "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
+    "checkpoint average": "Average the weights of several checkpoints",
+    "audit pairs": "Report duplicates, leaks and contradictions in labelled pairs",
+    "train": "Train a sentence-pair classifier",
+    "distill": "Train a smaller classifier from a trained one",
+    "config": "Write a file for launch by answering a few questions",
+    "evaluate": "Evaluate a model of pairs on labelled pairs",
+    "evaluate embedding": "Evaluate an embedding model on labelled pairs",
+    "evaluate mlm": "Measure the masked-language-model loss on held-out text",
+    "predict": "Predict the labels of pairs",
+    "predict mlm": "Predict the words behind [MASK] with a pretrained model",
+    "mine": "Derive new training pairs from labelled ones",
+    "pseudo-label": "Label unlabelled pairs where a classifier is confident",
+    "train-embedding": "Train a sentence-embedding model",
+    "embed": "Compute the embeddings of texts",
+    "compare starts": "Fine-tune from several pretrained models and compare the results",
+    "cross-validate": "Cross-validate a classifier: every pair is predicted once",
+    "search-params": "Search for the best training flags",
+    "compare models": "Compare accuracy, speed and size of trained classifiers",
+    "export": "Export a classifier for use without training code",
+    "export embedding": "Export an embedding model for use without training code",
+    "ensemble": "Combine several classifiers into one exported folder",
+    "index": "Build a search index of texts",
+    "search": "Search an index for texts that match a query",
+    "serve": "Serve an exported classifier over HTTP, with a page to try it",
 }
 
 # Words behind a command that the folder of --model_path says as well.
@@ -341,7 +187,7 @@ def run_named(name: str) -> None:
     Its module, which may load Paddle, is imported after the flags are read.
     """
     entry = COMMANDS[name]
-    run_command(lambda config: getattr(import_module(entry[0]), entry[1])(config), config_class_of(entry))
+    run_command(lambda config: function_of(entry)(config), config_class_of(entry))
 
 
 def _run(words) -> Optional[int]:
@@ -358,7 +204,8 @@ def _run(words) -> Optional[int]:
         return None
     if words[0] == COMPLETION[0]:
         complete = import_module("ernie_pair.completion").complete
-        complete(words[1:], _purposes(), _configs_of, _launched())
+        launched = list(import_module("ernie_pair.launch.launch_config").CONFIGS)
+        complete(words[1:], _purposes(), _configs_of, launched)
         return None
     forms = forms_of(words[0], COMMANDS)
     if not forms:
@@ -373,7 +220,7 @@ def _run(words) -> Optional[int]:
         form = form_of_model(flags, flags_of, _kind_of_folder)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
-    return getattr(import_module(entry[0]), entry[1])(config)
+    return function_of(entry)(config)
 
 
 def _kind_of_folder(folder: str) -> str:
@@ -382,8 +229,7 @@ def _kind_of_folder(folder: str) -> str:
 
 
 def _purposes() -> Dict[str, str]:
-    """Return {command as it is typed: what it does}."""
-    return {**{name: entry[3] for name, entry in COMMANDS.items()}, **dict((LAUNCH, HELP, COMPLETION))}
+    return {**PURPOSES, **dict((LAUNCH, HELP, COMPLETION))}
 
 
 def _configs_of(command: str) -> List[type]:
@@ -392,10 +238,6 @@ def _configs_of(command: str) -> List[type]:
         launching = import_module("ernie_pair.launch.launch_config")
         return [launching.LaunchConfig, *launching.CONFIGS.values()]
     return [config_class_of(COMMANDS[form]) for form in forms_of(command, COMMANDS)]
-
-
-def _launched() -> List[str]:
-    return list(import_module("ernie_pair.launch.launch_config").CONFIGS)
 
 
 if __name__ == "__main__":

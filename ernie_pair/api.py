@@ -29,8 +29,9 @@ from data_tools.options.flag_words import flag_names
 from data_tools.options.options import DASH, Options
 from data_tools.options.python_call import NOWHERE, takes_options
 from data_tools.prepare import PrepareConfig
+from ernie_pair.__main__ import COMMANDS
 from ernie_pair.checks.pipeline import PipelineConfig
-from ernie_pair.commands import form_of_model
+from ernie_pair.commands import form_of_model, function_of
 from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.models.commands import NewModelConfig
@@ -61,24 +62,25 @@ if TYPE_CHECKING:  # what loads Paddle, or is only returned
     from ernie_pair.train.task import TrainResult
 
 
+def _run(command: str, config: Options) -> Any:
+    """Return what the function of a command does; its module, which may load Paddle, is imported now."""
+    return function_of(COMMANDS[command])(config)
+
+
 @takes_options(SampleConfig)
 def make_sample(config: SampleConfig) -> Path:
     """Write the texts and the labelled pairs of the quickstart, and return their folder.
 
     It holds corpus.txt and pairs/train.tsv, dev.tsv and test.tsv.
     """
-    from data_tools.make_sample import make_sample as command
-
-    command(config)
+    _run("make-sample", config)
     return Path(config.output_dir)
 
 
 @takes_options(VocabConfig)
 def build_vocab(config: VocabConfig) -> Path:
     """Build a vocabulary from text, and return its file."""
-    from data_tools.build_vocab import build_vocab as command
-
-    command(config)
+    _run("build vocab", config)
     return Path(config.output_file)
 
 
@@ -89,9 +91,7 @@ def prepare(config: PrepareConfig) -> Dict[str, Any]:
     Its ``counts`` are the documents, the sentences, the tokens and the unknown ones among them. The folder of
     PREFIX is the ``input_dir`` of `pretrain`.
     """
-    from data_tools.prepare import prepare as command
-
-    command(config)
+    _run("prepare", config)
     return read_json_object(corpus_paths(config.output_prefix).manifest, "make the corpus again")
 
 
@@ -101,9 +101,7 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
 
     It is what the report of ``output_dir`` holds.
     """
-    from data_tools.audit_text import audit_text as command
-
-    return command(config)
+    return _run("audit text", config)
 
 
 @takes_options(AuditPairsConfig)
@@ -112,17 +110,13 @@ def audit_pairs(config: AuditPairsConfig) -> Dict[str, Any]:
 
     It is what the report of ``output_dir`` holds.
     """
-    from ernie_pair.pair.audit.audit_pairs import audit_pairs as command
-
-    return command(config)
+    return _run("audit pairs", config)
 
 
 @takes_options(SplitPairsConfig)
 def split_pairs(config: SplitPairsConfig) -> Path:
     """Split labelled pairs into train, dev and test files without common texts, and return the folder."""
-    from ernie_pair.series.split_pairs import split_pairs as command
-
-    command(config)
+    _run("prepare pairs", config)
     return Path(config.output_dir)
 
 
@@ -133,17 +127,13 @@ def pipeline(config: PipelineConfig) -> Dict[str, Any]:
     {"model": the exported folder, "report": its page, "result": a line, "metrics": of `evaluate`}. The
     commands run in processes of their own; what they say is added to pipeline.log in ``output_dir``.
     """
-    from ernie_pair.checks.pipeline import pipeline as command
-
-    return command(config)
+    return _run("pipeline", config)
 
 
 @takes_options(NewModelConfig)
 def new_model(config: NewModelConfig) -> Path:
     """Create a model folder with a configuration of your own, to pretrain from scratch, and return it."""
-    from ernie_pair.models.commands import new_model as command
-
-    command(config)
+    _run("new-model", config)
     return Path(config.output_dir)
 
 
@@ -154,11 +144,10 @@ def pretrain(config: PretrainConfig) -> "PretrainResult":
     The ``model_last`` of the result is the folder whose static_vars `convert` takes. Paddle is in the dynamic
     graph afterwards.
     """
-    from ernie_pair.pretrain.pretrain import pretrain as command
     from ernie_pair.runtime.paddle_patches.process_groups import dynamic_afterwards
 
     with dynamic_afterwards():
-        return command(config)
+        return _run("pretrain", config)
 
 
 @takes_options(ConvertConfig)
@@ -167,9 +156,7 @@ def convert(config: ConvertConfig) -> "Conversion":
 
     These are {output: {batch: the largest difference from the static model}}.
     """
-    from ernie_pair.pretrain.convert.convert import convert as command
-
-    return command(config)
+    return _run("convert", config)
 
 
 @takes_options(TrainConfig)
@@ -178,25 +165,20 @@ def train(config: TrainConfig) -> "TrainResult":
 
     `PairTrainer` takes lists, DataFrames and models in memory, and answers afterwards.
     """
-    from ernie_pair.pair.train.train_pair import train_pair
-
-    return train_pair(config)
+    return _run("train", config)
 
 
 @takes_options(TrainEmbeddingConfig)
 def train_embedding(config: TrainEmbeddingConfig) -> "TrainResult":
     """Train a sentence-embedding model on files, and return what `EmbeddingTrainer.train` does."""
-    from ernie_pair.embedding.train.train_embedding import train_embedding as command
-
-    return command(config)
+    return _run("train-embedding", config)
 
 
-def _student_of(options: Dict[str, Any]) -> Type[Options]:
-    """Return the class of the options of `distill`: without a file, the pairs are datasets."""
-    return DistillConfig if "train_file" in options else StudentConfig
-
-
-@takes_options(DistillConfig, StudentConfig, choose=_student_of)
+@takes_options(  # without a file, the pairs are datasets
+    DistillConfig,
+    StudentConfig,
+    choose=lambda options: DistillConfig if "train_file" in options else StudentConfig,
+)
 def distill(
     config: StudentConfig,
     train_dataset: "Optional[PairDataset]" = None,
@@ -230,17 +212,13 @@ def distill(
 @takes_options(CrossValidateConfig)
 def cross_validate(config: CrossValidateConfig) -> "CrossValidation":
     """Cross-validate a classifier: each fold is predicted by the run that has not seen it."""
-    from ernie_pair.series.cross_validate import cross_validate as command
-
-    return command(config)
+    return _run("cross-validate", config)
 
 
 @takes_options(SearchParamsConfig)
 def search_params(config: SearchParamsConfig) -> "SearchResult":
     """Search for the best training options, and return all trials and the best of them."""
-    from ernie_pair.series.search_params import search_params as command
-
-    return command(config)
+    return _run("search-params", config)
 
 
 def _by_folder(command: str, **classes: Type[Options]) -> Callable[[Dict[str, Any]], Type[Options]]:
@@ -275,14 +253,8 @@ def evaluate(config: Union[EvaluateConfig, EvaluateEmbeddingConfig, EvaluateMlmC
     vectors ``metrics`` and those of each length in ``dims``. Of several processes the first returns them.
     """
     if isinstance(config, EvaluateMlmConfig):
-        return evaluate_mlm(config)
-    if isinstance(config, EvaluateEmbeddingConfig):
-        from ernie_pair.score.embeddings.evaluate_embedding import evaluate_embedding
-
-        return evaluate_embedding(config)
-    from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-
-    return evaluate_pair(config)
+        return _run("evaluate mlm", config)
+    return _run("evaluate embedding" if isinstance(config, EvaluateEmbeddingConfig) else "evaluate", config)
 
 
 @takes_options(EvaluateMlmConfig)
@@ -292,9 +264,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     Losses are in nats: means over the masked tokens, and over the samples for the sentence order, which is
     omitted if the model has no head for it or ``binary_head`` is False.
     """
-    from ernie_pair.pretrain.filling.evaluate_mlm import evaluate_mlm as command
-
-    return command(config)
+    return _run("evaluate mlm", config)
 
 
 @takes_options(PredictConfig, returned="output_file")
@@ -323,7 +293,6 @@ def predict(config: PredictConfig) -> List[Dict[str, Any]]:
 
 
 def _value_of(name: str, cell: str) -> Any:
-    """Return the value of a cell of predictions."""
     if name == "label" or not cell:
         return cell or None
     return int(cell) if cell.isdecimal() else float(cell)
@@ -336,23 +305,14 @@ def _value_of(name: str, cell: str) -> Any:
 )
 def export(config: Union[ExportConfig, ExportEmbeddingConfig]) -> Path:
     """Export a model of pairs or of vectors for use without training code, and return the folder."""
-    if isinstance(config, ExportEmbeddingConfig):
-        from ernie_pair.score.embeddings.export_embedding import export_embedding
-
-        export_embedding(config)
-    else:
-        from ernie_pair.score.export.export_pair import export_pair
-
-        export_pair(config)
+    _run("export embedding" if isinstance(config, ExportEmbeddingConfig) else "export", config)
     return Path(config.output_dir)
 
 
 @takes_options(EnsembleConfig)
 def ensemble(config: EnsembleConfig) -> Path:
     """Combine several classifiers into one exported folder, and return it."""
-    from ernie_pair.series.ensemble import ensemble as command
-
-    command(config)
+    _run("ensemble", config)
     return Path(config.output_dir)
 
 
@@ -378,9 +338,7 @@ def embed(config: EmbedConfig) -> "np.ndarray":
 @takes_options(IndexConfig)
 def index(config: IndexConfig) -> Path:
     """Build a search index of texts, and return its folder, for `search` and `PairSearcher`."""
-    from ernie_pair.search.build_index import make_index
-
-    return make_index(config)
+    return _run("index", config)
 
 
 def _search_of(options: Dict[str, Any]) -> Type[Options]:
@@ -414,9 +372,7 @@ def search(config: SearchConfig) -> "Union[List[Hit], List[List[Hit]]]":
 @takes_options(ServeConfig)
 def serve(config: ServeConfig) -> None:
     """Serve an exported model over HTTP until a signal ends it; in another thread, as long as the process."""
-    from ernie_pair.serve.serve import serve as command
-
-    command(config)
+    _run("serve", config)
 
 
 # `pretrain` is a function, and ernie_pair/pretrain a folder; so it is with these. The package keeps the

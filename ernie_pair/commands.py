@@ -2,60 +2,42 @@
 
 import platform
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import version_of
 from data_tools.options.foreign_flags import nearest_names
-from ernie_pair.runtime.paddle_version import paddle_version
+from ernie_pair.runtime.gpu.builds import paddle_version
 from ernie_pair.version import __version__
 
-# word: the commands that may be meant
-OTHER_NAMES: Dict[str, Tuple[str, ...]] = {
-    "finetune": ("train",),
-    "fine-tune": ("train",),
-    "fit": ("train",),
-    "sft": ("train",),
-    "run-pretrain": ("pretrain",),
-    "run-pretrain-static": ("pretrain",),
-    "train-pair": ("train",),
-    "predict-pair": ("predict",),
-    "evaluate-pair": ("evaluate",),
-    "eval": ("evaluate",),
-    "test": ("evaluate",),
-    "benchmark": ("evaluate", "compare models"),
-    "infer": ("predict",),
-    "inference": ("predict",),
-    "encode": ("embed",),
-    "tokenize": ("prepare",),
-    "preprocess": ("prepare",),
-    "create-pretraining-data": ("prepare",),
-    "trans-to-json": ("prepare",),
-    "static-to-dynamic": ("convert",),
-    "ernie-static-to-dynamic": ("convert",),
-    "vocab": ("build vocab",),
-    "onnx": ("export",),
-    "deploy": ("export", "serve"),
-    "server": ("serve",),
-    "simple-serving": ("serve",),
-    "api": ("serve",),
-    "hyperparameter-search": ("search-params",),
-    "hpo": ("search-params",),
-    "tune": ("search-params",),
-    "kfold": ("cross-validate",),
-    "soup": ("checkpoint average",),
-    "merge": ("checkpoint average", "ensemble"),
-    "compress": ("distill", "export"),
-    "quantize": ("export",),
-    "augment": ("mine",),
-    "env": ("doctor",),
-    "info": ("doctor", "checkpoint show"),
-    "version": ("--version",),
-    "distributed": ("launch",),
-    "torchrun": ("launch",),
-    "accelerate": ("launch",),
+# command: other words for it
+MEANT = {
+    "train": "finetune fine-tune fit sft train-pair",
+    "predict": "predict-pair infer inference",
+    "evaluate": "evaluate-pair eval test benchmark",
+    "compare models": "benchmark",
+    "embed": "encode",
+    "prepare": "tokenize preprocess create-pretraining-data trans-to-json",
+    "pretrain": "run-pretrain run-pretrain-static",
+    "convert": "static-to-dynamic ernie-static-to-dynamic",
+    "build vocab": "vocab",
+    "distill": "compress",
+    "export": "onnx deploy compress quantize",
+    "serve": "deploy server simple-serving api",
+    "search-params": "hyperparameter-search hpo tune",
+    "cross-validate": "kfold",
+    "checkpoint average": "soup merge",
+    "ensemble": "merge",
+    "mine": "augment",
+    "doctor": "env info",
+    "checkpoint show": "info",
+    "--version": "version",
+    "launch": "distributed torchrun accelerate",
 }
-
+OTHER_NAMES: Dict[str, List[str]] = {}
+for _command, _words in MEANT.items():
+    for _word in _words.split():
+        OTHER_NAMES.setdefault(_word, []).append(_command)
 
 # What commands were called before; a record of an older version may name them.
 FORMER_NAMES = {
@@ -81,8 +63,16 @@ FORMER_NAMES = {
     "create-corpus": "prepare",
 }
 
-# (module of the function, the function, its flags as Class or module:Class, what it does)
-Entry = Tuple[str, str, str, str]
+
+class Entry(NamedTuple):
+    """Where a command is: the module of its function, its flags as Class or module:Class, the function.
+
+    ``function``: empty if it is called as its module.
+    """
+
+    module: str
+    config: str
+    function: str = ""
 
 
 def overview(groups: Mapping[str, str], purposes: Dict[str, str]) -> str:
@@ -107,8 +97,13 @@ def overview(groups: Mapping[str, str], purposes: Dict[str, str]) -> str:
 
 def config_class_of(entry: Entry) -> type:
     """Return the class of a command's flags; a class with a module of its own loads no other module."""
-    module, _, name = entry[2].rpartition(":")
-    return getattr(import_module(module or entry[0]), name)
+    module, _, name = entry.config.rpartition(":")
+    return getattr(import_module(module or entry.module), name)
+
+
+def function_of(entry: Entry) -> Callable[[Any], Any]:
+    """Return the function of a command, which takes a config; its module may load Paddle."""
+    return getattr(import_module(entry.module), entry.function or entry.module.rpartition(".")[2])
 
 
 def forms_of(command: str, names: Iterable[str]) -> List[str]:
@@ -188,15 +183,8 @@ def versions() -> str:
     """Return a line for the package, Paddle, PaddleNLP and Python, each with its version."""
     facts = {
         "ernie-pair": __version__,
-        "paddle": paddle_version() or None,
-        "paddlenlp": _installed("paddlenlp"),
+        "paddle": paddle_version(),
+        "paddlenlp": version_of("paddlenlp"),
         "python": platform.python_version(),
     }
     return "\n".join(f"{name} {found or 'is not installed'}" for name, found in facts.items())
-
-
-def _installed(distribution: str) -> Optional[str]:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None

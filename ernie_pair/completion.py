@@ -61,17 +61,12 @@ def complete(
             forms = [name.split()[1] for name in forms_of(name, purposes) if len(name.split()) == 2]
             if forms and not forms[0].startswith("--"):
                 below.add_argument("form", choices=forms)
-            _add_flags(below, _items_of(configs_of(name)), shtab)
+            found: Dict[str, Item] = {}
+            for one in configs_of(name):
+                for item in fields(one):
+                    found.setdefault(item.name, (item, hints_of(one)[item.name]))
+            _add_flags(below, list(found.values()), shtab)
     print(shtab.complete(parser, words[0], preamble=_preamble(launched)), end="")
-
-
-def _items_of(config_classes: Sequence[type]) -> List[Item]:
-    """Return every option of the classes once, under the first of them that has it."""
-    found: Dict[str, Item] = {}
-    for one in config_classes:
-        for item in fields(one):
-            found.setdefault(item.name, (item, hints_of(one)[item.name]))
-    return list(found.values())
 
 
 def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:

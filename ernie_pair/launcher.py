@@ -64,8 +64,7 @@ def launch() -> None:
     asked = asked_launch()
     refuse_absent_gpus(asked.devices)
     if not asked.devices:
-        processes = int(asked.nproc_per_node or 0)
-        os.environ.update(environment_of_processes(processes, is_cpu_asked(sys.argv)))
+        os.environ.update(environment_of_processes(int(asked.nproc_per_node or 0), is_cpu_asked(sys.argv)))
     machines, master = int(str(asked.nnodes).partition(":")[0]), asked.master or ""  # the fewest of a range
     if machines == 1 and not (master or os.environ.get("PADDLE_MASTER")):
         os.environ.setdefault("PORT_RANGE", ports_not_given_by_chance())
@@ -101,10 +100,7 @@ def leave(end: LaunchEnd, logs: Path) -> NoReturn:
 
 
 def blame(failed: Sequence[FailedProcess]) -> FailedProcess:
-    """Return which of the processes that failed by themselves is the cause.
-
-    It was killed, or else does not say that it lost another one; of several it is the first to fall silent.
-    """
+    """Return the cause among the failed: one that was killed, or lost no other; the first to fall silent."""
     lost = LostProcessError.exit_code
     return min(failed, key=lambda each: (each.code > 0, each.code == lost, each.wrote))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from other_libraries.client import Peer
 
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, model_option, option, refuse_empty
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class AddHeadConfig(Options):
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --output_dir start"
 
     peer_python: str = option(help="a Python that has torch and transformers")
-    model_path: str = option(help="a folder of transformers or sentence-transformers", group="model")
-    output_dir: str = option(help="the folder to make", group="model")
+    model_path: str = model_option(help="a folder of transformers or sentence-transformers")
+    output_dir: str = model_option(help="the folder to make")
     seed: int = option(1234, help="seed of the head", at_least=0)
 
 

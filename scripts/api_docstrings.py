@@ -14,12 +14,10 @@ class ApiDocstrings(griffe.Extension):
     """Document each option by its help, and fence each example of a docstring."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Put the examples of a docstring between fences."""
         if obj.docstring and ">>> " in obj.docstring.value:
             obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
-        """Give an option of a class its help as docstring and its default as value."""
         if "option(" not in str(attr.value) or not isinstance(attr.parent, griffe.Class):
             return
         item = locate(attr.parent.path).__dataclass_fields__[attr.name]

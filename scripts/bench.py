@@ -13,14 +13,20 @@ otherwise idle machine. Steps are compared with those of transformers by bench_s
 import re
 import tempfile
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, option
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    option,
+)
 from ernie_pair.runtime.device import default_device
 
 MODEL = "hidden_size num_hidden_layers max_seq_len batch_size steps runs device"
@@ -35,51 +41,44 @@ USUAL = {  # sizes that are not given
     "pair": {"max_seq_len": 64, "batch_size": 64, "steps": 60},
 }
 LEAST_STEPS = 40
-measured_option = partial(option, group="evaluation")
 
 
 @dataclass(frozen=True)
-class Part(Options):
-    """What is measured; a base on its own puts it first of all fields."""
-
-    part: str = option(help="the part of the package", positional=True, choices=tuple(READ_BY))
-
-
-@dataclass(frozen=True)
-class BenchConfig(Part):
+class BenchConfig(Options):
     """Measure a part of the package; nothing is left on the disk."""
 
     EXAMPLE = "data --vocab_file ernie/vocab.txt"
 
+    part: str = option(help="the part of the package", positional=True, choices=tuple(READ_BY))
     vocab_file: str = data_option("", help="the vocab.txt of the model")
     pair_file: str = data_option("", help="labelled pairs: text TAB text TAB label")
     text_path: str = data_option("", help="text, an empty line between documents; empty: the built-in sample")
-    model: str = option("", help="serve: the folder that ernie-pair export made", group="model")
+    model: str = model_option("", help="serve: the folder that ernie-pair export made")
     speed_megabytes: int = data_option(10, help="MB of text for the speed", unit="MB", at_least=1)
     megabytes: int = data_option(
         20, help="MB of text for the memory, repeated; 0: leave it out", unit="MB", at_least=0
     )
-    workers: int = option(2, help="processes for the memory measurement", group="devices", at_least=1)
+    workers: int = devices_option(2, help="processes for the memory measurement", at_least=1)
     million_tokens: int = data_option(100, help="million tokens of the opened corpus", at_least=1)
     rows: int = data_option(20_000, help="pairs to train on and to predict", at_least=2000)
-    hidden_size: int = option(312, help="width of the model", group="model", at_least=1)
-    num_hidden_layers: int = option(4, help="its layers", group="model", unit="layers", at_least=1)
+    hidden_size: int = model_option(312, help="width of the model", at_least=1)
+    num_hidden_layers: int = model_option(4, help="its layers", unit="layers", at_least=1)
     max_seq_len: int = data_option(0, help="tokens of a pair or sample; 0: 64 or 128", at_least=0)
     batch_size: int = data_option(0, help="pairs or samples of a step; 0: 64 or 8", at_least=0)
-    steps: int = measured_option(
+    steps: int = evaluation_option(
         0, help="steps of one measurement, at least 40; 0: 60 of pairs, 100 of samples", at_least=0
     )
-    runs: int = measured_option(
+    runs: int = evaluation_option(
         3, help="runs, of which the median is shown; memory is measured once", at_least=1
     )
-    backends: str = option(
-        "onnx", help="backends with spaces between, :bf16 behind one for its precision", group="devices"
+    backends: str = devices_option(
+        "onnx", help="backends with spaces between, :bf16 behind one for its precision"
     )
-    clients: str = option("1 4 16", help="numbers of concurrent clients", group="devices")
-    seconds: float = measured_option(5.0, help="time of one measurement", unit="seconds", above=0)
-    threads: int = option(0, help="threads of one forward pass; 0: one per core", group="devices", at_least=0)
-    max_wait_ms: float = option(5.0, help="as in ernie-pair serve", group="devices", unit="ms", at_least=0)
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    clients: str = devices_option("1 4 16", help="numbers of concurrent clients")
+    seconds: float = evaluation_option(5.0, help="time of one measurement", unit="seconds", above=0)
+    threads: int = devices_option(0, help="threads of one forward pass; 0: one per core", at_least=0)
+    max_wait_ms: float = devices_option(5.0, help="as in ernie-pair serve", unit="ms", at_least=0)
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 
     def __post_init__(self):
         super().__post_init__()

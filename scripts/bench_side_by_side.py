@@ -11,7 +11,6 @@ batch replace the sizes of the cases. The weights are random: the speed is the s
 import platform
 import tempfile
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Sequence
 
@@ -25,7 +24,16 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import refuse_existing
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, names_in, option, refuse_unknown_names
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    names_in,
+    option,
+    refuse_unknown_names,
+)
 from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
@@ -45,7 +53,6 @@ COLUMNS = {  # head: a figure of a lane, and how it is shown
     "GB": ("memory_gb", "{:.2f}", 1),
 }
 Figures = Dict[str, Any]
-measured_option = partial(option, group="evaluation")
 
 
 @dataclass(frozen=True)
@@ -59,46 +66,42 @@ class BenchConfig(Options):
 
     pair_file: str = data_option(help="pairs: text TAB text TAB label")
     vocab_file: str = data_option(help="the vocab.txt of the models")
-    cases: str = measured_option("", help=f"some of {', '.join(CASES)}, with commas; empty: all")
+    cases: str = evaluation_option("", help=f"some of {', '.join(CASES)}, with commas; empty: all")
     peer_python: str = option(
         "", help="a Python that has torch and transformers, to compare with; empty: none"
     )
-    output: str = measured_option(
+    output: str = evaluation_option(
         "", help="the figures go here: FILE.json, and its table and picture beside it"
     )
-    overwrite: bool = measured_option(False, help="replace earlier figures")
-    lanes: str = measured_option(
+    overwrite: bool = evaluation_option(False, help="replace earlier figures")
+    lanes: str = evaluation_option(
         "", help="names of lanes, with commas, if not all of them fit into memory; empty: all"
     )
-    num_hidden_layers: int = option(0, help="layers; 0: those of the case", group="model", at_least=0)
-    hidden_size: int = option(0, help="width of the model; 0: that of the case", group="model", at_least=0)
+    num_hidden_layers: int = model_option(0, help="layers; 0: those of the case", at_least=0)
+    hidden_size: int = model_option(0, help="width of the model; 0: that of the case", at_least=0)
     batch_size: int = data_option(0, help="pairs or samples of a step; 0: those of the case", at_least=0)
     max_seq_len: int = data_option(0, help="tokens of each; 0: those of the case", at_least=0)
     pairs: int = data_option(0, help="pairs predicted in a step; 0: those of the case", at_least=0)
-    threads: int = option(1, help="threads of every lane", group="devices", unit="threads", at_least=1)
-    rounds: int = measured_option(7, help="turns of every lane, of which the median is shown", at_least=1)
-    steps: int = measured_option(
+    threads: int = devices_option(1, help="threads of every lane", unit="threads", at_least=1)
+    rounds: int = evaluation_option(7, help="turns of every lane, of which the median is shown", at_least=1)
+    steps: int = evaluation_option(
         5, help="steps of a turn; a step of prediction is one pass over all pairs", unit="steps", at_least=1
     )
-    warmup: int = measured_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    warmup: int = evaluation_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 
     @property
     def plan(self) -> TurnPlan:
         return TurnPlan(self.warmup, self.steps, self.rounds)
 
     def chosen_cases(self) -> List[str]:
-        """Return the names in --cases. Raises InputError for an unknown one."""
         names = names_in(self.cases)
         refuse_unknown_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
         return names or list(CASES)
 
 
 def compare(config: BenchConfig) -> None:
-    """Measure the cases, print their tables, and write them where --output says.
-
-    Raises InputError for figures that exist, or a peer or GPU that cannot be used.
-    """
+    """Measure the cases, print their tables, and write them where --output says. Raises InputError."""
     names = config.chosen_cases()
     endings = (".json", ".md", ".png") if config.output else ()
     outputs = [Path(config.output).with_suffix(ending) for ending in endings]
@@ -141,29 +144,25 @@ def render(cases: Sequence[Figures], facts: Figures) -> str:
     parts = [", ".join(f"{name} {value}" for name, value in facts.items() if value)]
     for case in cases:
         parts.append(f"### {case['name']}\n\nA step is {case['unit']}.")
-        lanes = [[_cell(lane[name], *way) for name, *way in COLUMNS.values()] for lane in case["lanes"]]
+        lanes = [
+            [
+                "" if lane[of] is None else form.format(lane[of] * scale)
+                for of, form, scale in COLUMNS.values()
+            ]
+            for lane in case["lanes"]
+        ]
         parts.append(render_rows(tuple(COLUMNS), lanes))
-        if case["ratios"]:
-            parts.append(render_rows(RATIO_HEAD, list(map(_ratio_cells, case["ratios"]))))
+        rows = []
+        for ratio in case["ratios"]:
+            rows.append([ratio["ours"], ratio["other"]])
+            for times in (ratio["cpu"], ratio["wall"]):
+                rows[-1] += [f"{times[name]:.2f}" if times else "" for name in ("ratio", "low", "high")]
+        parts += [render_rows(RATIO_HEAD, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
-def _cell(value: Any, form: str, scale: float) -> str:
-    return "" if value is None else form.format(value * scale)
-
-
-def _ratio_cells(ratio: Figures) -> List[str]:
-    cells = [ratio["ours"], ratio["other"]]
-    for clock in ("cpu", "wall"):
-        cells += [f"{ratio[clock][name]:.2f}" if ratio[clock] else "" for name in ("ratio", "low", "high")]
-    return cells
-
-
 def draw(path: Path, cases: Sequence[Figures]) -> None:
-    """Draw every ratio as a bar, with a whisker from the minimum to the maximum of the rounds.
-
-    It is by CPU time, if that is known, otherwise by the wall clock.
-    """
+    """Draw every ratio, by CPU time where it is known, as a bar with a whisker over the rounds."""
     from matplotlib.figure import Figure
 
     bars = [(case["name"], ratio) for case in cases for ratio in case["ratios"]]

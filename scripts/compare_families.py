@@ -37,7 +37,6 @@ class CompareFamiliesConfig(Options):
 
 
 def compare_families(config: CompareFamiliesConfig) -> None:
-    """Measure every row, keep the figures in PUBLISHED, and show them in the pages."""
     python = Path(config.peer_python) if config.peer_python else newest_python()
     if python is None or not python.exists():
         raise InputError(

@@ -24,7 +24,14 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, option, overwrite_option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    model_option,
+    option,
+    overwrite_option,
+    refuse_empty,
+)
 from data_tools.text.wordpiece import WordPiece
 
 
@@ -35,7 +42,7 @@ class CompareVectorsConfig(Options):
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --data my_data --output_file vectors.json"
 
     peer_python: str = option(help="a Python that has torch and sentence-transformers")
-    model_path: str = option(help="a folder of sentence-transformers", group="model")
+    model_path: str = model_option(help="a folder of sentence-transformers")
     data: str = data_option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv")
     output_file: str = data_option(help="the figures go here, as JSON")
     count: int = data_option(1000, help="texts, fewer if there are not so many", at_least=2)
@@ -90,17 +97,13 @@ def files_of(data: Path) -> List[Path]:
 
 
 def chosen_texts(files: List[Path], count: int) -> List[str]:
-    """Return ``count`` different texts with symbols, of each file in turn, or fewer if there are no more.
-
-    Raises InputError for less than two.
-    """
+    """Return ``count`` different texts with symbols, or fewer, of each file in turn; or InputError."""
 
     def digest(text: str) -> str:
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
     of_files = [sorted(filter(symbols_in, texts_of(path)), key=digest) for path in files]
-    in_turn = chain.from_iterable(zip_longest(*of_files))
-    chosen = list(islice(dict.fromkeys(filter(None, in_turn)), count))
+    chosen = list(islice(dict.fromkeys(filter(None, chain.from_iterable(zip_longest(*of_files)))), count))
     if len(chosen) < 2:
         raise InputError(f"{files[0].parent}: {len(chosen)} texts have a symbol; give other files by --data")
     return chosen
@@ -116,7 +119,6 @@ def texts_of(path: Path) -> Set[str]:
 
 
 def symbols_in(text: str) -> str:
-    """Return the characters of ``text`` that Unicode calls symbols."""
     return "".join(sign for sign in text if unicodedata.category(sign).startswith("S"))
 
 

@@ -18,7 +18,6 @@ PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
 
 
 def publish(folders: List[Path]) -> None:
-    """Keep the results of finished quickstarts in PUBLISHED and show them in the pages."""
     runs = [json.loads((folder / PUBLISHED.name).read_text(encoding="utf-8")) for folder in folders]
     write_json(PUBLISHED, runs)
     replace_block(QUICKSTART, lambda page: render_printed(runs))

@@ -32,7 +32,6 @@ def pages_with(mark: str) -> List[str]:
 
 
 def replace_block(mark: str, render: Callable[[str], str]) -> None:
-    """Put ``render(page)`` between the marks of each page that has them."""
     for page in pages_with(mark):
         path = ROOT / page
         before, _, after = between(mark).split(path.read_text(encoding="utf-8"))
@@ -40,7 +39,6 @@ def replace_block(mark: str, render: Callable[[str], str]) -> None:
 
 
 def head_of(table: str, page: str = "") -> List[str]:
-    """Return the head of a table of words.yaml in the language of a page."""
     return [names[is_chinese(page)] for names in WORDS[table]["head"]]
 
 

@@ -19,10 +19,7 @@ PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
 
 
 def publish(files: Sequence[Path]) -> None:
-    """Keep the figures of ``files`` in PUBLISHED and show them in the pages.
-
-    Raises InputError if they were measured on different machines.
-    """
+    """Keep the figures of ``files``, of one machine, in PUBLISHED and show them. Raises InputError."""
     parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     figures = {"machine": parts[0]["machine"], "cases": [case for part in parts for case in part["cases"]]}
     for file, part in zip(files, parts):

@@ -26,7 +26,17 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, option, overwrite_option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    checkpoints_option,
+    data_option,
+    model_option,
+    optimisation_option,
+    option,
+    overwrite_option,
+    precision_option,
+    refuse_empty,
+)
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -56,21 +66,17 @@ class Places(Options):
     """The files and folders."""
 
     peer_python: str = option(help="a Python that has torch, transformers and accelerate")
-    model_path: str = option(help="a folder of transformers; ernie-pair convert --to hf", group="model")
+    model_path: str = model_option(help="a folder of transformers; ernie-pair convert --to hf")
     train_file: str = data_option(help="labelled pairs")
     dev_file: str = data_option(help="labelled pairs by which the best epoch is chosen")
     test_file: str = data_option(help="pairs to predict")
-    output_dir: str = option(help="checkpoints and logs go here", group="checkpoints")
+    output_dir: str = checkpoints_option(help="checkpoints and logs go here")
     output_file: str = data_option(help="the probabilities of the test pairs go here")
 
 
-OF_TRAIN = {item.name: item for item in fields(TrainConfig) if item.name in SAME}
-Same = make_dataclass(
-    "Same",
-    [(name, of.type, field(default=of.default, metadata=of.metadata)) for name, of in OF_TRAIN.items()],
-    bases=(Options,),
-    frozen=True,
-)
+OF_TRAIN = [item for item in fields(TrainConfig) if item.name in SAME]
+ALIKE = [(of.name, of.type, field(default=of.default, metadata=of.metadata)) for of in OF_TRAIN]
+Same = make_dataclass("Same", ALIKE, bases=(Options,), frozen=True)
 
 
 @dataclass(frozen=True)
@@ -87,24 +93,17 @@ class TrainPeerConfig(Same, Places):
         help="train on the pairs in the order of the file, as train does with --streaming true "
         "--shuffle_buffer 1 --bucket false",
     )
-    warmup_rate: float = option(
-        TrainConfig.USUAL_RATE,
-        help="share of warm-up steps",
-        group="optimisation",
-        at_least=0,
-        below=1,
+    warmup_rate: float = optimisation_option(
+        TrainConfig.USUAL_RATE, help="share of warm-up steps", at_least=0, below=1
     )
-    precision: Literal["fp32", "bf16"] = option(
-        "fp32", help="bf16: autocast, what Trainer calls bf16", group="precision"
+    precision: Literal["fp32", "bf16"] = precision_option(
+        "fp32", help="bf16: autocast, what Trainer calls bf16"
     )
     overwrite: bool = overwrite_option(help="replace existing predictions")
 
 
 def train_peer(config: TrainPeerConfig) -> None:
-    """Train and write the predictions, unless they exist; the peer's lines go into peer.log.
-
-    Raises InputError for what cannot be used, or the error that the peer ends with.
-    """
+    """Train and write the predictions, unless they exist; the peer's lines go into peer.log."""
     start_console(World())
     refuse_empty(config, "peer_python", "output_dir", "output_file")
     if not Path(config.model_path).is_dir():

@@ -21,7 +21,7 @@ from data_tools.files.installation import (
     WITHOUT_PADDLENLP,
     is_tested_paddle,
 )
-from ernie_pair.checks.what_works import what_works
+from ernie_pair.checks.doctor import what_works
 
 OURS = "ernie-pair"
 # The extras of the recipe's stack, which narrow the ranges of the others, and the tested set of each stack.

@@ -5,8 +5,9 @@ import shlex
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 from data_tools.files.errors import InputError, MachineError, counted, message_of
 from data_tools.files.installation import (
@@ -25,14 +26,13 @@ from data_tools.files.installation import (
     version_of,
 )
 from data_tools.files.keyed_cache import user_cache
-from data_tools.options.options import Options, option
-from ernie_pair.checks.what_works import what_works
+from data_tools.options.options import Options, checkpoints_option
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu_env import describe_threads, math_path
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.gpu.builds import Build, installed_build
-from ernie_pair.runtime.gpu.cards import Card, card_at, count_cards, refuse_without_code, why_no_card
+from ernie_pair.runtime.gpu.cards import INDEX, Card, card_at, count_cards, refuse_without_code, why_no_card
 from ernie_pair.runtime.gpu.check_process import run_check
 from ernie_pair.runtime.gpu.cuda_links import LINK, unmade_links
 from ernie_pair.runtime.paddle_patches.core_settings import has_process_group
@@ -43,6 +43,7 @@ SHOWN = ("visualdl", "numpy", "tokenizers", "onnxruntime")
 WIDTH = len("paddlepaddle")  # of the names that the findings begin with
 PYTHONS = ((3, 10), (3, 13))
 SMALLEST_DISK_GB = 5
+FROM_INDEX = f"pip install paddlepaddle-gpu==3.3.1 -i {INDEX}/cu126/"
 LOAD_SECONDS, KERNEL_SECONDS = 120.0, 300.0  # gigabytes, from a disk that may be slow
 
 
@@ -52,8 +53,8 @@ class DoctorConfig(Options):
 
     EXAMPLE = "--output_dir output"
 
-    output_dir: str = option(
-        ".", help="where runs will be written; the disk of this folder is checked", group="checkpoints"
+    output_dir: str = checkpoints_option(
+        ".", help="where runs will be written; the disk of this folder is checked"
     )
 
 
@@ -207,7 +208,25 @@ def _operator() -> str:
 
 
 def _launch_line() -> str:
-    """Return a command that trains, on a public data set, with this environment's Python and device."""
     processes = "--gpus 0,1 --device gpu" if default_device() == "gpu" else "--processes 2 --device cpu"
     flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
     return f"{shlex.quote(sys.executable)} -m ernie_pair launch train {processes} {flags}"
+
+
+def what_works() -> Dict[str, str]:
+    """Return {part of the package: yes, or no and what to do}, the same parts with every supported Paddle."""
+    has_onnx, kernels = all(map(find_spec, ("onnx", "onnxruntime"))), open_kernels().reason
+    # It is not on the package index; all else stays as it is.
+    of_3 = f"3.3 in an environment of its own with [train]: {PADDLENLP_COMMAND} && {FROM_INDEX}"
+    onnx = "yes" if has_onnx else f"no: {install_command('onnx')}"
+    return {
+        "pretraining, static graph": "yes",
+        "pretraining, dynamic graph": "yes",
+        "converter": "yes",
+        "pairs and embeddings": "yes",
+        "export for Paddle": "yes",
+        "export to ONNX": onnx,
+        "int8": onnx,
+        "fused kernels": f"no: {kernels}" if kernels else "yes",
+        "GPUs": "yes" if training_extra() == "train" else f"2.6.2 by {install_command('gpu')}; {of_3}",
+    }

@@ -6,7 +6,7 @@ ernie-pair inspect-data --input_path train.tsv --vocab_file MODEL: the same for 
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus, find_corpus, open_corpus
@@ -14,7 +14,7 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option
 from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
 from data_tools.samples.masking import MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
@@ -31,7 +31,6 @@ from ernie_pair.pair.data.pair_records import (
 from ernie_pair.report.chart import draw_picture
 
 BAR = 40  # characters of the longest bar
-LEGEND = "{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n"
 JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 OF_BOTH = ("input_path", "vocab_file", "show", "max_seq_len")
 OF_PAIRS = ("text_a", "text_b", "label", "encoding")
@@ -41,11 +40,10 @@ OF_PAIRS = ("text_a", "text_b", "label", "encoding")
 class Inspected(Options):
     """A corpus and its vocabulary; a base on its own puts them first of all fields."""
 
-    input_path: str = option(
-        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs",
-        group="data",
+    input_path: str = data_option(
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs"
     )
-    vocab_file: str = option(help=VOCABULARY_HELP, group="data")
+    vocab_file: str = data_option(help=VOCABULARY_HELP)
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,20 @@ class InspectConfig(MaskingFlags, Inspected):
 
     EXAMPLE = "--input_path data/baike --vocab_file vocab.txt --output_dir inspected"
 
-    output_dir: str = option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
+    output_dir: str = data_option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
-    num_samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
-    show: int = option(3, help="samples, or pairs, to print", group="data", unit="samples", at_least=0)
-    max_seq_len: int = option(
-        512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+    num_samples: int = data_option(2000, help="samples to measure", unit="samples", at_least=1)
+    show: int = data_option(3, help="samples, or pairs, to print", unit="samples", at_least=0)
+    max_seq_len: int = data_option(
+        512, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8
     )
-    seed: int = option(1234, help="another seed shows other samples", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
-    text_a: str = option("", help=f"of pairs: {FIRST_TEXT_HELP}", group="data")
-    text_b: str = option("", help=f"of pairs: {SECOND_TEXT_HELP}", group="data")
-    label: str = option("", help="of pairs: the column of the label", group="data")
-    encoding: str = option("utf-8", help=f"of pairs: {ENCODING_HELP}", group="data", choices=ENCODINGS)
+    seed: int = data_option(1234, help="another seed shows other samples", at_least=0)
+    overwrite: bool = data_option(False, help="replace an existing report in the folder")
+    text_a: str = data_option("", help=f"of pairs: {FIRST_TEXT_HELP}")
+    text_b: str = data_option("", help=f"of pairs: {SECOND_TEXT_HELP}")
+    label: str = data_option("", help="of pairs: the column of the label")
+    encoding: str = data_option("utf-8", help=f"of pairs: {ENCODING_HELP}", choices=ENCODINGS)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -103,12 +101,18 @@ def inspect_data(config: InspectConfig) -> None:
     tokenizer = open_vocabulary(config.vocab_file)
     corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
     tokenizer = vocabulary_of([corpus], tokenizer)
-    results = _results(config, corpus)
+    inputs: Dict[str, Sequence[Path]] = {
+        "input_path": list(corpus.paths),
+        "vocab_file": [vocabulary_file(config.vocab_file)],
+    }
+    settings = settings_of(config, "input_path", "vocab_file", "output_dir", "show", *OF_PAIRS)
+    outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
+    results = Results("inspect-data", outputs, inputs, settings, config.overwrite)
     are_there = config.output_dir and results.are_done()
     dataset = _dataset(config, corpus, tokenizer)
     report = mask_report(dataset, tokenizer, range(config.num_samples), config.max_seq_len)
     if config.show:
-        print(LEGEND)
+        print("{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n")
     for number in range(min(config.show, config.num_samples)):
         sample = dataset[number]
         order = ORDER_NAMES[sample.sop_label]
@@ -124,14 +128,9 @@ def inspect_data(config: InspectConfig) -> None:
 
 def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> ErnieDataset:
     """Return the samples that a run over all documents of ``corpus`` would start with."""
-    rows = build_sample_map(
-        corpus.docs,
-        corpus.lens,
-        range(corpus.num_documents),
-        num_samples=config.num_samples,
-        seed=config.seed,
-        **config.map_settings(config.max_seq_len),
-    )
+    sizes = {"num_samples": config.num_samples, "seed": config.seed}
+    settings: Dict[str, Any] = {**sizes, **config.map_settings(config.max_seq_len)}
+    rows = build_sample_map(corpus.docs, corpus.lens, range(corpus.num_documents), **settings)
     rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     return ErnieDataset(
@@ -164,17 +163,6 @@ def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
     most = max((count for _, count in rows), default=1) or 1
     for name, count in rows:
         yield f"  {name:>6} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
-
-
-def _results(config: InspectConfig, corpus: Corpus) -> Results:
-    folder = Path(config.output_dir)
-    inputs: Dict[str, Sequence[Path]] = {
-        "input_path": list(corpus.paths),
-        "vocab_file": [vocabulary_file(config.vocab_file)],
-    }
-    settings = settings_of(config, "input_path", "vocab_file", "output_dir", "show", *OF_PAIRS)
-    outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
-    return Results("inspect-data", outputs, inputs, settings, config.overwrite)
 
 
 def _picture(report: MaskReport) -> bytes:

@@ -16,10 +16,7 @@ CHINESE = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment"
 
 @dataclass(frozen=True)
 class Line:
-    """The commands of one line of work below ``folder``; each method returns the words of one of them.
-
-    ``gpus``: those of pretraining, where ``device`` is gpu.
-    """
+    """The commands of a line of work below ``folder``; ``gpus``: those of pretraining, on device gpu."""
 
     folder: Path
     device: str

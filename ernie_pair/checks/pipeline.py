@@ -14,20 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Literal,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -44,14 +31,7 @@ from data_tools.options.options import (
     optimisation_option,
     refuse_empty,
 )
-from data_tools.text.text_files import (
-    TEXT_ENDINGS,
-    LineRules,
-    decoded,
-    json_text,
-    line_batches,
-    list_inputs,
-)
+from data_tools.text.text_files import TEXT_ENDINGS, LineRules, decoded, json_text, line_batches, list_inputs
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checkpoint.run_folder import best_of
 from ernie_pair.checks.line import Line, Step, run_step
@@ -129,7 +109,7 @@ class PipelineConfig(RowFlags):
             raise InputError("--dev_share splits rows off, and --dev_file is given; leave one of them out")
 
     @property
-    def row_flags(self) -> Dict[str, object]:
+    def row_flags(self) -> dict[str, object]:
         """Return the flags that say how the rows of the given files are read, without usual ones."""
         usual = {name: item.default for name, item in RowFlags.__dataclass_fields__.items()}
         return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
@@ -157,7 +137,7 @@ class Facts:
 
     rows: Mapping[str, int]
     labels: Labels
-    example: Tuple[str, str]
+    example: tuple[str, str]
     balance: str
     length: int
     mean_length: float
@@ -194,7 +174,7 @@ PASSES, FEWEST_STEPS = 20, 200  # the most over the text, and the fewest in all
 POSITIONS = 513
 
 
-def pipeline(config: PipelineConfig) -> Dict[str, Any]:
+def pipeline(config: PipelineConfig) -> dict[str, Any]:
     """Run all steps, print what they reached and return it: model, report, result, metrics.
 
     Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
@@ -208,14 +188,13 @@ def pipeline(config: PipelineConfig) -> Dict[str, Any]:
     make_folder(folder)
     keep_config(folder, "pipeline", config)
     took = dict(facts.seconds)
-    told: List[List[object]] = []
+    told: list[list[object]] = []
     steps = work.steps()
     with StopSignals():
         for number, make in enumerate(steps, start=1):
+            record = {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
             with published(folder / RECORD) as (draft,):
-                write_json(
-                    draft, {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
-                )
+                write_json(draft, record)
             step, began = make(), time.monotonic()
             decided = run_step(step, number, len(steps), folder / "pipeline.log")
             # Of a step that was done before, what it took then.
@@ -224,17 +203,12 @@ def pipeline(config: PipelineConfig) -> Dict[str, Any]:
             told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
     write_report(work, told)
     say("\n" + "\n".join(work.summary()))
-    return {
-        "model": folder / "exported",
-        "report": folder / REPORT,
-        "result": work.verdict,
-        "metrics": work.evaluation,
-    }
+    files = {"model": folder / "exported", "report": folder / REPORT}
+    return {**files, "result": work.verdict, "metrics": work.evaluation}
 
 
 @contextmanager
-def _collected(errors: List[ErniePairError]) -> Iterator[None]:
-    """Add to ``errors`` what the checks within raise for the user."""
+def _collected(errors: list[ErniePairError]) -> Iterator[None]:
     try:
         yield
     except ErniePairError as error:
@@ -257,7 +231,7 @@ def _results_of(folder: Path) -> Results:
 
 def look(config: PipelineConfig) -> Facts:
     """Return what can be known before anything is written. Raises InputError with all that is wrong."""
-    errors: List[ErniePairError] = []
+    errors: list[ErniePairError] = []
     folder, known = Path(config.output_dir), {}
     with _collected(errors):
         if folder.exists() and not folder.is_dir():
@@ -268,7 +242,7 @@ def look(config: PipelineConfig) -> Facts:
             if known.get("made_by") != MAKER:
                 raise InputError(f"{folder / RECORD} is not of a pipeline; choose another --output_dir")
     columns, rules, labels = Columns(config.text_a, config.text_b, config.label), RowRules.of(config), None
-    read: Dict[str, Pairs] = {}
+    read: dict[str, Pairs] = {}
     with _collected(errors):
         named = {split: getattr(config, f"{split}_file") for split in ("train", "dev", "test")}
         sources = {
@@ -292,19 +266,12 @@ def look(config: PipelineConfig) -> Facts:
     lengths = np.array([len(a) + len(b) + 3 for a, b in zip(train.left, train.right)])
     flops = known.get("flops") or measure_flops()  # the size and the steps of a run that is begun stay
     multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
+    rows, example = {split: len(pairs) for split, pairs in read.items()}, (train.left[0], train.right[0])
+    length = min(max(multiple_of_16, 32), 256, spec.max_positions if spec else POSITIONS)
+    mean_length, total = float(lengths.mean()), int(lengths.sum())
+    cores, seconds = known.get("cores") or len(usable_cores()), known.get("seconds") or {}
     return Facts(
-        {split: len(pairs) for split, pairs in read.items()},
-        labels,
-        (train.left[0], train.right[0]),
-        balance,
-        min(max(multiple_of_16, 32), 256, spec.max_positions if spec else POSITIONS),
-        float(lengths.mean()),
-        int(lengths.sum()),
-        text,
-        spec,
-        flops,
-        known.get("cores") or len(usable_cores()),
-        known.get("seconds") or {},
+        rows, labels, example, balance, length, mean_length, total, text, spec, flops, cores, seconds
     )
 
 
@@ -342,10 +309,7 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
 
 
 def measure_text(input_path: str, json_key: str = "text") -> Text:
-    """Return what there is in the files of ``input_path``; of much text from its beginning.
-
-    Raises InputError if there is none, or if it cannot be read.
-    """
+    """Return what the files of ``input_path`` hold, of much text by its beginning; or InputError."""
     files, rules = list_inputs(input_path, TEXT_ENDINGS, any_file=True), LineRules(json_key)
     size = sum(path.stat().st_size for path in files)
     documents, characters, read = 0, 0, 0
@@ -402,7 +366,7 @@ class Work:
         names = facts.labels.names
         mapped = ",".join(f"{number}={name}" for number, name in enumerate(names))
         has_words = facts.labels.has_classes and names != Labels.numbered(len(names)).names
-        self.label_map: Dict[str, object] = {"label_map": config.label_map or mapped} if has_words else {}
+        self.label_map: dict[str, object] = {"label_map": config.label_map or mapped} if has_words else {}
         self.json_key = {"json_key": config.json_key} if config.json_key != "text" else {}
 
     def _choose_size(self) -> Size:
@@ -424,9 +388,8 @@ class Work:
         if spec is None:
             path = self.folder / "small" / "config.json"
             vocabulary = read_json_object(path, "remove it")["vocab_size"] if path.is_file() else 8000
-            return self._seconds(
-                self.size.hidden_size, self.size.layers, 4 * self.size.hidden_size, vocabulary
-            )
+            width = self.size.hidden_size
+            return self._seconds(width, self.size.layers, 4 * width, vocabulary)
         return self._seconds(spec.hidden_size, spec.num_layers, spec.intermediate_size, spec.vocab_size)
 
     @property
@@ -438,10 +401,9 @@ class Work:
         """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
         step = SAMPLES * self.length  # batches are padded to their longest sample
         within = 60 * self.config.minutes / (step * self._seconds_of_model())
-        steps = max(FEWEST_STEPS, min(within, PASSES * tokens / step))
-        return int(float(f"{steps:.2g}"))
+        return int(float(f"{max(FEWEST_STEPS, min(within, PASSES * tokens / step)):.2g}"))
 
-    def plan(self) -> List[str]:
+    def plan(self) -> list[str]:
         """Return lines on what is to be done, and about how long and how much memory it takes."""
         config, facts, spec, text = self.config, self.facts, self.facts.spec, self.facts.text
         pairs = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items()) + f" ({facts.balance})"
@@ -482,7 +444,7 @@ class Work:
             )
         return [f"{name:<13}{told}" for name, told in lines.items()]
 
-    def steps(self) -> List[Callable[[], Step]]:
+    def steps(self) -> list[Callable[[], Step]]:
         """Return what makes each step: its commands follow from what those before it have made."""
         asked = [self._audit, *([self._split] if self.parts else [])]
         if self.pretrains or self.is_new:
@@ -491,7 +453,7 @@ class Work:
             asked += [self._pretrain, self._convert]
         return [*asked, self._train, self._evaluate, self._export]
 
-    def file(self, split: str) -> Tuple[str, Dict[str, object]]:
+    def file(self, split: str) -> tuple[str, dict[str, object]]:
         """Return the file of train, dev or test, and the flags with which its rows are read."""
         if self.parts and split in ("train", *self.parts):
             return str(self.folder / "pairs" / f"{split}.jsonl"), {}
@@ -535,7 +497,7 @@ class Work:
         texts = [config.input_path] if config.input_path else []
         if spec is None:
             commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)]), **self.json_key))
-            tokenizer: Dict[str, object] = {"vocab_file": line.vocabulary}
+            tokenizer: dict[str, object] = {"vocab_file": line.vocabulary}
         else:
             tokenizer = {"model_name": config.model_name_or_path}
         if self.pretrains:
@@ -545,20 +507,13 @@ class Work:
                 flags = {**tokenizer, **short, **self.json_key, **workers}
                 commands.append(line.prepare(text, name, **flags))
         if spec is None:
-            size = self.size
-            commands.append(
-                line.new_model(
-                    hidden_size=size.hidden_size,
-                    num_hidden_layers=size.layers,
-                    num_attention_heads=size.heads,
-                    intermediate_size=4 * size.hidden_size,
-                    max_position_embeddings=POSITIONS,
-                )
-            )
+            width, layers, heads = self.size.hidden_size, self.size.layers, self.size.heads
+            shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+            shape.update(intermediate_size=4 * width, max_position_embeddings=POSITIONS)
+            commands.append(line.new_model(**shape))
         return Step("prepare the text and the model to start from", commands, decided=self._told_of_text)
 
-    def _corpora(self) -> Dict[str, Dict[str, Any]]:
-        """Return {name: its manifest} of the corpora to pretrain on."""
+    def _corpora(self) -> dict[str, dict[str, Any]]:
         names = ["text", "pairs"] if self.config.input_path else ["pairs"]
         paths = {name: self.folder / "corpus" / f"{name}.manifest.json" for name in names}
         return {name: read_json_object(path, "prepare it again") for name, path in paths.items()}
@@ -579,7 +534,7 @@ class Work:
         rate = self.size.pretraining_rate if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
         blend = self.folder / "corpus"
         weighted = " ".join(f"1 {shlex.quote(str(blend / name))}" for name in corpora)
-        flags: Dict[str, object] = {
+        flags: dict[str, object] = {
             **({"from_scratch": "true"} if spec is None else {}),
             "split": split,
             "max_seq_len": self.length,
@@ -633,15 +588,9 @@ class Work:
 
     def _evaluate(self) -> Step:
         (file, flags), folder = self.file("test"), self.folder
-        words = words_of(
-            "evaluate",
-            model_path=folder / "pair",
-            input_file=file,
-            **flags,
-            output_file=folder / "evaluation.json",
-            report=folder / "evaluation",
-            device=self.config.device,
-        )
+        made = {"output_file": folder / "evaluation.json", "report": folder / "evaluation"}
+        flags = {**flags, **made, "device": self.config.device}
+        words = words_of("evaluate", model_path=folder / "pair", input_file=file, **flags)
         return Step("evaluate", [words], decided=lambda: self.verdict)
 
     def _export(self) -> Step:
@@ -649,7 +598,7 @@ class Work:
         return Step("export", [words], decided=lambda: "the exported model answers as the trained one")
 
     @cached_property
-    def evaluation(self) -> Dict[str, Any]:
+    def evaluation(self) -> dict[str, Any]:
         """Return what was measured."""
         return read_json_object(self.folder / "evaluation.json", "run the same command again")
 
@@ -658,8 +607,7 @@ class Work:
         """Return what the model is worth, beside counting the characters that two texts share, in a line."""
         found, (file, flags), labels = self.evaluation, self.file("test"), self.facts.labels
         columns = Columns(*(str(flags.get(name, "")) for name in ("text_a", "text_b", "label")))
-        rules = RowRules.of(self.config)
-        pairs = PairSource("test_file", file, "test", labels, columns, rules).read()
+        pairs = PairSource("test_file", file, "test", labels, columns, RowRules.of(self.config)).read()
         baseline = measure_shared_characters(pairs, labels)
         name = "accuracy" if labels.has_classes else "spearman"
         line = f"{name} {found[name]:.4f} on {counted(len(pairs), 'pair')}"
@@ -674,7 +622,7 @@ class Work:
             line += "; these pairs also chose the model"
         return f"the model has learned nothing ({reason}): {line}" if reason else line
 
-    def summary(self) -> List[str]:
+    def summary(self) -> list[str]:
         """Return the last lines: what was made, what it is worth and how it is served."""
         exported = shlex.quote(str(self.folder / "exported"))
         example = json.dumps({"pairs": [self.facts.example]}, ensure_ascii=False)
@@ -687,7 +635,7 @@ class Work:
         ]
 
 
-def write_report(work: Work, told: List[List[object]]) -> None:
+def write_report(work: Work, told: list[list[object]]) -> None:
     """Write the page of the whole run: its steps and their commands, what was measured, and all curves."""
     folder, found = work.folder, work.evaluation
     measured = [[name, value] for name, value in found.items() if isinstance(value, (int, float))]

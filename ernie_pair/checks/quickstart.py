@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Literal
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.errors import CheckpointError
 from data_tools.files.installation import refuse_without_training
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, devices_option, optimisation_option, refuse_empty
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS
@@ -162,24 +162,18 @@ class QuickstartConfig(Options):
 
     EXAMPLE = "--output_dir quickstart"
 
-    output_dir: str = option("output/quickstart", help="everything goes here", group="data")
-    documents: int = option(
-        1000, help="documents in the sample to pretrain on", group="data", unit="documents", at_least=1
+    output_dir: str = data_option("output/quickstart", help="everything goes here")
+    documents: int = data_option(
+        1000, help="documents in the sample to pretrain on", unit="documents", at_least=1
     )
-    pairs: int = option(
-        18000,
-        help="pairs in the sample; fewer are faster",
-        group="data",
-        unit="pairs",
-        at_least=SMALLEST_DATA_SET,
+    pairs: int = data_option(
+        18000, help="pairs in the sample; fewer are faster", unit="pairs", at_least=SMALLEST_DATA_SET
     )
-    max_steps: int = option(2400, help="pretraining steps", group="optimisation", unit="steps", at_least=1)
-    epochs: int = option(
-        2, help="epochs of fine-tuning on the pairs", group="optimisation", unit="epochs", at_least=1
-    )
-    seed: int = option(1234, help="seed of weights, data order and masks", group="optimisation", at_least=0)
-    gpus: str = option("0", help="GPUs for pretraining, on a machine with GPUs", group="devices")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    max_steps: int = optimisation_option(2400, help="pretraining steps", unit="steps", at_least=1)
+    epochs: int = optimisation_option(2, help="epochs of fine-tuning on the pairs", unit="epochs", at_least=1)
+    seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
+    gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 
     def __post_init__(self):
         super().__post_init__()
@@ -215,11 +209,8 @@ def _steps(line: SmallLine) -> Iterator[Step]:
     )
     yield Step("pretrain it in static graph", [line.pretrained()])
     yield Step("convert it to a dynamic model, with the proof that both agree", [line.convert()])
-    yield Step(
-        "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)",
-        [line.trained("dynamic", "pair")],
-        line.trained("small", "pair_scratch"),
-        threads=max(1, cpu_threads() // 2),  # two trainings share the cores
-    )
+    title = "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)"
+    one, beside = line.trained("dynamic", "pair"), line.trained("small", "pair_scratch")
+    yield Step(title, [one], beside, threads=max(1, cpu_threads() // 2))  # two trainings share the cores
     yield Step("evaluate both on the test split", [line.evaluate("pair")], line.evaluate("pair_scratch"))
     yield Step("predict", [line.predict("pair")])

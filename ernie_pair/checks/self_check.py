@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Literal, Optional
 
 from data_tools.files.errors import ErniePairError, message_of
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, devices_option
 from ernie_pair.checks.quickstart import SmallLine
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words
@@ -25,7 +25,7 @@ class CheckConfig(Options):
 
     EXAMPLE = "--device cpu"
 
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 
 
 def check(config: CheckConfig) -> None:

@@ -17,7 +17,7 @@ from data_tools.files.installation import import_optional, install_command
 from ernie_pair.inference.exported_model import FILES_OF, PADDLE_FILES, PIR_FILES, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import refuse_no_bf16
-from ernie_pair.runtime.paddle_patches.exported_programs import can_run_pir
+from ernie_pair.runtime.paddle_patches.core_settings import builds_pir
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
 MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # for Paddle Inference on a CPU; the last two in bf16
@@ -157,7 +157,7 @@ class PaddleBackend:
     def __init__(self, exported: ExportedModel, threads: int, precision: str = "fp32", device: str = "cpu"):
         inference = import_optional("paddle", "cpu").inference
         model, parameters = map(exported.file, exported.files_of(self.name))
-        if model.name == PIR_FILES[0] and not can_run_pir():
+        if model.name == PIR_FILES[0] and not builds_pir():
             raise InputError(
                 f"{model} is a program of Paddle 3.3, which this Paddle cannot run; pass --backend onnx if "
                 "the folder holds such a model, install Paddle 3.3, or export the model again here"

@@ -6,7 +6,7 @@ from typing import Callable, Literal, NamedTuple, Optional, Tuple
 import numpy as np
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, devices_option, precision_option
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, refuse_bf16
 
@@ -20,17 +20,15 @@ REFUSED = len(LEVELS)  # an index after those of the levels: the process raised 
 class KernelFlags(Options):
     """A part of the flags of commands that compute."""
 
-    kernels: Literal["auto", "fused", "plain"] = option(
+    kernels: Literal["auto", "fused", "plain"] = devices_option(
         "auto",
         help="on a CPU: faster fused layers, where the model and the processor allow; plain: Paddle's own "
         "layers",
-        group="devices",
     )
-    precision: Literal["fp32", "bf16", "fp16"] = option(
+    precision: Literal["fp32", "bf16", "fp16"] = precision_option(
         "fp32",
         help="precision of matrix products; bf16 on a CPU needs AVX512-BF16; on a GPU, half precision is for "
         "evaluation and prediction, and training has --use_amp",
-        group="precision",
         resume="same",
     )
 
@@ -110,10 +108,7 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
 
 
 def choose_plain(flags: KernelFlags, reason: str, device: str) -> KernelChoice:
-    """Return the plain path, with the ``reason`` why the fused kernels cannot be used.
-
-    Raises InputError if the flags require them.
-    """
+    """Return the plain path with the ``reason`` for it. Raises InputError if the flags require another."""
     if flags.precision != "fp32":
         has_amp = device == "gpu" and hasattr(flags, "use_amp")  # in training, not in prediction
         amp = f"--use_amp true --amp_dtype {DTYPES[flags.precision]} instead"

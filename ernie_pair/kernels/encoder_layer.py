@@ -61,14 +61,6 @@ Given = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
 logger = logging.getLogger(__name__)
 
 
-def why_unfit(layer) -> str:
-    """Return why the kernels cannot compute ``layer``, in words, or ''."""
-    reason = why_parts_unfit(layer)
-    if not reason and any(p is None or p.dtype != paddle.float32 for p in parameters_of(layer)):
-        reason = "the fused kernels need every weight and bias in float32"
-    return reason
-
-
 def why_parts_unfit(layer) -> str:
     """Return why the kernels cannot compute ``layer``, whatever its weights are, in words, or ''."""
     attention = sublayer_of(layer, "self_attn")
@@ -599,7 +591,13 @@ def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
 
 def why_layers_unfit(layers: Sequence) -> str:
     """Return why the kernels cannot compute these layers of an encoder, in words, or ''."""
-    return next(filter(None, map(why_unfit, layers)), "")
+    for layer in layers:
+        reason = why_parts_unfit(layer)
+        if reason:
+            return reason
+        if any(p is None or p.dtype != paddle.float32 for p in parameters_of(layer)):
+            return "the fused kernels need every weight and bias in float32"
+    return ""
 
 
 def describe_unfit(embeddings: Sequence) -> str:

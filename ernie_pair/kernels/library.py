@@ -25,8 +25,6 @@ from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, asked_level, has_bf16, w
 VERSION = 5  # FUSED_VERSION
 PRECISIONS = {"fp32": 0, "bf16": 1}
 ACTIVATIONS = {"gelu": 0, "relu": 1}
-Pointers = Any  # an array of pointers
-PROCESSOR = "x86_64"
 FOLDER = Path(__file__).parent
 OPENMP, ONEDNN = "libiomp5.so", "libdnnl.so.3"  # of Paddle's wheel
 ALIGNMENT = 64
@@ -87,7 +85,7 @@ FUNCTIONS: List[Tuple[str, Any, Sequence[Any]]] = [
 ]
 
 
-def pointers_of(tensors: Sequence[Any]) -> Pointers:
+def pointers_of(tensors: Sequence[Any]) -> Any:
     """Return a C array of the data addresses of ``tensors``."""
     return (c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
 
@@ -121,8 +119,7 @@ class Kernels(NamedTuple):
     @property
     def why_lower(self) -> str:
         """Return why the level is lower than the processor's and the environment's, in words, or ''."""
-        offered = LEVELS[self.functions.fused_processor_level()]
-        possible = min(offered, asked_level(), key=LEVELS.index)
+        possible = min(LEVELS[self.functions.fused_processor_level()], asked_level(), key=LEVELS.index)
         if LEVELS.index(self.level) >= LEVELS.index(possible):
             return ""
         return f"no {possible}: it was not compiled, or the system does not grant its registers"
@@ -138,7 +135,7 @@ def _open(folder: Path, most: str) -> Kernels:
     if most == "none":
         return Kernels(reason=f"{LEVEL_ASKED}=none is set")
     machine = platform.machine()
-    if machine != PROCESSOR:
+    if machine != "x86_64":
         return Kernels(reason=f"the fused kernels are for x86-64 processors, and this one is {machine}")
     # That of this Python first, because others may be stale.
     of_this = [folder / f"_fused{suffix}" for suffix in EXTENSION_SUFFIXES]

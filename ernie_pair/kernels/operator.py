@@ -112,7 +112,6 @@ def _refuse_of_others(path: Path) -> None:
 
 
 def _compile() -> bytes:
-    """Compile the sources with g++, or the compiler that CXX names. Raises OperatorError."""
     command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     headers = Path(paddle.sysconfig.get_include())
     if not (headers / "paddle").is_dir():
@@ -122,8 +121,7 @@ def _compile() -> bytes:
     includes = [f"-I{folder}" for folder in (HEADER.parent, headers, headers / "third_party")]
     with tempfile.TemporaryDirectory(prefix="ernie-pair-operator.") as folder:
         made = Path(folder) / "operator.so"
-        link = ["-o", str(made), f"-L{core.parent}", f"-l:{core.name}"]
-        command += [*FLAGS, *includes, str(SOURCE), *link]
+        command += [*FLAGS, *includes, str(SOURCE), "-o", str(made), f"-L{core.parent}", f"-l:{core.name}"]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
@@ -142,10 +140,7 @@ def _compile() -> bytes:
 
 
 def load_operator(kernels: Kernels, threads: int, cache: Path) -> None:
-    """Make the operator over the open ``kernels`` available to static programs; it is compiled at first use.
-
-    Raises OperatorError.
-    """
+    """Make the operator over the open ``kernels`` known to static programs. Raises OperatorError."""
     if OPERATOR not in _registered:
         path = find_operator(cache)
         inode = path.stat().st_ino

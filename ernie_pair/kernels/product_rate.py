@@ -70,8 +70,7 @@ def _product_of(dtype: str, device: str, threads: int, shape: Tuple[int, int, in
 
     def multiply() -> None:
         a, b, c = (array.ctypes.data for array in (left, right, answer))
-        refused = kernels.functions.fused_product(m, n, k, a, b, precision, threads, work.address, c)
-        if refused:
+        if kernels.functions.fused_product(m, n, k, a, b, precision, threads, work.address, c):
             raise MachineError("oneDNN refused a product; pass --kernels plain")
 
     return multiply

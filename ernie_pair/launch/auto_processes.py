@@ -57,8 +57,7 @@ def words_around(config: LaunchConfig, run: List[str]) -> List[str]:
     if config.is_alone:
         return run
     words = [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", config.log_dir]
-    on_each = str(config.on_each_machine)
-    words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", on_each]
+    words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", str(config.on_each_machine)]
     if config.nnodes > 1:
         words += ["--nnodes", str(config.nnodes), "--master", config.master]
     return words + run
@@ -137,7 +136,6 @@ def measure(candidates: List[Candidate]) -> Choice:
 
 
 def _time(candidate: Candidate) -> Union[StepTimes, str]:
-    """Return the times of a candidate, or the reason why they are not known."""
     with tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
         folder = Path(name)
         answer, launch = folder / "answer.json", replace(candidate.launch, log_dir=str(folder / "log"))
@@ -207,8 +205,7 @@ def _candidates(words: Sequence[str], config: Any):
         except InputError:  # --dp_degree or --sharding_degree require another number
             continue
         rows, further = sizes.values()
-        pairs = "batch_size" in sizes
-        passes = further if pairs else further // (rows * processes)
+        passes = further if "batch_size" in sizes else further // (rows * processes)
         yield Candidate(launch, flags, threads, rows, passes)
 
 
@@ -254,7 +251,18 @@ def _choose(config: Any, candidates: List[Candidate]) -> Choice:
         return Choice(int(note["processes"]), str(note["reason"]))
 
     try:
-        key = _key_of(config, candidates)
+        path = Path(config.model_name_or_path, "config.json")
+        sizes = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        key: Dict[str, object] = {
+            "versions": [version_of(name) for name in ("ernie-pair", "paddlepaddle", "paddlepaddle-gpu")],
+            "processor": processor_name(),
+            "cores": [listed_cores(share_of(0, 1).cores), cpu_quota()],
+            "command": candidates[0].launch.command,
+            "candidates": [[one.processes, one.threads, one.rows, one.passes] for one in candidates],
+            "flags": {name: getattr(config, name, None) for name in OF_COST},
+            "model": sizes or config.model_name_or_path,
+            "kernels": os.environ.get(LEVEL_ASKED, ""),
+        }
         kept: KeyedCache[Choice] = KeyedCache(user_cache(), key, Choice._asdict, load, kind="processes-")
         choice = kept.read()
         if choice is None:
@@ -264,18 +272,3 @@ def _choose(config: Any, candidates: List[Candidate]) -> Choice:
         return Choice(choice.processes, f"{choice.reason} (not kept: {message_of(error)})")
     again = f"measured at an earlier start; to measure again, remove {kept.note}"
     return Choice(choice.processes, f"{choice.reason} ({again})")
-
-
-def _key_of(config: Any, candidates: List[Candidate]) -> Dict[str, object]:
-    folder = Path(config.model_name_or_path, "config.json")
-    sizes = folder.read_text(encoding="utf-8", errors="replace") if folder.is_file() else ""
-    return {
-        "versions": [version_of(name) for name in ("ernie-pair", "paddlepaddle", "paddlepaddle-gpu")],
-        "processor": processor_name(),
-        "cores": [listed_cores(share_of(0, 1).cores), cpu_quota()],
-        "command": candidates[0].launch.command,
-        "candidates": [[one.processes, one.threads, one.rows, one.passes] for one in candidates],
-        "flags": {name: getattr(config, name, None) for name in OF_COST},
-        "model": sizes or config.model_name_or_path,
-        "kernels": os.environ.get(LEVEL_ASKED, ""),
-    }

@@ -30,8 +30,7 @@ def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]
     neither a script nor YAML, and for flags of launch that a script does not have.
     """
     before, behind = split_at_target(words)
-    asks_help = {"-h", "--help"} & set(before)
-    if asks_help or not behind or not is_script(Path(behind[0])):
+    if {"-h", "--help"} & set(before) or not behind or not is_script(Path(behind[0])):
         return None
     script = behind[0]
     config = build_launch(before, {"file": Given(script, "FILE")})
@@ -44,10 +43,7 @@ def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]
 
 
 def is_script(path: Path) -> bool:
-    """Return whether a file is a Python script, by its name or else its text, and not a YAML file of flags.
-
-    Raises InputError for a file that is neither.
-    """
+    """Return whether a file is a Python script, and not a YAML file of flags; InputError if neither."""
     if path.suffix in (".yaml", ".yml") or not path.is_file():  # `read_launch` says what is wrong with those
         return False
     if path.suffix in (".py", ".pyw"):

@@ -32,7 +32,7 @@ from data_tools.options.flag_words import (
     split_words,
 )
 from data_tools.options.foreign_flags import nearest
-from data_tools.options.options import Given, Options, hints_of, option, read_given
+from data_tools.options.options import Given, Options, data_option, devices_option, hints_of, read_given
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig, PseudoLabelConfig
 from ernie_pair.pair.config.distill_config import DistillConfig
@@ -67,37 +67,29 @@ class LaunchConfig(Options):
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 
-    file: str = option(
+    file: str = data_option(
         positional=True,
         help="a file with a `launch:` block and flags, as written by ernie-pair config; or the name of a "
         "command, such as train; or a Python script, which gets all words behind it, so that the flags of "
         "launch stand before it",
-        group="data",
     )
-    command: str = option("train", help="what the processes run", group="devices", choices=CONFIGS)
-    processes: Union[int, Literal["auto"]] = option(
+    command: str = devices_option("train", help="what the processes run", choices=CONFIGS)
+    processes: Union[int, Literal["auto"]] = devices_option(
         0,
         help="processes on each machine, also --nproc_per_node; 0: one for each of --gpus, or a single one; "
         "auto: on the CPU, the number that a short probe finds fastest for the same step",
-        group="devices",
         unit="processes",
         at_least=0,
     )
-    gpus: str = option(
-        "",
-        help="GPUs of each machine, for example 0,1; empty: the CPU, or one GPU for a single process",
-        group="devices",
+    gpus: str = devices_option(
+        "", help="GPUs of each machine, for example 0,1; empty: the CPU, or one GPU for a single process"
     )
-    nnodes: int = option(
-        1,
-        help="number of machines; start the same command on each",
-        group="devices",
-        unit="machines",
-        at_least=1,
+    nnodes: int = devices_option(
+        1, help="number of machines; start the same command on each", unit="machines", at_least=1
     )
-    master: str = option("", help="host:port of the first machine, if there are several", group="devices")
-    log_dir: str = option(
-        "", help="folder for what each process prints; empty: OUTPUT_DIR/log, or log", group="devices"
+    master: str = devices_option("", help="host:port of the first machine, if there are several")
+    log_dir: str = devices_option(
+        "", help="folder for what each process prints; empty: OUTPUT_DIR/log, or log"
     )
 
     @property

@@ -123,8 +123,7 @@ def open_pretrain_steps(config: PretrainConfig, world: World) -> Tuple[int, Time
     length = config.max_seq_len
     ids = np.arange(length) % source.spec.vocab_size
     masked = np.arange(0, length, max(1, round(1 / config.masked_lm_prob)))  # as many as the run masks
-    types = (np.arange(length) >= length // 2).astype(np.int64)
-    sample = Sample(ids, types, masked, ids[masked], 0)
+    sample = Sample(ids, (np.arange(length) >= length // 2).astype(np.int64), masked, ids[masked], 0)
     batch = collate([sample] * rows, pad_id=tokenizer.pad_id, max_seq_len=config.max_seq_len)
     ends: List[float] = []
     run = job.program.run
@@ -162,8 +161,7 @@ def time_steps(answer: Path, command: str, flags: Sequence[str]) -> None:
     world = launched_world()
     stop_with_the_launcher()
     start_device("cpu", world)
-    config = parse_config(config_class, list(flags), command)
-    rows, time_step = open_steps(config, world)
+    rows, time_step = open_steps(parse_config(config_class, list(flags), command), world)
     for _ in range(WARM_STEPS):
         time_step()
     one, further = map(median, zip(*(time_step() for _ in range(STEPS))))

@@ -13,7 +13,7 @@ from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError
 from data_tools.files.results import followed, refuse_existing
 from data_tools.options.flag_words import LAUNCH
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, refuse_empty
 from data_tools.options.standard_streams import refuse_closed_input
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.models.spec import FAMILIES, find_config, read_family
@@ -31,8 +31,8 @@ class QuestionsConfig(Options):
 
     EXAMPLE = "--output_file pair.yaml"
 
-    output_file: str = option("pair.yaml", help="file to write the answers to", group="data")
-    overwrite: bool = option(False, help="replace the file if it exists", group="data")
+    output_file: str = data_option("pair.yaml", help="file to write the answers to")
+    overwrite: bool = data_option(False, help="replace the file if it exists")
 
     def __post_init__(self):
         super().__post_init__()
@@ -66,7 +66,13 @@ def write_launch_file(config: QuestionsConfig) -> None:
     answers: Answers = {}
     try:
         while True:
-            ask_missing(ask, answers)
+            for question in QUESTIONS:
+                if not question.applies(answers):
+                    answers.pop(question.name, None)
+                elif question.name not in answers:
+                    default = question.default
+                    shown = default(answers) if callable(default) else default
+                    answers[question.name] = ask(question.text, shown, question.understand)
             try:
                 _write(path, answers)
                 break
@@ -80,17 +86,6 @@ def write_launch_file(config: QuestionsConfig) -> None:
     sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
 
 
-def ask_missing(ask: "Asker", answers: Answers) -> None:
-    """Ask the questions that apply and have no answer yet; forget answers that no longer apply."""
-    for question in QUESTIONS:
-        if not question.applies(answers):
-            answers.pop(question.name, None)
-        elif question.name not in answers:
-            default = question.default
-            shown = default(answers) if callable(default) else default
-            answers[question.name] = ask(question.text, shown, question.understand)
-
-
 def question_of(error: InputError, answers: Answers) -> str:
     """Return the last of the answered questions that ``error`` names, "" for none."""
     named = set(re.findall(r"(?:--|:\d+: )(\w+)", error.message))  # a flag, or a line of the file
@@ -101,7 +96,7 @@ def question_of(error: InputError, answers: Answers) -> str:
 def _write(path: Path, answers: Answers) -> None:
     """Write the file. Raises InputError, and writes nothing, for answers that contradict each other."""
     flags = {each.name: answers[each.name] for each in QUESTIONS if each.name in answers}
-    block = {name: flags.pop(name) for name in OF_LAUNCH if name in flags}
+    block = {name: flags.pop(name) for name in ("gpus", "processes", "nnodes", "master") if name in flags}
     if flags.get("amp_dtype") == "no":
         del flags["amp_dtype"]
     elif "amp_dtype" in flags:
@@ -124,14 +119,13 @@ class Asker:
         self.is_terminal = sys.stdin.isatty()
 
     def __call__(self, question: str, default: Optional[str], understand: Understand):
-        """Return the result of ``understand`` for the answer, or for ``default`` if the answer is empty.
-
-        Raises InputError when the answers end, and for a wrong answer from a pipe.
-        """
+        """Return what ``understand`` makes of the answer, or of ``default`` for none. Raises InputError."""
         while True:
             sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
             sys.stdout.flush()
-            line = self._read()
+            line = sys.stdin.readline()  # whatever follows begins a line of its own
+            if not (line and self.is_terminal):
+                sys.stdout.write(line or "\n")
             if not line and (default is None or self.is_terminal):
                 raise InputError(f"the answers end before {question!r}; it needs one, and nothing is written")
             try:
@@ -145,21 +139,11 @@ class Asker:
             raise error
         sys.stdout.write(f"  {error.message}\n")
 
-    def _read(self) -> str:
-        """Return a line, or "" at the end; whatever follows begins a line of its own."""
-        line = sys.stdin.readline()
-        if not (line and self.is_terminal):
-            sys.stdout.write(line or "\n")
-        return line
-
 
 def checked(
     is_right: Callable[[str], object], reason: str, result: Callable[[str], object] = str
 ) -> Understand:
-    """Return a function that returns the ``result`` of an answer that ``is_right``.
-
-    Otherwise it raises InputError: the answer in quotes, and ``reason``.
-    """
+    """Return a function that returns the ``result`` of an answer that ``is_right``, or InputError."""
 
     def understand(answer: str) -> object:
         if not is_right(answer):
@@ -221,17 +205,12 @@ def _folder(answer: str) -> str:
 
 
 def _train_set(answers: Answers) -> Optional[str]:
-    """Return the name of the set of the training pairs, None where they are a file."""
     train = str(answers["train_file"])
     return None if PairSource("train_file", train, "train", None).is_file else train
 
 
 def _on_gpus(answers: Answers) -> bool:
     return answers["device"] == "gpu"
-
-
-def _shards(answers: Answers) -> bool:
-    return _on_gpus(answers) and ("," in str(answers.get("gpus", "")) or answers["nnodes"] != 1)
 
 
 # With these the state can lie in the memory of the CPU; see `update_config`.
@@ -263,7 +242,7 @@ QUESTIONS = (
         "Split the optimizer state over the GPUs: none or stage2?",
         "none",
         one_of("none", "stage2"),
-        _shards,
+        lambda a: _on_gpus(a) and ("," in str(a.get("gpus", "")) or a["nnodes"] != 1),
     ),
     Question(
         "sharding_offload",
@@ -289,4 +268,3 @@ QUESTIONS = (
     Question("dev_file", "Pairs that choose the best model?", _train_set, _pairs("dev")),
     Question("output_dir", "Folder for the results?", "output", _folder),
 )
-OF_LAUNCH = ("gpus", "processes", "nnodes", "master")

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from data_tools.files.errors import counted
 from data_tools.files.installation import import_optional
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, data_option, devices_option, evaluation_option
 from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.report.plot_runs import LAST, RUNS_HELP, Run, curves_of, metrics_of, open_runs, shown_flag
 from ernie_pair.runtime.processes.console import start_console
@@ -22,7 +22,6 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import probability_counts
 from ernie_pair.train.run_log import read_all_events
 
-FLAGS_TAG = "flags"
 QUALITY, WORK = "metrics", "steps and machine"  # groups of charts
 HPARAM_METRICS = 6  # shown beside the flags
 JUDGED = ("valid", "test", "train")  # splits to compare the runs by, the first one that exists
@@ -80,7 +79,7 @@ class BoardRecords:
         split = next((name for name in JUDGED if name in splits), sorted(splits)[0] if splits else "train")
         writer = self._writer(number, split)
         words = (f"{name} {shown_flag(value)}" for name, value in run.flags.items())
-        writer.add_text(FLAGS_TAG, ";  ".join(words), step=run.step)
+        writer.add_text("flags", ";  ".join(words), step=run.step)
         judged = [name for name in metrics_of([run]) if any(c.split == split for c in curves_of([run], name))]
         flags = _parameters_of(run, self.runs)
         if flags:
@@ -89,8 +88,7 @@ class BoardRecords:
     def _writer(self, number: int, split: str) -> Any:
         if (number, split) not in self._writers:
             folder = self.folder / self.runs[number].name / split
-            writer = import_optional("visualdl", "cpu").LogWriter
-            self._writers[number, split] = writer(str(folder))
+            self._writers[number, split] = import_optional("visualdl", "cpu").LogWriter(str(folder))
         return self._writers[number, split]
 
 
@@ -100,18 +98,14 @@ def tag_of(metric: str) -> str:
 
 
 def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
-    """Return the flags of ``run`` as hyper-parameters: those that differ, or for a single run all numbers.
-
-    A flag has one type in all runs: a number, or otherwise a text.
-    """
+    """Return the flags of ``run`` that differ, or all numbers of a single run, each of one type in all."""
     names = dict.fromkeys(name for each in runs for name in each.flags)
     values = {name: [each.flags.get(name) for each in runs] for name in names}
     if len(runs) > 1:
         values = {name: each for name, each in values.items() if len(set(map(shown_flag, each))) > 1}
     shown: Dict[str, Any] = {}
     for name, each in values.items():
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in each)
-        if is_number:
+        if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in each):
             shown[name] = run.flags[name]
         elif len(runs) > 1:
             shown[name] = shown_flag(run.flags.get(name))
@@ -126,9 +120,6 @@ def _size_of(run: Run) -> Tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-TABS = ("scalar", "histogram", "pr_curve", "text", "hyper_parameters")
-FIRST_PAGE = "/app/scalar"
-
 logger = logging.getLogger(__name__)
 
 
@@ -141,23 +132,14 @@ class BoardConfig(Options):
 
     EXAMPLE = "output/a output/b --lang zh"
 
-    outs: List[str] = option(help=RUNS_HELP, positional=True, group="data")
-    lang: Literal["en", "zh"] = option("en", help="the language of the page", group="evaluation")
-    host: str = option(
-        "127.0.0.1",
-        help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines",
-        group="devices",
+    outs: List[str] = data_option(help=RUNS_HELP, positional=True)
+    lang: Literal["en", "zh"] = evaluation_option("en", help="the language of the page")
+    host: str = devices_option(
+        "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
     )
-    port: int = option(
-        8040, help="port to listen on; 0: any free port", group="devices", at_least=0, at_most=65535
-    )
-    refresh: float = option(
-        5.0,
-        help="time between checks of the runs for new points",
-        group="evaluation",
-        unit="seconds",
-        above=0,
-        at_most=3600,
+    port: int = devices_option(8040, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
+    refresh: float = evaluation_option(
+        5.0, help="time between checks of the runs for new points", unit="seconds", above=0, at_most=3600
     )
 
 
@@ -192,7 +174,7 @@ def board(config: BoardConfig) -> None:
                 if config.host not in LOOPBACK:
                     logger.warning("%s can be seen by anyone who reaches it: there is no password", address)
                 logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
-                logger.info("open %s%s; Ctrl-C ends it", address, FIRST_PAGE)
+                logger.info("open %s/app/scalar; Ctrl-C ends it", address)
                 _serve(server)
             finally:
                 os.chdir(before)
@@ -216,15 +198,9 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
     for name in ("werkzeug", "vdl_logger"):  # no line for each request
         logging.getLogger(name).setLevel(logging.CRITICAL)
     host, port = listener.getsockname()[:2]
-    settings = ParseArgs(
-        logdir=names,
-        host=host,
-        port=port,
-        language=config.lang,
-        telemetry=False,
-        cache_timeout=config.refresh,
-        component_tabs=list(TABS),
-    )
+    tabs = ["scalar", "histogram", "pr_curve", "text", "hyper_parameters"]
+    shown = {"language": config.lang, "telemetry": False, "component_tabs": tabs}
+    settings = ParseArgs(logdir=names, host=host, port=port, cache_timeout=config.refresh, **shown)
     # The profiler has no tab here, but a thread that keeps the process from ending.
     with patch.object(visualdl_app, "create_profiler_api_call", return_value=None):
         app, turn = visualdl_app.create_app(settings), threading.Lock()

@@ -62,7 +62,14 @@ def draw_picture(panels: Sequence[Tuple[str, Draw]], columns: int, kind: str) ->
             axes.set_title(title)
         for axes in list(grid)[len(panels) :]:
             axes.set_axis_off()
-        _add_legend(figure, columns)
+        labelled: Dict[str, Any] = {}
+        for axes in figure.axes:
+            for handle, label in zip(*axes.get_legend_handles_labels()):
+                labelled.setdefault(label, handle)
+        if labelled:
+            fitting = max(1, int(columns * 60 / (max(map(len, labelled)) + 8)))
+            names, handles = list(labelled), list(labelled.values())
+            figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), fitting))
         empty = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
         figure.savefig(drawn, format=kind, dpi=150, metadata=empty)
     picture = drawn.getvalue()
@@ -89,15 +96,3 @@ def drawn_text(text: str, otherwise: str) -> str:
     is_drawable = text.isprintable() and (text.isascii() or len(chart_fonts()) > 1)
     shown = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "..."
     return shown.replace("$", r"\$") if is_drawable else otherwise
-
-
-def _add_legend(figure, columns: int) -> None:
-    labelled: Dict[str, object] = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels()):
-            labelled.setdefault(label, handle)
-    if labelled:
-        longest = max(map(len, labelled))
-        fitting = max(1, int(columns * 60 / (longest + 8)))
-        names, handles = list(labelled), list(labelled.values())
-        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), fitting))

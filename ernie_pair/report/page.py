@@ -62,13 +62,9 @@ def render_page(template: Path, **values: object) -> str:
     """Return an HTML page that needs no other file; ``template`` fills the blocks of page.html."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = FileSystemLoader([template.parent, Path(__file__).parent])
+    settings: Dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, autoescape=True, **settings)
     environment.filters.update(number=shown_number, percent=percent, range=shown_range, cell=shown_cell)
     return environment.get_template(template.name).render(**values)
 

@@ -11,7 +11,7 @@ from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.json_file import JsonError, parse_json_object
 from data_tools.files.results import MAKER, Results, read_own_config
-from data_tools.options.options import Options, names_in, option, refuse_empty
+from data_tools.options.options import Options, data_option, names_in, refuse_empty
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_config import find_config, latest_of
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
@@ -42,10 +42,7 @@ class Run(NamedTuple):
 
 
 def open_runs(outs: Sequence[str]) -> List[Run]:
-    """Return the runs in the folders ``outs``, or below them, in that order, each once.
-
-    Raises InputError for a folder that holds none.
-    """
+    """Return the runs in the folders ``outs``, or below them, each once; InputError for a folder without."""
     folders: Dict[Path, Path] = {}
     for out in map(Path, outs):
         if not out.is_dir():
@@ -57,16 +54,11 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
                 "--output_dir of pretrain, train, distill or train-embedding"
             )
         folders.update((folder.resolve(), folder) for folder in runs)
-    return [
-        Run(
-            name,
-            folder.resolve(),
-            read_all_events(folder / EVENTS),
-            flags_of(folder),
-            str(_note_of(folder).get("started", "")).replace("T", " "),
-        )
-        for name, folder in zip(short_names(list(folders)), folders.values())
-    ]
+    opened = []
+    for name, folder in zip(short_names(list(folders)), folders.values()):
+        events, started = read_all_events(folder / EVENTS), str(_note_of(folder).get("started", ""))
+        opened.append(Run(name, folder.resolve(), events, flags_of(folder), started.replace("T", " ")))
+    return opened
 
 
 def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
@@ -115,7 +107,6 @@ def _single_values(*mappings: Dict[Any, Any]) -> Dict[str, object]:
 
 
 def _note_of(folder: Path) -> Dict[str, Any]:
-    """Return run.json of a folder; {} if it is missing or invalid."""
     try:
         return read_run(folder)
     except (CheckpointError, OSError):
@@ -342,16 +333,12 @@ class PlotConfig(Options):
 
     EXAMPLE = "output/a output/b --output_file runs.html"
 
-    outs: List[str] = option(help=RUNS_HELP, positional=True, group="data")
-    output_file: str = option(
-        "runs.html", help="the page, *.html, or the picture, *.svg or *.png", group="data"
+    outs: List[str] = data_option(help=RUNS_HELP, positional=True)
+    output_file: str = data_option("runs.html", help="the page, *.html, or the picture, *.svg or *.png")
+    metrics: str = data_option(
+        "", help="curves to draw, separated by commas: loss,accuracy; empty: the most informative ones"
     )
-    metrics: str = option(
-        "",
-        help="curves to draw, separated by commas: loss,accuracy; empty: the most informative ones",
-        group="data",
-    )
-    overwrite: bool = option(False, help="replace an existing page or picture", group="data")
+    overwrite: bool = data_option(False, help="replace an existing page or picture")
 
     def __post_init__(self):
         super().__post_init__()
@@ -374,17 +361,10 @@ def plot(config: PlotConfig) -> None:
     chosen_metrics(runs, requested, 1)  # refuses an unknown one before anything is drawn
     inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
     shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
-    settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
     # inputs_grow: it is drawn again when its runs have more steps
-    results = Results(
-        "plot",
-        [config.output_file],
-        inputs,
-        settings,
-        config.overwrite,
-        positional=["outs"],
-        inputs_grow=True,
-    )
+    settings: Dict[str, object] = {"metrics": config.metrics, "outs": shown}
+    about: Dict[str, Any] = {"positional": ["outs"], "inputs_grow": True}
+    results = Results("plot", [config.output_file], inputs, settings, config.overwrite, **about)
     if results.are_done():
         return
     if config.kind == "html":

@@ -1,13 +1,15 @@
 """The flags of mixed precision and of bit-identical results, the same for pretraining and for pairs."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Collection, Dict, Literal, Mapping
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, devices_option, precision_option
 from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, gpu_capability
 from ernie_pair.runtime.gpu.cards import Card
 
+amp_option = partial(precision_option, resume="same")
 OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect
 
 
@@ -15,58 +17,35 @@ OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no e
 class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    use_amp: bool = option(False, help="mixed-precision training, on a GPU", group="precision", resume="same")
-    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = option(
+    use_amp: bool = amp_option(False, help="mixed-precision training, on a GPU")
+    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = amp_option(
         "auto",
         help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
         "float32: no casts, loss scaling only",
-        group="precision",
-        resume="same",
     )
-    amp_level: Literal["O1", "O2"] = option(
-        "O1",
-        help="O1: weights in float32; O2: weights in half precision too",
-        group="precision",
-        resume="same",
+    amp_level: Literal["O1", "O2"] = amp_option(
+        "O1", help="O1: weights in float32; O2: weights in half precision too"
     )
-    reduce_dtype: Literal["float32", "half"] = option(
+    reduce_dtype: Literal["float32", "half"] = precision_option(
         "float32",
         help="type in which processes sum gradients; half: sum gradients of type --amp_dtype in that type, "
         "with half the traffic",
-        group="precision",
         resume="layout",
     )
-    init_loss_scaling: float = option(
-        32768.0, help="initial loss scale, for float16", group="precision", at_least=1, resume="same"
+    init_loss_scaling: float = amp_option(32768.0, help="initial loss scale, for float16", at_least=1)
+    incr_every_n_steps: int = amp_option(
+        1000, help="consecutive finite steps before the loss scale grows", unit="steps", at_least=1
     )
-    incr_every_n_steps: int = option(
-        1000,
-        help="consecutive finite steps before the loss scale grows",
-        group="precision",
-        unit="steps",
-        at_least=1,
-        resume="same",
+    incr_ratio: float = amp_option(2.0, help="factor by which the loss scale grows", above=1)
+    decr_every_n_nan_or_inf: int = amp_option(
+        1, help="consecutive steps with inf or NaN before the loss scale shrinks", unit="steps", at_least=1
     )
-    incr_ratio: float = option(
-        2.0, help="factor by which the loss scale grows", group="precision", above=1, resume="same"
-    )
-    decr_every_n_nan_or_inf: int = option(
-        1,
-        help="consecutive steps with inf or NaN before the loss scale shrinks",
-        group="precision",
-        unit="steps",
-        at_least=1,
-        resume="same",
-    )
-    decr_ratio: float = option(
-        0.5, help="factor by which the loss scale shrinks", group="precision", above=0, below=1, resume="same"
-    )
-    tf32: bool = option(
+    decr_ratio: float = amp_option(0.5, help="factor by which the loss scale shrinks", above=0, below=1)
+    tf32: bool = precision_option(
         False,
         help="use TF32 in training, on a GPU of compute capability 8.0 or above: the factors of float32 "
         "products are rounded to 10 bits, which is faster but no longer matches a CPU; evaluation and "
         "prediction never use it",
-        group="precision",
     )
 
     def __post_init__(self):
@@ -96,10 +75,7 @@ class AmpFlags(Options):
         return OF_AMP_ALONE if values.get("use_amp") is False else ()
 
     def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
-        """Raise InputError if several micro-batches make a step at O2.
-
-        A larger ``batch_flag`` makes them fewer.
-        """
+        """Raise InputError if several micro-batches, fewer at a larger ``batch_flag``, make a step at O2."""
         if self.narrows_weights and accumulation_steps > 1:
             raise InputError(
                 "--amp_level O2 would accumulate several micro-batches' gradients in half precision; use "
@@ -121,8 +97,7 @@ class AmpFlags(Options):
         """Raise InputError if ``card`` does not support what is asked: Paddle would use float32."""
         if self.tf32 and card.capability < LEAST_CAPABILITY["tf32"]:
             raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
-        asks_bfloat16 = self.use_amp and self.amp_dtype == "bfloat16"
-        if asks_bfloat16 and card.capability < LEAST_CAPABILITY["bfloat16"]:
+        if self.use_amp and self.amp_dtype == "bfloat16" and card.capability < LEAST_CAPABILITY["bfloat16"]:
             raise InputError(
                 f"--amp_dtype bfloat16 needs compute capability 8.0, and this is {card}; "
                 "use --amp_dtype float16"
@@ -148,10 +123,7 @@ class AmpFlags(Options):
 
     @property
     def scales_loss(self) -> bool:
-        """Return whether the loss is scaled.
-
-        bfloat16 has the range of float32: it needs no scale.
-        """
+        """Return whether the loss is scaled; bfloat16, with the range of float32, needs none."""
         return self.use_amp and self.amp_dtype != "bfloat16"
 
 
@@ -165,9 +137,8 @@ def without_idle_amp(saved: Dict[str, object]) -> Dict[str, object]:
 class DeterministicFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    deterministic: bool = option(
+    deterministic: bool = devices_option(
         True,
         help="on a GPU: kernels that give bit-identical results in every run; false: faster kernels that do "
         "not",
-        group="devices",
     )

@@ -91,10 +91,7 @@ def usable_cores() -> List[int]:
 
 
 def is_pinned_apart() -> bool:
-    """Return whether a launched process has another affinity mask than its launcher.
-
-    Then the processes have been pinned one by one, and its mask is its own.
-    """
+    """Return whether a launched process is pinned by itself: its launcher has another affinity mask."""
     if "PADDLE_LOCAL_RANK" not in os.environ:
         return False
     try:
@@ -174,10 +171,7 @@ NEEDS = {
 
 
 def cpu_level() -> str:
-    """Return the highest of LEVELS that this processor offers, or the environment's if that is lower.
-
-    Raises InputError for an unknown level.
-    """
+    """Return the highest of LEVELS here, or the environment's if lower; InputError for an unknown one."""
     return min(asked_level(), _offered(), key=LEVELS.index)
 
 
@@ -218,8 +212,7 @@ FILES = (
 def free_memory() -> float:
     """Return the bytes that new processes may use; infinity if Linux does not report them."""
     found = re.search(r"MemAvailable:\s*(\d+) kB", text_of(ROOT / "proc/meminfo"))
-    of_machine = int(found[1]) * 1024.0 if found else float("inf")
-    free = [of_machine]
+    free = [int(found[1]) * 1024.0 if found else float("inf")]
     for folder, names in product(group_folders("memory", ROOT), FILES):
         limit, taken = (text_of(folder / name).strip() for name in names[:2])
         if limit.isdecimal() and taken.isdecimal():

@@ -98,7 +98,6 @@ def cpu_share() -> Share:
 
 
 def _number(name: str) -> int:
-    """Return a number set by the launcher; 0 for anything else, which `world` refuses."""
     text = os.environ.get(name, "")
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
 

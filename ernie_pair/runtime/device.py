@@ -1,5 +1,6 @@
 """The device of a run."""
 
+import logging
 import os
 import sys
 from functools import partial
@@ -9,12 +10,10 @@ from data_tools.options.options import devices_option
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.cpu_env import THREADS, cpu_threads, describe_threads, math_path, pin_to_share
 from ernie_pair.runtime.deterministic import set_deterministic
-from ernie_pair.runtime.gpu.builds import installed_build
+from ernie_pair.runtime.gpu.builds import installed_build, refuse_other_paddles
 from ernie_pair.runtime.gpu.cards import BACKEND, card_at, choose_card, has_driver, open_card
 from ernie_pair.runtime.gpu.cuda_links import refuse_missing_libraries
-from ernie_pair.runtime.paddle_patches.core_settings import set_math_threads, set_tf32
-from ernie_pair.runtime.paddle_patches.root_logger import quiet_root_logger
-from ernie_pair.runtime.paddle_version import refuse_other_paddles
+from ernie_pair.runtime.paddle_patches.core_settings import quiet_root_logger, set_math_threads, set_tf32
 from ernie_pair.runtime.processes.world import World
 
 VIEWS = "FLAGS_use_stride_kernel"
@@ -98,8 +97,6 @@ device_option = partial(devices_option, default_device(), help="where to run")
 
 def quiet_libraries() -> None:
     """Silence PaddleNLP's log, which reports every file it opens, and Paddle's; a run shows its own lines."""
-    import logging
-
     quiet_root_logger()
     for name in ("paddlenlp", "PaddleNLP"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -17,7 +17,7 @@ from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.model_card import markdown_table
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.source import ModelSource, model_folder_of, open_model
+from ernie_pair.models.source import model_folder_of, open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
 from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.data.pair_file import Pairs
@@ -80,9 +80,15 @@ def compare_models(config: CompareModelsConfig) -> None:
         refuse_no_classes(source.spec.labels, f"--models {name}", "compare models")
     all_labels = {name: source.spec.labels for name, source in sources.items()}
     labels = refuse_other_classes("models", all_labels, "compare models of the same classes")
-    results = _results(config, folders, sources)
+    inputs: Dict[str, Sequence[Path]] = {"input_file": files_of(config.input_file)}
+    for name, folder in folders.items():
+        beside = (folder / CALIBRATION, folder / "config.json")
+        inputs[f"models ({name})"] = [*sources[name].weight_files, *filter(Path.is_file, beside)]
+    outputs = [Path(config.output_dir, name) for name in FILES]
+    settings = settings_of(config, "output_dir", "models", *(["input_file"] if inputs["input_file"] else []))
+    results = Results("compare-models", outputs, inputs, settings, config.overwrite)
     if results.are_done():
-        print((Path(config.output_dir) / FILES[1]).read_text(encoding="utf-8"), end="")
+        print(outputs[1].read_text(encoding="utf-8"), end="")
         return
     columns = Columns(config.text_a, config.text_b, config.label)
     rules = RowRules(config.encoding)
@@ -114,18 +120,6 @@ def models_in(text: str) -> Dict[str, str]:
     return models
 
 
-def _results(
-    config: CompareModelsConfig, folders: Dict[str, Path], sources: Dict[str, ModelSource]
-) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {"input_file": files_of(config.input_file)}
-    for name, folder in folders.items():
-        beside = (folder / CALIBRATION, folder / "config.json")
-        inputs[f"models ({name})"] = [*sources[name].weight_files, *filter(Path.is_file, beside)]
-    outputs = [Path(config.output_dir, name) for name in FILES]
-    settings = settings_of(config, "output_dir", "models", *(["input_file"] if inputs["input_file"] else []))
-    return Results("compare-models", outputs, inputs, settings, config.overwrite)
-
-
 def _export(config: CompareModelsConfig, name: str, folder: Path, has_int8: bool) -> Path:
     """Export a model, also in int8 where that is measured, and return the folder."""
     exported = Path(config.output_dir) / EXPORTED / name
@@ -133,16 +127,8 @@ def _export(config: CompareModelsConfig, name: str, folder: Path, has_int8: bool
     if has_int8:
         flags = {flag: getattr(config, flag) for flag in ("text_a", "text_b", "label", "encoding")}
         flags.update(quantize="int8", quantize_file=config.input_file)
-    export_pair(
-        ExportConfig(
-            model_path=str(folder),
-            output_dir=str(exported),
-            format="onnx",
-            max_accuracy_drop=1.0,  # how much is lost is what the table shows
-            overwrite=config.overwrite,
-            **flags,
-        )
-    )
+    flags.update(max_accuracy_drop=1.0, overwrite=config.overwrite)  # what is lost is what the table shows
+    export_pair(ExportConfig(model_path=str(folder), output_dir=str(exported), format="onnx", **flags))
     return exported
 
 

@@ -49,6 +49,7 @@ from ernie_pair.series.series import (
     Plan,
     Series,
     no_best_model,
+    pair_source,
     read_logits,
     refuse_other_classes,
     sha256_of_weights,
@@ -115,7 +116,7 @@ def compare_starts(config: CompareConfig) -> None:
     inputs.update(train_file=train.train_file, dev_file=train.dev_file)
     series = Series("compare-starts", "comparison", TEST_KEY, config, FILES, inputs)
     series.refuse_foreign()
-    if not series.is_begun():
+    if not series.path.is_file():
         refuse_existing([series.folder / TEST], config.overwrite)
     symmetric = "average" if train.scored_as == "average" else config.symmetric
     _keep_plan(series, train, symmetric, starts, pairs)
@@ -152,8 +153,7 @@ def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[
     if train.warmup_steps is None:
         plan["warmup_rate"] = train.warmup_share  # as older plans say it
     for split in ("train", "dev"):
-        source = PairSource(f"{split}_file", getattr(train, f"{split}_file"), split, None)
-        plan[f"{split}_file (sha256)"] = source.sha256()
+        plan[f"{split}_file (sha256)"] = pair_source(train, split, None).sha256()
     plan.update({TEST_KEY: test.sha256, "symmetric": symmetric})
     plan.update((f"start {start.name} (sha256)", sha256_of_weights(start.source)) for start in starts)
     series.keep(plan, {"symmetric": "none"})
@@ -184,16 +184,13 @@ def _log_of(folder: Path) -> Path:
 
 
 def _call(words: List[str], log: Path) -> None:
-    """Run `ernie-pair WORDS`. Raises the error that it ends with."""
     with ChildCommand(words, f"{words[0]} of {log.stem}", log) as child:
         child.finish()
 
 
 def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:
     """Return the labels that the model of every run has. Raises InputError if they differ, or are scores."""
-    columns = Columns(train.text_a, train.text_b, train.label)
-    source = PairSource("train_file", train.train_file, "train", None, columns, RowRules.of(train))
-    labels = {}
+    source, labels = pair_source(train, "train", None), {}
     for start in starts:  # as each of its runs will find them
         known = chosen_labels(train, start.source.spec)
         found = "" if train.label_map else label_map_in(source, known)

@@ -93,18 +93,11 @@ def compare(
         both = {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN}
         not_above_0 = _named((spread <= 0).mean(axis=0))
         differences.append(Difference(one, other, mean, _intervals(spread), not_above_0, both))
-    return Comparison(
-        len(labels),
-        seeds,
-        runs,
-        {name: _named(table.mean(axis=0)) for name, table in values.items()},
-        {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None,
-        differences,
-        chance,
-        intervals,
-        at_chance,
-        {name: [find_single_class(each, labels) for each in logits[name]] for name in names},
-    )
+    means = {name: _named(table.mean(axis=0)) for name, table in values.items()}
+    deviation = {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None
+    single = {name: [find_single_class(each, labels) for each in logits[name]] for name in names}
+    found = (means, deviation, differences, chance, intervals, at_chance, single)
+    return Comparison(len(labels), seeds, runs, *found)
 
 
 def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:

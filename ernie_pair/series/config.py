@@ -1,11 +1,22 @@
 """The flags of the commands that make several runs, or combine their models; no framework is loaded here."""
 
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Literal
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    optimisation_option,
+    overwrite_option,
+    precision_option,
+    refuse_empty,
+)
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
@@ -22,6 +33,8 @@ def _refuse_of_one_run(config: PairConfig) -> None:
         raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
 
 
+resamples_option = partial(evaluation_option, 1000, unit="resamples")
+REPLACED = "replace files that this command did not make, or that have changed since"
 # What the files of the folds, which this package writes, have no need of.
 # fmt: off
 AS_WRITTEN: Dict[str, object] = {
@@ -40,62 +53,42 @@ class CrossValidateConfig(PairConfig):
 
     EXAMPLE = "--folds 5 --model_name_or_path ernie-gram-zh --train_file all.tsv --output_dir folds"
 
-    model_name_or_path: str = option(
-        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", group="model"
+    model_name_or_path: str = model_option(
+        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder"
     )
-    train_file: str = option(
-        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc",
-        group="data",
+    train_file: str = data_option(
+        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
     )
-    output_dir: str = option(
-        help="a folder per fold, predictions.tsv, folds.tsv and the report go here", group="data"
+    output_dir: str = data_option(help="a folder per fold, predictions.tsv, folds.tsv and the report go here")
+    folds: int = evaluation_option(
+        5, help="number of parts into which the rows are divided", unit="folds", at_least=2
     )
-    folds: int = option(
-        5,
-        help="number of parts into which the rows are divided",
-        group="evaluation",
-        unit="folds",
-        at_least=2,
-    )
-    group_by: Literal["text", "pair"] = option(
+    group_by: Literal["text", "pair"] = evaluation_option(
         "text",
         help="rows that stay in the same fold: all rows connected by a chain of shared texts, or only equal "
         "pairs",
-        group="evaluation",
     )
-    dev_file: str = option(
-        "",
-        help="labelled pairs for choosing the best model of each fold; empty: see --dev_share",
-        group="data",
+    dev_file: str = data_option(
+        "", help="labelled pairs for choosing the best model of each fold; empty: see --dev_share"
     )
-    dev_share: float = option(
+    dev_share: float = evaluation_option(
         0.1,
         help="without --dev_file: share of a fold's training rows, in whole groups, for choosing its best "
         "model",
-        group="evaluation",
         above=0,
         at_most=0.5,
     )
     best_metric: str = best_metric_option(
         help="metric on those rows that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
     )
-    bootstrap: int = option(
-        1000,
+    bootstrap: int = resamples_option(
         help="bootstrap resamples of the groups for the confidence intervals of the means; 0: no intervals",
-        group="evaluation",
-        unit="resamples",
         at_least=0,
     )
-    worst_rows: int = option(
-        200,
-        help="maximum number of wrong rows in errors.tsv, highest loss first",
-        group="evaluation",
-        unit="rows",
-        at_least=0,
+    worst_rows: int = evaluation_option(
+        200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0
     )
-    overwrite: bool = option(
-        False, help="replace files that this command did not make, or that have changed since", group="data"
-    )
+    overwrite: bool = overwrite_option(help=REPLACED)
 
     def __post_init__(self):
         super().__post_init__()
@@ -128,58 +121,42 @@ class SearchParamsConfig(TrainConfig):
         "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32'"
     )
 
-    output_dir: str = option(
-        help="a folder per trial, the study, best.yaml, best and the report go here", group="data"
+    output_dir: str = data_option(
+        help="a folder per trial, the study, best.yaml, best and the report go here"
     )
-    search: str = option(
-        "",
-        help="flags to search: 'learning_rate=1e-5..1e-4:log batch_size=16,32 dropout=0..0.3:0.1' (:step)",
-        group="optimisation",
+    search: str = optimisation_option(
+        "", help="flags to search: 'learning_rate=1e-5..1e-4:log batch_size=16,32 dropout=0..0.3:0.1' (:step)"
     )
-    space: str = option(
+    space: str = optimisation_option(
         "",
         help="a YAML file of flags to search: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: "
         "[16, 32]",
-        group="optimisation",
     )
-    trials: int = option(
-        20,
-        help="total number of trials, over all starts of the command",
-        group="optimisation",
-        unit="trials",
-        at_least=1,
+    trials: int = optimisation_option(
+        20, help="total number of trials, over all starts of the command", unit="trials", at_least=1
     )
-    evaluations: int = option(
+    evaluations: int = evaluation_option(
         10,
         help="evaluations per trial, evenly spaced over its steps, instead of --eval_freq; a trial may be "
         "pruned at each of them",
-        group="evaluation",
         unit="evaluations",
         at_least=1,
     )
-    pruner: Literal["median", "asha", "none"] = option(
+    pruner: Literal["median", "asha", "none"] = optimisation_option(
         "median",
         help="stop a trial that is worse than the median of earlier ones (median), or not in the best third "
         "(asha)",
-        group="optimisation",
     )
-    startup_trials: int = option(
+    startup_trials: int = optimisation_option(
         5,
         help="first trials, drawn at random; median never prunes them and compares later trials with them",
-        group="optimisation",
         unit="trials",
         at_least=1,
     )
-    prune_after: int = option(
-        1,
-        help="evaluations before a trial may be pruned",
-        group="optimisation",
-        unit="evaluations",
-        at_least=0,
+    prune_after: int = optimisation_option(
+        1, help="evaluations before a trial may be pruned", unit="evaluations", at_least=0
     )
-    overwrite: bool = option(
-        False, help="replace files that this command did not make, or that have changed since", group="data"
-    )
+    overwrite: bool = overwrite_option(help=REPLACED)
 
     def __post_init__(self):
         super().__post_init__()
@@ -206,50 +183,35 @@ class CompareConfig(Options):
         "--starts 'domain=output/dynamic base=ernie-1.0' --train_config train.yaml --output_dir compared"
     )
 
-    starts: str = option(
+    starts: str = model_option(
         help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights; one with '
-        "spaces needs quotes of its own",
-        group="model",
+        "spaces needs quotes of its own"
     )
-    train_config: str = option(
-        help="a YAML file of flags of `ernie-pair train`, the same for every run", group="optimisation"
+    train_config: str = optimisation_option(
+        help="a YAML file of flags of `ernie-pair train`, the same for every run"
     )
-    output_dir: str = option(
-        help="a folder per run, compare.html, compare.json and compare.png go here", group="data"
-    )
-    seeds: int = option(
+    output_dir: str = data_option(help="a folder per run, compare.html, compare.json and compare.png go here")
+    seeds: int = optimisation_option(
         3,
         help="runs from each start: the seed of --train_config, and those after it",
-        group="optimisation",
         unit="runs",
         at_least=1,
     )
-    test_file: str = option(
-        "", help="labelled pairs to compare on; empty: the dev_file of --train_config", group="data"
+    test_file: str = data_option(
+        "", help="labelled pairs to compare on; empty: the dev_file of --train_config"
     )
-    domain_data: str = option(
-        "",
-        help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words",
-        group="data",
+    domain_data: str = data_option(
+        "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
     )
-    domain_samples: int = option(
-        1000, help="samples of --domain_data", group="data", unit="samples", at_least=1
+    domain_samples: int = data_option(1000, help="samples of --domain_data", unit="samples", at_least=1)
+    bootstrap: int = resamples_option(
+        help="bootstrap resamples for the confidence interval of a difference", at_least=1
     )
-    bootstrap: int = option(
-        1000,
-        help="bootstrap resamples for the confidence interval of a difference",
-        group="evaluation",
-        unit="resamples",
-        at_least=1,
-    )
-    overwrite: bool = option(
-        False, help="replace files that this command did not make, or that have changed since", group="data"
-    )
-    symmetric: Literal["none", "average"] = option(
+    overwrite: bool = overwrite_option(help=REPLACED)
+    symmetric: Literal["none", "average"] = evaluation_option(
         "none",
         help="average: score both orders of a pair and take the mean of the logits; always used if "
         "--train_config has --symmetric average",
-        group="evaluation",
     )
 
     def __post_init__(self):
@@ -270,51 +232,41 @@ class CompareModelsConfig(Options):
 
     EXAMPLE = "--models 'teacher=output/best student=small/best' --input_file test.tsv --output_dir compared"
 
-    models: str = option(
+    models: str = model_option(
         help='names and trained models: "teacher=output/best student=small/best"; the others are compared '
-        "with the first; one with spaces needs quotes of its own",
-        group="model",
+        "with the first; one with spaces needs quotes of its own"
     )
-    input_file: str = option(
+    input_file: str = data_option(
         help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)",
-        group="data",
         stdin=(".tsv", ".jsonl"),
     )
-    output_dir: str = option(
-        help="models.json, models.md and models.html go here, and the exported models", group="data"
+    output_dir: str = data_option(
+        help="models.json, models.md and models.html go here, and the exported models"
     )
-    int8: Literal["last", "all", "none"] = option(
-        "last", help="which models to measure in int8 as well", group="precision"
+    int8: Literal["last", "all", "none"] = precision_option(
+        "last", help="which models to measure in int8 as well"
     )
-    alone: int = option(
+    alone: int = evaluation_option(
         200,
         help="pairs to score one at a time, to measure the latency of a single pair",
-        group="evaluation",
         unit="pairs",
         at_least=2,
     )
-    bootstrap: int = option(
-        1000,
-        help="bootstrap resamples for the confidence intervals",
-        group="evaluation",
-        unit="resamples",
-        at_least=1,
-    )
-    seed: int = option(1234, help="seed of the resamples", group="evaluation", at_least=0)
-    threads: int = option(
+    bootstrap: int = resamples_option(help="bootstrap resamples for the confidence intervals", at_least=1)
+    seed: int = evaluation_option(1234, help="seed of the resamples", at_least=0)
+    threads: int = devices_option(
         0,
         help="threads of one forward pass; 0: the number of cores of this process",
-        group="devices",
         unit="threads",
         at_least=0,
     )
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first column", group="data"
+    text_a: str = data_option(
+        "", help="the column of the first text; empty: a known name, or the first column"
     )
-    text_b: str = option("", help="the column of the second text", group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace existing results", group="data")
+    text_b: str = data_option("", help="the column of the second text")
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    overwrite: bool = data_option(False, help="replace existing results")
 
     def __post_init__(self):
         super().__post_init__()
@@ -325,10 +277,9 @@ class CompareModelsConfig(Options):
 class Members(Options):
     """The models of an ensemble; a base on its own puts them first of all fields."""
 
-    models: List[str] = option(
+    models: List[str] = model_option(
         help="two or more trained models: folders, or output folders of runs for their best models",
         positional=True,
-        group="model",
     )
 
 
@@ -338,53 +289,35 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
 
     EXAMPLE = "folds/fold-1 folds/fold-2 folds/fold-3 --output_dir shipped --format onnx --dev_file test.tsv"
 
-    output_dir: str = option(
-        help="folder to create, for use with `predict`, `serve` and Python", group="data"
-    )
-    dev_file: str = option(
+    output_dir: str = data_option(help="folder to create, for use with `predict`, `serve` and Python")
+    dev_file: str = evaluation_option(
         "",
         help="labelled pairs to measure each model and the ensemble on; a report goes to OUTPUT_DIR/report",
-        group="evaluation",
     )
-    calibrate_on: str = option(
+    calibrate_on: str = evaluation_option(
         "",
         help="labelled pairs to fit the ensemble's temperature on, other than --dev_file; empty: "
         "temperature 1",
-        group="evaluation",
     )
-    tune_on: str = option(
+    tune_on: str = evaluation_option(
         "",
         help="labelled pairs to choose the ensemble's threshold on, for --at_precision; empty: the more "
         "probable class is predicted",
-        group="evaluation",
     )
-    at_precision: float = option(
-        0.95,
-        help="precision of class 1 that the threshold must give on --tune_on",
-        group="evaluation",
-        above=0,
-        at_most=1,
+    at_precision: float = evaluation_option(
+        0.95, help="precision of class 1 that the threshold must give on --tune_on", above=0, at_most=1
     )
-    bootstrap: int = option(
-        1000,
-        help="bootstrap resamples for the confidence intervals on --dev_file; 0: no intervals",
-        group="evaluation",
-        unit="resamples",
-        at_least=0,
+    bootstrap: int = resamples_option(
+        help="bootstrap resamples for the confidence intervals on --dev_file; 0: no intervals", at_least=0
     )
-    worst_rows: int = option(
-        200,
-        help="maximum number of wrong rows in errors.tsv, highest loss first",
-        group="evaluation",
-        unit="rows",
-        at_least=0,
+    worst_rows: int = evaluation_option(
+        200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0
     )
-    batch_size: int = option(64, help="pairs in one forward pass", group="devices", unit="pairs", at_least=1)
-    report_to: str = option(
+    batch_size: int = devices_option(64, help="pairs in one forward pass", unit="pairs", at_least=1)
+    report_to: str = evaluation_option(
         "",
         help="where else to log the metrics of --dev_file: tensorboard, wandb, mlflow, or several separated "
         "by commas; their files are written to OUTPUT_DIR-log",
-        group="evaluation",
     )
 
     def __post_init__(self):

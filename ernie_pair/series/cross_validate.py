@@ -43,7 +43,6 @@ from ernie_pair.series.series import (
     unfinished,
 )
 
-FOLDS = "folds.tsv"
 # fmt: off
 WITHOUT_EFFECT = {  # on a prediction
     "output_dir", "report_to", "cache_dir", "bootstrap", "worst_rows", "overwrite",
@@ -154,10 +153,7 @@ def lines_of_folds(result: CrossValidation) -> Iterator[str]:
 
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
-    """Run the missing folds, write the results, print a table, and return it.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Run the missing folds, write and print the results, and return them. Raises an ErniePairError."""
     return _CrossValidation(config).make()
 
 
@@ -166,7 +162,7 @@ class _CrossValidation(PairSeries):
 
     def __init__(self, config: CrossValidateConfig):
         config = replace(config, best_metric=chosen_metric(config.best_metric, CLASSIFICATION))
-        about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, FOLDS, *FILES)
+        about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, "folds.tsv", *FILES)
         super().__init__(about, config, files, "train_file", "dev_file")
         refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")
         self.config, self.names = replace(config, label_map=self.label_map), self.labels.names
@@ -211,10 +207,7 @@ class _CrossValidation(PairSeries):
         return result
 
     def _begin(self) -> None:
-        """Keep the plan, and write what each fold learns from and is asked.
-
-        Raises InputError before anything is written if a fold has no rows to learn from or to choose by.
-        """
+        """Keep the plan, and write the rows of each fold. Raises InputError first if a fold lacks some."""
         config, labels = self.config, self.pairs.known_labels
         share = 0.0 if config.dev_file else config.dev_share
         parts = [rows_of_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]

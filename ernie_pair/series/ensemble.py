@@ -95,31 +95,23 @@ def open_members(paths: Sequence[str], model_class: str) -> List[Member]:
     for number, member in enumerate(members):
         if any(member.path.samefile(other.path) for other in members[:number]):
             raise InputError(f"{member.path} is named twice; name each model once")
-        _refuse_other(member, members[0])
+        first, spec, other = members[0], member.model.spec, members[0].model.spec
+        if spec.labels.names != other.labels.names:  # the logits mean different things
+            raise InputError(
+                f"{member.path} has the classes {', '.join(spec.labels.names)}, and {first.path} "
+                f"{', '.join(other.labels.names)}; give models of the same classes in the same order"
+            )
+        same_ids = member.tokenizer(0).sha256 == first.tokenizer(0).sha256
+        if not same_ids or spec.lower_case != other.lower_case:
+            raise InputError(
+                f"{member.vocab_file} gives a text other ids than {first.vocab_file}: one exported model has "
+                "one vocabulary; give models of the same one, or export each by itself"
+            )
     return members
 
 
-def _refuse_other(member: Member, first: Member) -> None:
-    """Raise InputError when the logits, or the ids, of two models mean different things."""
-    names, others = member.model.spec.labels.names, first.model.spec.labels.names
-    if names != others:
-        raise InputError(
-            f"{member.path} has the classes {', '.join(names)}, and {first.path} {', '.join(others)}; give "
-            "models of the same classes in the same order"
-        )
-    one, other = member.tokenizer(0), first.tokenizer(0)
-    if one.sha256 != other.sha256 or member.model.spec.lower_case != first.model.spec.lower_case:
-        raise InputError(
-            f"{member.vocab_file} gives a text other ids than {first.vocab_file}: one exported model has "
-            "one vocabulary; give models of the same one, or export each by itself"
-        )
-
-
 def symmetry_of(members: Sequence[Member], requested: str) -> str:
-    """Return how pairs are scored: as ``requested``, of which auto is as the models were tuned.
-
-    Raises InputError if they were not all tuned so.
-    """
+    """Return how pairs are scored: as ``requested``, auto as all were tuned, else raises InputError."""
     chosen = [member.calibration.chosen_symmetry(requested, str(member.path)) for member in members]
     for member, one in zip(members, chosen):
         if one != chosen[0]:
@@ -194,13 +186,9 @@ class _Ensemble:
         refuse_threshold(config.threshold, spec.num_labels, "the ensemble")
         tokenizer = self.members[0].tokenizer(self.max_seq_len)
         judged, fitted = self._read("dev_file"), self._fitted()
-        calibration = self._tuned(
-            Calibration(
-                **({} if fitted is None else fitted._asdict()),
-                threshold=config.threshold,
-                symmetric=self.symmetric,
-            )
-        )
+        of_fitted = {} if fitted is None else fitted._asdict()
+        calibration = Calibration(**of_fitted, threshold=config.threshold, symmetric=self.symmetric)
+        calibration = self._tuned(calibration)
         if judged is not None:
             self.measured = self._measure(judged, fitted, calibration)
         return Source(
@@ -239,7 +227,6 @@ class _Ensemble:
         return scored
 
     def _fitted(self) -> Optional[Fitted]:
-        """Return the temperature of the ensemble, fitted on --calibrate_on; None without it."""
         pairs = self._read("calibrate_on")
         if pairs is None:
             return None
@@ -253,10 +240,7 @@ class _Ensemble:
         return Fitted(temperature, pairs.path, len(pairs), pairs.sha256)
 
     def _tuned(self, calibration: Calibration) -> Calibration:
-        """Return ``calibration`` with the threshold chosen on --tune_on, where that is given.
-
-        Raises InputError for more than two classes, and for pairs on which none can be chosen.
-        """
+        """Return ``calibration`` with the threshold chosen on --tune_on, if given. Raises InputError."""
         pairs, names = self._read("tune_on"), self.members[0].model.spec.labels.names
         if pairs is None:
             return calibration
@@ -281,25 +265,12 @@ class _Ensemble:
         logits = self._logits(pairs)
         mean, labels = mean_of(logits), pairs.known_labels
         judged = fitted or Fitted(fit_temperature(mean, labels), pairs.path, len(pairs), pairs.sha256)
-        names = self.members[0].model.spec.labels.names
-        answers = Answers(
-            pairs,
-            names,
-            mean,
-            swapped=None,
-            in_use=calibration.temperature,
-            fitted=judged,
-            symmetric=self.symmetric,
-            tuning=self.tuning,
-            saved=calibration,
-        )
-        settings = EvaluateConfig(
-            f"an ensemble of {', '.join(self.names)}",
-            self.config.dev_file,
-            str(Path(self.config.output_dir) / REPORT),
-            bootstrap=self.config.bootstrap,
-            at_precision=self.config.at_precision,
-        )
+        names, in_use = self.members[0].model.spec.labels.names, calibration.temperature
+        answers = Answers(pairs, names, mean, None, in_use, judged, self.symmetric, self.tuning, calibration)
+        config, model = self.config, f"an ensemble of {', '.join(self.names)}"
+        flags: Dict[str, Any] = {"bootstrap": config.bootstrap, "at_precision": config.at_precision}
+        report = str(Path(config.output_dir) / REPORT)
+        settings = EvaluateConfig(model, config.dev_file, report, **flags)
         members = {name: measure(one, labels) for name, one in zip(self.names, logits)}
         return Measured(members, evaluation_of(answers, settings), answers)
 

@@ -65,8 +65,7 @@ def group_rows(file: Coded, group_by: GroupBy) -> np.ndarray:
     if group_by == "pair":
         return _by_first_row(file.unordered)
     size = int(max(file.left.max(), file.right.max())) + 1
-    ends = (file.left, file.right)
-    graph = coo_matrix((np.ones(len(file.left), dtype=np.int8), ends), shape=(size, size))
+    graph = coo_matrix((np.ones(len(file.left), dtype=np.int8), (file.left, file.right)), shape=(size, size))
     return _by_first_row(connected_components(graph, directed=False)[1][file.left])
 
 

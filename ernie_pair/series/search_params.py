@@ -28,12 +28,7 @@ from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
 from ernie_pair.report.page import Table, render_page, table_line
 from ernie_pair.series.config import SearchParamsConfig
-from ernie_pair.series.series import (
-    OneRun,
-    PairSeries,
-    pair_source,
-    report_series,
-)
+from ernie_pair.series.series import OneRun, PairSeries, pair_source, report_series
 from ernie_pair.series.study import (
     Choice,
     Outcome,
@@ -82,8 +77,7 @@ class _Search(PairSeries):
     def __init__(self, config: SearchParamsConfig):
         require_optuna()
         self.space = space_of(config)
-        about = ("search-params", "search", MARK)
-        super().__init__(about, config, FILES, "train_file", "dev_file", "space")
+        super().__init__(("search-params", "search", MARK), config, FILES, "train_file", "dev_file", "space")
         metric = chosen_metric(config.best_metric, self.labels.target)
         self.config = replace(config, best_metric=metric, label_map=self.label_map)
         self.rows_of_epoch = _rows_of_epoch(config, self.labels)
@@ -112,7 +106,13 @@ class _Search(PairSeries):
                     break
                 self._make(**drawn)
                 self.on_first(self._publish)
-            return self._result(self.on_first(self._finish))
+            end = self.on_first(self._finish)
+            assert end is not None  # rank 0 has sent it to all, as JSON
+            trials = [Outcome(*each) for each in end["outcomes"]]
+            trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
+            best = trials[end["best"] - 1]
+            config = self._config_of(best.number, best.params)
+            return SearchResult(trials, best, self._folder(best.number), config)
         finally:
             if self.world.is_first and self.study is not None:
                 self._lock.release()
@@ -140,7 +140,6 @@ class _Search(PairSeries):
         self.on_first(partial(self._record, number, reason))
 
     def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
-        """Return the flags of a trial's run. Raises InputError if they exclude each other."""
         cache = self.config.cache_dir or str(self.output_dir / "cache")  # of encoded pairs, for all trials
         changes = {**params, "output_dir": str(self._folder(number)), "cache_dir": cache}
         config = self.config.config_of(changes)
@@ -194,20 +193,9 @@ class _Search(PairSeries):
         say("\n".join(lines_of_search(outcomes, best, self.config)))
         return {"outcomes": [list(each) for each in outcomes], "best": best.number}
 
-    def _result(self, end: Optional[Dict[str, Any]]) -> SearchResult:
-        assert end is not None  # rank 0 has sent it to all, as JSON
-        trials = [Outcome(*each) for each in end["outcomes"]]
-        trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
-        best = trials[end["best"] - 1]
-        config = self._config_of(best.number, best.params)
-        return SearchResult(trials, best, self._folder(best.number), config)
-
 
 def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[TrainConfig], int]:
-    """Return what counts the rows of an epoch of a trial: 0 for a stream, for a ranking its queries.
-
-    Raises InputError for a row that a trial would refuse.
-    """
+    """Return what counts the rows of an epoch of a trial: 0 for a stream, for a ranking its queries."""
     if config.streaming:
         return lambda trial: 0
     train = pair_source(config, "train", labels).read()
@@ -220,7 +208,6 @@ def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[Trai
 FILES = ("best.yaml", "trials.tsv", "search.json", "trials.svg", "search.html")
 BEST_FLAGS, TABLE, NUMBERS, _, PAGE = FILES
 TEMPLATE = Path(__file__).with_name("search.html")
-FILES_NAMED = ("model_name_or_path", "train_file", "dev_file")
 LEFT_OUT = ("output_dir", "report_to", "cache_dir")
 COLOURS = {"complete": BLUE, "pruned": GREY, "failed": ORANGE, "running": GREEN}
 
@@ -254,16 +241,13 @@ def write_search(
 
 
 def flag_file(best: Optional[TrainConfig], config: SearchParamsConfig) -> str:
-    """Return the YAML file of flags by which `ernie-pair train` makes the best trial's run again.
-
-    Only --output_dir is left to be said.
-    """
+    """Return the YAML file of the flags of the best trial's run for `train`, all but --output_dir."""
     if best is None:
         return "# no trial is complete yet\n"
     defaults = {item.name: item.default for item in fields(TrainConfig)}
     changed = changed_flags(asdict(best), defaults)
     flags = {name: value for name, value in changed.items() if not _comes_by_itself(best, name, defaults)}
-    flags.update((name, getattr(best, name)) for name in FILES_NAMED)
+    flags.update((name, getattr(best, name)) for name in ("model_name_or_path", "train_file", "dev_file"))
     written = {name: value for name, value in flags.items() if name not in LEFT_OUT and value is not None}
     return (
         f"# ernie-pair train --config {BEST_FLAGS} --output_dir OUT\n"
@@ -335,14 +319,10 @@ def _page(config: SearchParamsConfig, names: List[str], outcomes: List[Outcome],
     ]
     heads = ["", "state", config.best_metric, "evaluations", *names, "reason"]
     note = f"Sorted by {config.best_metric}, complete trials first. {TABLE} and {NUMBERS} hold the same."
-    return render_page(
-        TEMPLATE,
-        config=config,
-        table=Table("Trials", heads, rows, note),
-        charts=charts,
-        counts=Counter(each.state for each in outcomes),
-        best=next((each for each in ranked if each.state == "complete"), None),
-    )
+    counts = Counter(each.state for each in outcomes)
+    best = next((each for each in ranked if each.state == "complete"), None)
+    table = Table("Trials", heads, rows, note)
+    return render_page(TEMPLATE, config=config, table=table, charts=charts, counts=counts, best=best)
 
 
 def lines_of_search(outcomes: List[Outcome], best: Outcome, config: SearchParamsConfig) -> Iterator[str]:

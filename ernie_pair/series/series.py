@@ -17,22 +17,10 @@ import logging
 import math
 import os
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -63,11 +51,11 @@ from ernie_pair.train.run_log import open_reporters, refuse_missing
 from ernie_pair.train.task import TrainResult
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
-Plan = Dict[str, object]
+Plan = dict[str, object]
 SeriesConfig = Union[CrossValidateConfig, SearchParamsConfig]
 Result = TypeVar("Result")
-Metrics = Dict[str, float]
-Point = Tuple[int, Metrics]  # the step of a reporter, and values by their names
+Metrics = dict[str, float]
+Point = tuple[int, Metrics]  # the step of a reporter, and values by their names
 SHOWN = ("accuracy", "f1", "auc", "loss")  # on the terminal
 
 logger = logging.getLogger(__name__)
@@ -81,12 +69,12 @@ class Series:
     """
 
     def __init__(
-        self, command: str, kind: str, mark: str, config: Any, files: Sequence[str], inputs: Dict[str, str]
+        self, command: str, kind: str, mark: str, config: Any, files: Sequence[str], inputs: dict[str, str]
     ):
         self.folder, self.path = Path(config.output_dir), Path(config.output_dir) / PLAN
         self._command, self._kind, self._mark, self._overwrite = command, kind, mark, config.overwrite
         self._outputs = [self.folder / name for name in files]
-        self._inputs: Dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
+        self._inputs: dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
         self._older_record = self.folder / f".{files[0]}.made.json"
         self._results = self._results_of({}, None if self._older_record.exists() else followed(self.path))
 
@@ -96,10 +84,6 @@ class Series:
 
     def _results_of(self, plan: Plan, record: Optional[Path]) -> Results:
         return Results(self._command, self._outputs, self._inputs, plan, self._overwrite, record=record)
-
-    def is_begun(self) -> bool:
-        """Return whether the folder has a plan."""
-        return self.path.is_file()
 
     def keep(self, plan: Plan, of_older: Optional[Plan] = None) -> None:
         """Write the record, with the files that are there as its outputs.
@@ -141,7 +125,7 @@ def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan
     return plan
 
 
-def refuse_other_classes(flag: str, labels: Dict[str, Labels], cure: str) -> Labels:
+def refuse_other_classes(flag: str, labels: dict[str, Labels], cure: str) -> Labels:
     """Return the labels of all models, {name in ``flag``: its own}. Raises InputError if they differ."""
     (first, known), *others = labels.items()
     for name, theirs in others:
@@ -170,7 +154,7 @@ def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[
 
     ``runs`` are what the log calls them. The run is to be done when the next place is asked for.
     """
-    seconds: List[float] = []
+    seconds: list[float] = []
     for place, run in enumerate(runs):
         if is_done(place):
             logger.info("run %d of %d is done: %s", place + 1, len(runs), run)
@@ -190,7 +174,7 @@ class PairSeries:
     the training pairs, for its runs. ``about``: command, kind and mark of its `Series`.
     """
 
-    def __init__(self, about: Tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
+    def __init__(self, about: tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
         refuse_missing(config.reporters)
         self.world = launched_world()
         start_console(self.world)
@@ -201,12 +185,10 @@ class PairSeries:
         self.labels = chosen_labels(config, self.source.spec)
         named = [split for split in ("train", "dev") if getattr(config, f"{split}_file")]
         refuse_unread([pair_source(config, split, self.labels) for split in named])
-        train = pair_source(config, "train", None)
-        self.label_map = config.label_map or label_map_in(train, self.labels)
+        self.label_map = config.label_map or label_map_in(pair_source(config, "train", None), self.labels)
         if self.label_map:
             self.labels = parse_label_map(self.label_map)
-        paths = {flag: getattr(config, flag) for flag in inputs}
-        self.series = Series(*about, config, files, paths)
+        self.series = Series(*about, config, files, {flag: getattr(config, flag) for flag in inputs})
         self.output_dir = self.series.folder
         self.on_first(self.series.refuse_foreign)
 
@@ -218,10 +200,7 @@ class PairSeries:
         self.series.keep({**plan, "model (sha256)": sha256_of_weights(self.source)})
 
     def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
-        """Run ``action`` on rank 0, and return what it returns there, a JSON value, on every rank.
-
-        Raises on all ranks what rank 0 raises.
-        """
+        """Return on every rank what ``action`` returns, a JSON value, or raise what it raises, on rank 0."""
         first = self.world.is_first
         return gather_results(self._group.all_reduce, self.world, lambda: action() if first else None)[0]
 
@@ -261,21 +240,16 @@ def no_best_model(folder: object) -> CheckpointError:
 
 
 def read_logits(path: Path, num_rows: int, num_classes: int) -> np.ndarray:
-    """Return log p in the predictions of a run, float64 [rows, C], which serve as logits.
-
-    Raises CheckpointError when they are damaged.
-    """
-    try:
+    """Return log p in a run's predictions, float64 [rows, C], as logits. Raises CheckpointError."""
+    with suppress(ValueError):
         logits = read_log_probabilities(path, num_classes)
-    except ValueError:
-        logits = np.empty((0, num_classes))
-    if len(logits) != num_rows:
-        raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
-    return logits
+        if len(logits) == num_rows:
+            return logits
+    raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
 
 
 def report_series(
-    names: Sequence[str], output_dir: Path, flags: Dict[str, Any], points: Iterable[Point]
+    names: Sequence[str], output_dir: Path, flags: dict[str, Any], points: Sequence[Point]
 ) -> None:
     """Show ``flags`` and ``points``, (step, values by their names), by the reporters ``names``.
 
@@ -284,18 +258,14 @@ def report_series(
     """
     if not names:
         return
-    reporters = open_reporters(names, output_dir, run_id_of(output_dir))
-    for reporter in reporters:
+    for reporter in open_reporters(names, output_dir, run_id_of(output_dir)):
         reporter.configuration(flags)
-    for step, values in points:
-        shown = {name: value for name, value in values.items() if math.isfinite(value)}
-        for reporter in reporters:
-            reporter.scalars(shown, step)
-    for reporter in reporters:
+        for step, values in points:
+            reporter.scalars({name: v for name, v in values.items() if math.isfinite(v)}, step)
         reporter.close()
 
 
-def defined(metrics: Mapping[str, Optional[float]]) -> Dict[str, Optional[float]]:
+def defined(metrics: Mapping[str, Optional[float]]) -> dict[str, Optional[float]]:
     """Return METRICS as JSON can hold them: what is undefined, as auc of one class is, is None."""
     values = {name: metrics[name] for name in METRICS}
     return {n: value if value is not None and math.isfinite(value) else None for n, value in values.items()}
@@ -307,7 +277,7 @@ def metric_cells(metrics: Mapping[str, Optional[float]], undefined: str) -> str:
     return "  ".join((undefined if value is None else f"{value:.4f}").rjust(8) for value in values)
 
 
-def points_of(name: str, each: Sequence[Metrics], together: str, mean: Mapping[str, Any]) -> List[Point]:
+def points_of(name: str, each: Sequence[Metrics], together: str, mean: Mapping[str, Any]) -> list[Point]:
     """Return the points of ``name``/METRIC of each run, by its number, and of ``together``/METRIC of all."""
     points = [(n, {f"{name}/{m}": v for m, v in metrics.items()}) for n, metrics in enumerate(each, start=1)]
     known = {f"{together}/{m}": mean[m] for m in METRICS if mean[m] is not None}

@@ -82,25 +82,18 @@ def split_pairs(config: SplitPairsConfig) -> None:
     pairs = replace(source, labels=labels).read()
     tell_rejected(pairs.path, pairs.bad, len(pairs), folder / "train.rejected.jsonl")
     part_of = divide(pairs, {name: shares[name] for name in names[1:]}, config.seed)
+    values = pairs.known_labels.tolist()
+    shown = [labels.names[value] for value in values] if labels.has_classes else list(map(repr, values))
+    new = list(map(NewPair, pairs.left, pairs.right, shown, [""] * len(pairs)))
     with results.published() as drafts:
         for number, (draft, final) in enumerate(zip(drafts, results.given)):
-            write_new_pairs(
-                draft,
-                final,
-                (
-                    NewPair(pairs.left[row], pairs.right[row], _shown(pairs.known_labels[row], labels), "")
-                    for row in np.flatnonzero(part_of == number).tolist()
-                ),
-            )
+            write_new_pairs(draft, final, [new[row] for row in np.flatnonzero(part_of == number)])
     sizes = zip(names, np.bincount(part_of, minlength=len(names)).tolist())
     logger.info("%s: %s", folder, ", ".join(f"{name} {counted(rows, 'pair')}" for name, rows in sizes))
 
 
 def divide(pairs: Pairs, shares: Dict[str, float], seed: int) -> np.ndarray:
-    """Return the file of each row, int64 [rows]: 0 of those to train on, 1, 2, ... of the parts ``shares``.
-
-    Raises InputError if a part would be empty.
-    """
+    """Return the part of each row, int64 [rows]: 0 to train on, 1, 2, ... of ``shares``; or InputError."""
     file = coded({"train": pairs})["train"]
     group = group_rows(file, "text")
     if np.bincount(group).max() > MOST_OF_ROWS * len(pairs):
@@ -120,7 +113,3 @@ def divide(pairs: Pairs, shares: Dict[str, float], seed: int) -> np.ndarray:
             )
         part_of[rows[is_picked]], left = number, left - share
     return part_of
-
-
-def _shown(label: float, labels: Labels) -> str:
-    return labels.names[int(label)] if labels.has_classes else repr(float(label))

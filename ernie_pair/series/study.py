@@ -234,13 +234,9 @@ class Study:
         }
         try:
             self._storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
-            self._study = optuna.create_study(
-                storage=self._storage,
-                study_name=NAME,
-                direction="minimize" if config.lower_is_better else "maximize",
-                pruner=pruners[config.pruner](),
-                load_if_exists=True,
-            )
+            direction = "minimize" if config.lower_is_better else "maximize"
+            about = {"study_name": NAME, "direction": direction, "pruner": pruners[config.pruner]()}
+            self._study = optuna.create_study(storage=self._storage, load_if_exists=True, **about)
             self._study.get_trials()
         except Exception as error:  # of SQLite, of SQLAlchemy, of Optuna: whatever a damaged file leads to
             reason = " ".join(str(error).split())[:150]
@@ -307,7 +303,7 @@ class Study:
         sign = 1 if self._config.lower_is_better else -1
         complete = [each for each in self.outcomes() if each.state == "complete"]
         complete.sort(key=lambda each: (sign * (each.value or 0.0), each.number))
-        return complete[0] if complete else None
+        return next(iter(complete), None)
 
 
 class Trial:
@@ -323,10 +319,7 @@ class Trial:
         return PRUNED_AT in self._trial.user_attrs
 
     def best_value(self, lower_is_better: bool) -> Optional[float]:
-        """Return the best finite metric of its evaluations; None without one.
-
-        That of the untrained model, before the first step, is none of them: all trials share it.
-        """
+        """Return the best finite metric of its evaluations after the first step; None without one."""
         curve = self._study.get_trials(deepcopy=False)[self.number - 1].intermediate_values
         values = [value for value in curve.values() if math.isfinite(value)]
         return (min if lower_is_better else max)(values, default=None)

@@ -42,7 +42,6 @@ def minilm_folder() -> Optional[Path]:
 
 
 def environment_of_peer(threads: int) -> Dict[str, str]:
-    """Return the environment of a process of the peer that computes with ``threads``."""
     own = {name: value for name, value in os.environ.items() if name not in OF_PADDLE}
     return {**own, **PATH_OF_PEER, **dict.fromkeys(THREADS, str(threads))}
 
@@ -52,10 +51,7 @@ def last_line(text: str) -> str:
 
 
 def open_peer(python: str, libraries: Sequence[str] = LIBRARIES) -> Tuple[str, bool]:
-    """Return the versions that the peer's ``python`` has, in words, and whether its torch sees a GPU.
-
-    Raises InputError if it does not run, or lacks a library.
-    """
+    """Return the versions of the ``libraries`` there, and whether torch sees a GPU. Raises InputError."""
     names = ", ".join(libraries)
     program = f"import {names}\nprint(*(each.__version__ for each in ({names})), torch.cuda.is_available())"
     environment = {**os.environ, **PATH_OF_PEER}
@@ -71,7 +67,7 @@ def open_peer(python: str, libraries: Sequence[str] = LIBRARIES) -> Tuple[str, b
     return ", ".join(map(" ".join, zip(libraries, versions))), has_cuda == "True"
 
 
-class LineProcess:
+class LineProcess(contextlib.AbstractContextManager):
     """A process that answers on stdout, a JSON object a line; ``name`` is what an error calls it.
 
     ``cores``: those that it may run on; empty: all. ``patience``: the seconds that it has to end by itself.
@@ -119,9 +115,6 @@ class LineProcess:
         self._process.stdout.close()
         self._log.close()
 
-    def __enter__(self):
-        return self
-
     def __exit__(self, *_: Any) -> None:
         self.close()
 
@@ -153,7 +146,6 @@ class Peer(LineProcess):
             return answer["result"], dict(arrays)
 
     def make(self, folder: Path, family: str, **settings: Any) -> Path:
-        """Write a tiny model and return its folder; see `other_libraries.tiny_models.make_model`."""
         self.ask("make", folder=folder, family=family, **settings)
         return folder
 
@@ -162,7 +154,6 @@ class Peer(LineProcess):
         return folder
 
     def rows(self, folder: Path, texts: Any, pairs: Any = None, **settings: Any) -> Any:
-        """Return the ids of texts or pairs by the folder's own tokenizer: an int32 array for each."""
         _, arrays = self.ask("token_ids", folder=folder, texts=list(texts), pairs=pairs, **settings)
         return np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
 

@@ -80,7 +80,6 @@ def _largest(here: np.ndarray, there: np.ndarray, inside: Optional[np.ndarray] =
 
 
 def rows_here(folder: Path, texts: Texts, pairs: Optional[Texts], max_length: int) -> EncodedPairs:
-    """Return the encoded texts, or pairs, by the tokenizer that this package opens for ``folder``."""
     source = open_model(str(folder), model_type="")
     tokenizer = open_tokenizer(source.vocab_file, source.spec, max_length)
     if pairs is None:
@@ -103,11 +102,7 @@ def different_rows(
 
 
 def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
-    """Return what the classifier in ``folder`` says of all ``rows``.
-
-    logits float32 [B, C], of a reranker its scores [B, 1]; last_hidden_state float32 [B, S, D] and
-    attention_mask bool [B, S].
-    """
+    """Return logits [B, C], last_hidden_state [B, S, D] and attention_mask [B, S] of all ``rows``."""
     model, _ = load_classifier(str(folder))
     batch = rows.batch(np.arange(len(rows)))
     ids, types = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)

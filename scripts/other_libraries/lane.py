@@ -14,7 +14,6 @@ from other_libraries import tiny_models
 
 
 def versions():
-    """Return {library: version} of those that are here."""
     from importlib import metadata
 
     installed = {}
@@ -27,10 +26,7 @@ def versions():
 
 
 def token_ids(folder, texts, pairs=None, max_length=None, special_tokens=True, use_fast=True):
-    """Return ids and token types of texts, or of pairs, row after row, and the length of each row.
-
-    ``special_tokens`` False: those of the texts alone.
-    """
+    """Return ids and types of texts or pairs, row after row, and their lengths, as the settings say."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=use_fast)
@@ -76,7 +72,6 @@ def outputs(folder, texts=None, pairs=None, kind="AutoModel", ids=None, types=No
 
 
 def vectors(folder, texts, prompt_name=None, prompt=None, method="encode", batch_size=32, settings=None):
-    """Return the vectors of SentenceTransformer(folder); ``method``: encode or encode_query."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", **(settings or {}))
@@ -88,13 +83,11 @@ def vectors(folder, texts, prompt_name=None, prompt=None, method="encode", batch
 
 
 def scores(folder, pairs, settings=None, **arguments):
-    """Return what CrossEncoder(folder).predict says of [left, right] pairs."""
     from sentence_transformers import CrossEncoder
 
     model = CrossEncoder(str(folder), device="cpu", **(settings or {}))
     predicted = model.predict([tuple(pair) for pair in pairs], show_progress_bar=False, **arguments)
-    result = {"num_labels": model.num_labels, "max_length": model.max_length}
-    return result, {"scores": np.asarray(predicted)}
+    return {"num_labels": model.num_labels, "max_length": model.max_length}, {"scores": np.asarray(predicted)}
 
 
 def add_head(folder, to, seed):

@@ -57,10 +57,21 @@ def make_tokenizer(folder, kind, lower_case=True, keep=()):
     with_parts = folder / "parts"
     with_parts.mkdir()
     if kind == UNIGRAM:
-        train_sentence_piece(with_parts / SENTENCE_PIECE)
+        import sentencepiece
+
+        with open(with_parts / SENTENCE_PIECE, "wb") as model:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter([*sentences(), *WITH_SYMBOLS]), model_writer=model, vocab_size=400,
+                model_type="unigram", hard_vocab_limit=False, character_coverage=1.0, num_threads=1,
+                minloglevel=2,
+            )  # fmt: skip
         made, settings = transformers.XLMRobertaTokenizerFast, {}
     elif kind == BYTES:
-        train_bytes(with_parts)
+        from tokenizers.implementations import ByteLevelBPETokenizer
+
+        trained, specials = ByteLevelBPETokenizer(), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        trained.train_from_iterator(sentences(), vocab_size=500, special_tokens=specials, show_progress=False)
+        trained.save_model(str(with_parts))
         made, settings = transformers.RobertaTokenizerFast, {}
     else:
         write_word_pieces(with_parts / "vocab.txt", lower_case)
@@ -82,27 +93,6 @@ def write_word_pieces(file, lower_case):
     tokens = [*SPECIALS, *signs, *(f"##{sign}" for sign in signs)]
     tokens += [*words[::2], *(f"##{word}" for word in words[::3])]
     file.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
-
-
-def train_sentence_piece(file):
-    """Write a Unigram model as XLM-RoBERTa has one, trained on `texts.sentences`."""
-    import sentencepiece
-
-    with open(file, "wb") as model:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([*sentences(), *WITH_SYMBOLS]), model_writer=model, model_type="unigram",
-            vocab_size=400, hard_vocab_limit=False, character_coverage=1.0, num_threads=1, minloglevel=2,
-        )  # fmt: skip
-
-
-def train_bytes(folder):
-    """Write the files of a byte-level BPE as RoBERTa has one, trained on `texts.sentences`."""
-    from tokenizers.implementations import ByteLevelBPETokenizer
-
-    trained = ByteLevelBPETokenizer()
-    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    trained.train_from_iterator(sentences(), vocab_size=500, special_tokens=specials, show_progress=False)
-    trained.save_model(str(folder))
 
 
 def make_sentence_folder(folder, encoder, modules, max_seq_length=None, **settings):

@@ -45,7 +45,14 @@ def cut_documents(config: CutDocumentsConfig) -> None:
     results = Results("cut-documents", paths, inputs, settings, config.overwrite)
     if results.are_done():
         return
-    is_trained = _trained_texts(config, general)
+    known = _texts_of(general)
+    documents = open_corpus(find_corpus(config.corpus_dir, "--corpus_dir")).num_documents
+    if len(known) != documents:
+        raise InputError(f"{general} has {len(known)} documents and its corpus {documents}; make it again")
+    trained = document_ranges(config.split, documents)["train"]
+    is_trained: Dict[str, bool] = {}
+    for number, text in enumerate(known):  # one that occurs twice may be both, and is trained
+        is_trained[text] = is_trained.get(text, False) or number in trained
     parts: Dict[bool, List[str]] = {True: [], False: []}
     for number, text in enumerate(_texts_of(domain), start=1):
         if text not in is_trained:
@@ -58,19 +65,6 @@ def cut_documents(config: CutDocumentsConfig) -> None:
             lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
             draft.write_text("".join(lines), encoding="utf-8")
             print(f"{path}: {len(texts)} documents")
-
-
-def _trained_texts(config: CutDocumentsConfig, general: Path) -> Dict[str, bool]:
-    """Return {text: whether it is a training document}; one that occurs twice may be both, and is trained."""
-    texts = _texts_of(general)
-    documents = open_corpus(find_corpus(config.corpus_dir, "--corpus_dir")).num_documents
-    if len(texts) != documents:
-        raise InputError(f"{general} has {len(texts)} documents and its corpus {documents}; make it again")
-    trained = document_ranges(config.split, documents)["train"]
-    is_trained: Dict[str, bool] = {}
-    for number, text in enumerate(texts):
-        is_trained[text] = is_trained.get(text, False) or number in trained
-    return is_trained
 
 
 def _texts_of(path: Path) -> List[str]:

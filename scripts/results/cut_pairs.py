@@ -53,7 +53,6 @@ class CutConfig(Options):
 
     @property
     def sizes(self) -> List[int]:
-        """Return the sizes of the training files, without that of all pairs."""
         return sorted(int(word) for word in names_in(self.rows))
 
 
@@ -64,8 +63,7 @@ def cut_pairs(config: CutConfig) -> None:
     paths = {name: folder / f"{name}.jsonl" for name in names}
     inputs = {flag: [Path(getattr(config, flag))] for flag in ("train_file", "test_file")}
     settings = settings_of(config, "train_file", "test_file", "output_dir")
-    outputs = [*paths.values(), folder / "text.txt"]
-    results = Results("cut-pairs", outputs, inputs, settings, config.overwrite)
+    results = Results("cut-pairs", [*paths.values(), folder / "text.txt"], inputs, settings, config.overwrite)
     if results.are_done():
         return
     parts = _parts(config)

@@ -39,6 +39,7 @@ from data_tools.options.cli import run_command
 from data_tools.options.options import (
     Options,
     data_option,
+    evaluation_option,
     names_in,
     option,
     refuse_empty,
@@ -83,8 +84,8 @@ class RunConfig(Scale, Group):
         help="a folder of text/NAME.txt, pairs/lcqmc/{train,dev}.tsv, pairs/afqmc/{train,dev}.json, "
         "pairs/mrpc/{train,dev,test}.tsv and vocab/ernie_1.0_zh.txt",
     )
-    only: str = option(
-        "", help="names of the runs to make, separated by blanks; empty: all of the group", group="evaluation"
+    only: str = evaluation_option(
+        "", help="names of the runs to make, separated by blanks; empty: all of the group"
     )
     peer_python: str = option(
         "",
@@ -120,8 +121,7 @@ def run_group(config: RunConfig) -> None:
     start_console(World())
     runs = {run.name: run for run in runs_of(group, config)}
     wanted = names_in(config.only)
-    fault = f" is no run of {group}; use some of {', '.join(runs)}"
-    refuse_unknown_names("only", wanted, runs, fault)
+    refuse_unknown_names("only", wanted, runs, f" is no run of {group}; use some of {', '.join(runs)}")
     chosen = [run for run in runs.values() if run.name in (wanted or runs)]
     of_peer = [
         run.name for run in chosen if PEER_PYTHON in str(run.commands) and not runners[group].is_done(run)
@@ -187,7 +187,13 @@ class Runner:
 
     def _make(self, run: Run) -> None:
         places = replace(self.places, run=self._folder(run))
-        self._set_aside_other(run)
+        if (
+            self._spent(run).get("recipe", run.recipe) != run.recipe
+        ):  # its commands would refuse what is there
+            ending = f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+            aside = places.run.rename(places.run.with_name(f"{places.run.name}-{ending}"))
+            changed = f"{self.group}/{run.name}: its commands have changed"
+            logger.warning("%s; the earlier run is now in %s", changed, aside)
         make_folder(places.run)
         self._add_seconds(run, 0)
         for name, text in run.files.items():
@@ -195,8 +201,14 @@ class Runner:
                 draft.write_text(places.expand(text), encoding="utf-8")
         for words in run.commands:
             self._call(words, run, places)
-        for link, target in run.links.items():
-            _make_link(places.path(link), places.path(target), places.run)
+        for link, target in ((places.path(link), places.path(to)) for link, to in run.links.items()):
+            make_folder(link.parent)
+            if link.is_symlink() and places.run in Path(os.readlink(link)).parents:
+                point_link(link, target, ".*")
+            elif os.path.lexists(link):  # it does not point into this run: it is the user's
+                logger.warning("%s stays as it is; what this run has made is %s", link, target)
+            else:
+                link.symlink_to(target)
         # A model that was pretrained again, on another processor for example, has the same name and other
         # weights; the page says which rows are of one model.
         weights = [path for path in (places.path(need) / STATE for need in run.needs) if path.is_file()]
@@ -214,18 +226,7 @@ class Runner:
             draft.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         logger.info("wrote %s", self.path_of(run))
 
-    def _set_aside_other(self, run: Run) -> None:
-        """Rename the folder of a run if its commands have changed: they would refuse what is in it."""
-        folder = self._folder(run)
-        if self._spent(run).get("recipe", run.recipe) == run.recipe:
-            return
-        ending = f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        aside = folder.rename(folder.with_name(f"{folder.name}-{ending}"))
-        changed = f"{self.group}/{run.name}: its commands have changed"
-        logger.warning("%s; the earlier run is now in %s", changed, aside)
-
     def _call(self, words: Words, run: Run, places: Places) -> None:
-        """Run a command, and count its seconds however it ends."""
         first, *others = map(places.expand, of_today(words))
         program = {"ernie-pair": ["-m", "ernie_pair"], "python": []}.get(first, [str(ROOT / first)])
         logger.info("%s: %s", run.name, " ".join(words[:2]))
@@ -252,17 +253,6 @@ class Runner:
             return {}
 
 
-def _make_link(link: Path, target: Path, run: Path) -> None:
-    """Point ``link`` to ``target``, unless it exists and does not point into ``run``: it is the user's."""
-    make_folder(link.parent)
-    if link.is_symlink() and run in Path(os.readlink(link)).parents:
-        point_link(link, target, ".*")
-    elif os.path.lexists(link):
-        logger.warning("%s stays as it is; what this run has made is %s", link, target)
-    else:
-        link.symlink_to(target)
-
-
 def status_lines(groups: Mapping[str, Tuple[Runner, List[Run]]]) -> List[str]:
     """Return a line for each run of {group: its runner and its runs}, one for each group and one for all.
 
@@ -280,18 +270,14 @@ def status_lines(groups: Mapping[str, Tuple[Runner, List[Run]]]) -> List[str]:
         time_left = f", about {_clock(sum(left))} left" if left else ", with no estimate yet"
         lines.append(f"{group}: {len(done)} of {len(runs)} runs are done{time_left if waiting else ''}")
         for run in runs:
-            is_done = run.name in seconds
-            state = f"done, took {_clock(seconds[run.name])}" if is_done else _what_is_left(runner, run)
+            spent, missing = runner.spent_on(run), runner.missing_for(run)
+            state = f"cut short after {_clock(spent)}" if spent else "left"
+            state += "; its commands have changed since its figures" if runner.path_of(run).is_file() else ""
+            state += f"; needs {missing[0]}" if missing else ""
+            state = f"done, took {_clock(seconds[run.name])}" if run.name in seconds else state
             lines.append(f"  {run.name:<24}{state}")
     more = f"; {unknown} runs have no estimate: their groups have no finished run" if unknown else ""
     return [*lines, f"left in all: about {_clock(known)}{more}"]
-
-
-def _what_is_left(runner: Runner, run: Run) -> str:
-    spent, missing = runner.spent_on(run), runner.missing_for(run)
-    state = f"cut short after {_clock(spent)}" if spent else "left"
-    changed = "; its commands have changed since its figures" if runner.path_of(run).is_file() else ""
-    return f"{state}{changed}{f'; needs {missing[0]}' if missing else ''}"
 
 
 def _clock(seconds: float) -> str:

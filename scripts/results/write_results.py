@@ -68,7 +68,6 @@ def write_results(config: WriteConfig) -> None:
 
 
 def show_in_readmes(results: Dict[str, Results]) -> None:
-    """Put the table of the comparisons between its marks in both READMEs."""
     sys.path.append(str(ROOT / "scripts"))  # Python adds only the folder of the launched file
     import readme_block
 
@@ -90,10 +89,7 @@ def read_results(folder: Path) -> Dict[str, Results]:
 
 
 def render_page(results: Dict[str, Results], order: Dict[str, List[str]]) -> Tuple[str, Dict[str, str]]:
-    """Return the page of ``results`` and {name: its picture as SVG}.
-
-    ``order``: {group: the names of its runs, in the order of the page}.
-    """
+    """Return the page of ``results``, in the ``order`` of their groups, and {name: its picture as SVG}."""
     groups, pictures = [], {}
     for name, stored in results.items():
         known = [run for run in order[name] if run in stored]
@@ -112,10 +108,7 @@ def render_page(results: Dict[str, Results], order: Dict[str, List[str]]) -> Tup
 
 
 def summary_of(results: Dict[str, Results], in_chinese: bool) -> str:
-    """Return a row for each comparison of the three starts, what these took, and other comparisons.
-
-    ``results``: {group: {name: result}}. Returns '' where there is no such comparison.
-    """
+    """Return rows of {group: {name: result}}: comparisons of the three starts, and others; '' without one."""
     starts = {"continued", "pretrained", "scratch"}
     rows = [each for each in results.get("starts", {}).values() if {*each["figures"]["models"]} == starts]
     if not rows:
@@ -160,10 +153,7 @@ def table(rows: Sequence[Result], columns: Sequence[Tuple[str, str]]) -> str:
 
 
 def _row_of(result: Result) -> Result:
-    """Return a result with what the cells of its row say.
-
-    A row of pairs has the mean of each metric, and its gain over that of COMPARED_WITH, if that is another.
-    """
+    """Return a result with what the cells of its row say: of pairs means, and the gain over COMPARED_WITH."""
     figures, name = result["figures"], result["name"]
     row = {
         **result,
@@ -209,13 +199,11 @@ def seeds_of(results: Sequence[Result]) -> Iterator[Result]:
 
 
 def steps_of(losses: Dict[str, List[float]]) -> Iterator[Result]:
-    """Yield a row for each step: its loss on both sides, and their difference."""
     for step, (one, other) in enumerate(zip(*losses.values()), start=1):
         yield {"step": step, **dict(zip(losses, (one, other))), "difference": one - other}
 
 
 def weights_of(rows: Sequence[Result]) -> List[str]:
-    """Return the names and digests of the pretrained weights behind ``rows``."""
     names = {(name, digest) for row in rows for name, digest in row.get("weights", {}).items()}
     return [f"{name} `{digest}`" for name, digest in sorted(names)]
 
@@ -226,10 +214,7 @@ def texts_in(row: Result) -> List[str]:
 
 
 def forgotten(rows: Sequence[Result]) -> Iterator[Result]:
-    """Yield each row with its masked losses in words, how much they have changed since the first row.
-
-    rise: the largest of these changes.
-    """
+    """Yield each row with its masked losses, their changes since the first row, and the largest, rise."""
     texts = texts_in(rows[0])
     losses = [[row["figures"]["masked"][text]["lm_loss"] for text in texts] for row in rows]
     for row, its_own in zip(rows, losses):
@@ -240,7 +225,6 @@ def forgotten(rows: Sequence[Result]) -> Iterator[Result]:
 
 
 def difference_of(result: Result, one: str, other: str) -> Optional[Result]:
-    """Return the paired difference of two models of a comparison; None where there is none."""
     differences = result["figures"]["differences"]
     return next((each for each in differences if (each["one"], each["other"]) == (one, other)), None)
 
@@ -251,7 +235,6 @@ def shown_difference(difference: Result, metric: str) -> str:
 
 
 def mean_of(model: Result, metric: str) -> str:
-    """Return the mean of the runs of a model, with their standard deviation."""
     return _shown_values([run[metric] for run in model["runs"]], 4)
 
 

@@ -119,7 +119,6 @@ def read_rows(pair_file: str, count: int) -> List[Tuple[str, str]]:
 
 
 def write_rows(path: Path, rows: Sequence[Tuple[str, str]], is_labelled: bool = True) -> str:
-    """Write pairs, of one class and the other in turn, and return the path."""
     labels = (f"\t{number % 2}" if is_labelled else "" for number in range(len(rows)))
     lines = (f"{left}\t{right}{label}\n" for (left, right), label in zip(rows, labels))
     path.write_text("".join(lines), encoding="utf-8")
@@ -179,7 +178,6 @@ def pair_lanes(bench: Bench) -> List[Lane]:
 
 
 def pair_work(spec: ModelSpec, ids: np.ndarray, padded_to: int = 0) -> Work:
-    """Return the work of a step of training on a batch of pairs, int [B, S]."""
     batch, length = len(ids), padded_to or ids.shape[1]
     forward = _forward_flops(spec, batch, length, 2)
     real = int(np.count_nonzero(ids != spec.pad_id))
@@ -193,7 +191,6 @@ def _forward_flops(spec: ModelSpec, batch: int, length: int, labels: int) -> int
 
 
 def write_corpus(folder: Path, vocab_file: str) -> None:
-    """Write a corpus of the built-in sample into ``folder``/data."""
     make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=DOCUMENTS))
     text = str(folder / "sample" / "corpus.txt")
     trans_to_json(TransConfig(input_path=text, output_path=str(folder / "text")))
@@ -216,7 +213,15 @@ def pretrain_lanes(bench: Bench) -> List[Lane]:
     config = PretrainConfig(output_dir=str(folder / "batches"), **settings)
     data = open_pretrain_data(config, World(), WordPiece.from_file(flags.vocab_file), spec)
     batches = [batch for (batch,) in islice(data.updates(0), plan.total)]
-    work = plan.work_of([pretrain_work(spec, batch) for batch in batches])
+    size, steps = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size), []
+    for ids, masked in ((each["input_ids"], len(each["masked_positions"])) for each in batches):
+        forward = step_work.count_pretraining(size, *ids.shape, masked, spec.vocab_size)
+        real, flops = (
+            int(np.count_nonzero(ids != spec.pad_id)),
+            step_work.FORWARD_PASSES_OF_TRAINING * forward,
+        )
+        steps.append(Work(len(ids), real, ids.size, flops))
+    work = plan.work_of(steps)
     labels = ("masked_lm_labels", "next_sentence_labels")  # as torch marks those that are none
     theirs = [
         {**each, **{key: np.where(each[key] < 0, NO_LABEL_OF_PEER, each[key]) for key in labels}}
@@ -227,19 +232,8 @@ def pretrain_lanes(bench: Bench) -> List[Lane]:
     return [*lanes, *peer_lanes(bench, task, work, work, model, spec, theirs)]
 
 
-def pretrain_work(spec: ModelSpec, batch: Mapping[str, np.ndarray]) -> Work:
-    size = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
-    ids = batch["input_ids"]
-    forward = step_work.count_pretraining(size, *ids.shape, len(batch["masked_positions"]), spec.vocab_size)
-    real = int(np.count_nonzero(ids != spec.pad_id))
-    return Work(len(ids), real, ids.size, step_work.FORWARD_PASSES_OF_TRAINING * forward)
-
-
 def ask_lanes(bench: Bench) -> List[Lane]:
-    """Return the lanes that predict, from texts to logits, with a classifier of random weights.
-
-    It costs what a trained one does. Its export is measured too.
-    """
+    """Return the lanes that predict, from texts to logits, by random weights, exported ones too."""
     flags, shape, folder = bench
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
@@ -282,8 +276,7 @@ def encode_lanes(bench: Bench) -> List[Lane]:
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
     tokenizer = WordPiece.from_file(Path(flags.vocab_file))
-    encoded = encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len)
-    tokens = int(encoded.lengths.sum())
+    tokens = int(encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len).lengths.sum())
     work = [Work(len(rows), tokens, tokens, 0)] * flags.rounds
     task = {"task": "encode", "texts": texts, "vocab_file": flags.vocab_file}
     task["max_seq_len"] = shape.max_seq_len
@@ -302,10 +295,7 @@ def our_lanes(
 
 
 def ways_of(config_class: type, device: str) -> Dict[str, Tuple[str, Dict[str, Any]]]:
-    """Return {name of a way: (precision, its flags)} that ``config_class`` can be run in, on this machine.
-
-    On a GPU bf16 is mixed precision; on a CPU it is that of the fused kernels.
-    """
+    """Return {way: (precision, its flags)} that ``config_class`` can run in here; bf16 is AMP on a GPU."""
     ways: Dict[str, Tuple[str, Dict[str, Any]]] = {"plain fp32": ("fp32", {"kernels": "plain"})}
     if device == "gpu":
         trains = "use_amp" in {each.name for each in fields(config_class)}

@@ -10,7 +10,6 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from other_libraries.client import THREADS, LineProcess
 
-PEER_DEFAULTS = "peer defaults"
 ALIKE = {"int8": "bf16"}  # the peer has no int8
 BASES = ("plain fp32", "1 process")  # what our other lanes are compared with
 PATIENCE = 30.0  # seconds that a lane has to end
@@ -92,18 +91,14 @@ class TurnPlan:
 
 
 def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> None:
-    """Start every lane, let them take turns, and end them. Raises InputError if one of them fails.
-
-    All are on the first ``threads`` cores that this process may use.
-    """
+    """Start every lane on the first ``threads`` cores, let them take turns, end them. Raises InputError."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     of_threads = dict.fromkeys(THREADS, str(threads))
     with ExitStack() as stack:
         running = []
         for lane in lanes:
             name, environment = f"the lane {lane.name}", {**lane.environment, **of_threads}
-            process = LineProcess(name, lane.command, environment, cores, PATIENCE)
-            running.append(stack.enter_context(process))
+            running.append(stack.enter_context(LineProcess(name, lane.command, environment, cores, PATIENCE)))
         for each in running:
             each.read()  # until it has loaded everything
         for each in running:
@@ -172,17 +167,14 @@ def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
         is_compared = other is not ours and other.name in BASES
         if other.side == "peer":
             alike = other.precision == ALIKE.get(ours.precision, ours.precision)
-            is_compared = alike or other.name == PEER_DEFAULTS
+            is_compared = alike or other.name == "peer defaults"
         if is_compared:
             cpu, wall = ratio_of(other.cpu_seconds, ours.cpu_seconds), ratio_of(other.seconds, ours.seconds)
             yield {"ours": ours.name, "other": other.name, "cpu": cpu, "wall": wall}
 
 
 def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[str, float]]:
-    """Return how many times as long ``slower`` took as ``faster``; their turns were side by side.
-
-    ratio: of the medians; low and high: the minimum and maximum of the rounds. None if it is unknown.
-    """
+    """Return the ratio of medians of times taken side by side, low and high of the rounds; None: unknown."""
     if not (slower and faster):
         return None
     paired = [a / b for a, b in zip(slower, faster)]

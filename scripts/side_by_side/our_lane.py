@@ -48,7 +48,6 @@ def open_pretraining(config):
 
 
 def pretrain(spec, turns):
-    """Train with the static graph's job, its data and the engine's loop."""
     from ernie_pair.checkpoint.manifest import TrainState
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.runtime.cpu import keep_freed_memory
@@ -84,8 +83,7 @@ def ask_trained(spec, turns):
     from ernie_pair.score.evaluation.inference_model import InferenceModel
 
     model = InferenceModel(PredictConfig(**spec["flags"]))
-    columns = Columns("", "", "")
-    pairs = PairSource("input_file", spec["flags"]["input_file"], "test", None, columns).read()
+    pairs = PairSource("input_file", spec["flags"]["input_file"], "test", None, Columns("", "", "")).read()
     turns.repeat(lambda: model.logits(pairs, "none"))
 
 

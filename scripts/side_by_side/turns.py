@@ -31,7 +31,10 @@ class Turns:
         seconds, processor = time.perf_counter() - self._clock, time.process_time() - self._processor
         self._taken.append({"seconds": seconds, "cpu_seconds": processor, **counts})
         if len(self._taken) == self._steps:
-            self._answer({"steps": self._taken, "memory_gb": peak_memory_gb()})
+            # ru_maxrss would include the peak of its parent.
+            with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
+                peak = next(float(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+            self._answer({"steps": self._taken, "memory_gb": peak * 1024 / 1e9})
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
     def repeat(self, step):
@@ -42,19 +45,12 @@ class Turns:
             self.end_step(**(counts if isinstance(counts, dict) else {}))
 
     def _answer(self, message):
-        """Answer, and wait for the next turn."""
         self._answers.write(json.dumps(message) + "\n")
         line = sys.stdin.readline()
         if not line.strip():
             os._exit(0)  # the benchmark has its figures: no orderly end, the folder is deleted too
         self._steps, self._taken = int(line), []
         self._clock, self._processor = time.perf_counter(), time.process_time()
-
-
-def peak_memory_gb():
-    """Return the peak memory of this process; ru_maxrss would include that of its parent."""
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
-        return next(float(line.split()[1]) for line in file if line.startswith("VmHWM:")) * 1024 / 1e9
 
 
 def tune_malloc():

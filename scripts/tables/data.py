@@ -6,7 +6,7 @@ import sys
 import time
 from itertools import cycle
 from pathlib import Path
-from typing import Iterable, Iterator, List, Tuple
+from typing import Iterable, Iterator, List
 
 import numpy as np
 import psutil
@@ -44,7 +44,10 @@ def measured(config, folder: Path) -> Iterator[Row]:
     files = list_inputs(source, (".txt",), any_file=True)
     texts = ["\n".join(lines) for path in files for lines, _ in documents_of(path, "")]
     tokenizer = WordPiece.from_file(config.vocab_file)
-    lens, docs = _made_up_documents(config.million_tokens * 10**6)
+    num_documents = max(1, config.million_tokens * 10**6 // (TOKENS_PER_SENTENCE * SENTENCES_PER_DOCUMENT))
+    num_sentences = num_documents * SENTENCES_PER_DOCUMENT
+    lens = np.random.default_rng(1).integers(1, 2 * TOKENS_PER_SENTENCE, num_sentences, dtype=np.int32)
+    docs = np.arange(0, num_sentences + 1, SENTENCES_PER_DOCUMENT)  # int64
     yield from _speed_of_ids(config, folder, texts)
     yield from _masked_samples(config, folder, tokenizer)
     yield from _speed_of_the_index_map(config, lens, docs)
@@ -79,9 +82,8 @@ def _masked_samples(config, folder: Path, tokenizer: WordPiece) -> Iterator[Row]
     rule, settings = masking_rule(tokenizer, **masking.rule_settings()), masking.map_settings(MAX_SEQ_LEN)
     for prefix, name in ((PREFIX, "as they are"), (JOINED, "joined when short")):
         corpus = Corpus(folder / prefix)
-        documents = range(corpus.num_documents)
         rows = sample_map.build_sample_map(
-            corpus.docs, corpus.lens, documents, num_samples=SAMPLES, seed=1, **settings
+            corpus.docs, corpus.lens, range(corpus.num_documents), num_samples=SAMPLES, seed=1, **settings
         )
         dataset = ErnieDataset(corpus, rows, rule, seed=1)
         lengths = [len(dataset.text(number).tokens) for number in range(SAMPLES)]
@@ -127,14 +129,6 @@ def _speed_of_the_index_map(config, lens: np.ndarray, docs: np.ndarray) -> Itera
         if "compiled" not in what or sample_map._helpers:
             speed = seconds_of(build, config.runs).rate(len(build()), ",.0f")
             yield Row(f"{what}: rows/s", speed, "5,000,000" if "compiled" in what else "")
-
-
-def _made_up_documents(num_tokens: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return lens int32 and docs int64 of documents of ten sentences of 1 to 49 tokens."""
-    num_documents = max(1, num_tokens // (TOKENS_PER_SENTENCE * SENTENCES_PER_DOCUMENT))
-    num_sentences = num_documents * SENTENCES_PER_DOCUMENT
-    lens = np.random.default_rng(1).integers(1, 2 * TOKENS_PER_SENTENCE, num_sentences, dtype=np.int32)
-    return lens, np.arange(0, num_sentences + 1, SENTENCES_PER_DOCUMENT)
 
 
 def _opening(config, prefix: Path, tokenizer: WordPiece, lens: np.ndarray) -> Row:

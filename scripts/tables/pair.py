@@ -102,8 +102,7 @@ def _streaming(config, folder: Path) -> Iterator[Row]:
     for name, rows in (("train.tsv", config.rows), ("many.tsv", config.rows * STREAMED_COPIES)):
         words = [str(folder / name), config.vocab_file, str(rows), str(config.max_seq_len)]
         command = [sys.executable, "-c", STREAM, str(SCRIPTS), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(float(done.stdout))
+        peaks.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
         yield Row(f"peak memory, {rows:,} pairs streamed: MB", f"{peaks[-1]:.0f}")
     grown = f"{peaks[1] / peaks[0]:.2f}"
     yield Row("the second over the first", grown, "1: memory does not grow with the rows")

@@ -70,8 +70,7 @@ def _whole_runs(config, folder: Path, settings: dict) -> Iterator[Row]:
         waited = f"{median([waits['one'], waits['two']]):.2%}"
         yield Row("waiting for data, 2 loader processes: share", waited, "2 % at most")
     saved = f"{memory['plain'] - memory['recompute']:.2f}"
-    what = f"recompute, batch of {4 * size}: peak memory saved, GB"
-    yield Row(what, saved, f"of {memory['plain']:.2f}")
+    yield Row(f"recompute, batch of {4 * size}: peak memory saved, GB", saved, f"of {memory['plain']:.2f}")
     yield Row("recompute: tokens/s against none", f"{speed['recompute'] / speed['plain']:.2f}")
     yield deterministic_row("tokens/s", config.device, speed["deterministic"], speed["free"])
 

@@ -62,10 +62,7 @@ def served(config, backend: str) -> Iterator[int]:
 
 
 async def milliseconds_of(port: int, bodies: List[bytes], clients: int, seconds: float) -> List[float]:
-    """Return what each request took in ``seconds`` with ``clients``, after a warm-up of a fifth of that.
-
-    Raises InputError for fewer than two answers, or for an error in one.
-    """
+    """Return what each request took in ``seconds`` with ``clients``, after a warm-up; or InputError."""
     warm_until = time.perf_counter() + seconds / 5
     until = warm_until + seconds
     taken: List[float] = []

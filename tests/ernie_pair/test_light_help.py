@@ -7,7 +7,7 @@ from children import python
 from places import ROOT
 
 from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
-from ernie_pair.runtime.paddle_version import paddle_version
+from ernie_pair.runtime.gpu.builds import paddle_version
 
 # A program that runs each line of its first argument as a command, and prints the outcome.
 RUN = """

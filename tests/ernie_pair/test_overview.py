@@ -11,7 +11,7 @@ from places import ROOT
 import ernie_pair
 from data_tools.options.cli import exit_code_of
 from ernie_pair import commands as versions_module
-from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, _run
+from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, PURPOSES, _run
 from ernie_pair.commands import FORMER_NAMES, OTHER_NAMES, form_of
 from ernie_pair.version import __version__
 
@@ -36,7 +36,8 @@ def test_help_lists_each_command_once_under_its_group(words, capsys):
 
 
 def test_each_command_summary_is_one_imperative_line():
-    for purpose in [entry[3] for entry in COMMANDS.values()] + [LAUNCH[1], HELP[1], COMPLETION[1]]:
+    assert list(PURPOSES) == list(COMMANDS)
+    for purpose in [*PURPOSES.values()] + [LAUNCH[1], HELP[1], COMPLETION[1]]:
         assert re.fullmatch(r"[A-Z][a-z-]+ .{10,75}[^.]", purpose), purpose
 
 
@@ -50,10 +51,7 @@ def test_version_prints_what_is_and_what_is_not_installed(word, monkeypatch, cap
         f"python {platform.python_version()}",
     ]
 
-    def absent(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions_module, "version", absent)
+    monkeypatch.setattr(versions_module, "version_of", lambda name: "")
     monkeypatch.setattr(versions_module, "paddle_version", lambda: "")
     assert run(word) == 0
     missing = ["paddle is not installed", "paddlenlp is not installed"]

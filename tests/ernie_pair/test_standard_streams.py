@@ -4,7 +4,6 @@ import io
 import json
 import os
 from dataclasses import MISSING, fields
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from data_tools.options.standard_streams import with_standard_streams
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair import load_config
 from ernie_pair.__main__ import COMMANDS, _run
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import config_class_of, function_of
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.search.build_index import IndexConfig
@@ -211,8 +210,7 @@ def streams_of(config_class):
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if streams_of(config_class_of(COMMANDS[name]))])
 def test_every_command_with_stream_flags_handles_streams(name):
-    module, function, _, _ = COMMANDS[name]
-    takes = getattr(getattr(import_module(module), function), "takes_streams", False)
+    takes = getattr(function_of(COMMANDS[name]), "takes_streams", False)
     assert takes or name == "predict mlm"  # which reads each line as it comes
 
 

@@ -195,7 +195,6 @@ Answers = List[Tuple[int, List[float]]]  # the class and the probabilities of ea
 
 
 # Steps 0 and 1: the environment and the libraries of the GPU, and its kernels against numpy.
-CHECK = "ernie_pair.runtime.gpu.check_process"
 ON_CPU, FIRST_GPU = -1, 0  # the numbers in that module
 DEFECTS, DEFECT = 2, "DEFECT"  # exit code of a doctor that found some; how their lines begin
 
@@ -235,7 +234,7 @@ def plan_kernels(lab: Lab, data: SmallData) -> List[Planned]:
 
 def _check(lab: Lab, name: str, number: int) -> Figures:
     """Run a check of the GPU in its own process, and return its figures. Raises NumbersError for a fault."""
-    output = lab.run([name, str(number)], module=CHECK).output
+    output = lab.run([name, str(number)], module="ernie_pair.runtime.gpu.check_process").output
     place = output.rfind('{"faults"')  # behind whatever its libraries print
     if place < 0:
         raise NumbersError("no answer")
@@ -298,10 +297,7 @@ def compare_losses(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
 
 
 def compare_means(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
-    """Return the largest relative difference of the means over WINDOW steps.
-
-    Raises NumbersError above NEARLY.
-    """
+    """Return the largest relative difference of means over WINDOW steps; NumbersError above NEARLY."""
     means, others = (
         [sum(each[i : i + WINDOW]) / WINDOW for i in range(0, len(each) - WINDOW + 1, WINDOW)]
         for each in (losses, wanted)
@@ -311,7 +307,6 @@ def compare_means(losses: Sequence[float], wanted: Sequence[float]) -> Figures:
 
 
 def _difference(what: str, losses: Sequence[float], wanted: Sequence[float], most: float) -> float:
-    """Return the largest |loss - wanted| / |wanted|. Raises NumbersError above ``most``."""
     differences = [abs(one - other) / max(abs(other), 1e-12) for one, other in zip(losses, wanted)]
     is_comparable = wanted and len(losses) == len(wanted) and all(each == each for each in differences)
     largest = max(differences) if is_comparable else float("inf")
@@ -339,7 +334,6 @@ RESUMED: Dict[str, Flags] = {
     **{f"pairs, {name}": flags for name, flags in OF_BOTH.items()},
     "pairs, R-Drop": {"rdrop_alpha": 1, "dropout": 0.1},
 }
-QUICK_RESUMED = ("pretraining, gradient merge", "pairs, R-Drop")
 
 
 def plan_resumes(lab: Lab, data: SmallData) -> List[Planned]:
@@ -349,7 +343,7 @@ def plan_resumes(lab: Lab, data: SmallData) -> List[Planned]:
             name, partial(_resume, data, name, flags), lab.lacks(1, "float16") if "use_amp" in flags else ""
         )
         for name, flags in RESUMED.items()
-        if not lab.quick or name in QUICK_RESUMED
+        if not lab.quick or name in ("pretraining, gradient merge", "pairs, R-Drop")
     ]
 
 
@@ -394,7 +388,6 @@ LAYOUTS: Dict[str, Tuple[Flags, Flags]] = {
     "data parallel, gradient merge": ({}, {"dp_degree": 2, "micro_batch_size": 4}),
     "data parallel, bf16 O1": (BF16, {"dp_degree": 2, "micro_batch_size": 8}),
 }
-QUICK_LAYOUTS = ("sharded optimizer",)
 STAGE2: Dict[str, Tuple[Flags, Flags]] = {
     "stage 2": ({}, {"sharding": "stage2"}),
     "stage 2, offload": (
@@ -413,7 +406,7 @@ def plan_layouts(lab: Lab, data: SmallData) -> List[Planned]:
     launcher: Flags = {"processes": "2"} if where else TWO_GPUS
     cases = []
     for name, (flags, layout) in LAYOUTS.items():
-        if not lab.quick or name in QUICK_LAYOUTS:
+        if not lab.quick or name == "sharded optimizer":
             both = {**flags, **device, "global_batch_size": SAMPLES}
             run = partial(_compare, data, "pretrain", name, both, {}, {**layout, **launcher})
             needs = lab.lacks(2, "bfloat16") if flags else ""
@@ -571,8 +564,10 @@ def plan_pretraining_speed(lab: Lab, data: SmallData) -> List[Planned]:
         return [*cases, Planned("ERNIE base, fp32 to bf16 O2", dict, lab.lacks())]
     names = ("fp32", "bf16 O1") if lab.quick else TIMED
     cases = []
-    for tokens, most in SHAPES.items():
-        batch = _fitting(lab, most)
+    for tokens, batch in SHAPES.items():
+        memory = lab.machine.gpus[0].memory_gb if lab.machine.gpus else ROOMY_GB
+        while memory < 0.9 * ROOMY_GB and batch > 1:
+            memory, batch = 2 * memory, batch // 2
         for name in names:
             flags, dtype = PRECISIONS[name]
             shown = f"ERNIE base, {tokens} tokens x {batch}, {name}"
@@ -599,14 +594,6 @@ def plan_pair_speed(lab: Lab, data: SmallData) -> List[Planned]:
         Planned(f"ERNIE base, {name}", partial(run, name, flags), lab.lacks(1, dtype))
         for name, (flags, dtype) in timed.items()
     ]
-
-
-def _fitting(lab: Lab, batch: int) -> int:
-    """Return ``batch``, or the half, quarter and so on of it for a GPU with less memory than ROOMY_GB."""
-    memory = lab.machine.gpus[0].memory_gb if lab.machine.gpus else ROOMY_GB
-    while memory < 0.9 * ROOMY_GB and batch > 1:
-        memory, batch = 2 * memory, batch // 2
-    return batch
 
 
 def _measure(data: SmallData, command: str, name: str, flags: Flags) -> Figures:

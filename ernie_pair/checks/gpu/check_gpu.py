@@ -25,10 +25,19 @@ from data_tools.files.atomic_files import published
 from data_tools.files.errors import ErniePairError, InputError, Stopped, message_of
 from data_tools.files.json_file import write_json
 from data_tools.files.results import refuse_existing
-from data_tools.options.options import Options, names_in, option, refuse_empty, refuse_unknown_names
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    names_in,
+    refuse_empty,
+    refuse_unknown_names,
+)
 from ernie_pair.checks.gpu.cases import STEPS, Figures, Planned, SmallData, Step
 from ernie_pair.checks.gpu.lab import Lab
 from ernie_pair.checks.gpu.machine import Machine, hide_private, machine_of, machine_without_paddle
+from ernie_pair.report.page import render_page
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import BrokenRunError
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -139,13 +148,7 @@ def chosen_steps(numbers: str) -> List[Step]:
 
 def page_of(report: Dict[str, Any]) -> str:
     """Return the page of a report, the content of its JSON file."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["figure"] = show_figure
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(report=report)
+    return render_page(TEMPLATE, report=report, figure=show_figure)
 
 
 def show_figure(value: Any) -> str:
@@ -172,19 +175,15 @@ class CheckGpuConfig(Options):
 
     EXAMPLE = "--output_file gpu_check.json"
 
-    output_file: str = option(
-        "gpu_check.json",
-        help="FILE.json for the results; a report page is written to FILE.html",
-        group="data",
+    output_file: str = data_option(
+        "gpu_check.json", help="FILE.json for the results; a report page is written to FILE.html"
     )
-    device: Literal["cpu", "gpu"] = option(default_device(), help="device to check", group="devices")
-    steps: str = option(
-        "",
-        help=f"checks to run: numbers from 0 to {STEPS[-1].number}, separated by commas; empty: all",
-        group="evaluation",
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="device to check")
+    steps: str = evaluation_option(
+        "", help=f"checks to run: numbers from 0 to {STEPS[-1].number}, separated by commas; empty: all"
     )
-    quick: bool = option(False, help="fewer and shorter cases", group="evaluation")
-    overwrite: bool = option(False, help="replace an existing report", group="data")
+    quick: bool = evaluation_option(False, help="fewer and shorter cases")
+    overwrite: bool = data_option(False, help="replace an existing report")
 
     def __post_init__(self):
         super().__post_init__()

@@ -32,7 +32,6 @@ MARK = "ERNIE_PAIR_CHECK"  # in the environment of every process of the check: i
 LOOK_SECONDS, KILL_SECONDS = 0.005, 20.0
 SHOWN_WORDS, LONGEST_LINE = 2, 300  # of a command, in an error; characters of its last line of output
 MOST_LANES = 4
-WORDS_OF_COUNT = {1: "a GPU", 2: "two GPUs"}
 _OF_ERROR = re.compile(r"[Ee]rror|cannot|[Ff]ailed")
 
 
@@ -68,9 +67,9 @@ class Lab:
     def lacks(self, gpus: int = 1, dtype: str = "float32") -> str:
         """Return what is missing here for a case with ``gpus`` GPUs that support ``dtype``, or ''."""
         if self.device == "cpu" or len(self.machine.gpus) < gpus:
-            return WORDS_OF_COUNT[gpus]
+            return {1: "a GPU", 2: "two GPUs"}[gpus]
         least = LEAST_CAPABILITY[dtype]
-        if self.machine.least_capability(gpus) < least:
+        if min(gpu.capability for gpu in self.machine.gpus[:gpus]) < least:
             return f"a GPU of compute capability {words_of(least)}"
         return ""
 
@@ -83,10 +82,7 @@ class Lab:
     def started(
         self, words: Sequence[str], alone: bool = False, module: str = "ernie_pair"
     ) -> Iterator["Running"]:
-        """Start `python -m MODULE WORDS`; leaving the context kills it and all that it started.
-
-        It has the cores of a lane; ``alone``: all of them.
-        """
+        """Start `python -m MODULE WORDS`, ``alone`` or on a lane's cores; kill it and its own at the end."""
         if self.is_over:
             raise LostProcessError("the check is over")
         number = next(self._numbers)
@@ -145,10 +141,7 @@ class Running:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until it ends, or until ``until`` is true, and return whether the latter came first.
-
-        Raises LostProcessError at the deadline.
-        """
+        """Return whether ``until`` is true before it ends. Raises LostProcessError at the deadline."""
         while exit_code_of(self.process) is None:
             if until():
                 return True

@@ -33,24 +33,19 @@ _ADDRESS = re.compile(r"(?<!==)\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?|\b[\w.+-]+@[
 
 def hide_private(text: str) -> str:
     """Return ``text`` without names of folders, of the user and of the host, and without addresses."""
-    for words, shown in private_words().items():
-        text = re.sub(rf"(?<!\w){re.escape(words)}(?!\w)", shown, text)
-    for path in (_BELOW, _PATH):
-        text = path.sub(r".../\1", text)
-    return _ADDRESS.sub("<address>", text)
-
-
-def private_words() -> Dict[str, str]:
-    """Return {private text: its replacement}, the longest first."""
     places = {str(Path.home()), os.getcwd(), sys.prefix, tempfile.gettempdir()}
     places.add(str(Path(__file__).resolve().parents[3]))
     host = socket.gethostname()
     names = {host: "<host>", host.partition(".")[0]: "<host>"}
     with contextlib.suppress(KeyError, OSError):  # a container may have no user
         names[getpass.getuser()] = "<user>"
-    words = {place: FOLDER for place in places if len(place) > 1}
-    words.update({name: shown for name, shown in names.items() if len(name) >= SHORTEST_NAME})
-    return dict(sorted(words.items(), key=lambda item: -len(item[0])))
+    private = {place: FOLDER for place in places if len(place) > 1}
+    private.update({name: shown for name, shown in names.items() if len(name) >= SHORTEST_NAME})
+    for words in sorted(private, key=len, reverse=True):
+        text = re.sub(rf"(?<!\w){re.escape(words)}(?!\w)", private[words], text)
+    for path in (_BELOW, _PATH):
+        text = path.sub(r".../\1", text)
+    return _ADDRESS.sub("<address>", text)
 
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -91,10 +86,6 @@ class Machine:
         cuda = f"Paddle for CUDA {self.cuda}" if self.cuda else "Paddle for CPUs"
         shown = f"{', '.join(gpus)}{driver}" if gpus else "no GPU"
         return f"{shown}; {self.cores} cores of {self.processor}, {self.memory_gb:.0f} GB; {cuda}"
-
-    def least_capability(self, count: int = 1) -> Capability:
-        """Return the lowest compute capability of the first ``count`` GPUs; (0, 0) if there are fewer."""
-        return min(gpu.capability for gpu in self.gpus[:count]) if len(self.gpus) >= count else (0, 0)
 
     def facts(self) -> Dict[str, Any]:
         """Return the part of the report about it."""

@@ -101,15 +101,18 @@ class Ranks:
             continue
 
     def answer(self):
-        """Return what rank 0 returned.
-
-        Raises what a rank raised, or LostProcessError for one that was killed.
-        """
+        """Return what rank 0 returned; raise what a rank raised, or LostProcessError for a killed one."""
         paths = [self.folder / f"answer.{rank}" for rank in range(len(self.processes))]
         answers = {n: pickle.loads(path.read_bytes()) for n, path in enumerate(paths) if path.exists()}
         errors = [answer for answer in answers.values() if "error" in answer]
         if errors:
-            _raise(min(errors, key=lambda answer: (answer["is_of_a_peer"], answer["time"])))
+            first = min(errors, key=lambda answer: (answer["is_of_a_peer"], answer["time"]))
+            cause, error = RankTraceback(first["traceback"]), None
+            with contextlib.suppress(Exception):  # of a class that cannot be made here
+                error = pickle.loads(first["error"])
+            if isinstance(error, Exception):
+                raise error from cause
+            raise LostProcessError(f"rank {first['rank']}: {first['said']}") from cause
         codes = {n: exit_code_of(each) for n, each in enumerate(self.processes) if n not in answers}
         if codes:
             # One that has ended tells more than one that waits for it or that has noticed its end.
@@ -159,17 +162,6 @@ class Ranks:
 
     def _log_of(self, rank: int) -> Path:
         return self.folder / f"rank.{rank}.log"
-
-
-def _raise(answer: Dict) -> None:
-    cause = RankTraceback(answer["traceback"])
-    try:
-        error = pickle.loads(answer["error"])
-    except Exception:  # of a class that cannot be made here
-        error = None
-    if isinstance(error, Exception):
-        raise error from cause
-    raise LostProcessError(f"rank {answer['rank']}: {answer['said']}") from cause
 
 
 def packed(value) -> bytes:
@@ -234,18 +226,13 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _devices_of(gpus: Optional[str], count: int) -> List[str]:
-    if gpus is None:
-        if default_device() == "cpu":
-            return []
-        return _first_visible(count)
-    devices = [device.strip() for device in gpus.split(",")] if gpus else []
-    if devices and len(devices) != count:
-        raise InputError(f"gpus {gpus} are {len(devices)} for {count} processes; give one for each")
-    return devices
-
-
-def _first_visible(count: int) -> List[str]:
-    """Return the first GPUs that the environment shows, one for each process; none if it hides them all."""
+    if gpus is not None:
+        devices = [device.strip() for device in gpus.split(",")] if gpus else []
+        if devices and len(devices) != count:
+            raise InputError(f"gpus {gpus} are {len(devices)} for {count} processes; give one for each")
+        return devices
+    if default_device() == "cpu":
+        return []
     named = os.environ.get(VISIBLE)
     if named is None:  # how many there are is not known here: a process without one says so
         return list(map(str, range(count)))
@@ -261,7 +248,9 @@ def _first_visible(count: int) -> List[str]:
 
 def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
     """Return the environment of each process, as `paddle.distributed.launch` would make it."""
-    endpoints = [f"{HERE}:{port}" for port in _free_ports(count + 1)]
+    with ExitStack() as stack:  # all free ports at once, so that they differ
+        servers = [stack.enter_context(socket.create_server((HERE, 0))) for _ in range(count + 1)]
+        endpoints = [f"{HERE}:{each.getsockname()[1]}" for each in servers]
     shared = {
         **os.environ,
         "PADDLE_TRAINERS_NUM": str(count),
@@ -287,9 +276,3 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
         }
         for rank in range(count)
     ]
-
-
-def _free_ports(count: int) -> List[int]:
-    with ExitStack() as stack:  # all at once, so that they differ
-        servers = [stack.enter_context(socket.create_server((HERE, 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in servers]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Tuple
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import PADDLE_RANGE, install_command, is_tested_paddle
 
 LIBRARY = "libcuda.so.1"
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -116,17 +117,25 @@ def installed_build() -> Optional[Build]:
         return None
     folder = Path(spec.origin).parent
     facts = _constants(folder / "version" / "__init__.py")
-    cuda = facts.get("cuda_version", "False")
-    return Build(
-        version=facts.get("full_version", ""),
-        cuda="" if cuda == "False" else cuda,
-        brings_libraries=facts.get("with_pip_cuda_libraries") == "ON",
-        folder=folder,
-    )
+    cuda, brings = facts.get("cuda_version", "False"), facts.get("with_pip_cuda_libraries") == "ON"
+    return Build(facts.get("full_version", ""), "" if cuda == "False" else cuda, brings, folder)
+
+
+def paddle_version() -> str:
+    """Return the version of the Paddle that would be imported, '' if there is none or it is unknown."""
+    build = installed_build()
+    return build.version if build is not None else ""
+
+
+def refuse_other_paddles() -> None:
+    """Raise InputError if a Paddle is installed that this package does not support; none is imported."""
+    version = paddle_version()
+    if version and not is_tested_paddle(version):
+        commands = f"{install_command('cpu')}, or {install_command('cpu26')}"
+        raise InputError(f"Paddle {version} is not supported, {PADDLE_RANGE} are; {commands}")
 
 
 def _constants(path: Path) -> Dict[str, str]:
-    """Return {name: text} of the string constants in a Python file, without running it."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

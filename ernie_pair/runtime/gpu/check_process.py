@@ -11,8 +11,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from ernie_pair.runtime.gpu.builds import installed_build, paddle_capability
-from ernie_pair.runtime.gpu.cuda_links import libraries_that_fail, load_libraries
-from ernie_pair.runtime.gpu.kernels import compare_kernels
+from ernie_pair.runtime.gpu.cuda_links import load_libraries
 
 LONGEST = 300  # characters of the last output of a process
 
@@ -28,13 +27,15 @@ def check_libraries(number: int) -> Finding:
     """Load every library that Paddle opens; by the names in its own folder first."""
     build = installed_build()
     loaded = load_libraries(build) if build else {}
-    return Finding(libraries_that_fail(loaded), {"loaded": [name for name, why in loaded.items() if not why]})
+    failed = [why if name in why else f"{name}: {why}" for name, why in loaded.items() if why]
+    return Finding(failed, {"loaded": [name for name, why in loaded.items() if not why]})
 
 
 def check_kernels(number: int) -> Finding:
     """Run the kernels of a training step on the GPU ``number``, -1: on the CPU, and compare with numpy."""
     import paddle
 
+    from ernie_pair.runtime.gpu.kernels import compare_kernels
     from ernie_pair.runtime.paddle_patches.core_settings import set_tf32
 
     capability = None if number < 0 else paddle_capability(number)
@@ -62,18 +63,14 @@ def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
         answer = json.loads(done.stdout)
         return Finding(answer["faults"], answer["facts"])
     except (ValueError, KeyError, TypeError):
-        return Finding([f"{name}: {_end_of(done)}"], {})
-
-
-def _end_of(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return how a process ended that has not answered, and its last output."""
-    code = done.returncode
+        code = done.returncode
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     # A library that is not found is the cause; Paddle's own last lines are about the signal.
     of_library = [line for line in said if "cannot open" in line or "ould not load" in line]
     errors = [line for line in said if "rror" in line]
-    return f"the process {how}: {(of_library or errors or said or ['no output'])[-1][:LONGEST]}"
+    last = (of_library or errors or said or ["no output"])[-1][:LONGEST]
+    return Finding([f"{name}: the process {how}: {last}"], {})
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from typing import Dict, List, NamedTuple, Optional
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError
 from data_tools.files.installation import install_command
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, devices_option
 from ernie_pair.runtime.gpu.builds import Build, installed_build
 
 NOTE = ".ernie-pair-links.json"
@@ -37,9 +37,7 @@ class LinkCudaConfig(Options):
 
     EXAMPLE = "--remove true"
 
-    remove: bool = option(
-        False, help="remove the links that this command has made, and create none", group="devices"
-    )
+    remove: bool = devices_option(False, help="remove the links that this command has made, and create none")
 
 
 class Plan(NamedTuple):
@@ -140,7 +138,6 @@ def _make_links(folder: Path, wanted: Links) -> Plan:
 
 
 def _ours(folder: Path) -> Links:
-    """Return the links that this command has made in ``folder``, as recorded there."""
     try:
         noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -150,7 +147,6 @@ def _ours(folder: Path) -> Links:
 
 
 def _link_text(path: Path) -> Optional[str]:
-    """Return the target of a link; None if it is not a link."""
     return os.readlink(path) if path.is_symlink() else None
 
 
@@ -200,11 +196,6 @@ def load_libraries(build: Build) -> Dict[str, str]:
     names = [*FIRST, *OTHERS, *OF_SEVERAL, *parts]
     paths = {name: build.libraries / name for name in names}
     return {name: error_of(str(path) if path.exists() else name) for name, path in paths.items()}
-
-
-def libraries_that_fail(loaded: Dict[str, str]) -> List[str]:
-    """Return the reasons of those in ``load_libraries`` that do not load; each reason names its library."""
-    return [reason if name in reason else f"{name}: {reason}" for name, reason in loaded.items() if reason]
 
 
 def error_of(name: str) -> str:

@@ -7,6 +7,8 @@ import math
 from typing import Callable, Dict, List, NamedTuple
 
 import numpy as np
+import paddle
+from paddle.nn.functional.flash_attention import flash_attention as attend
 
 # The largest difference from numpy, relative to the largest number. For sums of some hundred products, in
 # float32 without TF32 (which would exceed its limit), and in half precision.
@@ -71,8 +73,6 @@ def _compare(kernel: Callable, dtype: str) -> KernelResult:
 
 def _drawn(rng, dtype: str, *shape: int):
     """Return normal random numbers that the type can hold: a tensor and the same as float64."""
-    import paddle
-
     tensor = paddle.to_tensor(rng.standard_normal(shape).astype(np.float32)).astype(dtype)
     return tensor, tensor.astype("float32").numpy().astype(np.float64)
 
@@ -86,16 +86,12 @@ def matmul(rng, dtype: str):
 
 def softmax(rng, dtype: str):
     """Take the softmax of the rows of [H, W]."""
-    import paddle
-
     scores, scores_64 = _drawn(rng, dtype, H, W)
     return paddle.nn.functional.softmax(scores), _softmax(scores_64)
 
 
 def layer_norm(rng, dtype: str):
     """Normalise the rows of [H, W], with a weight and a bias in float32, as Paddle keeps them."""
-    import paddle
-
     rows, rows_64 = _drawn(rng, dtype, H, W)
     (weight, weight_64), (bias, bias_64) = (_drawn(rng, "float32", W) for _ in range(2))
     mean, variance = rows_64.mean(1, keepdims=True), rows_64.var(1, keepdims=True)
@@ -106,22 +102,16 @@ def layer_norm(rng, dtype: str):
 
 def embedding_gradient(rng, dtype: str):
     """Sum the gradients of B x S looked-up rows of W in a table [V, W]."""
-    import paddle
-
     return _gradient_of_rows(rng, dtype, V, rng.integers(0, V, (B, S)), paddle.nn.functional.embedding)
 
 
 def gather_gradient(rng, dtype: str):
     """Sum the gradients of gathered rows, one gathered twice, in [H, W]."""
-    import paddle
-
     picked = np.append(rng.integers(0, H, 9), [3, 3])
     return _gradient_of_rows(rng, dtype, H, picked, lambda ids, rows: paddle.gather(rows, ids))
 
 
 def _gradient_of_rows(rng, dtype: str, count: int, ids: np.ndarray, pick: Callable):
-    import paddle
-
     rows, _ = _drawn(rng, dtype, count, W)
     rows.stop_gradient = False
     gradient, gradient_64 = _drawn(rng, dtype, *ids.shape, W)
@@ -133,8 +123,6 @@ def _gradient_of_rows(rng, dtype: str, count: int, ids: np.ndarray, pick: Callab
 
 def adamw(rng, dtype: str):
     """Update a weight [H, W] once by AdamW."""
-    import paddle
-
     drawn, before = _drawn(rng, dtype, H, W)
     weight = paddle.create_parameter([H, W], dtype)
     weight.set_value(drawn)
@@ -148,8 +136,6 @@ def adamw(rng, dtype: str):
 
 def flash_attention(rng, dtype: str):
     """Attend over [B, S, N, D] with the flash attention library."""
-    from paddle.nn.functional.flash_attention import flash_attention as attend
-
     (query, query_64), (key, key_64), (value, value_64) = (_drawn(rng, dtype, B, S, N, D) for _ in range(3))
     scores = _softmax(np.einsum("bsnd,btnd->bnst", query_64, key_64) / math.sqrt(D))
     return attend(query, key, value)[0], np.einsum("bnst,btnd->bsnd", scores, value_64)

@@ -12,15 +12,11 @@ from ernie_pair.runtime.paddle_patches.launcher import visible_gpus
 
 
 def main() -> None:
-    """Print them, and exit with 2 if there are none."""
-    sys.exit(exit_code_of(_print_visible))
-
-
-def _print_visible() -> None:
+    """Print them. Raises InputError if there are none."""
     if not count_cards():
         raise InputError(f"{why_no_card()}, or set DEVICE=cpu")
     print(",".join(visible_gpus()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code_of(main))

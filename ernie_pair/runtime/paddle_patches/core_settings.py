@@ -13,9 +13,12 @@ float32 products may be computed in TF32, with 10 bits of a factor instead of 23
 is loaded, and checks it in every product.
 """
 
+import logging
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
+
+FORMAT_OF_PADDLE = "[%(asctime)-15s] [%(levelname)8s] "  # how that of its root logger begins
 
 
 @contextmanager
@@ -35,44 +38,49 @@ def replaced(owner, name: str, value) -> Iterator[None]:
         setattr(owner, name, known)
 
 
-def set_math_threads(count: int) -> None:
-    """Let the math of this process use ``count`` threads."""
+def _core() -> Any:
     import paddle
 
-    paddle.base.core.set_num_threads(count)
+    return paddle.base.core
+
+
+def set_math_threads(count: int) -> None:
+    """Let the math of this process use ``count`` threads."""
+    _core().set_num_threads(count)
 
 
 def has_process_group(backend: str) -> bool:
     """Return whether this Paddle was built with ``backend``, Gloo or NCCL."""
+    return hasattr(_core(), f"ProcessGroup{backend}")
+
+
+def builds_pir() -> bool:
+    """Return whether the static programs of this Paddle are of the new kind (PIR).
+
+    3.3 runs those of 2.6 too. 2.6.2 opens a PIR without an error, and then ends the process with a fault.
+    """
     import paddle
 
-    return hasattr(paddle.base.core, f"ProcessGroup{backend}")
+    return not paddle.__version__.startswith("2.")
 
 
 def core_library() -> Path:
     """Return the file of Paddle's compiled core, which an operator is linked to."""
-    import paddle
-
-    return Path(paddle.base.core.__file__)
+    return Path(_core().__file__)
 
 
 def register_operators(library: Path) -> None:
-    """Make the operators of ``library`` available to static programs.
-
-    Raises RuntimeError or OSError if it is not a library of operators.
-    """
+    """Make the operators of ``library`` known to static programs. Raises RuntimeError or OSError."""
     import paddle
 
     paddle.base.core.load_op_meta_info_and_register_op(str(library))
-    if paddle.__version__.startswith("2."):  # whose `append_op` looks there; the programs of 3.3 do not
+    if not builds_pir():  # whose `append_op` looks there; the programs of 3.3 do not
         paddle.base.framework.OpProtoHolder.instance().update_op_proto()
 
 
 def set_tf32(is_allowed: bool) -> None:
     """Allow TF32, or not; a build without GPUs has none."""
-    import paddle
-
-    core = paddle.base.core
+    core = _core()
     if hasattr(core, "set_cublas_switch"):
         core.set_cublas_switch(is_allowed)
         core.set_cudnn_switch(is_allowed)
@@ -81,12 +89,23 @@ def set_tf32(is_allowed: bool) -> None:
 @contextmanager
 def without_tf32() -> Iterator[None]:
     """Compute float32 products in float32 within this context."""
-    import paddle
-
-    core = paddle.base.core
+    core = _core()
     before = hasattr(core, "get_cublas_switch") and bool(core.get_cublas_switch())
     set_tf32(False)
     try:
         yield
     finally:
         set_tf32(before)
+
+
+def quiet_root_logger() -> None:
+    """Have Python's root logger show warnings alone, unless it has a handler that is not Paddle's.
+
+    `paddle.distributed.utils.log_utils.get_logger` asks for the logger "root", and in Paddle 3.3
+    `paddle.distributed.auto_parallel.random` does so at import, at the level INFO: the lines of all
+    libraries, and of this package without a console, would be shown.
+    """
+    root = logging.getLogger()
+    formats = [getattr(handler.formatter, "_fmt", None) or "" for handler in root.handlers]
+    if root.level == logging.INFO and all(text.startswith(FORMAT_OF_PADDLE) for text in formats):
+        root.setLevel(logging.WARNING)

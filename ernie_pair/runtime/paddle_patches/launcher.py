@@ -53,10 +53,7 @@ def asked_launch() -> Any:
 
 
 def keep_launcher_quiet() -> None:
-    """Have the launcher log only warnings and errors, unless --log_level asks for more.
-
-    Otherwise its thirty lines about its own flags come before those of the run.
-    """
+    """Have the launcher log warnings and errors, without thirty lines of flags, unless --log_level asks."""
     sys.argv[1:1] = ["--log_level", "WARNING"]  # the later of two counts: the user's
 
 
@@ -69,25 +66,16 @@ def visible_gpus() -> List[str]:
 
 @contextmanager
 def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
-    """Have the launcher neither store nor show the environment of the processes in this context.
-
-    Each of them calls ``prepare`` before its program begins.
-    """
+    """Have the launcher hide the environment of the processes, each of which calls ``prepare`` first."""
     from paddle.distributed.launch.controllers.controller import Controller
     from paddle.distributed.launch.job.container import Container
     from paddle.distributed.launch.utils.process_context import ProcessContext
 
     def start(process) -> None:
         """Start a ``ProcessContext``; a signal is for its whole session."""
-        process._proc = subprocess.Popen(
-            process._cmd,
-            env=process._env,
-            stdout=process._stdout,
-            stderr=process._stderr,
-            shell=process._shell,
-            start_new_session=process._group,
-            preexec_fn=prepare,
-        )
+        streams = {"stdout": process._stdout, "stderr": process._stderr, "shell": process._shell}
+        own: Any = {**streams, "start_new_session": process._group, "preexec_fn": prepare}
+        process._proc = subprocess.Popen(process._cmd, env=process._env, **own)
 
     def shown(container) -> str:
         words = " ".join(container.entrypoint)
@@ -193,8 +181,7 @@ def _failed(container) -> FailedProcess:
     log, wrote, tail = container.errfile or os.devnull, 0.0, ""
     with suppress(OSError), open(log, "rb") as lines:
         wrote = os.fstat(lines.fileno()).st_mtime
-        end = lines.seek(0, os.SEEK_END)
-        lines.seek(max(container._log_start_offset, end - TAIL_BYTES))
+        lines.seek(max(container._log_start_offset, lines.seek(0, os.SEEK_END) - TAIL_BYTES))
         tail = lines.read().decode("utf-8", errors="replace")
     pid = container._proc._proc.pid
     return FailedProcess(rank, pid, container.exit_code, log, wrote, tail, container.rank == 0)

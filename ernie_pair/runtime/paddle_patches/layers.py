@@ -62,10 +62,7 @@ def padding_id_of(embedding) -> int:
 
 
 def activation_of(layer) -> str:
-    """Return which of ACTIVATIONS an encoder layer has, '' for another.
-
-    In Paddle 3.3 functions have a different name than the one they are imported by: `_gelu`.
-    """
+    """Return which of ACTIVATIONS an encoder layer has, '' for another; Paddle 3.3 names it `_gelu`."""
     return next((name for name in ACTIVATIONS if layer.activation is getattr(F, name)), "")
 
 

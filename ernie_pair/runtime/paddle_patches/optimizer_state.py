@@ -83,10 +83,7 @@ def adam_slots(optimizer, parameters) -> List[AdamSlots]:
 
 
 def lay_powers_on_cpu(optimizer, parameters) -> None:
-    """Move the beta powers to CPU memory, where AdamW creates them; `set_state_dict` does not.
-
-    With powers on the GPU, AdamW would use another kernel.
-    """
+    """Move the beta powers to CPU memory, where AdamW makes them: on the GPU it takes another kernel."""
     optimizer.helper = LayerHelper("AdamW")  # as in its own step
     optimizer._create_accumulators(paddle.static.default_main_program().global_block(), parameters)
     for parameter in parameters:

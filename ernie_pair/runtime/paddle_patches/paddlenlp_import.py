@@ -22,14 +22,12 @@ from typing import Any, Optional
 from data_tools.files.errors import InputError
 from data_tools.files.installation import install_command, missing_of_training, training_extra
 
-TRAINER = "paddlenlp.trainer"
-
 
 class _WholeFirst(MetaPathFinder, Loader):
     """Find `paddlenlp.trainer` by importing all of PaddleNLP first, where its models were imported alone."""
 
     def find_spec(self, fullname: str, path=None, target=None) -> Optional[ModuleSpec]:
-        if fullname != TRAINER or "__getattr__" not in vars(sys.modules["paddlenlp"]):
+        if fullname != "paddlenlp.trainer" or "__getattr__" not in vars(sys.modules["paddlenlp"]):
             return None
         self._module = sys.modules["paddlenlp"].trainer  # asking for it imports everything
         self._spec = self._module.__spec__

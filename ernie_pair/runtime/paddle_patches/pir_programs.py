@@ -20,14 +20,9 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from ernie_pair.runtime.paddle_patches.core_settings import replaced
+from ernie_pair.runtime.paddle_patches.core_settings import builds_pir, replaced
 
 WORLD_RING = 0  # all processes of a run
-
-
-def builds_pir() -> bool:
-    """Return whether the static programs of this Paddle are of the new kind."""
-    return not paddle.__version__.startswith("2.")
 
 
 @contextmanager
@@ -79,10 +74,7 @@ def parameter_here(parameter):
 
 
 def gradients_of(outputs: Sequence, inputs: Sequence, gradients: Optional[Sequence] = None) -> List[Any]:
-    """Return the gradients of ``outputs`` by ``inputs``, None where an input has no influence.
-
-    ``gradients``: those by the outputs; None: the outputs are losses.
-    """
+    """Return the gradients by ``inputs``, or None, of ``outputs`` with ``gradients``, None for losses."""
     return list(paddle.autograd.ir_backward.grad(outputs, inputs, gradients, allow_unused=True))
 
 

@@ -32,9 +32,7 @@ from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 def join_processes() -> None:
     """Connect the processes of the run, without printing a list of Paddle's flags."""
-    from paddle.distributed import parallel
-
-    with replaced(parallel, "_print_modified_flags", lambda flags: None):
+    with replaced(paddle.distributed.parallel, "_print_modified_flags", lambda flags: None):
         paddle.distributed.init_parallel_env()
 
 
@@ -50,9 +48,7 @@ def dynamic_afterwards() -> Iterator[None]:
 
 def open_store():
     """Return the store by which the processes are connected: ``add(key, number)`` returns the sum so far."""
-    from paddle.base import core
-
-    return core.create_or_get_global_tcp_store()
+    return paddle.base.core.create_or_get_global_tcp_store()
 
 
 def connect_static_programs():
@@ -73,19 +69,16 @@ def connect_static_programs():
 
 def share_weights(model) -> None:
     """Broadcast the weights of ``model`` from the first process to all."""
-    from paddle.distributed.parallel import sync_params_buffers
-
-    sync_params_buffers(model)
+    paddle.distributed.parallel.sync_params_buffers(model)
 
 
 def average_gradients(model, widens: bool = False) -> None:
     """Average the gradients of ``model`` over all processes; ``widens``: half ones become float32."""
-    from paddle.base import core
     from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 
     parameters = list(model.parameters())
     if widens:
-        core.eager.set_master_grads(parameters)
+        paddle.base.core.eager.set_master_grads(parameters)
     fused_allreduce_gradients(parameters, None)
 
 
@@ -105,10 +98,7 @@ class Offloaded(NamedTuple):
 
 
 def shard(model, optimizer, offload: bool):
-    """Return (forward, sharded optimizer).
-
-    It is set up for one process, so gradients are summed: each process takes its share of the loss instead.
-    """
+    """Return (forward, sharded optimizer) that sum gradients: each process takes its share of the loss."""
     from paddle.distributed.sharding import group_sharded_parallel
 
     forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g", offload=offload)

@@ -83,10 +83,7 @@ def declare_written(main: paddle.static.Program, inner, name: str) -> None:
 
 
 def describe_sum(source, total) -> Dict[str, Any]:
-    """Return the op, as for ``append_op``, that writes the sum of ``source`` over all ranks to ``total``.
-
-    Both are variables.
-    """
+    """Return the op, as for ``append_op``, that sums the variable ``source`` over all ranks in ``total``."""
     return _describe("c_allreduce_sum", source, total)
 
 
@@ -152,22 +149,16 @@ class HeldProgram:
 
 
 def pin(array: np.ndarray):
-    """Return a copy of ``array`` as a tensor of a scope, in pinned memory, which a GPU reads asynchronously.
-
-    The caller that feeds it keeps it until then.
-    """
+    """Return a copy of ``array`` in pinned memory, for a GPU; whoever feeds it keeps it until then."""
     tensor = paddle.base.core.LoDTensor()
     tensor.set(np.ascontiguousarray(array), paddle.CUDAPinnedPlace())
     return tensor
 
 
 SHAREABLE = (paddle.float32, paddle.float64, paddle.int32, paddle.int64)
-MAIN_MEMORY = (1, 0)  # kDLCPU and its number
 
 
 class _Exporter:
-    """A variable with the two methods of the DLPack protocol."""
-
     def __init__(self, variable):
         self.variable = variable
 
@@ -175,7 +166,7 @@ class _Exporter:
         return self.variable._to_dlpack()
 
     def __dlpack_device__(self):
-        return MAIN_MEMORY
+        return (1, 0)  # kDLCPU and its number
 
 
 def view_array(variable) -> np.ndarray:
@@ -226,15 +217,15 @@ def sums_in_float32() -> Iterator[None]:
 
     Each is cast where it is computed, so that its sum can begin while the backward pass continues.
     """
+
+    def widened(self, pairs: Pairs) -> Pairs:
+        block = self._train_program.global_block()
+        return [(p, _cast(block, p, g) if g.dtype in HALVES else g) for p, g in pairs]
+
     optimizer = decorator.OptimizerWithMixedPrecision
     unmoved = replaced(decorator, "update_role_var_grad", lambda program, pairs: None)
-    with unmoved, replaced(optimizer, "_append_cast_to_master_grad_op", _widened):
+    with unmoved, replaced(optimizer, "_append_cast_to_master_grad_op", widened):
         yield
-
-
-def _widened(self, pairs: Pairs) -> Pairs:
-    block = self._train_program.global_block()
-    return [(p, _cast(block, p, g) if g.dtype in HALVES else g) for p, g in pairs]
 
 
 def _cast(block, parameter, gradient):

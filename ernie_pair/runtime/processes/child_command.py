@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
@@ -28,7 +29,7 @@ class BrokenRunError(ErniePairError):
     exit_code = 1
 
 
-class ChildCommand:
+class ChildCommand(AbstractContextManager["ChildCommand"]):
     """`ernie-pair WORDS`, started; as a context it is stopped at the end, where it still runs.
 
     ``log``: what it says is added to this file, and not shown. ``name``: what it is called in an error.
@@ -54,9 +55,6 @@ class ChildCommand:
             return
         with open(log, "a", encoding="utf-8") as output:
             self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-
-    def __enter__(self) -> "ChildCommand":
-        return self
 
     def __exit__(self, *reason) -> None:
         self._process.terminate()  # it saves first; nothing happens to one that has ended
@@ -91,10 +89,7 @@ def last_error(log: Path, first_byte: int) -> str:
 
 
 def error_of(code: int, where: str, said: str) -> BaseException:
-    """Return the error of a run by its exit code.
-
-    It has the code and the line of the run; 5 where a signal killed it, 1 for a bug.
-    """
+    """Return the error of a run by its exit code, with its line; 5 where a signal killed it, 1 for a bug."""
     number = -code if code < 0 else code - 128
     if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)

@@ -22,10 +22,7 @@ AllReduce = Callable[[np.ndarray], np.ndarray]
 
 
 def gather_texts(all_reduce: AllReduce, world: World, text: str) -> List[str]:
-    """Return the texts of all ranks, in their order; called by every rank.
-
-    Costs two all-reduces.
-    """
+    """Return the texts of all ranks, in their order, by two all-reduces; called by every rank."""
     if world.size == 1:
         return [text]
     data = text.encode()
@@ -61,10 +58,8 @@ def gather_results(all_reduce: AllReduce, world: World, action: Callable[[], obj
     for rank, answer in enumerate(answers):
         if "error" in answer:
             who = f"rank {rank}: " if world.size > 1 else ""
-            raise _class_of(answer["exit_code"])(who + answer["error"])
+            kinds = (
+                kind for kind in ErniePairError.__subclasses__() if kind.exit_code == answer["exit_code"]
+            )
+            raise next(kinds, InputError)(who + answer["error"])
     return [answer["result"] for answer in answers]
-
-
-def _class_of(exit_code: int) -> type:
-    kinds = ErniePairError.__subclasses__()
-    return next((kind for kind in kinds if kind.exit_code == exit_code), InputError)

@@ -93,12 +93,7 @@ def _column_of(name: str, value: object) -> str:
         return f"{value:7.{digits}f} {SPEEDS[name]}"
     if name == "learning_rate":
         return f"lr {value:.2e}"
-    return f"{name} {_number(value):>{7 if name.endswith('loss') else 6}}"
-
-
-def _number(value: float) -> str:
-    """Return four decimals, or three digits of what is too large or too small for them."""
-    if isinstance(value, int):
-        return str(value)
+    # Four decimals, or three digits of what is too large or too small for them.
     fits = value == 0 or 0.0005 <= abs(value) < 1000 or value != value
-    return f"{value:.4f}" if fits else f"{value:.3g}"
+    number = str(value) if isinstance(value, int) else f"{value:.4f}" if fits else f"{value:.3g}"
+    return f"{name} {number:>{7 if name.endswith('loss') else 6}}"

@@ -57,10 +57,7 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN if is_leaving else handler)
 
     def listen(self) -> None:
-        """Handle the signals.
-
-        To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away.
-        """
+        """Handle the signals; again once Paddle and PaddleNLP are imported, which take SIGTERM away."""
         for number in () if self._is_deaf else SIGNAL_WEIGHTS:
             signal.signal(number, self._note)
             # Once signals are only noted, the system calls of a collective go on: Paddle's store takes a

@@ -140,10 +140,7 @@ class Watchdog:
         return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), SHORTEST_LIMIT)
 
     def _beat(self) -> None:
-        """Write this rank's record.
-
-        In place and of one size: neither a full disk nor a file system that caches names stops it.
-        """
+        """Write this rank's record, in place and of one size: a full disk does not stop it."""
         self._record["counter"] += 1
         text = _bytes_of(self._record)
         with contextlib.suppress(OSError):
@@ -186,7 +183,12 @@ def clear_heartbeats(output_dir: Path) -> None:
     """Remove what the processes of an earlier start left; what else is in the way of theirs is renamed."""
     folder = output_dir / HEARTBEATS
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if _is_record(path):
+        try:  # is it a file as `Watchdog` writes one?
+            content = read_regular(path, RECORD_BYTES, follow=False)
+            record = parse_json_object(content)
+        except (OSError, ValueError):
+            content, record = b"", {}
+        if len(content) == RECORD_BYTES and {"pid", "born", "place", "counter"} <= record.keys():
             path.unlink()
         elif HEARTBEAT.fullmatch(path.name):
             logger.warning("%s is not of a run; it is now %s", path, set_aside(path).name)
@@ -194,22 +196,9 @@ def clear_heartbeats(output_dir: Path) -> None:
         folder.rmdir()
 
 
-def _is_record(path: Path) -> bool:
-    """Return whether ``path`` is a file as `Watchdog` writes one."""
-    try:
-        content = read_regular(path, RECORD_BYTES, follow=False)
-        record = parse_json_object(content)
-    except (OSError, ValueError):
-        return False
-    return len(content) == RECORD_BYTES and {"pid", "born", "place", "counter"} <= record.keys()
-
-
 @contextlib.contextmanager
 def all_start(world: World) -> Iterator[None]:
-    """Return a context around what returns only when every rank has come.
-
-    It says that it waits, and does not wait for ever.
-    """
+    """Return a context around what returns once every rank has come; it says that it waits, not for ever."""
     here = threading.Event()
 
     def wait():
@@ -238,7 +227,9 @@ class _Peer:
     def look(self, path: Path, seconds: float) -> str:
         """Return why it is lost; empty: it is not, or has never been seen here, or has finished."""
         try:
-            record: Optional[Dict] = _read_record(path)
+            record: Any = parse_json_object(read_regular(path, RECORD_BYTES, follow=False))
+            if not all(type(record.get(name)) is kind for name, kind in RECORD_TYPES.items()):
+                raise ValueError
         except (OSError, ValueError):  # finished; else just being written, or no record
             record = self.record if os.path.lexists(path) else None
         if record is None:
@@ -259,8 +250,7 @@ class _Peer:
     @property
     def is_late(self) -> bool:
         """Return whether it has been silent for longer than it should be, but is not yet lost."""
-        late = LATE_BEATS * LOOKS_PER_BEAT * LOOK_SECONDS
-        return late <= self._silent_for < SILENT_SECONDS
+        return LATE_BEATS * LOOKS_PER_BEAT * LOOK_SECONDS <= self._silent_for < SILENT_SECONDS
 
     @property
     def hangs(self) -> bool:
@@ -278,19 +268,8 @@ def _bytes_of(record: Dict[str, Any]) -> bytes:
         error = error[:-1]
 
 
-def _read_record(path: Path) -> Dict:
-    """Return the record of a rank. Raises ValueError for what is no record, absent files included."""
-    record = parse_json_object(read_regular(path, RECORD_BYTES, follow=False))
-    if not all(type(record.get(name)) is kind for name, kind in RECORD_TYPES.items()):
-        raise ValueError(f"{path} is no record of a rank")
-    return record
-
-
 def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
-    """Return whether ``error`` may be due to another rank.
-
-    A collective raises whatever it likes; our own errors, and those of the system, tell enough.
-    """
+    """Return whether ``error`` may be due to another rank: a collective raises whatever it likes."""
     if isinstance(error, CollectiveError):
         return True
     if not isinstance(error, Exception) or isinstance(error, ErniePairError):

@@ -72,11 +72,10 @@ def count_accumulation_steps(global_batch_size: int, micro_batch_size: int, data
     """
     one_pass = micro_batch_size * data_ranks
     if global_batch_size % one_pass:
-        nearest = max(1, global_batch_size // one_pass) * one_pass
         raise InputError(
             f"--global_batch_size {global_batch_size} is not a multiple of "
             f"{counted(data_ranks, 'process', 'processes')} x --micro_batch_size {micro_batch_size} = "
-            f"{one_pass}; use --global_batch_size {nearest}"
+            f"{one_pass}; use --global_batch_size {max(1, global_batch_size // one_pass) * one_pass}"
         )
     return global_batch_size // one_pass
 

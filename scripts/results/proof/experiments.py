@@ -20,12 +20,8 @@ FIRST_SEED, PAIRS_OF_A_STEP = 1234, TABLE["flags"]["of_training"]["batch_size"]
 PEER_PYTHON = "$PEER_PYTHON"
 Values = Mapping[str, Any]
 Words = Tuple[str, ...]
-Sizes = make_dataclass(
-    "Sizes",
-    [(name, type(size["default"]), option(**size)) for name, size in TABLE["sizes"].items()],
-    bases=(Options,),
-    frozen=True,
-)
+_SIZES = [(name, type(size["default"]), option(**size)) for name, size in TABLE["sizes"].items()]
+Sizes = make_dataclass("Sizes", _SIZES, bases=(Options,), frozen=True)
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,6 @@ def _shown(value: object) -> str:
 
 
 def runs_of(group: str, scale: Scale) -> List[Run]:
-    """Return the runs of a group of TITLES, in the order of the page."""
     content, sizes = TABLE["groups"][group], {**sizes_of(scale), "group": group}
     defaults = {"steps": "steps", "number_of_seeds": 1, **content.get("defaults", {})}
     return [_run_of(name, {**defaults, **row}, sizes) for name, row in content["runs"].items()]
@@ -141,8 +136,7 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
     if "train" in row:
         values["train"] = fill(row["train"], values)
         settings = [values["train"], values.get("test"), len(seeds), values["bootstrap"]]  # but the starts
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-        values["settings"] = digest.hexdigest()[:8]
+        values["settings"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     function, arguments = row["read"]
     files = {path: fill(flags, values).items() for path, flags in row.get("files", {}).items()}
     return Run(
@@ -185,10 +179,7 @@ def _commands(entries: List[Any], values: Values) -> Iterator[Words]:
 
 
 def fill(value: Any, values: Values) -> Any:
-    """Return ``value`` of the table with ``values`` in place of their names; a name alone stays what it is.
-
-    The mapping that `+NAME` stands for is put in its place.
-    """
+    """Return ``value`` of the table with ``values`` for their names, and with the mapping for `+NAME`."""
     if isinstance(value, dict):
         filled: Dict[str, Any] = {}
         for key, each in value.items():

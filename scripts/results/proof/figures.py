@@ -44,10 +44,9 @@ def compared_figures(places, folder: str, train: str, test: str, metric: str) ->
         for start in comparison["runs"]
     }
     predictions = {start: [run / "predictions.tsv" for run in each] for start, each in runs.items()}
-    shares = overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)
     return {
         **_figures_of(comparison, predictions, read_pairs(tested).known_labels),
-        "overlap": _rounded(shares),
+        "overlap": _rounded(overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)),
         "seen": _rounded(seen_figures(trained.with_name("train_all.jsonl"), tested)),
         "chosen_by": metric,
         "chosen": {
@@ -85,10 +84,7 @@ def sided_figures(places, folders: Sequence[str], precision: str, **compared: An
 
 
 def loss_figures(places, folders: Dict[str, str]) -> Figures:
-    """Return the losses of every step on two sides, {name: its folder}, and the largest difference.
-
-    versions: of the libraries of the second side.
-    """
+    """Return all losses of two sides, {name: its folder}, their largest difference, the second's versions."""
     losses = {}
     for side, folder in folders.items():
         events = [each for each in _events_in(places.path(folder) / "metrics.jsonl") if "loss" in each]
@@ -100,11 +96,7 @@ def loss_figures(places, folders: Dict[str, str]) -> Figures:
 
 
 def mlm_figures(places, measured: Sequence[str], metrics: str = "", before: str = "") -> Figures:
-    """Return {"masked": {name: what evaluate-mlm wrote to $RUN}}.
-
-    ``metrics``: adds how long a pretraining took, by its log. ``before``: adds under that name what is masked
-    in that folder.
-    """
+    """Return what evaluate-mlm measured in $RUN, in the folder ``before``, and the time by ``metrics``."""
     folders = {"masked": "$RUN", **({"before": before} if before else {})}
     figures: Figures = {
         key: {name: _rounded(read_json(places.path(f"{folder}/{name}.json"))) for name in measured}
@@ -128,7 +120,6 @@ def search_figures(places, searched: Dict[str, str], **compared: Any) -> Figures
 
 
 def figures_in(places, file: str) -> Figures:
-    """Return the figures that a command has written itself."""
     return read_json(places.path(file))
 
 
@@ -140,7 +131,10 @@ def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], lab
 
     models = {}
     for name, runs in comparison["runs"].items():
-        errors = [_calibration_error(path, labels) for path in files[name]]
+        errors = []  # of calibration, as `evaluate` computes it
+        for path in files[name]:
+            bins = equal_mass_bins(*confidences_and_hits(np.exp(_log_probabilities(path)), labels))
+            errors.append(round(calibration_error(bins), DIGITS))
         models[name] = {
             "runs": [{**chosen(run), "calibration_error": error} for run, error in zip(runs, errors)],
             "interval": chosen(comparison["interval"][name]),
@@ -155,12 +149,6 @@ def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], lab
 
 def _rounded(values: Mapping[str, Any]) -> Dict[str, Any]:
     return {name: np.round(value, DIGITS).tolist() for name, value in values.items()}
-
-
-def _calibration_error(path: Path, labels: np.ndarray) -> float:
-    """Return the expected calibration error of a file of predictions, as `evaluate` computes it."""
-    bins = equal_mass_bins(*confidences_and_hits(np.exp(_log_probabilities(path)), labels))
-    return round(calibration_error(bins), DIGITS)
 
 
 def _log_probabilities(path: Path) -> np.ndarray:
@@ -196,7 +184,6 @@ def read_curve(metrics: Path) -> Dict[str, List[Dict[str, Any]]]:
 
 
 def best_of(metrics: Path, metric: str) -> float:
-    """Return the highest value of ``metric`` in all evaluations of a metrics.jsonl."""
     values = (event[metric] for event in _events_in(metrics) if event.get("split") == "valid")
     return round(max(values), CURVE_DIGITS)
 
@@ -221,9 +208,7 @@ def _timed(metrics: Path) -> List[Dict[str, Any]]:
 
 
 def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
-    """Return the labelled pairs of a file, whose classes are 0 and 1."""
-    split = flag[: -len("_file")]
-    return PairSource(flag, str(path), split, parse_label_map("0=0,1=1"), Columns()).read()
+    return PairSource(flag, str(path), flag[: -len("_file")], parse_label_map("0=0,1=1"), Columns()).read()
 
 
 def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[str, float]:

@@ -37,15 +37,13 @@ class Peer:
         return getattr(self.transformers, name)(config).to(self.device)
 
     def batches(self):
-        """Return the batches in the file of the spec: dictionaries of int64 tensors."""
         import numpy
 
         batches = {}
         with numpy.load(self.spec["batches"]) as stored:
             for name in stored.files:
                 key, number = name.rsplit(".", 1)
-                tensor = self.torch.from_numpy(stored[name]).to(self.device)
-                batches.setdefault(int(number), {})[key] = tensor
+                batches.setdefault(int(number), {})[key] = self.torch.from_numpy(stored[name]).to(self.device)
         return [batches[number] for number in sorted(batches)]
 
     def casting(self):
@@ -102,7 +100,6 @@ def train_pairs(peer):
 
 
 def pretrain(peer):
-    """Train BertForPreTraining on masked words and sentence order."""
     model = peer.new_model("BertForPreTraining")
     cross_entropy = peer.torch.nn.functional.cross_entropy
 

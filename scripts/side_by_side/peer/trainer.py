@@ -52,7 +52,6 @@ class StepClock:
         return {"samples_per_second": samples / seconds} if samples and seconds else {}
 
     def consumed(self, step):
-        """Return the rows of the first ``step`` batches."""
         epochs, steps = divmod(step, -(-self._num_rows // self._batch_size))
         return epochs * self._num_rows + steps * self._batch_size
 
@@ -87,17 +86,13 @@ def newest_checkpoint(folder):
 
 
 def rate_share(step, total, warmup):
-    """Return the share of the highest rate at ``step``, from 1, as `ernie_pair.train.loop` does.
-
-    Trainer's own linear schedule begins with a step at rate 0.
-    """
+    """Return the share of the highest rate at ``step``, from 1, as `ernie_pair.train.loop` does."""
     if step <= warmup:
         return step / warmup
     return max(0.0, (total + 1 - step) / (total + 1 - warmup))
 
 
 def train(spec, output):
-    """Train, and write the logits of the test rows into ``output``."""
     import accelerate
     import numpy
     import torch
@@ -122,8 +117,18 @@ def train(spec, output):
         hits = predicted.predictions.argmax(axis=-1) == predicted.label_ids
         return {"accuracy": float(hits.mean())}
 
+    arguments = transformers.TrainingArguments(
+        output_dir=str(output), num_train_epochs=spec["epochs"], max_steps=spec["max_steps"] or -1,
+        per_device_train_batch_size=spec["batch_size"], per_device_eval_batch_size=spec["batch_size"],
+        learning_rate=spec["learning_rate"], weight_decay=spec["weight_decay"], max_grad_norm=0.0,
+        adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, bf16=spec["precision"] == "bf16",
+        seed=spec["seed"], logging_steps=spec["logging_freq"], report_to=[], disable_tqdm=True,
+        eval_strategy="epoch", save_strategy="epoch", save_total_limit=2, load_best_model_at_end=True,
+        metric_for_best_model="accuracy", use_cpu=True, dataloader_pin_memory=False,
+        **_sampling(transformers, spec["bucket"]),
+    )  # fmt: skip
     trainer = _trainer_class(transformers, spec)(
-        model, _arguments(transformers, spec, output), compute_metrics=accuracy,
+        model, arguments, compute_metrics=accuracy,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         train_dataset=rows["train"], eval_dataset=rows["dev"],
         callbacks=[logging_callback(transformers, clock, output / "metrics.jsonl")],
@@ -168,20 +173,6 @@ def _sampling(transformers, by_length):
     if "group_by_length" in transformers.TrainingArguments.__dataclass_fields__:
         return {"group_by_length": by_length}
     return {"train_sampling_strategy": "group_by_length" if by_length else "random"}
-
-
-def _arguments(transformers, spec, output):
-    batch_size = spec["batch_size"]
-    return transformers.TrainingArguments(
-        output_dir=str(output), num_train_epochs=spec["epochs"], max_steps=spec["max_steps"] or -1,
-        per_device_train_batch_size=batch_size, per_device_eval_batch_size=batch_size,
-        learning_rate=spec["learning_rate"], weight_decay=spec["weight_decay"], max_grad_norm=0.0,
-        adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, bf16=spec["precision"] == "bf16",
-        seed=spec["seed"], logging_steps=spec["logging_freq"], report_to=[], disable_tqdm=True,
-        eval_strategy="epoch", save_strategy="epoch", save_total_limit=2, load_best_model_at_end=True,
-        metric_for_best_model="accuracy", use_cpu=True, dataloader_pin_memory=False,
-        **_sampling(transformers, spec["bucket"]),
-    )  # fmt: skip
 
 
 def logging_callback(transformers, clock, path):

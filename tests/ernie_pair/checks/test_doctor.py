@@ -10,7 +10,7 @@ import pytest
 from data_tools.files import installation
 from data_tools.files.installation import missing_requirements, requirements_of
 from data_tools.options.cli import parse_config
-from ernie_pair.checks import doctor, what_works
+from ernie_pair.checks import doctor
 from ernie_pair.kernels import operator as compile_operator
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -163,8 +163,8 @@ def test_a_missing_paddlenlp_is_a_defect_with_its_command(installed, capsys, ver
     "lacks, answer", [(None, "yes"), ("onnx", "no: pip install "), ("onnxruntime", "no: ")]
 )
 def test_the_table_says_what_works(monkeypatch, lacks, answer):
-    monkeypatch.setattr(what_works, "find_spec", lambda name: None if name == lacks else name)
-    table = what_works.what_works()
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == lacks else name)
+    table = doctor.what_works()
     assert table["export to ONNX"].startswith(answer) and table["int8"] == table["export to ONNX"]
     assert table["pretraining, static graph"] == table["converter"] == "yes"
     assert "paddlepaddle-gpu==3.3.1 -i https://www.paddlepaddle.org.cn/" in table["GPUs"]

@@ -25,7 +25,7 @@ from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.runtime.paddle_patches.exported_programs import can_run_pir
+from ernie_pair.runtime.paddle_patches.core_settings import builds_pir
 from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 ASKED = """
@@ -244,8 +244,8 @@ def test_a_format_that_was_not_exported_is_refused(exported):
 
 
 def test_a_program_of_paddle_33_is_refused_by_paddle_26(exported, monkeypatch):
-    assert can_run_pir() == (PROGRAM == "model.json")
-    monkeypatch.setattr(backends, "can_run_pir", lambda: False)
+    assert builds_pir() == (PROGRAM == "model.json")
+    monkeypatch.setattr(backends, "builds_pir", lambda: False)
     monkeypatch.setattr(ExportedModel, "file", lambda self, name: self.folder / name)
     of_pir = replace(read_exported(exported), files=dict.fromkeys(PIR_FILES, ""))
     with pytest.raises(InputError, match="model.json is a program of Paddle 3.3, .*; pass backend onnx if"):

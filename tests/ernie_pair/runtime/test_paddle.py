@@ -19,9 +19,10 @@ from paddle.distributed.launch.utils.process_context import ProcessContext
 
 from data_tools.files.errors import InputError
 from ernie_pair import set_seed
-from ernie_pair.runtime import device, paddle_version
+from ernie_pair.runtime import device
 from ernie_pair.runtime.deterministic import DETERMINISTIC, set_deterministic
 from ernie_pair.runtime.device import VIEWS, start_device
+from ernie_pair.runtime.gpu import builds
 from ernie_pair.runtime.gpu.builds import Build
 from ernie_pair.runtime.paddle_patches import static_programs
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
@@ -41,7 +42,7 @@ def installed(monkeypatch):
 
     def install(version):
         build = Build(version, "", True, Path("/no/paddle")) if version else None
-        monkeypatch.setattr(paddle_version, "installed_build", lambda: build)
+        monkeypatch.setattr(builds, "installed_build", lambda: build)
 
     return install
 
@@ -49,7 +50,7 @@ def installed(monkeypatch):
 @pytest.mark.parametrize("version", ["", "2.6.2", "2.6.2.post120", "3.3.0", "3.3.1"])
 def test_supported_versions_of_paddle_are_accepted(installed, version):
     installed(version)
-    paddle_version.refuse_other_paddles()
+    builds.refuse_other_paddles()
 
 
 @pytest.mark.parametrize("version", ["2.5.2", "2.6.1", "3.0.0", "3.1.1", "3.2.2", "3.4.0", "4.0.0"])
@@ -58,7 +59,7 @@ def test_other_versions_are_refused_before_they_load(installed, version):
     words = (
         rf"^Paddle {version} is not supported, 3\.3 and 2\.6\.2 are; pip install .*cpu\].*, or pip .*cpu26\]"
     )
-    for starts in (lambda: start_device("cpu", World()), paddle_version.refuse_other_paddles):
+    for starts in (lambda: start_device("cpu", World()), builds.refuse_other_paddles):
         with pytest.raises(InputError, match=words) as caught:
             starts()
         assert "\n" not in caught.value.message and "paddle" not in sys.modules
@@ -66,7 +67,7 @@ def test_other_versions_are_refused_before_they_load(installed, version):
 
 def test_the_version_is_known_before_paddle_is_loaded():
     program = (
-        "import ernie_pair, sys; from ernie_pair.runtime import paddle_version as p; assert 'paddle' not in"
+        "import ernie_pair, sys; from ernie_pair.runtime.gpu import builds as p; assert 'paddle' not in"
         " sys.modules; known = p.paddle_version(); import paddle; assert paddle.__version__ == known"
     )
     output_of("-c", program)

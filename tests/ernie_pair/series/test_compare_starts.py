@@ -19,6 +19,7 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.__main__ import _run as run_here
+from ernie_pair.commands import function_of
 from ernie_pair.models.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.targets.metrics import METRICS, measure
@@ -449,4 +450,4 @@ def test_an_incomparable_start_does_not_end_the_comparison(domain, copied, calls
 
 def test_run_specific_flags_are_flags_of_training():
     assert set(compare_runs.OF_A_RUN) < {item.name for item in fields(TrainConfig)}
-    assert COMMANDS["compare starts"][1] == "compare_starts"
+    assert function_of(COMMANDS["compare starts"]) is compare_runs.compare_starts
