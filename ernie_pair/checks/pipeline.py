@@ -442,6 +442,8 @@ class Work:
                 f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens: about "
                 f"{max(1, round(of_pretraining))} min"
             )
+        if config.device == "gpu":
+            lines["note"] = "times and sizes are those of the CPU; a GPU needs less: give more --minutes"
         return [f"{name:<13}{told}" for name, told in lines.items()]
 
     def steps(self) -> list[Callable[[], Step]]:

@@ -174,6 +174,8 @@ def test_more_text_and_time_give_a_larger_model_more_steps(config):
     assert Work(replace(config, minutes=1e-6), fast).size.hidden_size == 128
     slow = Work(config, replace(facts, flops=1e9))
     assert slow.count_steps(10**9) == FEWEST_STEPS < Work(config, fast).count_steps(10**9)
+    assert "those of the CPU" in Work(replace(config, device="gpu"), facts).plan()[-1]
+    assert "those of the CPU" not in Work(config, facts).plan()[-1]
     a_pass = Work(config, fast).count_steps(50_000_000)
     assert a_pass == pytest.approx(2 * Work(config, fast).count_steps(25_000_000), rel=0.1)
 
