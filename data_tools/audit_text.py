@@ -163,29 +163,26 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
     )
 
 
-def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterator[LineBatch]:
-    for path in inputs:
-        yield from line_batches(path, progress.read, max_bytes=rules.max_bytes)
-
-
 def _survey(
     inputs: List[Path], config: AuditConfig, progress: Progress
 ) -> Tuple[duplicates.Table, Dict[str, Dict[str, text_quality.Tally]], Counter, Counter]:
     """Return (`Table`, {odd, scripts, languages: tallies}, Han characters, traditional characters)."""
     rules = create_flags.line_rules_of(config)
-    jobs = ((rules, batch) for batch in _batches(inputs, rules, progress))
+    jobs = ((rules, batch) for batch in line_batches(inputs, progress.read, max_bytes=rules.max_bytes))
     parts: List[List[np.ndarray]] = []
     paths: List[str] = []
     kinds: Dict[str, Dict[str, text_quality.Tally]] = {"odd": {}, "scripts": {}, "languages": {}}
     hanzi = Counter(dict.fromkeys(text_quality.HANZI, 0))
     traditional: Counter = Counter()
-    for path, columns, odd, writing in ordered_map(_survey_batch, jobs, config.workers):
+    read = ordered_map(_survey_batch, jobs, config.workers)
+    for path, columns, tallies, more_hanzi, more_traditional in read:
         paths.append(path)
         parts.append(columns)
-        for total, more in zip(kinds.values(), (odd, writing.scripts, writing.languages)):
-            text_quality.add_all(total, more)
-        hanzi.update(writing.hanzi)
-        traditional.update(writing.traditional)
+        for total, more in zip(kinds.values(), tallies):
+            for name, found in more.items():
+                total.setdefault(name, text_quality.Tally()).add(found)
+        hanzi.update(more_hanzi)
+        traditional.update(more_traditional)
     begins = np.cumsum([0, *(len(columns[0]) for columns in parts)], dtype=np.int64)
     columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, bool)] * 6
     hashes, lengths, compared, lines, places, is_empty = columns
@@ -194,7 +191,7 @@ def _survey(
 
 
 def _survey_batch(job: Tuple[LineRules, LineBatch]):
-    """Return (path, columns of `Table`, odd characters, writing) of a batch."""
+    """Return (path, columns of `Table`, tallies of odd characters, scripts, languages, two counts)."""
     rules, batch = job
     paragraphs = text_quality.read_paragraphs(batch, rules)
     texts = text_quality.normalised(paragraphs.texts)
@@ -202,8 +199,9 @@ def _survey_batch(job: Tuple[LineRules, LineBatch]):
     lengths, compared = [len(text) for text in paragraphs.texts], [len(text) for text in texts]
     numbers = (lengths, compared, paragraphs.lines, paragraphs.parts)
     columns = [text_quality.fingerprints(texts), *(np.array(column, np.uint32) for column in numbers)]
-    odd, writing = text_quality.odd_characters(paragraphs), text_quality.writing_of(paragraphs, is_empty)
-    return batch.path, [*columns, is_empty], odd, writing
+    scripts, languages, hanzi, traditional = text_quality.writing_of(paragraphs, is_empty)
+    tallies = text_quality.odd_characters(paragraphs), scripts, languages
+    return batch.path, [*columns, is_empty], tallies, hanzi, traditional
 
 
 def _compare(
@@ -234,7 +232,8 @@ def _near_jobs(
     line_rules = create_flags.line_rules_of(config)
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
-    for number, batch in enumerate(_batches(inputs, line_rules, progress)):
+    batches = line_batches(inputs, progress.read, max_bytes=line_rules.max_bytes)
+    for number, batch in enumerate(batches):
         begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
         chosen = is_chosen[begin:end]
         if chosen.any():

@@ -26,12 +26,12 @@ from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, Encoding
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.shards import (
     COUNTED,
+    SHARD_BYTES,
     Shard,
     ShardMaker,
     encoder_for,
     read_shard,
     shard_folder,
-    shard_jobs,
 )
 from data_tools.corpus.writer import CorpusWriter, Joining
 from data_tools.files.arrays import sha256_of_file
@@ -47,7 +47,14 @@ from data_tools.text.folder_tokenizer import (
     open_vocabulary,
     vocabulary_file,
 )
-from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines, tell_encodings
+from data_tools.text.text_files import (
+    REJECTED,
+    json_text,
+    line_batches,
+    list_inputs,
+    read_lines,
+    tell_encodings,
+)
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
@@ -192,7 +199,8 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
     """Yield every shard of every file in order, with a progress bar on a terminal."""
     with Progress(inputs, config.log_interval) as progress:
-        for path in make_all(shard_jobs(inputs, progress.read, config.max_line_bytes), config.workers):
+        batches = line_batches(inputs, progress.read, SHARD_BYTES, config.max_line_bytes)
+        for path in make_all(enumerate(batches), config.workers):
             shard = read_shard(path)
             yield shard
             progress.made(shard.counts["documents"])
@@ -277,10 +285,5 @@ def _summary(config: CreateConfig, total: Counter, inputs: List[Path], seconds: 
     )
 
 
-def main() -> None:
-    """Run the command ``python -m data_tools.create_pretraining_data``."""
-    run_command(create_pretraining_data, CreateConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(create_pretraining_data, CreateConfig)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Literal, Tuple
 
-from data_tools.corpus.shards import ShardJob, ShardMaker
+from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.json_file import begins_json_lines
@@ -25,7 +25,7 @@ from data_tools.files.results import Results
 from data_tools.options.cli import run_command
 from data_tools.options.options import data_option, option
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import TEXT_ENDINGS, list_inputs, read_lines
+from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, list_inputs, read_lines
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -133,7 +133,7 @@ def _is_raw(config: PrepareConfig) -> bool:
     return False in found
 
 
-def _by_ray(make: ShardMaker, jobs: Iterable[ShardJob], workers: int, address: str) -> Iterator[Path]:
+def _by_ray(make: ShardMaker, jobs: Iterable, workers: int, address: str) -> Iterator[Path]:
     """Make the shards by Ray, with absolute paths: its processes have another working folder."""
     lexicon, vocab_file = make.rules.lexicon, str(Path(make.rules.vocab_file).absolute())
     lexicon = str(Path(lexicon).absolute()) if lexicon else None
@@ -151,7 +151,7 @@ class SharedMaker:
 
     make: ShardMaker
 
-    def __call__(self, job: ShardJob) -> Path:
+    def __call__(self, job: Tuple[int, LineBatch]) -> Path:
         """Make the shard of ``job`` and return its path."""
         rules = self.make.rules
         needed = [str(self.make.folder), rules.vocab_file, rules.lexicon]
@@ -164,10 +164,5 @@ class SharedMaker:
         return self.make(job)
 
 
-def main() -> None:
-    """Run the command ``ernie-pair prepare``."""
-    run_command(prepare, PrepareConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(prepare, PrepareConfig)

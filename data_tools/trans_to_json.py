@@ -248,10 +248,5 @@ def _write(parts: List[Part], draft: Path, rng) -> None:
             out.write(mapped[ends[document] : ends[document + 1]])
 
 
-def main() -> None:
-    """Run the command ``python -m data_tools.trans_to_json``."""
-    run_command(trans_to_json, TransConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(trans_to_json, TransConfig)

@@ -28,7 +28,7 @@ import socket
 import struct
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -118,11 +118,6 @@ class Corpus:
         return len(self.docs) - 1
 
     @property
-    def has_manifest(self) -> bool:
-        """Return whether there is a manifest beside the ids."""
-        return bool(self.manifest)
-
-    @property
     def fingerprint(self) -> str:
         """Return one SHA-256 of the content of the files; computed once when there is no manifest."""
         if self._fingerprint is None:
@@ -170,35 +165,30 @@ def pair_id(ids_sha256: str, index_sha256: str) -> str:
 
 
 def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
+    """Read the fields of `CorpusWriter` that are needed; {} without a manifest."""
     if not paths.manifest.exists():
         return {}
     cure = f"not a manifest of '{CORPUS_FORMAT}'; make the corpus again"
     manifest = read_json_object(paths.manifest, cure)
-    if not _is_manifest(manifest):
-        raise InputError(f"{paths.manifest}: {cure}")
-    return manifest
-
-
-def _is_manifest(manifest: Dict[str, Any]) -> bool:
-    """Return whether ``manifest`` has the fields of `CorpusWriter` that are read."""
-    marks = manifest.get("lexicon_marks", [])
-    are_marks = isinstance(marks, list) and all(
-        isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
-        for mark in marks
-    )
-    if not are_marks or len(marks) > MOST_MARKS:
-        return False
-    files = {"ids", "index", "marks"} if marks else {"ids", "index"}
-    hashes, sizes = manifest.get("sha256"), manifest.get("bytes")
-    return (
-        manifest.get("format") == CORPUS_FORMAT
+    marks, hashes, sizes = manifest.get("lexicon_marks", []), manifest.get("sha256"), manifest.get("bytes")
+    is_sound = (
+        isinstance(marks, list)
+        and len(marks) <= MOST_MARKS
+        and all(
+            isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
+            for mark in marks
+        )
+        and manifest.get("format") == CORPUS_FORMAT
         and isinstance(hashes, dict)
         and isinstance(sizes, dict)
-        and files == set(hashes) == set(sizes)
+        and {"ids", "index", *(["marks"] if marks else [])} == set(hashes) == set(sizes)
         and isinstance(manifest.get("pair_id"), str)
         and isinstance(manifest.get("vocab_sha256", ""), str)
         and is_whole_number(manifest.get("max_id"), -1, LARGEST_ID)
     )
+    if not is_sound:
+        raise InputError(f"{paths.manifest}: {cure}")
+    return manifest
 
 
 def _check_hashes(paths: CorpusPaths, marks: Path, manifest: Dict[str, Any], hashed: List[str]) -> None:
@@ -393,8 +383,28 @@ class MegatronCorpus(Corpus):
         self.paths = megatron_paths(prefix)
         self.manifest = {}
         self.marks, self.lexicon_marks = None, []
-        dtype, self.lens, pointers, self.docs = _read_megatron_index(self.paths.idx)
-        content = _mapped(self.paths.ids)
+        path, content = self.paths.idx, _mapped(self.paths.idx)
+        header = content[: _HEADER.size]
+        if len(header) < _HEADER.size or not header.startswith(MAGIC):
+            raise InputError(f"{path}: not an index of Megatron's layout (MMIDIDX); make the corpus again")
+        _, version, kind, num_sentences, num_bounds = _HEADER.unpack(header)
+        if version != 1 or kind not in KINDS:
+            raise InputError(
+                f"{path}: version {version} with data type {kind} cannot be read; write it again"
+            )
+        size = _HEADER.size + 12 * num_sentences + 8 * num_bounds
+        if len(content) != size:  # exactly that of the header, so that no count can lead outside it
+            raise InputError(
+                f"{path}: {len(content)} bytes, where {num_sentences} sentences and {num_bounds} entries of "
+                f"docs take {size}; damaged or cut short, copy it again"
+            )
+        place, arrays = _HEADER.size, []
+        for kind_of_array, count in (("<i4", num_sentences), ("<i8", num_sentences), ("<i8", num_bounds)):
+            raw = np.frombuffer(content, kind_of_array, count, place) if count else np.zeros(0, kind_of_array)
+            arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
+            place += raw.nbytes
+        self.lens, pointers, self.docs = arrays
+        dtype, content = np.dtype(KINDS[kind]), _mapped(self.paths.ids)
         if len(content) % dtype.itemsize:
             raise InputError(
                 f"{self.paths.ids}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again"
@@ -408,33 +418,6 @@ class MegatronCorpus(Corpus):
                 "make the corpus again"
             )
         self._fingerprint = self._max_id = None
-
-
-def _read_megatron_index(path: Path) -> Tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (type of the ids, lens, pointers, docs) of an index.
-
-    Its size must be exactly that of its header, so that no count can lead outside it.
-    """
-    content = _mapped(path)
-    header = content[: _HEADER.size]
-    if len(header) < _HEADER.size or not header.startswith(MAGIC):
-        raise InputError(f"{path}: not an index of Megatron's layout (MMIDIDX); make the corpus again")
-    _, version, kind, num_sentences, num_bounds = _HEADER.unpack(header)
-    if version != 1 or kind not in KINDS:
-        raise InputError(f"{path}: version {version} with data type {kind} cannot be read; write it again")
-    size = _HEADER.size + 12 * num_sentences + 8 * num_bounds
-    if len(content) != size:
-        raise InputError(
-            f"{path}: {len(content)} bytes, where {num_sentences} sentences and {num_bounds} entries of docs "
-            f"take {size}; damaged or cut short, copy it again"
-        )
-    place, arrays = _HEADER.size, []
-    for dtype, count in (("<i4", num_sentences), ("<i8", num_sentences), ("<i8", num_bounds)):
-        raw = np.frombuffer(content, dtype, count, place) if count else np.zeros(0, dtype)
-        arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
-        place += raw.nbytes
-    lens, pointers, docs = arrays
-    return np.dtype(KINDS[kind]), lens, pointers, docs
 
 
 def _mapped(path: Path):
@@ -458,7 +441,7 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
     InputError as `Corpus` does, MachineError if another process hashes for an hour.
     """
     corpus = open_corpus(prefix)
-    if not corpus.has_manifest:
+    if not corpus.manifest:
         return corpus
     name = json.dumps([socket.gethostname(), str(Path(prefix).resolve())])
     note = memory / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.verified.json"

@@ -111,7 +111,3 @@ class _Tasks:
         """
         if self._running:
             self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)
-
-
-def _call(function: Callable[[Item], Result], item: Item) -> Result:
-    return function(item)

@@ -137,14 +137,14 @@ def marked_text(tokenizer: AnyTokenizer, sample: Sample, ngrams: Optional[NgramL
     the lexicon ``ngrams`` is replaced by one symbol: {玄黄->_}.
     """
     hidden = set(sample.masked_positions.tolist())
-    tokens = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
+    shown = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
+    tokens = list(shown)
     for place, label in zip(sample.masked_positions.tolist(), sample.masked_labels.tolist()):
         tokens[place] = tokenizer.tokens[label]
     if ngrams is not None and sample.ngram_labels is not None:
         for place, label in zip(sample.masked_positions.tolist(), sample.ngram_labels.tolist()):
             if label >= 0:
                 tokens[place] = _joined([tokenizer.tokens[index] for index in ngrams.ngrams[label]])
-    shown = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
     whole, at = "", 0
     while at < len(tokens):
         end = at + 1

@@ -14,6 +14,7 @@ from typing import Callable, Dict
 
 import numpy as np
 
+from data_tools.files.arrays import chunks
 from data_tools.files.errors import InputError
 from data_tools.files.keyed_cache import array_cache, mix, mix_all, mix_range
 
@@ -25,7 +26,6 @@ except ImportError:
 VERSION = 1  # of the rows that the same input gives; part of the cache key
 SHORTEST = 2
 MOST_SAMPLES = 2**31 - 1
-_CHUNK = 1 << 20
 
 
 def build_sample_map(
@@ -76,7 +76,7 @@ def rows_fit(rows: np.ndarray, *, num_rows: int, sentences: range, target_length
     """
     least = (sentences.start, sentences.start, SHORTEST)
     most = (sentences.stop, sentences.stop, target_length)
-    parts = (np.asarray(rows[begin : begin + _CHUNK]) for begin in range(0, len(rows), _CHUNK))
+    parts = map(np.asarray, chunks(rows))
     return len(rows) == num_rows and all(
         (part >= least).all() and (part <= most).all() and (part[:, 0] < part[:, 1]).all() for part in parts
     )

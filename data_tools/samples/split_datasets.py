@@ -11,7 +11,7 @@ from data_tools.corpus.format import Corpus, document_ranges
 from data_tools.corpus.mixture import Blend, BlendedDataset
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.keyed_cache import keyed_rng, mix_all
-from data_tools.samples.masking import load_masking_fn
+from data_tools.samples.masking import NO_LABEL, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon
@@ -88,7 +88,6 @@ def _sample_map(
     )
 
 
-NO_LABEL = -1
 MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units prefer
 
 

@@ -257,25 +257,26 @@ def each_once(paths: Iterable[Path]) -> List[Path]:
 
 
 def line_batches(
-    path: Path,
+    paths: Iterable[Path],
     advance: Callable[[int], None] = lambda count: None,
     batch_bytes: int = _BATCH,
     max_bytes: int = LONGEST_LINE,
 ) -> Iterator[LineBatch]:
-    """Yield the lines of ``path`` in batches of ``batch_bytes`` or a line more, the last one shorter.
+    """Yield the lines of each file in batches of ``batch_bytes`` or a line more, the last one shorter.
 
     ``advance`` is called with the bytes read from the disk. Raises InputError as `read_lines` does.
     """
-    lines: List[bytes] = []
-    first, size, is_json = 1, 0, is_json_lines(path)
-    for line in read_lines(path, advance, max_bytes):
-        lines.append(line)
-        size += len(line)
-        if size >= batch_bytes:
+    for path in paths:
+        lines: List[bytes] = []
+        first, size, is_json = 1, 0, is_json_lines(path)
+        for line in read_lines(path, advance, max_bytes):
+            lines.append(line)
+            size += len(line)
+            if size >= batch_bytes:
+                yield LineBatch(str(path), first, lines, is_json)
+                first, lines, size = first + len(lines), [], 0
+        if lines:
             yield LineBatch(str(path), first, lines, is_json)
-            first, lines, size = first + len(lines), [], 0
-    if lines:
-        yield LineBatch(str(path), first, lines, is_json)
 
 
 def is_json_lines(path: Path) -> bool:

@@ -19,6 +19,7 @@ from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from data_tools.files.errors import InputError
+from data_tools.files.json_file import reads_as_number
 
 CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
 # What makes the score of the one output of a published reranker; a model that is trained here has none.
@@ -202,11 +203,12 @@ def label_map_of(counts: Mapping[str, int]) -> str:
     other words, are no classes.
     """
     words = sorted(counts)
-    if any(not word or _is_number_of_any_kind(word) or set(word) & set("=,") for word in words):
+    if any(not word or reads_as_number(word) or set(word) & set("=,") for word in words):
         return ""
     plain = {word.casefold() for word in words}
     if len(plain) == 2 and any(plain == set(kind.split("/")) for kind in _KINDS):
-        return ",".join(f"{int(word.casefold() in YES_WORDS)}={word}" for word in sorted(words, key=_is_yes))
+        by_class = sorted((int(word.casefold() in YES_WORDS), word) for word in words)
+        return ",".join(f"{number}={word}" for number, word in by_class)
     is_unclear = plain & (NO_WORDS | YES_WORDS) or not 2 <= len(words) <= MOST_WORDS
     if is_unclear or 2 * len(words) > sum(counts.values()):
         return ""
@@ -228,18 +230,6 @@ def any_label_map(labels: Labels, counts: Mapping[str, int]) -> str:
     numbered = {number: place for place, number in enumerate(sorted(set(classes.values())))}
     parts = sorted((numbered[number], word) for word, number in classes.items())
     return ",".join(f"{number}={word}" for number, word in parts)
-
-
-def _is_yes(word: str) -> tuple[bool, str]:
-    return word.casefold() in YES_WORDS, word
-
-
-def _is_number_of_any_kind(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def labels_in(config: Mapping[str, Any]) -> Labels:

@@ -15,11 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import (
-    MOST_BYTES,
-    JsonError,
     is_whole_number,
     parse_json,
     read_json_object,
@@ -202,13 +199,7 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
     path = folder / MODULES
     if not is_sentence_folder(folder):
         return []
-    try:
-        found = parse_json(read_regular(path, MOST_BYTES))
-    except FileRefusedError as error:
-        raise InputError(f"{path}: {error}; {CURE}") from None
-    except JsonError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise InputError(f"{where}: {error}; {CURE}") from None
+    found = read_json_object(path, CURE, parse=parse_json)
     if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
         raise InputError(f"{path}: it is no list of modules; {CURE}")
     modules = []

@@ -394,14 +394,6 @@ class ModelSpec:
         return self.with_config({**without_labels(self.config), **labels.to_config()})
 
 
-def read_family(config_file: Path) -> str:
-    """Return the family that a config.json names; empty: none of FAMILIES.
-
-    Raises InputError when it is no configuration of a model.
-    """
-    return family_in(read_config(config_file))
-
-
 def read_spec(
     config_file: Path,
     vocab_file: Path,

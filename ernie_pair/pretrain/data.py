@@ -70,7 +70,16 @@ class Loader:
                 self.num_workers, context, initializer=_start_worker, initargs=arguments
             )
             try:
-                self._fork()
+                # A pool forks a worker only when none is idle: tasks that wait for each other make it fork all.
+                with _refuse_dead_worker():
+                    for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
+                        future.result()
+            except threading.BrokenBarrierError:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                raise LostProcessError(
+                    f"not all {self.num_workers} loader processes have started within {START_SECONDS:.0f} s; "
+                    "lower --num_workers and start again"
+                ) from None
             except BaseException:
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -91,19 +100,6 @@ class Loader:
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
-
-    def _fork(self) -> None:
-        """Fork all workers. Raises LostProcessError if one dies, or starts too late to meet the others."""
-        # A pool forks a worker only when none is idle: tasks that wait for each other make it fork all.
-        with _refuse_dead_worker():
-            try:
-                for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
-                    future.result()
-            except threading.BrokenBarrierError:
-                raise LostProcessError(
-                    f"not all {self.num_workers} loader processes have started within {START_SECONDS:.0f} s; "
-                    "lower --num_workers and start again"
-                ) from None
 
 
 @contextlib.contextmanager

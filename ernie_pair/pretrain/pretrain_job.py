@@ -4,7 +4,7 @@ import json
 from collections import ChainMap
 from dataclasses import MISSING, asdict, fields
 from fnmatch import fnmatch
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, Union
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence, Union
 
 import numpy as np
 import paddle
@@ -80,7 +80,6 @@ def card_of_pretrained(
 
 # What losses and hits are summed over, in the order of the records, each with its labels.
 LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels", "ngram": "ngram_labels"}
-NUM_WORK = 3  # numbers that say what a step has computed
 
 
 class CountedBatch(NamedTuple):
@@ -100,40 +99,6 @@ class WaitingStep(NamedTuple):
     feeds: list[dict[str, Any]]
     counts: np.ndarray
     rate: float
-
-    @property
-    def passes(self) -> int:
-        """Return the number of passes of the step."""
-        return len(self.feeds)
-
-
-def count_passes(steps: Sequence[WaitingStep]) -> int:
-    """Return the passes of all ``steps``."""
-    return sum(step.passes for step in steps)
-
-
-def set_metrics(
-    steps: list[WaitingStep],
-    rows: np.ndarray,
-    add_up: Callable[[np.ndarray], np.ndarray],
-    monitored: dict[str, float],
-) -> None:
-    """Set the metrics of ``steps``, whose passes recorded ``rows``, see `PretrainProgram.records`.
-
-    ``add_up``: float64 [N] -> the sums over the ranks. ``monitored``: the other values of the last step.
-    """
-    ends = np.cumsum([step.passes for step in steps])
-    parts = [rows[end - step.passes : end] for step, end in zip(steps, ends)]
-    num_labels = len(steps[0].counts) - NUM_WORK
-    num_sums = 2 * num_labels
-    own = [np.append(sum_rows(part[:, :num_sums]), step.counts) for step, part in zip(steps, parts)]
-    added = add_up(np.concatenate(own)).reshape(len(steps), -1)
-    for step, part, values in zip(steps, parts, added):
-        sums, labelled, (tokens, padded_tokens, flops) = np.split(values, [num_sums, num_sums + num_labels])
-        norm = {GRADIENT_NORM: float(part[-1, num_sums])} if GRADIENT_NORM in monitored else {}
-        work = {"tokens": tokens, "padded_tokens": padded_tokens, "flops": flops}
-        metrics = {**means_of(sums, labelled), "learning_rate": step.rate, **monitored, **norm, **work}
-        step.metrics.set({**metrics, "padding_share": 1 - tokens / padded_tokens})
 
 
 def sum_rows(rows: np.ndarray, start: Union[np.ndarray, float] = 0.0) -> np.ndarray:
@@ -236,8 +201,7 @@ class PretrainJob:
 
         It does not change the job: a thread may do it for the next step.
         """
-        on_gpu = self.config.device == "gpu"
-        feeds = [{name: pin(array) for name, array in b.items()} if on_gpu else b for b in micro_batches]
+        feeds = map(self._on_device, micro_batches)
         return [CountedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
 
     def step(
@@ -253,7 +217,7 @@ class PretrainJob:
         self.program.rate(rate)
         placed = [b if isinstance(b, CountedBatch) else self.place([b])[0] for b in micro_batches]
         counted = np.sum([batch.counts for batch in placed], axis=0)
-        if len(placed) + count_passes(self._waiting) > self.program.recorded_passes:
+        if len(placed) + sum(len(step.feeds) for step in self._waiting) > self.program.recorded_passes:
             self._read()
         self.program.merge(len(placed))
         weights = self._weights_of(count_loss_labels(counted[: self._num_labels]))
@@ -289,14 +253,22 @@ class PretrainJob:
     def _read(self) -> None:
         """Set the metrics of all steps not yet read, with one copy from the device and one all-reduce."""
         steps, self._waiting = self._waiting, []
-
-        def add_up(values: np.ndarray) -> np.ndarray:
-            added = self.all_reduce(np.append(values, self._stop.local()))
-            self._stop.set_total(added[-1])
-            return added[:-1]
-
-        if steps:
-            set_metrics(steps, self.program.records(count_passes(steps)), add_up, self._monitored())
+        if not steps:
+            return
+        ends, num_sums = np.cumsum([len(step.feeds) for step in steps]), 2 * self._num_labels
+        rows, monitored = self.program.records(int(ends[-1])), self._monitored()
+        parts = np.split(rows, ends[:-1])  # of each step a row per pass
+        own = [np.append(sum_rows(part[:, :num_sums]), step.counts) for step, part in zip(steps, parts)]
+        added = self.all_reduce(np.append(np.concatenate(own), self._stop.local()))
+        self._stop.set_total(added[-1])
+        for step, part, values in zip(steps, parts, added[:-1].reshape(len(steps), -1)):
+            sums, labelled, (tokens, padded_tokens, flops) = np.split(
+                values, [num_sums, 3 * self._num_labels]
+            )
+            norm = {GRADIENT_NORM: float(part[-1, num_sums])} if GRADIENT_NORM in monitored else {}
+            work = {"tokens": tokens, "padded_tokens": padded_tokens, "flops": flops}
+            metrics = {**means_of(sums, labelled), "learning_rate": step.rate, **monitored, **norm, **work}
+            step.metrics.set({**metrics, "padding_share": 1 - tokens / padded_tokens})
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""

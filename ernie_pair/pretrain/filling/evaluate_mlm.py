@@ -20,9 +20,9 @@ from data_tools.options.options import (
     evaluation_option,
     model_option,
 )
-from data_tools.samples.masking import MaskingFlags, load_masking_fn
+from data_tools.samples.masking import NO_LABEL, MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
-from data_tools.samples.split_datasets import NO_LABEL, collate
+from data_tools.samples.split_datasets import collate
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained

@@ -86,19 +86,17 @@ class DynamicProgram:
         feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
         if self._fused_state is not None:
             self._fused_state.seed.set(int(np.asarray(feed[PASS_SEED])[0]))
-            self._set_read_rows(np.asarray(feed["input_ids"]).shape, np.asarray(feed["masked_positions"]))
+            # The last layer computes the rows that heads read: the first of a sequence, the masked ones.
+            last: Any = own_forward(encoder_of(self.model).encoder.layers[-1])
+            count, length = np.asarray(feed["input_ids"]).shape
+            read = np.union1d(np.arange(count) * length, np.asarray(feed["masked_positions"]))
+            last.rows = read.astype(np.int32)
         if program == self.test:
             self.model.eval()
             with paddle.no_grad():
                 self._record(sum_losses(run_ernie(self.model, feeds), feeds))
         else:
             self._train(feeds, feed)
-
-    def _set_read_rows(self, shape: tuple[int, ...], masked_positions: np.ndarray) -> None:
-        """Let the last layer compute the rows that heads read: the first of a sequence, the masked ones."""
-        last: Any = own_forward(encoder_of(self.model).encoder.layers[-1])
-        firsts = np.arange(shape[0]) * shape[1]
-        last.rows = np.union1d(firsts, masked_positions).astype(np.int32)
 
     def _train(self, feeds: Feeds, feed: dict[str, Any]) -> None:
         self.model.train()
@@ -107,9 +105,7 @@ class DynamicProgram:
         assert self._weights is not None
         with self._casting():
             sums = sum_losses(run_ernie(self.model, feeds), feeds)
-        loss = sums.masked_loss * self._weights[0]
-        if self.config.has_order:
-            loss = loss + sums.sop_loss * self._weights[1]
+        loss = sums.weighted(self._weights, self.config.has_order)
         guard = self.update.guard
         scale = 1.0 if guard is None else guard.scale
         (loss * (scale / self.config.accumulation_steps)).backward()

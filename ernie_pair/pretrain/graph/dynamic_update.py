@@ -6,7 +6,6 @@ part alone, moves the weights of that part, and receives the others.
 
 import math
 from dataclasses import replace
-from itertools import chain
 from typing import Optional
 
 import numpy as np
@@ -14,6 +13,7 @@ import paddle
 
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.program_state import BAD_STEPS, GOOD_STEPS, LOSS_SCALE, POWERS, slots_of
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, SKIPPED_UPDATES
 from ernie_pair.pretrain.graph.strategy import AmpPlan, build_optimizer, owners_of, precision_of
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -21,11 +21,6 @@ from ernie_pair.runtime.paddle_patches.optimizer_state import adam_slots
 from ernie_pair.train.data_parallel import squares_of
 from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.weights.weight_files import Arrays
-
-POWERS = ("beta1_pow_acc_0", "beta2_pow_acc_0")  # in CPU memory: AdamW uses another kernel otherwise
-MOMENTS = ("moment1_0", "moment2_0")
-# The static programs' names for the state of the loss scale.
-SCALE, FINITE, INFINITE = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"
 
 
 class StepGuard:
@@ -57,8 +52,8 @@ class StepGuard:
         skipped = {SKIPPED_UPDATES: np.array([self.skipped], np.float32)}
         if not self.has_scale:
             return skipped
-        counts = {FINITE: self.finite, INFINITE: self.infinite}
-        scale = {SCALE: np.array([self.scale], np.float32)}
+        counts = {GOOD_STEPS: self.finite, BAD_STEPS: self.infinite}
+        scale = {LOSS_SCALE: np.array([self.scale], np.float32)}
         return {**skipped, **scale, **{name: np.array([n], np.int32) for name, n in counts.items()}}
 
     def set(self, arrays: Arrays) -> None:
@@ -66,8 +61,9 @@ class StepGuard:
         values = {name: arrays[name].item() for name in self.arrays() if name in arrays}
         self.skipped = int(values.get(SKIPPED_UPDATES, self.skipped))
         if self.has_scale:
-            self.scale = values.get(SCALE, self.scale)
-            self.finite, self.infinite = values.get(FINITE, self.finite), values.get(INFINITE, self.infinite)
+            self.scale = values.get(LOSS_SCALE, self.scale)
+            self.finite = values.get(GOOD_STEPS, self.finite)
+            self.infinite = values.get(BAD_STEPS, self.infinite)
 
     def monitored(self) -> dict[str, float]:
         """Return what the last step recorded for the log."""
@@ -108,13 +104,10 @@ class DynamicUpdate:
         self.optimizer = build_optimizer(unclipped, model, 0.0, self._own, adamw=kind)
         if is_fused:
             self.optimizer.threads = cpu_threads()
+        self.slots = slots_of(parameters)
         self.state: dict[str, paddle.Tensor] = {}
         for parameter, slots in zip(self._own, adam_slots(self.optimizer, self._own)):
-            self.state.update(zip(_names_of(parameter), slots))
-        self.slots: dict[str, dict[str, tuple]] = {}
-        for parameter in parameters:
-            shapes = *[tuple(parameter.shape)] * len(MOMENTS), *[(1,)] * len(POWERS)
-            self.slots[parameter.name] = dict(zip(_names_of(parameter), shapes))
+            self.state.update(zip(self.slots[parameter.name], slots))
 
     def step(self) -> None:
         """Move the weights by the gradients that the passes have left, and clear them; all ranks call it."""
@@ -172,8 +165,3 @@ class DynamicUpdate:
                 self.state[name].get_tensor().set(array, paddle.CPUPlace())
             elif name in self.state:
                 self.state[name].set_value(array)
-
-
-def _names_of(parameter) -> list[str]:
-    """Return the static programs' names for the state of AdamW or LAMB, in the order of `AdamSlots`."""
-    return [f"{parameter.name}_{slot}" for slot in chain(MOMENTS, POWERS)]

@@ -439,7 +439,7 @@ def _fuse(block, ops: list, copies: bool) -> None:
     attrs = {name: value for name, value in ops[0].all_attrs().items() if name in known}
     (target,) = ops[0].output_names
     (source,) = (slot for slot in ops[0].input_names if ops[0].input(slot))
-    place = next(index for index, op in enumerate(block.ops) if op is ops[0])
+    place = _place_of(block, ops[0])
     remove_ops(block, lambda op: op in ops)
     insert_described(block, place, kind, {source: [fused.name]}, {target: [fused.name]}, attrs)
     settings = {

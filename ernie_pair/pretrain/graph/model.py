@@ -9,7 +9,7 @@ import paddle.nn.functional as F
 from paddle import nn
 
 from data_tools.files.errors import InputError
-from data_tools.samples.split_datasets import NO_LABEL
+from data_tools.samples.masking import NO_LABEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import refuse_other_family
@@ -101,10 +101,14 @@ class LossSums(NamedTuple):
         """Return the sums that there are, in the order of the records."""
         return [each for each in self if each is not None]
 
-    @property
-    def masked_loss(self) -> paddle.Tensor:
-        """Return the loss of all masked symbols, tokens and n-grams."""
-        return self.lm_loss if self.ngram_loss is None else self.lm_loss + self.ngram_loss
+    def weighted(self, weights: paddle.Tensor, has_order: bool) -> paddle.Tensor:
+        """Return the loss by ``weights`` [2]: of all masked symbols, tokens and n-grams, and of the order.
+
+        Without the order its head and the pooler have no gradient, and stay as they are.
+        """
+        masked = self.lm_loss if self.ngram_loss is None else self.lm_loss + self.ngram_loss
+        loss = masked * weights[0]
+        return loss + self.sop_loss * weights[1] if has_order else loss
 
 
 def ernie_config(
@@ -189,26 +193,20 @@ def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Laye
     if config.vocab_size > vocab_size:
         values = np.zeros(config.vocab_size, np.float32)
         values[vocab_size:] = NEVER_LOGIT
-        _start_added_rows(model, vocab_size, values)
+        bias = model.cls.predictions.decoder.bias
+        if paddle.in_dynamic_mode():
+            bias.set_value(values)
+            embedding = encoder_of(model).embeddings.word_embeddings.weight
+            rows = embedding.numpy()
+            rows[vocab_size:] = 0
+            embedding.set_value(rows)
+        elif _draws_in_program():
+            _start_from(nn.initializer.Assign(values), bias)
     if config.num_ngrams:
         with paddle.utils.unique_name.guard():  # next to the other heads of pretraining
             sizes = config.num_ngrams, model.config.hidden_size, model.config.initializer_range
             model.cls.ngrams = NgramHead(*sizes)
     return model
-
-
-def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> None:
-    """Initialize the bias with ``bias_values``; in the dynamic graph, those rows of the embedding with 0."""
-    bias = model.cls.predictions.decoder.bias
-    if not paddle.in_dynamic_mode():
-        if _draws_in_program():
-            _start_from(nn.initializer.Assign(bias_values), bias)
-        return
-    bias.set_value(bias_values)
-    embedding = encoder_of(model).embeddings.word_embeddings.weight
-    rows = embedding.numpy()
-    rows[first:] = 0
-    embedding.set_value(rows)
 
 
 def _draws_in_program() -> bool:

@@ -22,7 +22,15 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.dynamic_program import draw_as_static
 from ernie_pair.pretrain.graph.fusion import PLAIN, fuse_layers
 from ernie_pair.pretrain.graph.model import LossSums, build_padded, encoder_of, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS, ProgramState, feeds_of
+from ernie_pair.pretrain.graph.program_state import (
+    BAD_STEPS,
+    GOOD_STEPS,
+    LOSS_SCALE,
+    LOSS_WEIGHTS,
+    ProgramState,
+    feeds_of,
+    slots_of,
+)
 from ernie_pair.pretrain.graph.step_monitors import (
     GRADIENT_NORM,
     LABELLED,
@@ -31,7 +39,6 @@ from ernie_pair.pretrain.graph.step_monitors import (
     RECORDS,
     SKIPPED_UPDATES,
     Monitors,
-    record_width,
 )
 from ernie_pair.pretrain.graph.strategy import OPERATOR, AmpPlan, decayed_names, owners_of, precision_of
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
@@ -53,9 +60,6 @@ from ernie_pair.runtime.paddle_patches.pir_programs import (
 from ernie_pair.weights.weight_files import Arrays
 
 RATE = "learning_rate"
-SLOTS = ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0")
-# As Paddle 2.6 calls them, so that a checkpoint of one version is resumed by the other.
-LOSS_SCALE, GOOD_STEPS, BAD_STEPS = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"
 DROPOUTS = 16  # of a layer, at most: each has a place of its own
 
 
@@ -125,16 +129,6 @@ class _Forward(NamedTuple):
     layers: list["_CutLayer"]  # of recompute
 
 
-class _Update(NamedTuple):
-    """What an update leaves behind: names of variables, and the gradient norm if it is clipped."""
-
-    slots: dict[str, dict[str, tuple]]
-    owned: set[str]
-    shared: list[str]
-    monitors: Monitors
-    norm: Optional[paddle.Tensor]
-
-
 def build_pir_program(
     config: PretrainConfig, model_config, rank: int = 0, kernels: KernelChoice = PLAIN
 ) -> PirProgram:
@@ -169,8 +163,10 @@ def build_pir_program(
             parameters = [parameter_here(parameter) for parameter in parameters]
             gradients = [_accumulated(parameter) for parameter in parameters]
         decays = {name: config.weight_decay for name in decayed_names(forward.model)}
-        made = _add_update(config, parameters, gradients, decays, rank, forward.kernels.is_fused)
-        norms = [made.norm] if made.norm is not None else []
+        is_fused = forward.kernels.is_fused
+        made = _add_update(config, parameters, gradients, decays, rank, is_fused)
+        slots, owned, shared, monitors, norm = made
+        norms = [norm] if norm is not None else []
         if several:
             for total in gradients:
                 paddle.assign(paddle.zeros_like(total), total)
@@ -182,9 +178,9 @@ def build_pir_program(
         _add_record(sums, [paddle.zeros([1])] * has_norm, num_rows)
     return PirProgram(
         parameters=forward.model.state_dict(),
-        slots=made.slots,
-        num_recorded=record_width(forward.sums.recorded, None) + has_norm,
-        monitors=made.monitors,
+        slots=slots,
+        num_recorded=len(forward.sums.recorded) + has_norm,
+        monitors=monitors,
         device=config.device,
         recorded_passes=num_rows,
         kernels=forward.kernels,
@@ -192,8 +188,8 @@ def build_pir_program(
         startup=startup,
         test=test,
         update=update if several else None,
-        owned=made.owned,
-        shared=made.shared,
+        owned=owned,
+        shared=shared,
         drawn=drawn,
         _merged=config.accumulation_steps,
     )
@@ -263,9 +259,7 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
 
     The caller's weights count for an average over all ranks and micro-batches of a step.
     """
-    loss = forward.sums.masked_loss * forward.weights[0]
-    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
-        loss = loss + forward.sums.sop_loss * forward.weights[1]
+    loss = forward.sums.weighted(forward.weights, config.has_order)
     loss = loss * (1.0 / (config.processes * config.accumulation_steps))
     plan = precision_of(config)
     if plan is not None and plan.skips:
@@ -301,8 +295,12 @@ def _accumulated(parameter):
 
 def _add_update(
     config: PretrainConfig, parameters: list, gradients: list, decays: dict, rank: int, is_fused: bool
-) -> _Update:
-    """Add what follows the backward pass of a step: sums over ranks, loss scale, clipping, AdamW or LAMB."""
+) -> tuple:
+    """Add what follows the backward pass of a step: sums over ranks, loss scale, clipping, AdamW or LAMB.
+
+    Returns the slots, the optimizer state of this process, the state that belongs to no parameter, the
+    monitors, and the gradient norm, None if it is not clipped.
+    """
     rate = paddle.static.data(RATE, [1], "float32")
     if config.processes > 1:
         gradients = sums_over_ranks(gradients)
@@ -320,12 +318,7 @@ def _add_update(
     owners = owners_of(sizes, config.sharding_degree)
     part = rank % config.sharding_degree
     own = [pair for pair in zip(parameters, gradients) if owners[pair[0].name] == part]
-    slots = {
-        parameter.name: {
-            f"{parameter.name}_{slot}": (1,) if "pow" in slot else tuple(parameter.shape) for slot in SLOTS
-        }
-        for parameter in parameters
-    }
+    slots = slots_of(parameters)
     state = [_state_of(config, slots[parameter.name]) for parameter, _ in own]
     _move(config, own, state, decays, rate, factor, skip, is_fused)
     if config.sharding_degree > 1:
@@ -340,7 +333,7 @@ def _add_update(
         None if skip is None else SKIPPED_UPDATES,
         LOSS_SCALE if scales else None,
     )
-    return _Update(slots, owned, shared, monitors, norm)
+    return slots, owned, shared, monitors, norm
 
 
 def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, Any]:

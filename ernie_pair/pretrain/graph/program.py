@@ -36,7 +36,6 @@ from ernie_pair.pretrain.graph.step_monitors import (
     divide_by_labelled,
     drop_stream_syncs,
     needs_gloo,
-    record_width,
     replace_seed_ops,
 )
 from ernie_pair.pretrain.graph.strategy import (
@@ -199,7 +198,7 @@ def build_program(
     return PretrainProgram(
         parameters=forward.model.state_dict(),
         slots=slots,
-        num_recorded=record_width(forward.sums.recorded, monitors.gradient_norm),
+        num_recorded=len(forward.sums.recorded) + bool(monitors.gradient_norm),
         monitors=monitors,
         device=config.device,
         recorded_passes=recorded_passes,
@@ -238,9 +237,7 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
 
 
 def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Callable[[float], None]:
-    loss = forward.sums.masked_loss * forward.weights[0]
-    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
-        loss = loss + forward.sums.sop_loss * forward.weights[1]
+    loss = forward.sums.weighted(forward.weights, config.has_order)
     schedule = _SetRate()
     optimizer = build_optimizer(config, forward.model, schedule)
     strategy = distributed_strategy(config, [layer.name for layer in forward.outputs.layers], fused)

@@ -117,6 +117,21 @@ class ProgramState:
         return self.scope.find_var(name).get_tensor()
 
 
+# The state of AdamW or LAMB and of the loss scale, in every graph by the names of Paddle 2.6: a checkpoint of
+# one is resumed by another. The powers are in CPU memory: AdamW uses another kernel otherwise.
+MOMENTS, POWERS = ("moment1_0", "moment2_0"), ("beta1_pow_acc_0", "beta2_pow_acc_0")
+LOSS_SCALE, GOOD_STEPS, BAD_STEPS = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"
+
+
+def slots_of(parameters: Iterable) -> dict[str, dict[str, tuple]]:
+    """Return {parameter: {variable of its optimizer state: shape}}."""
+    slots = {}
+    for parameter in parameters:
+        shapes = {**dict.fromkeys(MOMENTS, tuple(parameter.shape)), **dict.fromkeys(POWERS, (1,))}
+        slots[parameter.name] = {f"{parameter.name}_{slot}": shape for slot, shape in shapes.items()}
+    return slots
+
+
 FEEDS = {
     "input_ids": ([None, None], "int64"),
     "token_type_ids": ([None, None], "int64"),

@@ -95,10 +95,6 @@ class RankSums:
         """Wait for the other ranks where the collectives of the next step would soon time out."""
         wait_for_all()
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self(np.zeros(1))
-
 
 def divide_by_labelled(main: paddle.static.Program, weights: str, divided: str) -> None:
     """Add to ``main`` the variable ``divided`` [2]: the fed ``weights`` over the label counts of all ranks.
@@ -176,7 +172,7 @@ def add_records(
 
     ``startup`` creates the variable ``RECORDS`` in the scope; another program may share it.
     """
-    width = record_width(sums, norm)
+    width = len(sums) + bool(norm)
     block = program.global_block()
     records = _create(program, startup, RECORDS, rows * width)
     with paddle.static.program_guard(program), paddle.utils.unique_name.guard("records/"):
@@ -189,11 +185,6 @@ def add_records(
         norms = [block.var(norm) if block.has_var(norm) else block.create_var(**of_norm)]
     inputs = {"X": [kept, row, *norms]}
     block.append_op(type="concat", inputs=inputs, outputs={"Out": [records]}, attrs={"axis": 0})
-
-
-def record_width(sums: Sequence, norm: Optional[str]) -> int:
-    """Return how many numbers a row of the records has: the ``sums``, and the norm if there is one."""
-    return len(sums) + bool(norm)
 
 
 def _create(main: paddle.static.Program, startup: Optional[paddle.static.Program], name: str, size: int = 1):

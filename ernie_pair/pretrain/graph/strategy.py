@@ -10,7 +10,7 @@ import paddle.distributed.fleet as fleet
 from paddle import nn
 
 from ernie_pair.pretrain.config.pretrain_config import HALF_OPS, PretrainConfig
-from ernie_pair.pretrain.graph.fusion import NOTHING_FUSED, FusedOps
+from ernie_pair.pretrain.graph.fusion import FLASH_ATTENTION, FUSED_SOFTMAX, NOTHING_FUSED, FusedOps
 from ernie_pair.pretrain.graph.step_monitors import needs_gloo, start_gloo
 from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.paddle_patches.process_groups import join_processes
@@ -184,8 +184,8 @@ def _is_of_clipping(op) -> bool:
 
 # Kept in float32: a sum over many terms loses the small ones in half precision.
 FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
-# Of `--fused_ops`: the first in half precision only, the second in the precision of the softmax it replaces.
-FLASH_ATTENTION, FUSED_SOFTMAX, SOFTMAX = "flash_attn", "fused_softmax_mask", "softmax"
+# Of `--fused_ops`, FLASH_ATTENTION is in half precision only, FUSED_SOFTMAX in that of the op it replaces.
+SOFTMAX = "softmax"
 NEVER = 2**31 - 1
 
 
