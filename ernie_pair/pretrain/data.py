@@ -70,16 +70,10 @@ class Loader:
                 self.num_workers, context, initializer=_start_worker, initargs=arguments
             )
             try:
-                # A pool forks a worker only when none is idle: tasks that wait for each other make it fork all.
-                with _refuse_dead_worker():
+                # A worker is forked only when none is idle: tasks that wait for each other make it fork all.
+                with _refuse_dead_worker(self.num_workers):
                     for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
                         future.result()
-            except threading.BrokenBarrierError:
-                self._pool.shutdown(wait=False, cancel_futures=True)
-                raise LostProcessError(
-                    f"not all {self.num_workers} loader processes have started within {START_SECONDS:.0f} s; "
-                    "lower --num_workers and start again"
-                ) from None
             except BaseException:
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -96,16 +90,21 @@ class Loader:
             yield from map(self.make, batches_of_indices)
             return
         most = self.num_workers * BATCHES_AHEAD + 1  # the one in use, and those that wait
-        with _refuse_dead_worker():
+        with _refuse_dead_worker(self.num_workers):
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
 
 
 @contextlib.contextmanager
-def _refuse_dead_worker() -> Iterator[None]:
+def _refuse_dead_worker(num_workers: int) -> Iterator[None]:
     try:
         yield
+    except threading.BrokenBarrierError:
+        raise LostProcessError(
+            f"not all {num_workers} loader processes have started within {START_SECONDS:.0f} s; lower "
+            "--num_workers and start again"
+        ) from None
     except BrokenProcessPool:
         raise LostProcessError(
             "a loader process died (out of memory?); lower --num_workers and start again"

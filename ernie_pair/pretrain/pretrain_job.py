@@ -262,9 +262,8 @@ class PretrainJob:
         added = self.all_reduce(np.append(np.concatenate(own), self._stop.local()))
         self._stop.set_total(added[-1])
         for step, part, values in zip(steps, parts, added[:-1].reshape(len(steps), -1)):
-            sums, labelled, (tokens, padded_tokens, flops) = np.split(
-                values, [num_sums, 3 * self._num_labels]
-            )
+            places = [num_sums, num_sums + self._num_labels]
+            sums, labelled, (tokens, padded_tokens, flops) = np.split(values, places)
             norm = {GRADIENT_NORM: float(part[-1, num_sums])} if GRADIENT_NORM in monitored else {}
             work = {"tokens": tokens, "padded_tokens": padded_tokens, "flops": flops}
             metrics = {**means_of(sums, labelled), "learning_rate": step.rate, **monitored, **norm, **work}
