@@ -26,7 +26,7 @@ from data_tools.options.cli import run_command
 from data_tools.options.options import (
     Options,
     data_option,
-    option,
+    devices_option,
     overwrite_option,
     refuse_empty,
     workers_option,
@@ -61,11 +61,10 @@ class NgramsConfig(Options):
     min_count: int = data_option(
         5, help="drop n-grams that occur in the corpus fewer times than this", unit="times", at_least=1
     )
-    counts_in_memory: int = option(
+    counts_in_memory: int = devices_option(
         10_000_000,
         help="n-grams of each length that are counted in memory; beyond that, counts go to disk (TMPDIR), "
         "and the lexicon is the same byte for byte. A million takes about 50 MB",
-        group="devices",
         unit="n-grams",
         at_least=1000,
     )

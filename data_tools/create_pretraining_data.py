@@ -26,12 +26,12 @@ from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, Encoding
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.shards import (
     COUNTED,
-    SHARD_BYTES,
     Shard,
     ShardMaker,
     encoder_for,
     read_shard,
     shard_folder,
+    shard_jobs,
 )
 from data_tools.corpus.writer import CorpusWriter, Joining
 from data_tools.files.arrays import sha256_of_file
@@ -47,14 +47,7 @@ from data_tools.text.folder_tokenizer import (
     open_vocabulary,
     vocabulary_file,
 )
-from data_tools.text.text_files import (
-    REJECTED,
-    json_text,
-    line_batches,
-    list_inputs,
-    read_lines,
-    tell_encodings,
-)
+from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines, tell_encodings
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
@@ -66,10 +59,7 @@ _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff
 
 
 def rules_of(config: CreateConfig) -> EncodingRules:
-    """Return the encoding rules that the flags ask for.
-
-    Raises InputError if --model_name is not a folder with a vocabulary.
-    """
+    """Return the encoding rules of the flags. Raises InputError if --model_name has no vocabulary."""
     vocab_file = Path(config.vocab_file or config.model_name)
     if not config.vocab_file and not find_tokenizer(vocab_file).is_file():
         raise InputError(
@@ -199,8 +189,7 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
     """Yield every shard of every file in order, with a progress bar on a terminal."""
     with Progress(inputs, config.log_interval) as progress:
-        batches = line_batches(inputs, progress.read, SHARD_BYTES, config.max_line_bytes)
-        for path in make_all(enumerate(batches), config.workers):
+        for path in make_all(shard_jobs(inputs, progress.read, config.max_line_bytes), config.workers):
             shard = read_shard(path)
             yield shard
             progress.made(shard.counts["documents"])
@@ -209,10 +198,7 @@ def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Sha
 def _write(
     shards: Iterable[Shard], writer: CorpusWriter, counts: Dict[str, Counter], max_bad_lines: Optional[int]
 ) -> None:
-    """Write ``shards``, and add what they count to ``counts``, {file: counts}.
-
-    Raises InputError at the first bad line beyond ``max_bad_lines``.
-    """
+    """Write ``shards``, and add their counts to {file: counts}. Raises InputError for too many bad lines."""
     num_bad = 0
     with ExitStack() as stack:
         notes = [

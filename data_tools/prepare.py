@@ -23,7 +23,7 @@ from data_tools.files.process_pool import ordered_map
 from data_tools.files.ray_pool import ray_map, require_ray
 from data_tools.files.results import Results
 from data_tools.options.cli import run_command
-from data_tools.options.options import data_option, option
+from data_tools.options.options import data_option, devices_option
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, list_inputs, read_lines
 from data_tools.trans_to_json import TransConfig, trans_to_json
@@ -58,17 +58,15 @@ class PrepareConfig(CreateConfig):
     min_doc_length: int = of_trans("min_doc_length")
     no_shuffle: bool = of_trans("no_shuffle")
     seed: int = of_trans("seed")
-    engine: Literal["local", "ray"] = option(
+    engine: Literal["local", "ray"] = devices_option(
         "local",
         help="run --workers as processes on this machine or as Ray tasks; the files are the same",
-        group="devices",
     )
-    ray_address: str = option(
+    ray_address: str = devices_option(
         "",
         help="HOST:PORT of a Ray cluster that this machine belongs to; every machine of it needs this "
         "package and access to the folders of --output_prefix, the vocabulary and --user_lexicon (a shared "
         "file system). Empty: start Ray on this machine for this run",
-        group="devices",
     )
 
     def _faults(self) -> Iterator[Tuple[bool, str]]:
@@ -89,9 +87,16 @@ def prepare(config: PrepareConfig) -> None:
     if _is_raw(config):
         names = {item.name for item in fields(TransConfig)} - {"input_path", "output_path", "no_merge"}
         flags = {name: getattr(config, name) for name in names}
-        _refuse_foreign_lines(Path(f"{config.output_prefix}.jsonl"))
+        lines = Path(f"{config.output_prefix}.jsonl")
+        try:  # --overwrite is for what is made of them
+            Results("trans_to_json", [lines], {}, {}, overwrite=False).refuse_foreign()
+        except InputError:
+            raise InputError(
+                f"{lines} exists and is not what prepare made of raw text; move it, or choose another "
+                "--output_prefix"
+            ) from None
         trans_to_json(TransConfig(config.input_path, config.output_prefix, **flags))
-        given = replace(given, input_path=f"{config.output_prefix}.jsonl")
+        given = replace(given, input_path=str(lines))
     else:
         for name in OF_RAW_TEXT:
             value = getattr(config, name)
@@ -104,17 +109,6 @@ def prepare(config: PrepareConfig) -> None:
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))
     else:
         create_pretraining_data(given, ordered_map)
-
-
-def _refuse_foreign_lines(path: Path) -> None:
-    """Raise InputError for JSON lines that no run made: --overwrite is for what is made of them."""
-    try:
-        Results("trans_to_json", [path], {}, {}, overwrite=False).refuse_foreign()
-    except InputError:
-        raise InputError(
-            f"{path} exists and is not what prepare made of raw text; move it, or choose another "
-            "--output_prefix"
-        ) from None
 
 
 def _is_raw(config: PrepareConfig) -> bool:

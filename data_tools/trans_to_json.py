@@ -189,10 +189,7 @@ def _finals(inputs: List[Path], config: TransConfig) -> List[Path]:
 
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """Make a folder next to the output, for this run alone; remove those of killed runs first.
-
-    For a stream it is in the folder for temporary files.
-    """
+    """Make a folder of this run beside the output, or of a temporary one; remove those of killed runs."""
     if is_stream(followed(merged)):
         with TemporaryDirectory(prefix="ernie-pair-") as temporary:
             yield Path(temporary)

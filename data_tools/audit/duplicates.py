@@ -22,10 +22,7 @@ _PRIME, _GOLDEN = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
 
 
 class NearRules(NamedTuple):
-    """The rules for near duplicates.
-
-    ``threshold``: minimum Jaccard similarity; ``shingle``: characters; ``limit``: maximum of paragraphs.
-    """
+    """The rules: minimum Jaccard ``threshold``, characters of a ``shingle``, ``limit`` of the paragraphs."""
 
     threshold: float
     shingle: int
@@ -236,10 +233,7 @@ def listed_firsts(times: np.ndarray) -> List[int]:
 def exact_repeats(
     table: Table, firsts: np.ndarray, times: np.ndarray, texts: Dict[TextPlace, str]
 ) -> ExactRepeats:
-    """Count the exact duplicates in ``table``.
-
-    ``firsts``, ``times``: of `firsts_of`; ``texts``: the quote at each listed place.
-    """
+    """Count the exact duplicates; ``firsts``, ``times``: of `firsts_of`; ``texts``: {place: its quote}."""
     has_text = table.compared > 0
     repeated = times[times > 1]
     listed = [(int(times[number]), table.place(firsts[number])) for number in listed_firsts(times)]
@@ -273,10 +267,7 @@ class Comparison(NamedTuple):
 def near_repeats(
     table: Table, num_firsts: int, found: Comparison, rules: NearRules, texts: Dict[TextPlace, str]
 ) -> NearRepeats:
-    """Count the near duplicates.
-
-    ``num_firsts``: the number of distinct paragraphs; ``texts``: the quote at each listed place.
-    """
+    """Count the near duplicates of ``num_firsts`` distinct paragraphs; ``texts``: {place: its quote}."""
     candidates, sample, groups = found
     members = [member for of_head in groups.values() for member in of_head]
     largest = []

@@ -43,10 +43,7 @@ class Paragraphs(NamedTuple):
 
 
 def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
-    """Read the paragraphs of a batch of lines.
-
-    Raises InputError with file:line for a line that `text_files` refuses.
-    """
+    """Read the paragraphs of a batch of lines. Raises InputError with file:line as `text_files` does."""
     found = Paragraphs(batch.path, [], [], [])
     for number, line in batch.numbered():
         parts, texts = _in_line(batch.path, number, line, rules, batch.is_json)

@@ -119,10 +119,7 @@ class DocumentEncoder:
         return Encoded(ids, np.diff(bounds).astype(np.int32), sizes, marks, len(cuts), num_found)
 
     def _cuts(self, ids: np.ndarray, bounds: np.ndarray) -> List[List[int]]:
-        """Return where each sentence of more than ``max_sentence_length`` tokens is cut into shorter ones.
-
-        A cut is inside a word only when the word alone is longer than that.
-        """
+        """Return where each too long sentence is cut, inside a word only if that is too long itself."""
         limit = self.rules.max_sentence_length
         cuts: List[List[int]] = []
         for sentence in np.flatnonzero(np.diff(bounds) > limit).tolist():

@@ -324,10 +324,7 @@ _HEADER = struct.Struct("<9sQBQQ")
 
 
 def megatron_paths(prefix: Union[str, Path]) -> CorpusPaths:
-    """Return the files of a corpus of Megatron's layout.
-
-    There is no manifest in this layout; the path of one is given for messages.
-    """
+    """Return the files of a corpus of Megatron's layout; it has no manifest, whose path is for messages."""
     return CorpusPaths(*(Path(f"{prefix}{end}") for end in (".bin", ".idx", ".bin.manifest.json")))
 
 
@@ -360,10 +357,7 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
 
 
 def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
-    """Open the corpus of that prefix, in whichever of the two layouts it is.
-
-    Raises InputError when there is none, or both, or when it is damaged.
-    """
+    """Open the corpus of a prefix in either layout. Raises InputError for none, both, or a damaged one."""
     ours, theirs = (any(path.exists() for path in p(prefix)[:2]) for p in (corpus_paths, megatron_paths))
     if ours and theirs:
         raise InputError(

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from data_tools.files.atomic_files import DRAFT, make_folder, published, stem_of
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import parse_json
-from data_tools.text.text_files import LineBatch, LineRules, json_text, num_invalid_bytes
+from data_tools.text.text_files import LineBatch, LineRules, json_text, line_batches, num_invalid_bytes
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run resumes, never the content of the corpus
 COUNTED = (
@@ -62,6 +62,13 @@ class Shard(NamedTuple):
     marks: np.ndarray
     counts: Dict[str, int]
     rejected: List[Rejected]
+
+
+def shard_jobs(
+    inputs: Iterable[Path], advance: Callable[[int], None], max_line_bytes: int
+) -> Iterable[Tuple[int, LineBatch]]:
+    """Cut the lines of all inputs into the jobs of shards, in the same way in every run."""
+    return enumerate(line_batches(inputs, advance, SHARD_BYTES, max_line_bytes))
 
 
 @dataclass(frozen=True)

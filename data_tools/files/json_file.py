@@ -32,10 +32,7 @@ def begins_json_lines(content: bytes) -> bool:
 
 
 class JsonError(ValueError):
-    """Text that is refused as JSON; the message is the reason.
-
-    ``line`` and ``column`` count from 1, and are 0 if unknown.
-    """
+    """Text that is refused as JSON, and why; ``line`` and ``column`` count from 1, and are 0 if unknown."""
 
     def __init__(self, reason: str, line: int = 0, column: int = 0):
         super().__init__(reason)

@@ -96,10 +96,7 @@ def mask_report(
 
 
 def count_levels(text: Text, positions: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """Count the tokens of each level: int64 [2, levels], those at ``positions`` and all of them.
-
-    ``positions``: int64 [M].
-    """
+    """Count the tokens of each level, int64 [2, levels]: those at ``positions``, int64 [M], and all."""
     starts, ends, levels, _ = word_levels(text.tokens, rule, text.marks)
     level_of_token = np.full(len(text.tokens), len(LEVELS))  # [CLS] and [SEP] have none
     for start, end, level in zip(starts.tolist(), ends.tolist(), levels.tolist()):

@@ -70,10 +70,7 @@ def build_sample_map(
 
 
 def rows_fit(rows: np.ndarray, *, num_rows: int, sentences: range, target_length: int) -> bool:
-    """Return whether ``rows`` are ``num_rows`` rows that `build_sample_map` could have made.
-
-    ``rows``: integers [.., 3].
-    """
+    """Return whether ``rows``, integers [.., 3], are ``num_rows`` that `build_sample_map` could have made."""
     least = (sentences.start, sentences.start, SHORTEST)
     most = (sentences.stop, sentences.stop, target_length)
     parts = map(np.asarray, chunks(rows))

@@ -11,7 +11,7 @@ from data_tools.corpus.format import Corpus, document_ranges
 from data_tools.corpus.mixture import Blend, BlendedDataset
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.keyed_cache import keyed_rng, mix_all
-from data_tools.samples.masking import NO_LABEL, load_masking_fn
+from data_tools.samples.masking import NO_LABEL, MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon
@@ -86,6 +86,27 @@ def _sample_map(
             target_length=arguments["target_length"],
         ),
     )
+
+
+def dataset_of(
+    corpus: Corpus,
+    documents: range,
+    tokenizer: AnyTokenizer,
+    flags: MaskingFlags,
+    *,
+    num_samples: int,
+    max_seq_len: int,
+    seed: int,
+) -> ErnieDataset:
+    """Make ``num_samples`` samples of ``documents`` as ``flags`` say, of at most ``max_seq_len`` tokens.
+
+    Raises InputError as `build_datasets` does.
+    """
+    sizes = {"num_samples": num_samples, "seed": seed, **flags.map_settings(max_seq_len)}
+    rows = build_sample_map(corpus.docs, corpus.lens, documents, **sizes)
+    rule = masking_rule(tokenizer, **flags.rule_settings())
+    masking_fn = load_masking_fn(flags.masking_fn)
+    return ErnieDataset(corpus, rows, rule, seed=seed, binary_head=flags.has_order, masking_fn=masking_fn)
 
 
 MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units prefer

@@ -111,10 +111,7 @@ def window_keys(plain: np.ndarray, length: int, vocab_size: int) -> np.ndarray:
 
 
 def uncut_windows(continues: np.ndarray, length: int) -> np.ndarray:
-    """Return which windows of ``length`` tokens begin and end with words: bool [S - length + 1].
-
-    ``continues``: bool [S], of the tokens.
-    """
+    """Return which windows of ``length`` of bool [S] begin and end with words: bool [S - length + 1]."""
     windows = max(0, len(continues) - length + 1)
     cut_after = np.append(continues[length:], False)[:windows]
     return ~continues[:windows] & ~cut_after

@@ -110,10 +110,7 @@ def _form_of(path: Path, encoding: str, *stamp: int) -> Form:
 
 
 def _mark_of(lines: List[str], usual: str) -> str:
-    """Return what separates the cells of the first lines of a table, ``usual`` unless it is another.
-
-    It is the first of comma, semicolon and tab that makes rows of one width, two cells or more.
-    """
+    """Return the first of comma, semicolon, tab that makes rows of one width of two or more; or ``usual``."""
     if usual == "\t" and any("\t" in line for line in lines[:1]):
         return usual
     first = {}

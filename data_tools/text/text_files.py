@@ -574,10 +574,7 @@ def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> No
 
 
 def _id_and_text(line: str, kind: str, number: str) -> Tuple[str, str]:
-    """Return the id and the text of a line; its ``number`` for a missing id.
-
-    Raises ValueError with the reason if there is no text.
-    """
+    """Return the id of a line, or ``number`` without one, and its text. Raises ValueError with the reason."""
     if kind == "text":
         return number, line
     if kind == "tsv":

@@ -211,10 +211,7 @@ def word_shapes(text: str) -> List[str]:
 
 
 def read_tokens(path: Path) -> List[str]:
-    """Return the tokens of a vocab.txt, one per line.
-
-    Raises InputError when it is missing, empty or not UTF-8.
-    """
+    """Return the tokens of a vocab.txt, its lines. Raises InputError if it is missing, empty or not UTF-8."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the vocab.txt of the model")
     content = path.read_bytes()

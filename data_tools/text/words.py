@@ -184,10 +184,7 @@ class Found(NamedTuple):
 
 
 class Lexicon:
-    """The words of ``entries``, to be found in texts.
-
-    ``marks``: the distinct entries, in the order of the file.
-    """
+    """The words of ``entries``, to be found in texts; ``marks``: the distinct entries, in their order."""
 
     def __init__(self, entries: Dict[str, LexiconEntry]):
         self.entries = {_folded(word): entry for word, entry in entries.items()}
@@ -250,10 +247,7 @@ class Lexicon:
         return found
 
     def keep_whole(self, begins: np.ndarray, found: Sequence[Found]) -> None:
-        """Make each of ``found`` a single word of the text: ``begins`` (`word_begins`) is changed in place.
-
-        ``begins``: bool [characters + 1].
-        """
+        """Make each of ``found`` one word: ``begins`` (`word_begins`), bool [S + 1], is changed in place."""
         for start, end, entry in found:
             begins[start] = begins[end] = True
             begins[start + 1 : end] = entry.kind == "character"

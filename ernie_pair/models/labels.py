@@ -157,10 +157,7 @@ def refuse_no_classes(labels: Labels, where: str, what: str) -> None:
 
 
 def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
-    """Return the lowest and the highest label that --label_range names; None where it is empty.
-
-    Raises InputError when it is not such a range.
-    """
+    """Return the lowest and the highest label of --label_range, None if it is empty. Raises InputError."""
     if not text:
         return None
     try:

@@ -79,10 +79,7 @@ class SentenceFolder:
     stated: EmbeddingSettings
 
     def settings(self, spec: ModelSpec) -> EmbeddingSettings:
-        """Return how vectors are computed with the encoder of ``spec``.
-
-        Raises InputError when the pooling is of another width than the encoder.
-        """
+        """Return how vectors are made with the encoder of ``spec``. Raises InputError for another width."""
         if self.width != spec.hidden_size:
             raise InputError(
                 f"{self.folder}: its pooling is for hidden states of {self.width}, and the encoder has "
@@ -172,10 +169,7 @@ def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
 
 
 def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSettings]:
-    """Return what embedding.json or modules.json in ``folder`` say; None: there is neither.
-
-    Raises InputError where they contradict each other.
-    """
+    """Return what embedding.json or modules.json say; None: neither. Raises InputError where they differ."""
     own, found = read_embedding(folder), read_sentence_folder(folder)
     if found is None or (own is not None and own.is_exported):
         return own

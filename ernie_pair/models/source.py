@@ -91,10 +91,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_tokenizer(vocab_file: Path, spec: ModelSpec) -> AnyTokenizer:
-    """Open the tokenizer of the model ``spec`` in ``vocab_file``, one of TOKENIZER_FILES.
-
-    Raises InputError when it is damaged.
-    """
+    """Open the tokenizer of ``spec`` in one of TOKENIZER_FILES. Raises InputError when it is damaged."""
     if spec.tokenizer.is_folders:
         return open_folder_tokenizer(vocab_file, spec.family)
     return WordPiece.from_file(vocab_file, spec.lower_case)
@@ -218,10 +215,7 @@ class ModelSource:
         return sorted(self.weights.iterdir()) if self.weights.is_dir() else weight_files(self.weights)
 
     def read_weights(self) -> Arrays:
-        """Read the weights, under the names of PaddleNLP where transformers saved them.
-
-        Raises CheckpointError when they are damaged.
-        """
+        """Read the weights, under PaddleNLP's names. Raises CheckpointError when they are damaged."""
         assert self.weights is not None  # a model that is not from scratch has some
         if self.is_hugging_face:
             return read_their_weights(self.weights, self.spec.family)

@@ -336,10 +336,7 @@ class ModelSpec:
 
     @property
     def labels(self) -> Labels:
-        """Return the names of the classes, or the scores of a model for regression.
-
-        Raises InputError if the names do not fit their number.
-        """
+        """Return the names of the classes, or the scores. Raises InputError if their number differs."""
         return labels_in(self.config)
 
     @property
@@ -374,17 +371,11 @@ class ModelSpec:
         return {**self.config, **changes}
 
     def replace(self, **changes: object) -> "ModelSpec":
-        """Return the spec of this config.json with ``changes``; the tokenizer stays.
-
-        Raises InputError for values that no model has.
-        """
+        """Return the spec with ``changes`` of config.json. Raises InputError for values that no model has."""
         return self.with_config(self.to_config(**changes))
 
     def with_config(self, config: Dict[str, Any]) -> "ModelSpec":
-        """Return the spec of another config.json; the tokenizer stays.
-
-        Raises InputError for values that no model has.
-        """
+        """Return the spec of another config.json, same tokenizer. Raises InputError if no model has it."""
         return _spec_of(config, self.tokenizer, CONFIG)
 
     def with_labels(self, labels: Labels) -> "ModelSpec":

@@ -384,10 +384,7 @@ class PretrainJob:
         }
 
     def _shared_names(self) -> list[str]:
-        """Return the names of the state in a checkpoint that belongs to no parameter.
-
-        Gradient merge's own variables are back at zero after each step: there is nothing to keep.
-        """
+        """Return the state of no parameter; gradient merge's is back at zero after each step."""
         passing = (*MERGE_MARKS, GRADIENT_NORM, RECORDS)
         return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
 

@@ -242,10 +242,7 @@ def write_for_torch(path: Path, arrays: Arrays) -> None:
 
 
 def from_safetensors(data: bytes, where: str) -> Arrays:
-    """Read {name: array} from the bytes of a safetensors file; bfloat16 is returned as uint16.
-
-    Raises CheckpointError naming ``where``.
-    """
+    """Read {name: array} of safetensors, bfloat16 as uint16. Raises CheckpointError naming ``where``."""
     # Here, because reading the flags of a command, or an exported model, needs no such library.
     import safetensors
 

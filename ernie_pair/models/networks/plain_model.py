@@ -134,10 +134,7 @@ class PlainModel(SavedLayer):
 
 
 def inputs_of(layer: nn.Layer) -> str:
-    """Return how ``layer`` takes ids and token types: BY_NAME, BY_PLACE, or IDS_ALONE.
-
-    Raises InputError if its forward needs other arguments.
-    """
+    """Return how ``layer`` takes ids and types: BY_NAME, BY_PLACE, IDS_ALONE. Raises InputError for more."""
     named, kinds = inspect.signature(layer.forward).parameters, inspect.Parameter
     takes_any = any(each.kind is kinds.VAR_KEYWORD for each in named.values())
     many = (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)

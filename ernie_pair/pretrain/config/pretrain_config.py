@@ -451,10 +451,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
 
     @property
     def num_warmup_steps(self) -> int:
-        """Return the number of warm-up steps.
-
-        --warmup_rate is a share of ``max_steps``, as in the recipe, not of the decay steps.
-        """
+        """Return the warm-up steps; --warmup_rate is a share of ``max_steps``, as in the recipe."""
         return self.count_warmup_steps(self.max_steps)
 
     @property
@@ -485,10 +482,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
 
 
 def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
-    """Raise InputError for a combination that is not supported, before anything is built.
-
-    ``local``: this process among those of its machine.
-    """
+    """Raise InputError for what is not supported; ``local``: this process among those of its machine."""
     if config.processes != world.size:
         raise InputError(
             f"--dp_degree {config.dp_degree} x --sharding_degree {config.sharding_degree} asks for "

@@ -56,19 +56,21 @@ def parity_batches(spec: ModelSpec) -> dict[str, Arrays]:
         "two_segments": [length, 2 * length // 3, length // 3],
         "full_length": [spec.max_positions],
     }
-    return {name: _random_batch(rng, spec, np.array(lengths), name) for name, lengths in kept.items()}
-
-
-def _random_batch(rng: np.random.Generator, spec: ModelSpec, lengths: np.ndarray, name: str) -> Arrays:
-    shape = len(lengths), lengths.max()
-    places, ends = np.arange(shape[1]), lengths[:, None]
-    ids, types = (rng.integers(0, max(1, most), shape) for most in (spec.vocab_size, spec.token_types))
-    if name != "padded":  # the first half of a row is the first segment
-        types = np.where(places < ends // 2, 0, min(1, max(0, spec.token_types - 1)))
-    return {
-        "input_ids": np.where(places < ends, ids, spec.pad_id).astype(np.int64),
-        "token_type_ids": np.where(places < ends, types, 0).astype(np.int64),
-    }
+    batches = {}
+    for name, lengths in kept.items():
+        shape, places, ends = (
+            (len(lengths), max(lengths)),
+            np.arange(max(lengths)),
+            np.array(lengths)[:, None],
+        )
+        ids, types = (rng.integers(0, max(1, most), shape) for most in (spec.vocab_size, spec.token_types))
+        if name != "padded":  # the first half of a row is the first segment
+            types = np.where(places < ends // 2, 0, min(1, max(0, spec.token_types - 1)))
+        batches[name] = {
+            "input_ids": np.where(places < ends, ids, spec.pad_id).astype(np.int64),
+            "token_type_ids": np.where(places < ends, types, 0).astype(np.int64),
+        }
+    return batches
 
 
 def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Arrays]) -> tuple:
@@ -142,10 +144,7 @@ def _all_outputs(model, inputs: dict) -> dict:
 
 
 def largest_differences(one: dict[str, Arrays], other: dict[str, Arrays]) -> dict[str, dict[str, float]]:
-    """Return {output: {batch: the largest absolute difference}}, of the batches and outputs in ``one``.
-
-    Raises CheckpointError on NaN or infinity.
-    """
+    """Return {output: {batch: the largest difference}} of what ``one`` has. Raises CheckpointError on NaN."""
     found: dict[str, dict[str, float]] = {}
     for batch, outputs in one.items():
         for name, array in outputs.items():

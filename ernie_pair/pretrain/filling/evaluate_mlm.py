@@ -10,7 +10,7 @@ import numpy as np
 
 from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
-from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
+from data_tools.ernie_dataset import Sample
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, settings_of
@@ -20,9 +20,8 @@ from data_tools.options.options import (
     evaluation_option,
     model_option,
 )
-from data_tools.samples.masking import NO_LABEL, MaskingFlags, load_masking_fn
-from data_tools.samples.sample_map import build_sample_map
-from data_tools.samples.split_datasets import collate
+from data_tools.samples.masking import NO_LABEL, MaskingFlags
+from data_tools.samples.split_datasets import collate, dataset_of
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
@@ -220,30 +219,11 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
         documents = document_ranges(config.split, corpus.num_documents)[config.part]
     if not documents:
         raise InputError(f"--split {config.split} leaves no document for {config.part}; name another --part")
-    rows = build_sample_map(
-        corpus.docs,
-        corpus.lens,
-        documents,
-        num_samples=config.num_samples,
-        seed=config.seed,
-        **config.map_settings(config.max_seq_len),
-    )
-    _warn_of_repetition(config, corpus, documents, rows)
-    rule = masking_rule(tokenizer, **config.rule_settings())
-    masking_fn = load_masking_fn(config.masking_fn)
-    dataset = ErnieDataset(
-        corpus, rows, rule, seed=config.seed, binary_head=config.has_order, masking_fn=masking_fn
-    )
-    return dataset, tokenizer.pad_id
-
-
-def _warn_of_repetition(
-    config: EvaluateMlmConfig, corpus: Corpus, documents: range, rows: np.ndarray
-) -> None:
-    """Warn if the same text is in several samples; a pass over the documents has each sentence once."""
+    sizes = {name: getattr(config, name) for name in ("num_samples", "max_seq_len", "seed")}
+    dataset = dataset_of(corpus, documents, tokenizer, config, **sizes)
     there = int(corpus.docs[documents.stop] - corpus.docs[documents.start])
-    taken = int((rows[:, 1] - rows[:, 0]).sum())
-    if taken > there:
+    taken = int((dataset.sample_map[:, 1] - dataset.sample_map[:, 0]).sum())
+    if taken > there:  # a pass over the documents has each sentence once
         logger.warning(
             "the %s documents of --part %s give fewer than --num_samples %d samples; their text is used "
             "%.1f times, with other masks",
@@ -252,3 +232,4 @@ def _warn_of_repetition(
             config.num_samples,
             taken / there,
         )
+    return dataset, tokenizer.pad_id

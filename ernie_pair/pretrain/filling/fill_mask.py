@@ -38,10 +38,7 @@ MASK = "[MASK]"
 
 
 class Slot(NamedTuple):
-    """A run of adjacent masks: one word or a part of one.
-
-    The slot is text[start:end], at ``positions`` of the token ids.
-    """
+    """A run of adjacent masks, a word or part of one: text[start:end], at ``positions`` of the token ids."""
 
     start: int
     end: int

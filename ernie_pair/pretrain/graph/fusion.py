@@ -260,25 +260,20 @@ def fuse_softmax(main: paddle.static.Program) -> int:
     wide_masks: dict = {}
     found = find_attentions(block)
     for attention in found:
-        _replace_softmax(block, attention, wide_masks)
+        kinds = {op.type: op for op in attention.ops}
+        add, softmax = kinds["elementwise_add"], kinds["softmax"]
+        if attention.mask not in wide_masks:
+            wide_masks[attention.mask] = _widen(block, attention.mask, _place_of(block, add))
+        insert_op(
+            block,
+            _place_of(block, softmax),
+            type=FUSED_SOFTMAX,
+            inputs={"X": [add.input("X")[0]], "Mask": [wide_masks[attention.mask]]},
+            outputs={"Out": [block.var(softmax.output("Out")[0])]},
+        )
+        remove_ops(block, lambda op, gone=(add, softmax): op in gone)
     sync(main)
     return len(found)
-
-
-def _replace_softmax(block, attention: Attention, wide_masks: dict) -> None:
-    add, softmax = (
-        next(op for op in attention.ops if op.type == kind) for kind in ("elementwise_add", "softmax")
-    )
-    if attention.mask not in wide_masks:
-        wide_masks[attention.mask] = _widen(block, attention.mask, _place_of(block, add))
-    insert_op(
-        block,
-        _place_of(block, softmax),
-        type=FUSED_SOFTMAX,
-        inputs={"X": [add.input("X")[0]], "Mask": [wide_masks[attention.mask]]},
-        outputs={"Out": [block.var(softmax.output("Out")[0])]},
-    )
-    remove_ops(block, lambda op: op is add or op is softmax)
 
 
 def _widen(block, mask: str, place: int):

@@ -319,7 +319,11 @@ def _add_update(
     part = rank % config.sharding_degree
     own = [pair for pair in zip(parameters, gradients) if owners[pair[0].name] == part]
     slots = slots_of(parameters)
-    state = [_state_of(config, slots[parameter.name]) for parameter, _ in own]
+    starts = (0.0, 0.0, config.adam_beta1, config.adam_beta2)
+    state = []
+    for parameter, _ in own:
+        places = zip(slots[parameter.name].items(), starts)
+        state.append({name: scope_variable(name, shape, start) for (name, shape), start in places})
     _move(config, own, state, decays, rate, factor, skip, is_fused)
     if config.sharding_degree > 1:
         moves = rank < config.sharding_degree  # the first group of ranks that holds all parts gives them
@@ -351,11 +355,6 @@ def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, An
         update_scale(gradients, is_infinite, scale, good, bad, settings)
         shared.extend((LOSS_SCALE, GOOD_STEPS, BAD_STEPS))
     return gradients, is_infinite
-
-
-def _state_of(config: PretrainConfig, names: dict[str, tuple]) -> dict[str, Any]:
-    starts = (0.0, 0.0, config.adam_beta1, config.adam_beta2)
-    return {name: scope_variable(name, shape, start) for (name, shape), start in zip(names.items(), starts)}
 
 
 def _move(

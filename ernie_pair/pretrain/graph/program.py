@@ -121,10 +121,7 @@ class PretrainProgram(ProgramState):
         return [name for name in names if self.main.global_block().has_var(name)]
 
     def shared_state(self) -> list[str]:
-        """Return the names of the state that outlives a pass and belongs to no parameter.
-
-        The learning rate is not among them: it is computed.
-        """
+        """Return the state that outlives a pass and is of no parameter, but for the learning rate."""
         owned = {*chain.from_iterable(self.slots.values()), *(p.name for p in self.main.all_parameters())}
         names = []
         for variable in self.main.list_vars():

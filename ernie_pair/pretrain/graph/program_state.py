@@ -35,10 +35,7 @@ class ProgramState:
 
     @cached_property
     def executor(self) -> paddle.static.Executor:
-        """Return the executor; the device is opened when it is first requested.
-
-        So a program for a GPU can be built and inspected without one.
-        """
+        """Return the executor. The device is opened here: a program can be built without its GPU."""
         gpu = int(paddle.device.get_device().partition(":")[2] or 0)
         return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
 
@@ -62,10 +59,7 @@ class ProgramState:
         return {name: np.array(array) for name, array in self.view_variables(names).items()}
 
     def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array}, without a copy where possible.
-
-        The arrays are valid until the program runs again.
-        """
+        """Return {variable: array}, without a copy where possible; valid until the program runs again."""
         return {name: view_array(self._tensor(name)) for name in names}
 
     def weights(self) -> Arrays:
@@ -76,10 +70,7 @@ class ProgramState:
         }
 
     def set_weights(self, weights: Arrays) -> None:
-        """Set the parameters to {parameter: float32 array}.
-
-        The float32 copies that O2 keeps beside half-precision weights are set too.
-        """
+        """Set the parameters, and O2's float32 copies of them, to {parameter: float32 array}."""
         for name, array in weights.items():
             self.set({name: narrow_array(array, self._dtype(name))})
             self.set(

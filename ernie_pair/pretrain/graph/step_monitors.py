@@ -35,10 +35,7 @@ _place: Optional[MeetingPlace] = None  # one for the life of the process, as its
 
 
 def start_gloo(num_processes: int) -> None:
-    """Initialise the gloo world of `paddle.distributed.launch`; programs are built for it `without_nccl`.
-
-    Static mode must be on.
-    """
+    """Initialise, in static mode, the gloo world of the launcher; programs are built `without_nccl`."""
     global _place
     shorten_socket_names()  # Paddle starts a manager process
     store = connect_static_programs()
@@ -201,10 +198,7 @@ NO_DROPOUT = {PASS_SEED: np.zeros(1, np.int32)}  # for evaluation: the variable 
 
 
 def seed_feed(seed: int) -> dict:
-    """Derive all randomness of the next micro-batch from ``seed``, and return what to feed for it.
-
-    It is {PASS_SEED: int32 [1]}.
-    """
+    """Derive the randomness of the next micro-batch from ``seed``; return its feed, {PASS_SEED: int32 [1]}."""
     paddle.seed(seed)
     return {PASS_SEED: np.array([seed & 0x3FFFFFFF], np.int32)}  # leaves room for the positions
 
