@@ -90,8 +90,7 @@ class AuditConfig(Options):
 def audit_text(config: AuditConfig) -> Dict[str, Any]:
     """Print the report of an audit; write it and its picture below ``output_dir``; return what it found.
 
-    Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be
-    read.
+    Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be read.
     """
     for name in ("hanzidentifier", "py3langid.langid"):
         import_optional(name, "audit")

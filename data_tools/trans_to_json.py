@@ -115,7 +115,14 @@ def trans_to_json(config: TransConfig) -> None:
     is_streamed = config.output_path == STANDARD_OUTPUT
     merged = Path(config.output_path if is_streamed else f"{config.output_path}.jsonl")
     inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
-    finals = _finals(inputs, config) if config.no_merge else [merged]
+    finals = [merged]
+    if config.no_merge:
+        root = Path(config.input_path)
+        relative = [path.relative_to(root) if root.is_dir() else Path(path.name) for path in inputs]
+        finals = [Path(f"{config.output_path}_{'_'.join(path.parts)}.jsonl") for path in relative]
+        twice = [name for name in finals if finals.count(name) > 1]
+        if twice:
+            raise InputError(f"two inputs would both become {twice[0]}; rename one, or merge them")
     settings = settings_of(config, "input_path", "output_path")
     results = Results("trans_to_json", finals, {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
@@ -175,16 +182,6 @@ def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterat
             )
     if lines:
         yield lines, num_replaced
-
-
-def _finals(inputs: List[Path], config: TransConfig) -> List[Path]:
-    root = Path(config.input_path)
-    relative = [path.relative_to(root) if root.is_dir() else Path(path.name) for path in inputs]
-    names = [Path(f"{config.output_path}_{'_'.join(path.parts)}.jsonl") for path in relative]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"two inputs would both become {twice[0]}; rename one, or merge them")
-    return names
 
 
 @contextmanager

@@ -126,10 +126,9 @@ MEMBERS = 3  # shown of each listed group of near duplicates
 class Table(NamedTuple):
     """All paragraphs in order, one row each.
 
-    ``fingerprints`` uint64 of the normalised text, ``lengths`` uint32 in characters, ``compared``
-    uint32: those left after normalisation; ``lines``, ``parts`` uint32: the place in the file.
-    ``is_empty`` bool. ``paths`` and ``begins``, int64 [batches + 1]: the file of each batch of rows, and
-    its first row.
+    ``fingerprints`` uint64 of the normalised text, ``lengths`` uint32 in characters, ``compared`` uint32:
+    those left after normalisation; ``lines``, ``parts`` uint32: the place in the file. ``is_empty`` bool.
+    ``paths`` and ``begins``, int64 [batches + 1]: the file of each batch of rows, and its first row.
     """
 
     fingerprints: np.ndarray

@@ -94,7 +94,20 @@ class Corpus:
         self.starts = np.concatenate([[0], np.cumsum(members["lens"], dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
         self.lexicon_marks = self.manifest.get("lexicon_marks", [])
-        self.marks = _map_marks(marks_path(prefix), self.manifest, len(self.ids))
+        self.marks: Optional[np.ndarray] = None
+        path = marks_path(prefix)
+        if not self.manifest and path.exists():
+            raise InputError(
+                f"{path} has no manifest beside it, which says what the marks mean; copy that too, or move "
+                "the marks away"
+            )
+        if self.lexicon_marks:
+            self.marks = _map(path, ("|u1",), "1-D uint8 marks")
+            if len(self.marks) != len(self.ids):
+                raise InputError(
+                    f"{path}: {len(self.marks)} marks for {len(self.ids)} tokens; of different runs, make "
+                    "the corpus again"
+                )
         self._fingerprint = self.manifest.get("pair_id")
         if self.lexicon_marks:
             parts = [self._fingerprint, self.manifest["sha256"]["marks"], self.lexicon_marks]
@@ -220,23 +233,6 @@ def _map(path: Path, dtypes: Sequence[str], what: str) -> np.ndarray:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.str not in dtypes:
         raise InputError(f"{path}: holds no {what}; make the corpus again")
     return values
-
-
-def _map_marks(path: Path, manifest: Dict[str, Any], num_tokens: int) -> Optional[np.ndarray]:
-    """Map the marks of a corpus, None for one that was made without a lexicon."""
-    if not manifest and path.exists():
-        raise InputError(
-            f"{path} has no manifest beside it, which says what the marks mean; copy that too, or move the "
-            "marks away"
-        )
-    if not manifest.get("lexicon_marks"):
-        return None
-    marks = _map(path, ("|u1",), "1-D uint8 marks")
-    if len(marks) != num_tokens:
-        raise InputError(
-            f"{path}: {len(marks)} marks for {num_tokens} tokens; of different runs, make the corpus again"
-        )
-    return marks
 
 
 def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:

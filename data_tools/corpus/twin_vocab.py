@@ -60,10 +60,9 @@ def _paddlenlps_twins(tokenizer: WordPiece) -> List[str]:
 def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenizer:
     """Return ``tokenizer``, or the extension by twins that the corpora were made with.
 
-    Corpora of this package record the vocabulary that they were made with. Others are PaddleNLP's: ids
-    beyond ``tokenizer`` are its twins. Raises InputError, which says what to do, if a corpus was made with
-    another vocabulary, contains undefined or ambiguous ids, or if two corpora number their twins
-    differently.
+    Corpora of this package record the vocabulary that they were made with. Others are PaddleNLP's: ids beyond
+    ``tokenizer`` are its twins. Raises InputError, which says what to do, if a corpus was made with another
+    vocabulary, contains undefined or ambiguous ids, or if two corpora number their twins differently.
     """
     extended = [_extension_of(corpus, tokenizer) for corpus in corpora]
     for corpus, own in zip(corpora, extended):

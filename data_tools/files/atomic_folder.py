@@ -49,10 +49,9 @@ def publish_folder(
 
     What ``about`` returns for the filled draft is kept in the folder; see ``read_made``. What was there
     before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
-    anything else is renamed, with a warning.
-    A reader sees the old folder or the new one, never half of one; where the system cannot swap two folders,
-    no folder for an instant.
-    Raises OSError if the disk fails, and whatever ``fill`` raises.
+    anything else is renamed, with a warning. A reader sees the old folder or the new one, never half of one;
+    where the system cannot swap two folders, no folder for an instant. Raises OSError if the disk fails, and
+    whatever ``fill`` raises.
     """
     make_folder(folder.parent)
     clear_leftovers(folder.parent, lambda name: name == folder.name)

@@ -41,11 +41,10 @@ def ray_map(
 ) -> Iterator[Result]:
     """Map ``function`` over ``items`` by at most ``workers`` tasks of Ray at a time.
 
-    ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call.
-
-    ``function``, its items and results are pickled; the workers import the modules of their types. What
-    ``function`` raises is raised here, in place of its result. Raises MachineError if Ray does not
-    start, no cluster answers, or a task cannot be run.
+    ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call. ``function``, its items
+    and results are pickled; the workers import the modules of their types. What ``function`` raises is raised
+    here, in place of its result. Raises MachineError if Ray does not start, no cluster answers, or a task
+    cannot be run.
     """
     ray = require_ray(address)
     where: Dict[str, Any] = {"address": address}

@@ -117,12 +117,10 @@ def collate(
 ) -> Dict[str, np.ndarray]:
     """Pad a batch of B samples to its longest, S tokens, a multiple of 8 but at most ``max_seq_len``.
 
-    Within that limit, S is at least ``least_length``.
-
-    Returns int64 arrays: input_ids [B, S]; token_type_ids [B, S]; masked_positions [M], positions in the
-    flattened batch; masked_lm_labels [M], with -1 in the slots that pad M to a multiple of 8;
-    next_sentence_labels [B], -1 where there is none; for samples with masked n-grams also ngram_labels [M],
-    the numbers of n-grams, -1 where there is none.
+    Within that limit, S is at least ``least_length``. Returns int64 arrays: input_ids [B, S]; token_type_ids
+    [B, S]; masked_positions [M], positions in the flattened batch; masked_lm_labels [M], with -1 in the slots
+    that pad M to a multiple of 8; next_sentence_labels [B], -1 where there is none; for samples with masked
+    n-grams also ngram_labels [M], the numbers of n-grams, -1 where there is none.
     """
     longest = max(len(sample.input_ids) for sample in samples)
     length = min(_rounded_up(max(longest, least_length)), max(max_seq_len, longest))

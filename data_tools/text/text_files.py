@@ -194,9 +194,8 @@ def list_inputs(
     """Return the file ``input_path``, or the files with ``endings`` of that folder and its subfolders.
 
     It may be several of them, with commas between. They are sorted, each once. ``apart_from``: the outputs,
-    which are never read, and an error if one is the
-    only input. In a folder, names with an ending in ``never`` are left out, and so are the lines that another
-    run rejected; with ``any_file`` a single file
+    which are never read, and an error if one is the only input. In a folder, names with an ending in
+    ``never`` are left out, and so are the lines that another run rejected; with ``any_file`` a single file
     may have any ending. ``named``: what the user calls ``input_path``. Raises InputError if there is nothing,
     nothing that matches, or a name that is not a file.
     """
@@ -381,12 +380,11 @@ def read_lines(
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    Those of a file in UTF-16 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they are.
-    A Ctrl-Z that ends the file is left out.
-
-    A line above ``max_bytes`` is yielded truncated, but still above: `decoded` refuses it. That is as soon as
-    it is above, before the rest of it is read; memory and work do not grow with it. Raises InputError for a
-    file that cannot be read, or a compressed one that is damaged or truncated.
+    Those of a file in UTF-16 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they are. A
+    Ctrl-Z that ends the file is left out. A line above ``max_bytes`` is yielded truncated, but still above:
+    `decoded` refuses it. That is as soon as it is above, before the rest of it is read; memory and work do
+    not grow with it. Raises InputError for a file that cannot be read, or a compressed one that is damaged or
+    truncated.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
     held: List[bytes] = []  # the pieces of a line whose end was not read yet

@@ -213,9 +213,8 @@ class FromHuggingFaceConfig(InterchangeConfig):
 def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     """Write ``output_dir`` for transformers, and print what was written.
 
-    An embedding model becomes a folder of sentence-transformers.
-    Raises InputError for a family or a setting that transformers lacks, CheckpointError for weights that
-    are damaged or not a whole model.
+    An embedding model becomes a folder of sentence-transformers. Raises InputError for a family or a setting
+    that transformers lacks, CheckpointError for weights that are damaged or not a whole model.
     """
     source = _open_existing(config)
     if source.is_hugging_face:

@@ -359,8 +359,18 @@ def model_folder_of(given: Path) -> Path:
     best = best_of(given)
     if best is not None:
         return best
-    is_run = any((given / name).is_dir() for name in (LAST, CHECKPOINTS))
-    return _newest_of_run(given) if is_run else given
+    if not any((given / name).is_dir() for name in (LAST, CHECKPOINTS)):
+        return given
+    steps = sorted((given / CHECKPOINTS).glob("step_*"), reverse=True)
+    for step in steps:
+        try:
+            Checkpoint(step).verify()
+            return step
+        except CheckpointError as error:
+            logger.warning("%s; the checkpoint before it is taken", error.message)
+    if steps:
+        raise CheckpointError(f"no usable checkpoint in {given}; give another model")
+    return given / LAST
 
 
 def kind_of_folder(given: str) -> str:
@@ -398,19 +408,6 @@ def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
     for file in files:
         if checkpoint is not None and file is not None:
             checkpoint.read(file.name)
-
-
-def _newest_of_run(output_dir: Path) -> Path:
-    steps = sorted((output_dir / CHECKPOINTS).glob("step_*"), reverse=True)
-    for step in steps:
-        try:
-            Checkpoint(step).verify()
-            return step
-        except CheckpointError as error:
-            logger.warning("%s; the checkpoint before it is taken", error.message)
-    if steps:
-        raise CheckpointError(f"no usable checkpoint in {output_dir}; give another model")
-    return output_dir / LAST
 
 
 def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:

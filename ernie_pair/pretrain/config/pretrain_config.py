@@ -79,10 +79,8 @@ class Phase(NamedTuple):
 def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> tuple[Phase, ...]:
     """Parse '128:9000:32,512:1000'; '' is one phase of ``max_seq_len`` and ``max_steps``.
 
-    ``micro_batch_size``: for phases that give none.
-
-    Raises InputError if ``text`` is malformed, if its longest length is not ``max_seq_len``, or if its steps
-    do not add up to ``max_steps``.
+    ``micro_batch_size``: for phases that give none. Raises InputError if ``text`` is malformed, if its
+    longest length is not ``max_seq_len``, or if its steps do not add up to ``max_steps``.
     """
     if not text.strip():
         return (Phase(max_seq_len, max_steps, micro_batch_size),)

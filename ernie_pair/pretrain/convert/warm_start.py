@@ -93,10 +93,9 @@ def read_start(
 ) -> WarmStart:
     """Read the weights of ``source`` for the ``parameters`` of the program, {structured name: parameter}.
 
-    ``keeps_ngrams``: whether its n-gram head, if any, belongs to the lexicon of this run.
-
-    The encoder must match name by name, otherwise CheckpointError is raised. Missing pretraining heads start
-    random and other heads are ignored; both are logged.
+    ``keeps_ngrams``: whether its n-gram head, if any, belongs to the lexicon of this run. The encoder must
+    match name by name, otherwise CheckpointError is raised. Missing pretraining heads start random and other
+    heads are ignored; both are logged.
     """
     where, vocab_size = str(source.weights), source.spec.vocab_size
     read = source.read_weights()

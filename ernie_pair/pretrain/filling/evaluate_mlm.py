@@ -52,12 +52,10 @@ def measure_masked_loss(
 ) -> dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
-    Without labels of the sentence order there are no sop_loss and sop_accuracy.
-
-    Losses are means in nats over the masked tokens, or over the samples. ``documents``: integers [samples],
-    the document of each sample; None: each has its own. The interval is a bootstrap over the documents,
-    because samples of one document, or of one text with other masks, are not independent. Raises InputError
-    when no token is masked.
+    Without labels of the sentence order there are no sop_loss and sop_accuracy. Losses are means in nats over
+    the masked tokens, or over the samples. ``documents``: integers [samples], the document of each sample;
+    None: each has its own. The interval is a bootstrap over the documents, because samples of one document,
+    or of one text with other masks, are not independent. Raises InputError when no token is masked.
     """
     parts: list[np.ndarray] = []
     with CountProgress(len(dataset), "sample") as progress:
@@ -169,11 +167,10 @@ class EvaluateMlmConfig(MaskingFlags):
 def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     """Print the measurement, keep it where --output_file says, and return it.
 
-    Calling it again with the same flags does nothing.
-
-    Losses are in nats: means over the masked tokens, and over the samples for the sentence order, which is
-    omitted if the model has no head for it or --binary_head is false. Raises InputError for a corpus that
-    does not fit the model, CheckpointError for weights without the head for masked tokens.
+    Calling it again with the same flags does nothing. Losses are in nats: means over the masked tokens, and
+    over the samples for the sentence order, which is omitted if the model has no head for it or --binary_head
+    is false. Raises InputError for a corpus that does not fit the model, CheckpointError for weights without
+    the head for masked tokens.
     """
     start_console(World())
     source = open_model(config.model_path, model_type="")

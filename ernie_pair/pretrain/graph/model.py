@@ -120,9 +120,8 @@ def ernie_config(
 ) -> "PretrainedConfig":
     """Return PaddleNLP's configuration of ``spec`` with the dropout of this run.
 
-    ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting.
-
-    The default family is ERNIE. Raises InputError for a family that is not pretrained here.
+    ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting. The default family
+    is ERNIE. Raises InputError for a family that is not pretrained here.
     """
     dropout = {
         "hidden_dropout_prob": hidden_dropout_prob,
@@ -155,9 +154,8 @@ def epsilon_of(spec: ModelSpec) -> float:
 def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model, in the current mode; its parameter names do not depend on what was built before.
 
-    ``as_static``: draw in the dynamic graph what a static program draws, see `drawing_as_static`.
-
-    Raises InputError when ``config`` does not describe a model.
+    ``as_static``: draw in the dynamic graph what a static program draws, see `drawing_as_static`. Raises
+    InputError when ``config`` does not describe a model.
     """
     family, is_new = config.model_type, config.hidden_act == "gelu_new"
     if is_new:  # which Paddle's layers do not have
@@ -183,9 +181,8 @@ def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer
 def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model with its vocabulary padded to a multiple of 8 rows; the added ones are never predicted.
 
-    It has a head for n-grams if ``config`` has any. ``as_static``: see `build_ernie`.
-
-    Raises InputError when ``config`` does not describe a model.
+    It has a head for n-grams if ``config`` has any. ``as_static``: see `build_ernie`. Raises InputError when
+    ``config`` does not describe a model.
     """
     config, vocab_size = deepcopy(config), config.vocab_size
     config.vocab_size = padded_size(vocab_size)

@@ -41,22 +41,8 @@ from ernie_pair.pretrain.graph.step_monitors import (
     Monitors,
 )
 from ernie_pair.pretrain.graph.strategy import OPERATOR, AmpPlan, decayed_names, owners_of, precision_of
+from ernie_pair.runtime.paddle_patches import pir_programs as pir
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
-from ernie_pair.runtime.paddle_patches.pir_programs import (
-    HeldPirProgram,
-    SeededDropout,
-    gradients_of,
-    keep_order,
-    move,
-    parameter_here,
-    run_custom,
-    scope_variable,
-    squared_norm,
-    sum_over_ranks,
-    sums_over_ranks,
-    unscale,
-    update_scale,
-)
 from ernie_pair.weights.weight_files import Arrays
 
 RATE = "learning_rate"
@@ -75,7 +61,7 @@ class PirProgram(ProgramState):
     shared: list[str]  # the state that belongs to no parameter
     drawn: Arrays  # the weights at the start, under their structured names
     _feeds_rate: dict[str, np.ndarray] = field(default_factory=lambda: {RATE: np.zeros(1, np.float32)})
-    _runners: dict[Any, HeldPirProgram] = field(default_factory=dict)
+    _runners: dict[Any, pir.HeldPirProgram] = field(default_factory=dict)
     _merged: int = 1  # micro-batches of a step
     _passes: int = 0  # of the step that has begun
 
@@ -109,7 +95,7 @@ class PirProgram(ProgramState):
 
     def _run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
         if program not in self._runners:
-            self._runners[program] = HeldPirProgram(self.executor, program, self.scope)
+            self._runners[program] = pir.HeldPirProgram(self.executor, program, self.scope)
         self._runners[program].run(feed)
 
     def owned_variables(self, names: Iterable[str]) -> list[str]:
@@ -141,7 +127,7 @@ def build_pir_program(
         raise InputError(
             f"{flags}: static programs of Paddle 3.3 keep weights and gradients in float32; leave it out"
         )
-    keep_order()
+    pir.keep_order()
     paddle.disable_static(paddle.device.get_device())
     drawn = draw_as_static(model_config, config.seed)
     paddle.enable_static()
@@ -160,7 +146,7 @@ def build_pir_program(
             _add_record(forward.sums, [paddle.zeros([1])] * has_norm, num_rows)
     with paddle.static.program_guard(update, startup), paddle.utils.unique_name.guard():
         if several:
-            parameters = [parameter_here(parameter) for parameter in parameters]
+            parameters = [pir.parameter_here(parameter) for parameter in parameters]
             gradients = [_accumulated(parameter) for parameter in parameters]
         decays = {name: config.weight_decay for name in decayed_names(forward.model)}
         is_fused = forward.kernels.is_fused
@@ -201,11 +187,11 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice, is
     seed = paddle.static.data(PASS_SEED, [1], "int32")
     weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32") if not is_test else None
     if config.processes > 1 and not is_test:
-        labelled = paddle.clip(sum_over_ranks(paddle.static.data(LABELLED, [2], "float64")), 1.0, 3e38)
+        labelled = paddle.clip(pir.sum_over_ranks(paddle.static.data(LABELLED, [2], "float64")), 1.0, 3e38)
         weights = paddle.cast(paddle.cast(weights, "float64") / labelled, "float32")
     model = build_padded(model_config)
     model.eval() if is_test else model.train()
-    layers, dropout = encoder_of(model).encoder.layers, SeededDropout(seed)
+    layers, dropout = encoder_of(model).encoder.layers, pir.SeededDropout(seed)
     kernels = fuse_layers(layers, kernels, config, GraphInputs(seed, feeds["masked_positions"]))
     recomputes = config.use_recompute and not is_test
     cut = [_CutLayer(layer, dropout, place, recomputes) for place, layer in enumerate(layers, start=1)]
@@ -224,7 +210,7 @@ class _CutLayer:
     With recompute, input and output are cut off from the graph: the backward pass computes the layer again.
     """
 
-    def __init__(self, layer: paddle.nn.Layer, dropout: SeededDropout, place: int, is_cut: bool):
+    def __init__(self, layer: paddle.nn.Layer, dropout: pir.SeededDropout, place: int, is_cut: bool):
         self.layer, self.dropout, self.place, self.is_cut = layer, dropout, place, is_cut
         self.plain = own_forward(layer) or layer.forward
         self.again: Callable = layer.forward  # computes the output from `source`
@@ -263,7 +249,7 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
     loss = loss * (1.0 / (config.processes * config.accumulation_steps))
     plan = precision_of(config)
     if plan is not None and plan.skips:
-        loss = loss * scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
+        loss = loss * pir.scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
     parameters = {parameter.name: parameter for parameter in forward.model.parameters()}
     gradients = dict(zip(parameters, _gradients_through(forward, loss, list(parameters.values()))))
     trained = [name for name, gradient in gradients.items() if gradient is not None]
@@ -273,16 +259,16 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
 def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
     """Return the gradients of ``loss``, with recompute layer by layer; None where there is no influence."""
     if not forward.layers:
-        return gradients_of([loss], parameters)
+        return pir.gradients_of([loss], parameters)
     last, first = forward.layers[-1], forward.layers[0]
-    of_output, *gradients = gradients_of([loss], [last.target, *parameters])
+    of_output, *gradients = pir.gradients_of([loss], [last.target, *parameters])
     found = dict(zip((parameter.name for parameter in parameters), gradients))
     for cut in reversed(forward.layers):
         own = cut.layer.parameters()
         with cut.dropout.used():
-            of_output, *gradients = gradients_of([cut.again()], [cut.source, *own], [of_output])
+            of_output, *gradients = pir.gradients_of([cut.again()], [cut.source, *own], [of_output])
         found.update(zip((parameter.name for parameter in own), gradients))
-    for parameter, gradient in zip(parameters, gradients_of([first.x], parameters, [of_output])):
+    for parameter, gradient in zip(parameters, pir.gradients_of([first.x], parameters, [of_output])):
         if gradient is not None:  # an embedding, which the decoder may share
             of_head = found[parameter.name]
             found[parameter.name] = gradient if of_head is None else of_head + gradient
@@ -290,7 +276,7 @@ def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
 
 
 def _accumulated(parameter):
-    return scope_variable(f"{parameter.name}.accumulated", parameter.shape)
+    return pir.scope_variable(f"{parameter.name}.accumulated", parameter.shape)
 
 
 def _add_update(
@@ -303,17 +289,17 @@ def _add_update(
     """
     rate = paddle.static.data(RATE, [1], "float32")
     if config.processes > 1:
-        gradients = sums_over_ranks(gradients)
+        gradients = pir.sums_over_ranks(gradients)
     shared: list[str] = []
     skip, plan = None, precision_of(config)
     if plan is not None and plan.skips:
         gradients, skip = _add_scaling(plan, gradients, shared)
     norm = factor = None
     if config.grad_clip > 0:
-        norm = paddle.sqrt(paddle.add_n([squared_norm(gradient) for gradient in gradients])).reshape([1])
+        norm = paddle.sqrt(paddle.add_n([pir.squared_norm(gradient) for gradient in gradients])).reshape([1])
         limit = paddle.full([1], config.grad_clip)
         factor = limit / paddle.maximum(norm, limit)
-        paddle.assign(norm, scope_variable(GRADIENT_NORM, [1]))
+        paddle.assign(norm, pir.scope_variable(GRADIENT_NORM, [1]))
     sizes = {parameter.name: int(np.prod(parameter.shape)) for parameter in parameters}
     owners = owners_of(sizes, config.sharding_degree)
     part = rank % config.sharding_degree
@@ -323,12 +309,12 @@ def _add_update(
     state = []
     for parameter, _ in own:
         places = zip(slots[parameter.name].items(), starts)
-        state.append({name: scope_variable(name, shape, start) for (name, shape), start in places})
+        state.append({name: pir.scope_variable(name, shape, start) for (name, shape), start in places})
     _move(config, own, state, decays, rate, factor, skip, is_fused)
     if config.sharding_degree > 1:
         moves = rank < config.sharding_degree  # the first group of ranks that holds all parts gives them
         given = [p if moves and owners[p.name] == part else paddle.zeros_like(p) for p in parameters]
-        for parameter, moved in zip(parameters, sums_over_ranks(given)):
+        for parameter, moved in zip(parameters, pir.sums_over_ranks(given)):
             paddle.assign(moved, parameter)
     owned = {name for parameter, _ in own for name in slots[parameter.name]}
     scales = plan is not None and plan.is_dynamic
@@ -342,17 +328,17 @@ def _add_update(
 
 def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, Any]:
     """Return the gradients without their scale, and whether the step is skipped, which is counted."""
-    scale = scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
-    gradients, is_infinite = unscale(gradients, scale)
-    count = scope_variable(SKIPPED_UPDATES, [1])
+    scale = pir.scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
+    gradients, is_infinite = pir.unscale(gradients, scale)
+    count = pir.scope_variable(SKIPPED_UPDATES, [1])
     paddle.assign(count + paddle.cast(is_infinite, "float32"), count)
     shared.append(SKIPPED_UPDATES)
     if plan.is_dynamic:
-        good, bad = (scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS))
+        good, bad = (pir.scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS))
         settings = (
             plan.incr_every_n_steps, plan.decr_every_n_nan_or_inf, plan.incr_ratio, plan.decr_ratio,
         )  # fmt: skip
-        update_scale(gradients, is_infinite, scale, good, bad, settings)
+        pir.update_scale(gradients, is_infinite, scale, good, bad, settings)
         shared.extend((LOSS_SCALE, GOOD_STEPS, BAD_STEPS))
     return gradients, is_infinite
 
@@ -372,17 +358,17 @@ def _move(
     of_each = [decays.get(parameter.name, 0.0) for parameter, _ in own]
     if is_fused and config.optimizer == "adamw":
         vectors = [list(each) for each in (*zip(*own), *zip(*(slots.values() for slots in state)))]
-        run_custom(OPERATOR, *vectors, rate, factor, skip, *betas, of_each)
+        pir.run_custom(OPERATOR, *vectors, rate, factor, skip, *betas, of_each)
         return
     for (parameter, gradient), slots, decay in zip(own, state, of_each):
         gradient = gradient if factor is None else gradient * factor
-        move(config.optimizer, (parameter, gradient), slots, rate, skip, betas, decay)
+        pir.move(config.optimizer, (parameter, gradient), slots, rate, skip, betas, decay)
 
 
 def _add_record(sums: LossSums, norms: list, num_rows: int) -> None:
     """Append a row to the records of the scope: the ``sums``, each [], and the gradient norm [1] or none."""
     width = len(sums.recorded) + len(norms)
-    records = scope_variable(RECORDS, [num_rows * width])
+    records = pir.scope_variable(RECORDS, [num_rows * width])
     row = paddle.stack([paddle.cast(each, "float32") for each in sums.recorded])
     paddle.assign(paddle.concat([records[width:], row, *norms]), records)
 
@@ -390,5 +376,5 @@ def _add_record(sums: LossSums, norms: list, num_rows: int) -> None:
 def _add_norm(sums: LossSums, norms: list, num_rows: int) -> None:
     """Write the gradient norm of the step into the last row."""
     if norms:
-        records = scope_variable(RECORDS, [num_rows * (len(sums.recorded) + 1)])
+        records = pir.scope_variable(RECORDS, [num_rows * (len(sums.recorded) + 1)])
         paddle.assign(paddle.concat([records[:-1], *norms]), records)

@@ -81,21 +81,15 @@ class PretrainProgram(ProgramState):
         if self.narrow:
             self.narrow(self.executor.place, scope=self.scope)
         if self.file_rows is not None:
-            self._clear_rows_from(self.file_rows)
-        add_records(
-            self.test, self.sums.recorded, self.monitors.gradient_norm, self.recorded_passes
-        )  # after the casts of O2, which do not know them
-
-    def _clear_rows_from(self, first: int) -> None:
-        """Set the rows of the embedding from ``first`` on to 0, as in a resumed run."""
-        names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
-        copies = [
-            c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c
-        ]
-        for name, array in self.get([*names, *copies]).items():
-            if len(array) > first:
-                array[first:] = 0
-                self.set({name: array})
+            names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
+            states = (self.owned_variables(self.slots.get(name, [])) for name in names)
+            copies = [name for name in chain.from_iterable(states) if MASTER_MARK in name]
+            for name, array in self.get([*names, *copies]).items():
+                if len(array) > self.file_rows:
+                    array[self.file_rows :] = 0
+                    self.set({name: array})
+        # After the casts of O2, which do not know them.
+        add_records(self.test, self.sums.recorded, self.monitors.gradient_norm, self.recorded_passes)
 
     def run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
         """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU asynchronously."""
@@ -155,11 +149,10 @@ def build_program(
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet.
 
     ``kernels``: the path of the run, by `choose_path`; a model that it does not support takes the plain one.
-    ``fused``: the other fused ops, by `choose_fused`.
-
-    The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w; masked means tokens and
-    n-grams alike. fleet averages over ranks and micro-batches, so the caller chooses w to make it the mean
-    over the whole global batch. For Paddle 3.3 `build_pir_program` builds the same.
+    ``fused``: the other fused ops, by `choose_fused`. The loss is sum(masked) * w[0] + sum(sop) * w[1] with
+    the fed ``loss_weights`` w; masked means tokens and n-grams alike. fleet averages over ranks and
+    micro-batches, so the caller chooses w to make it the mean over the whole global batch. For Paddle 3.3
+    `build_pir_program` builds the same.
     """
     if builds_pir():
         with without_advice():

@@ -198,7 +198,7 @@ NO_DROPOUT = {PASS_SEED: np.zeros(1, np.int32)}  # for evaluation: the variable 
 
 
 def seed_feed(seed: int) -> dict:
-    """Derive the randomness of the next micro-batch from ``seed``; return its feed, {PASS_SEED: int32 [1]}."""
+    """Derive all randomness of the next micro-batch from ``seed``; return its feed {PASS_SEED: int32 [1]}."""
     paddle.seed(seed)
     return {PASS_SEED: np.array([seed & 0x3FFFFFFF], np.int32)}  # leaves room for the positions
 

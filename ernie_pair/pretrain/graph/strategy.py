@@ -187,6 +187,8 @@ FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_ent
 # Of `--fused_ops`, FLASH_ATTENTION is in half precision only, FUSED_SOFTMAX in that of the op it replaces.
 SOFTMAX = "softmax"
 NEVER = 2**31 - 1
+# How the loss scale changes, by the names of the flags, of Paddle, and of AmpPlan.
+SCALE_CHANGES = ("incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio")
 
 
 @dataclass(frozen=True)
@@ -230,16 +232,10 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
         if config.amp_dtype == "bfloat16":
             # It needs none, but Paddle checks for infinities only if the scale is not 1.
             scale = 2.0 if config.on_nan == "skip" else 1.0
+        changes = [getattr(config, name) for name in SCALE_CHANGES]
+        ops = FLOAT32_OPS | config.float32_ops
         return AmpPlan(
-            config.amp_dtype,
-            config.amp_level,
-            scale,
-            config.incr_every_n_steps,
-            config.incr_ratio,
-            config.decr_every_n_nan_or_inf,
-            config.decr_ratio,
-            FLOAT32_OPS | config.float32_ops,
-            config.reduce_dtype == "float32",
+            config.amp_dtype, config.amp_level, scale, *changes, ops, config.reduce_dtype == "float32"
         )
     return SKIP_ALONE if config.on_nan == "skip" else None
 
@@ -276,10 +272,7 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
         level=precision.level,
         dtype=dtype,
         init_loss_scaling=precision.init_loss_scaling,
-        incr_every_n_steps=precision.incr_every_n_steps,
-        incr_ratio=precision.incr_ratio,
-        decr_every_n_nan_or_inf=precision.decr_every_n_nan_or_inf,
-        decr_ratio=precision.decr_ratio,
+        **{name: getattr(precision, name) for name in SCALE_CHANGES},
         use_dynamic_loss_scaling=precision.is_dynamic,
     )
 
