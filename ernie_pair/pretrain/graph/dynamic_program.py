@@ -32,11 +32,11 @@ ORDER_ALONE = ("cls.seq_relationship.", ".pooler.")  # in names that only the se
 Feeds = dict[str, paddle.Tensor]
 
 
-class DynamicProgram:
+class DynamicProgram(DynamicUpdate):
     """The model and its optimizer, with what `PretrainJob` needs of a `PretrainProgram`, without a program.
 
-    ``slots``: {parameter: {variable of its optimizer state: shape}}, of those that train. The constructor and
-    a step are called by all ranks of ``group``. Raises InputError if the flags require missing kernels.
+    The constructor and a step are called by all ranks of ``group``. Raises InputError if the flags require
+    missing kernels.
     """
 
     main, test = "main", "test"
@@ -60,8 +60,7 @@ class DynamicProgram:
             for name, parameter in self.model.named_parameters()
             if config.has_order or not any(part in name for part in ORDER_ALONE)
         ]
-        self.update = DynamicUpdate(config, self.model, trained, group, is_fused=self.kernels.is_fused)
-        self.slots = self.update.slots
+        super().__init__(config, self.model, trained, group, is_fused=self.kernels.is_fused)
         self.recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
         self._records: Deque[paddle.Tensor] = deque(maxlen=self.recorded_passes)
         self._weights: Optional[paddle.Tensor] = None  # of the losses, in the step that has begun
@@ -71,11 +70,11 @@ class DynamicProgram:
     @property
     def skips(self) -> bool:
         """Return whether steps that are not finite are skipped."""
-        return self.update.guard is not None
+        return self.guard is not None
 
     def rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
-        self.update.optimizer.set_lr(rate)
+        self.optimizer.set_lr(rate)
 
     def merge(self, passes: int) -> None:
         """Set the micro-batches per step from now on, at most ``accumulation_steps``."""
@@ -106,12 +105,12 @@ class DynamicProgram:
         with self._casting():
             sums = sum_losses(run_ernie(self.model, feeds), feeds)
         loss = sums.weighted(self._weights, self.config.has_order)
-        guard = self.update.guard
+        guard = self.guard
         scale = 1.0 if guard is None else guard.scale
         (loss * (scale / self.config.accumulation_steps)).backward()
         self._passes += 1
         if self._passes == self._merged:
-            self.update.step()
+            self.update()
             self._passes = 0
         self._record(sums)
 
@@ -136,7 +135,7 @@ class DynamicProgram:
         )
 
     def _record(self, sums) -> None:
-        norm = self.update.norm
+        norm = self.norm
         row = [*sums.recorded, norm] if norm is not None else sums.recorded
         self._records.append(paddle.stack([each.detach() for each in row]))
 
@@ -145,21 +144,13 @@ class DynamicProgram:
         kept = list(self._records)[len(self._records) - passes :]
         return np.stack([row.numpy() for row in kept]) if kept else np.zeros((0, self._width), np.float32)
 
-    def monitored(self) -> dict[str, float]:
-        """Return what the last step recorded for the log."""
-        return self.update.monitored()
-
     def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that this rank has."""
-        return [name for name in names if name in self.update.state or name in self.shared_state()]
+        return [name for name in names if name in self.state or name in self.shared_state()]
 
     def shared_state(self) -> list[str]:
         """Return the names of the state that belongs to no parameter: of the loss scale and skipped steps."""
-        return [] if self.update.guard is None else sorted(self.update.guard.arrays())
-
-    def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable of the optimizer's state: array}, copies."""
-        return self.update.view_variables(names)
+        return [] if self.guard is None else sorted(self.guard.arrays())
 
     def weights(self) -> Arrays:
         """Return {parameter: float32 array}, copies."""
@@ -169,10 +160,6 @@ class DynamicProgram:
         """Set the parameters to {parameter: float32 array}."""
         for name, array in weights.items():
             self._by_name[name].set_value(array)
-
-    def set(self, arrays: Arrays) -> None:
-        """Copy arrays into the optimizer's state."""
-        self.update.set(arrays)
 
 
 class _Encoder:

@@ -89,7 +89,7 @@ class DynamicUpdate:
     def __init__(
         self, config: PretrainConfig, model, parameters: list, group: ProcessGroup, *, is_fused: bool = False
     ):
-        self.model, self.parameters, self.group = model, parameters, group
+        self.model, self.trained, self.group = model, parameters, group
         self.guard, self._largest = guard_of(config), config.grad_clip
         self.norm: Optional[paddle.Tensor] = paddle.zeros([]) if config.grad_clip > 0 else None
         degree = config.sharding_degree
@@ -109,23 +109,23 @@ class DynamicUpdate:
         for parameter, slots in zip(self._own, adam_slots(self.optimizer, self._own)):
             self.state.update(zip(self.slots[parameter.name], slots))
 
-    def step(self) -> None:
+    def update(self) -> None:
         """Move the weights by the gradients that the passes have left, and clear them; all ranks call it."""
         if self.group.size > 1:
             self.group.average_gradients(self.model, of_forward=False)
         with paddle.no_grad():
             if self._prepare_gradients():
                 self.optimizer.step()
-                for parameter in self.parameters:
+                for parameter in self.trained:
                     if self._owners:
                         self.group.broadcast(parameter, self._owners[parameter.name])
-        for parameter in self.parameters:
+        for parameter in self.trained:
             parameter.clear_gradient(set_to_zero=False)
 
     def _prepare_gradients(self) -> bool:
         """Unscale the gradients and clip those of this rank; return whether the step is to be made."""
         guard = self.guard
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        gradients = [p.grad for p in self.trained if p.grad is not None]
         if guard is not None and guard.scale != 1.0:
             for gradient in gradients:
                 gradient.scale_(1.0 / guard.scale)
