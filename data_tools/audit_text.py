@@ -122,10 +122,7 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
 
 
 def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
-    """Audit the paragraphs of ``inputs`` and return what was found.
-
-    Raises InputError for a line that cannot be read, and for inputs without any text.
-    """
+    """Audit the paragraphs of ``inputs``. Raises InputError for a line that cannot be read, or no text."""
     rules = create_flags.line_rules_of(config)
     with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
         table, kinds, hanzi, traditional = _survey(inputs, config, progress)

@@ -41,12 +41,7 @@ from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
-from data_tools.text.folder_tokenizer import (
-    AnyTokenizer,
-    find_tokenizer,
-    open_vocabulary,
-    vocabulary_file,
-)
+from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines, tell_encodings
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")

@@ -334,10 +334,7 @@ ODD_KINDS = (*_CHARACTER_KINDS[1:], *_MOJIBAKE)
 
 
 def odd_characters(paragraphs: Paragraphs) -> Dict[str, Tally]:
-    """Count odd characters and runs of mojibake by kind, of ODD_KINDS.
-
-    A character of mojibake may also be odd on its own and is then counted twice.
-    """
+    """Count odd characters and runs of mojibake by kind, of ODD_KINDS; a character may count as both."""
     whole = "\n".join(paragraphs.texts)
     kinds = _kind_of_character()[code_points(whole)]
     at = np.flatnonzero(kinds)

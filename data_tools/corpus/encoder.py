@@ -58,10 +58,7 @@ class Encoded(NamedTuple):
 
 
 class DocumentEncoder:
-    """Encodes texts to ids: a pure function of text and rules.
-
-    Raises InputError when words are to be marked and the vocabulary has no '##' twin to mark with.
-    """
+    """Encodes texts to ids by ``rules`` alone. Raises InputError without '##' twins to mark words with."""
 
     def __init__(self, rules: EncodingRules):
         self.rules = rules
@@ -85,10 +82,8 @@ class DocumentEncoder:
         The concatenated ids of a text's sentences are those of the text, except for '##' twins of words.
         """
         parts = [self._encode(group) for group in _groups(texts)]
-        ids, lens, sizes, marks = (np.concatenate([part[column] for part in parts]) for column in range(4))
-        return Encoded(
-            ids, lens, sizes, marks, sum(part[4] for part in parts), sum(part[5] for part in parts)
-        )
+        *arrays, num_cut, num_found = zip(*parts)
+        return Encoded(*map(np.concatenate, arrays), sum(num_cut), sum(num_found))
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
         text, words = "\n".join(texts), None

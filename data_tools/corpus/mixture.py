@@ -139,10 +139,7 @@ class BlendedDataset:
 
 
 class PhasedDataset:
-    """The first ``counts[0]`` samples are those of ``datasets[0]``, the next ``counts[1]`` of the next.
-
-    Each is read from its own first sample; item i depends on i only.
-    """
+    """``counts[0]`` samples of ``datasets[0]``, then ``counts[1]`` of the next, each from its first on."""
 
     def __init__(self, datasets: Sequence, counts: Sequence[int]):
         self.datasets = list(datasets)

@@ -114,10 +114,7 @@ def encoder_for(rules: EncodingRules) -> DocumentEncoder:
 def encode_lines(
     encoder: DocumentEncoder, line_rules: LineRules, batch: LineBatch, skip_bad_lines: bool, joining: Joining
 ) -> Shard:
-    """Encode the documents of a batch of lines to a shard.
-
-    Raises InputError with file:line for a line that is not a document, unless such lines are to be skipped.
-    """
+    """Encode documents to a shard. Raises InputError with file:line for a bad line, unless to be skipped."""
     texts: List[str] = []
     rejected: List[Rejected] = []
     blank = replaced = 0

@@ -117,10 +117,7 @@ def keeps() -> bool:
 
 @contextmanager
 def naming(path: Union[str, Path]) -> Iterator[None]:
-    """Let an error of a full or failing disk name ``path``, unless it names a file: one of writing does not.
-
-    numpy's says only how much it has written.
-    """
+    """Let an error of a full or failing disk name ``path`` if it names no file, as one of writing."""
     try:
         yield
     except OSError as error:

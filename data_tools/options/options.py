@@ -348,10 +348,7 @@ def read_given(given: Given, hint) -> object:
 
 
 def checked(value, hint, where: str) -> object:
-    """Return a value as its option stores it. Raises InputError for one of another type.
-
-    A whole number is accepted as a number, a path as a text, and a tuple as a list.
-    """
+    """Return a value as its option stores it: a path as text, a tuple as list. Raises InputError."""
     base, words, may_be_none = kind_of(hint)
     if (value is None and may_be_none) or (isinstance(value, str) and value in words):
         return value

@@ -98,10 +98,7 @@ def dataset_of(
     max_seq_len: int,
     seed: int,
 ) -> ErnieDataset:
-    """Make ``num_samples`` samples of ``documents`` as ``flags`` say, of at most ``max_seq_len`` tokens.
-
-    Raises InputError as `build_datasets` does.
-    """
+    """Make ``num_samples`` samples of ``documents`` by ``flags``. Raises InputError for wrong ones."""
     sizes = {"num_samples": num_samples, "seed": seed, **flags.map_settings(max_seq_len)}
     rows = build_sample_map(corpus.docs, corpus.lens, documents, **sizes)
     rule = masking_rule(tokenizer, **flags.rule_settings())
@@ -163,10 +160,7 @@ def whole_windows(num_samples: int, bucket_size: int) -> int:
 
 
 class BucketedDataset:
-    """The samples of ``dataset``, whose length is a whole number of windows, in another order.
-
-    ``dataset``: `ErnieDataset` or `BlendedDataset`.
-    """
+    """The samples of an `ErnieDataset` or `BlendedDataset` of a whole number of windows, in another order."""
 
     def __init__(self, dataset, bucket_size: int, seed: int):
         self.dataset, self.bucket_size, self.seed = dataset, bucket_size, seed

@@ -255,10 +255,7 @@ def is_their_config(config: Mapping[str, Any]) -> bool:
 
 
 def read_settings(folder: Path, model_type: str = "") -> Dict[str, Any]:
-    """Return the content of tokenizer_config.json, with the names of special tokens of the file beside it.
-
-    Raises InputError when either is damaged.
-    """
+    """Return tokenizer_config.json with the special tokens beside it. Raises InputError if one is damaged."""
     found: Dict[str, Any] = {}
     for name in (SPECIAL_TOKENS, SETTINGS):
         if (folder / name).is_file():

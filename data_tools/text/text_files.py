@@ -63,10 +63,7 @@ STRICT = LineRules()
 
 
 def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> str:
-    """Decode line ``number`` (from 1) of the file ``path`` to text.
-
-    Raises InputError with file:line for a line that is too long, not text, or contains a CR.
-    """
+    """Decode line ``number``, from 1, of ``path``. Raises InputError if it is too long, no text or has CR."""
     where = f"{path}:{number}"
     if len(line) > rules.max_bytes:
         raise InputError(
@@ -168,10 +165,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LineBatch(NamedTuple):
-    """Consecutive lines of one file, without their ends; ``first`` is the number of the first, from 1.
-
-    ``is_json``: the file is one of JSON lines, see `is_json_lines`.
-    """
+    """Consecutive lines of one file, without their ends, the first of them number ``first``, from 1."""
 
     path: str
     first: int

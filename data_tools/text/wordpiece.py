@@ -273,10 +273,7 @@ def _is_control(character: str) -> bool:
 
 @lru_cache(maxsize=2)
 def _ruling(lower_case: bool = True) -> Tuple[np.ndarray, Dict[int, str]]:
-    """Return the kind of each character of Unicode, uint8 [0x110000], and {piece by itself: its other form}.
-
-    The second has those that normalisation changes, such as Ⓐ: ⓐ.
-    """
+    """Return the kind of each character, uint8 [0x110000], and {piece by itself: its other form, if any}."""
     categories = "".join(map(unicodedata.category, map(chr, range(END_OF_LETTERS))))
     major, minor = np.frombuffer(categories.encode("ascii"), dtype="S1").reshape(-1, 2).T
     vanishes = major == b"C"

@@ -204,10 +204,7 @@ class Lexicon:
 
     @classmethod
     def from_file(cls, path: Union[str, Path]) -> "Lexicon":
-        """Read the lexicon of a file; see the docstring of this module.
-
-        Raises InputError with file:line for a line that is not an entry, or contradicts another.
-        """
+        """Read a lexicon; see this module. Raises InputError with file:line for a wrong entry."""
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file; fix --user_lexicon")

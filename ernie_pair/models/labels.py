@@ -254,10 +254,7 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
 
 
 def num_labels_in(config: Mapping[str, Any]) -> int:
-    """Return how many classes a config.json gives a classifier, 2 unless it says so; 1 where it gives scores.
-
-    Raises InputError below 2 of a classifier.
-    """
+    """Return the classes of a classifier, 2 by default; 1 if it gives scores. Raises InputError below 2."""
     if target_in(config) != CLASSIFICATION:
         return 1
     value = config.get("num_labels", config.get("num_classes", 2))

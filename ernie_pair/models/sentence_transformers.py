@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import (
-    is_whole_number,
-    parse_json,
-    read_json_object,
-    shown,
-    write_json,
-)
+from data_tools.files.json_file import is_whole_number, parse_json, read_json_object, shown, write_json
 from ernie_pair.models.embedding_json import (
     LONGEST_TEXT,
     NORMALIZE,
@@ -134,10 +128,7 @@ def files_of_modules(folder: Path) -> List[Path]:
 
 
 def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
-    """Read modules.json in ``folder`` and what it names; None: there is none.
-
-    Raises InputError, naming the file, for what is missing or damaged and for what is not computed here.
-    """
+    """Read modules.json and what it names; None: it is not there. Raises InputError, naming the file."""
     modules = _modules_of(folder)
     if not modules:
         return None

@@ -92,10 +92,7 @@ def family_in(config: Mapping[str, Any]) -> str:
 
 
 def refuse_unsupported(config_file: Path) -> None:
-    """Raise InputError for a config.json that no command opens, whatever else is in it.
-
-    Its model_type is of no model here, or it is of a layer of the user's own.
-    """
+    """Raise InputError for a config.json of a model that is not here, or of a layer of the user's own."""
     config = read_json_object(config_file, "correct it, or give the config.json of a model")
     if LAYER_CLASS in config:
         name, folder = layer_class_in(config), str(config_file.parent)
@@ -318,10 +315,7 @@ class ModelSpec:
 
     @property
     def num_labels(self) -> int:
-        """Return the classes of a classifier, 2 where config.json does not say; 1 of a model for regression.
-
-        Raises InputError if a classifier has fewer than 2.
-        """
+        """Return the classes, 2 by default; 1 of a model for regression. Raises InputError for fewer."""
         return num_labels_in(self.config)
 
     @property

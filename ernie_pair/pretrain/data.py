@@ -198,10 +198,7 @@ class PretrainData:
         return [self.datasets["train"], *self.later]
 
     def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:
-        """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
-
-        Each is a dictionary of int64 arrays, see `data_tools.samples.split_datasets.collate`.
-        """
+        """Yield this rank's micro-batches of each step, from ``consumed_samples`` on; see `collate`."""
         config = self.config
         if self.loader is None:
             with self.forked() as data:
@@ -214,10 +211,7 @@ class PretrainData:
             yield list(islice(batches, config.count_passes(config.micro_batch_at(step))))
 
     def evaluation(self, split: str) -> Iterator[MicroBatch]:
-        """Yield this rank's share of the global batches of an evaluation, the same ones every time.
-
-        Each is a dictionary of int64 arrays, see `data_tools.samples.split_datasets.collate`.
-        """
+        """Yield this rank's share of an evaluation, always the same batches of `collate`."""
         steps, size = range(self.config.iters_of(split)), self.config.full_length_micro_batch
         indices = chain.from_iterable(self._indices(step, size) for step in steps)
         yield from self._loader(split, num_workers=0).batches(indices)

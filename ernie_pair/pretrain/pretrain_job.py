@@ -90,10 +90,7 @@ class CountedBatch(NamedTuple):
 
 
 class WaitingStep(NamedTuple):
-    """A step that has not been read yet; ``counts`` is the sum over its micro-batches.
-
-    ``feeds``, one per pass, are kept until then: a GPU may not have read them yet.
-    """
+    """A step not read yet, the sum of its ``counts``, and its ``feeds``, which a GPU may yet read."""
 
     metrics: DeferredMetrics
     feeds: list[dict[str, Any]]
@@ -115,10 +112,7 @@ def count_labels(batch: MicroBatch) -> np.ndarray:
 
 
 def count_loss_labels(labelled: np.ndarray) -> np.ndarray:
-    """Return the label counts of the step's two losses: masked tokens and n-grams together, and samples.
-
-    ``labelled``: float64 [2 or 3], see `count_labels`.
-    """
+    """Return the labels of the two losses, masked tokens with n-grams and samples, of `count_labels`."""
     return labelled[:2] + [labelled[2:].sum(), 0]
 
 
@@ -182,10 +176,7 @@ class PretrainJob:
         self._unproven = False  # weights were given, and no validation has shown yet that they fit
 
     def load_initial_weights(self) -> str:
-        """Load the weights of ``source``, if it has any, and return what the run starts from.
-
-        Raises CheckpointError, with nothing set, when they do not fit.
-        """
+        """Load the weights of ``source``, if any, and return the start. Raises CheckpointError if unfit."""
         if self.source.weights is None:
             return f"start from random weights, seed {self.config.seed}"
         beside, ours = self.source.vocab_file.parent / NGRAMS, self.data.ngrams
@@ -197,10 +188,7 @@ class PretrainJob:
         return f"start from the weights {self.source.weights}"
 
     def place(self, micro_batches: list[MicroBatch]) -> list[CountedBatch]:
-        """Return the micro-batches of a step with their counts; for a GPU, in pinned memory.
-
-        It does not change the job: a thread may do it for the next step.
-        """
+        """Return micro-batches with their counts, for a GPU in pinned memory; a thread may call it."""
         feeds = map(self._on_device, micro_batches)
         return [CountedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
 

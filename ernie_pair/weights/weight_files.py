@@ -122,10 +122,7 @@ _checked(pickle.DICT, lambda stack: _refuse_keys(stack[::2]))
 
 
 def read_variable(path: Path) -> np.ndarray:
-    """Read the array in one file; bfloat16 is returned as uint16.
-
-    Raises CheckpointError naming a file that is not a variable, or is truncated or too long.
-    """
+    """Read the array in a file, bfloat16 as uint16. Raises CheckpointError if it is not a whole variable."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
     content = path.read_bytes()

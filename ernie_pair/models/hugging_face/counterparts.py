@@ -246,10 +246,7 @@ def from_their_names(found: Arrays, family: str) -> Arrays:
 
 
 def to_their_names(arrays: Arrays, family: str, where: str) -> Arrays:
-    """Return the arrays of a model of PaddleNLP as transformers names and turns them.
-
-    Raises CheckpointError for a name that has no place there.
-    """
+    """Return arrays as transformers names and turns them. Raises CheckpointError for one that it lacks."""
     peer = COUNTERPARTS[family]
     modules = {**peer.modules, **peer.heads}
     is_whole = any(name.startswith(peer.own_prefix) for name in arrays)

@@ -68,10 +68,7 @@ POOLINGS = {
 
 
 class Steps(nn.LayerList):
-    """The steps after the pooling of vectors of ``width``; its layers are those of the dense steps.
-
-    ``dim``: the numbers of a vector after them.
-    """
+    """The steps after the pooling of vectors of ``width``, to ``dim``; its layers are of the dense ones."""
 
     def __init__(self, steps, width: int):
         super().__init__()
@@ -155,10 +152,7 @@ class TextEncoder(EncoderModel):
     def write_embedding(
         self, folder: Path, vocab_file: Path, settings: EmbeddingSettings, save_format: str = "paddle"
     ) -> None:
-        """Fill ``folder`` with the model and its embedding.json; see `EncoderModel.write`.
-
-        A folder for transformers is one of sentence-transformers.
-        """
+        """Fill ``folder`` as `write` does, with embedding.json or the files of sentence-transformers."""
         self.write(folder, vocab_file, settings.max_seq_len, save_format)
         if save_format != "hf":
             (folder / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")

@@ -65,10 +65,7 @@ _EXAMPLE = (
 
 
 class Phase(NamedTuple):
-    """``steps`` steps on samples of at most ``length`` tokens, control tokens included.
-
-    ``micro_batch_size``: samples per process in one forward pass.
-    """
+    """``steps`` steps on samples of up to ``length`` tokens, ``micro_batch_size`` per process and pass."""
 
     length: int
     steps: int
@@ -423,10 +420,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
         return next(p.micro_batch_size for p, end in zip(self.phase_list, ends) if step < end)
 
     def count_passes(self, micro_batch_size: int) -> int:
-        """Return how many micro-batches of ``micro_batch_size`` each process computes in a step.
-
-        Raises InputError if they do not divide the global batch evenly.
-        """
+        """Return each process's micro-batches in a step. Raises InputError if they do not divide it."""
         one_pass = micro_batch_size * self.processes
         if micro_batch_size != self.micro_batch_size and self.samples_per_step % one_pass:
             raise InputError(

@@ -14,12 +14,7 @@ from data_tools.ernie_dataset import Sample
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import (
-    data_option,
-    devices_option,
-    evaluation_option,
-    model_option,
-)
+from data_tools.options.options import data_option, devices_option, evaluation_option, model_option
 from data_tools.samples.masking import NO_LABEL, MaskingFlags
 from data_tools.samples.split_datasets import collate, dataset_of
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer

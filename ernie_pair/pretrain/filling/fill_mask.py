@@ -124,10 +124,7 @@ def load_pretrained(source: ModelSource) -> Any:
 
 
 def has_order_head(source: ModelSource, model: Any) -> bool:
-    """Return whether the weights of ``source``, of which ``model`` is built, hold the sentence-order head.
-
-    If they do not, that of ``model`` is random.
-    """
+    """Return whether the weights of ``source`` hold the sentence-order head, else random in ``model``."""
     found = structured_names(source.read_weights(), model.state_dict(), str(source.weights))
     return any(name.startswith(ORDER_HEAD) for name in found)
 

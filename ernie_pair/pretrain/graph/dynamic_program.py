@@ -7,6 +7,7 @@ random numbers.
 
 from collections import deque
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, ContextManager, Deque, Iterable, Optional
 
 import numpy as np
@@ -51,7 +52,9 @@ class DynamicProgram(DynamicUpdate):
         self.parameters: dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
-        encoder: Any = _Encoder(self.model)
+        inner = encoder_of(self.model)  # within the model with heads; here as others know a model
+        encoder: Any = SimpleNamespace(fused_state=None)
+        encoder.layers, encoder.embeddings = lambda: list(inner.encoder.layers), lambda: [inner.embeddings]
         self.kernels: KernelChoice = choose_path(encoder, config, config.device, group.size, group.all_reduce)
         recompute_layers(encoder, config.use_recompute)
         self._fused_state: Optional[ModelState] = encoder.fused_state
@@ -160,21 +163,6 @@ class DynamicProgram(DynamicUpdate):
         """Set the parameters to {parameter: float32 array}."""
         for name, array in weights.items():
             self._by_name[name].set_value(array)
-
-
-class _Encoder:
-    """The encoder of a model with heads, as `choose_path` and `recompute_layers` know a model."""
-
-    fused_state: Optional[ModelState] = None
-
-    def __init__(self, model):
-        self._encoder = encoder_of(model)
-
-    def layers(self) -> list:
-        return list(self._encoder.encoder.layers)
-
-    def embeddings(self) -> list:
-        return [self._encoder.embeddings]
 
 
 class GroupSums:

@@ -18,12 +18,7 @@ from data_tools.files.keyed_cache import user_cache
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
 from ernie_pair.kernels.encoder_layer import why_layers_unfit
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.operator import (
-    GraphInputs,
-    OperatorError,
-    add_encoder_layer,
-    load_operator,
-)
+from ernie_pair.kernels.operator import GraphInputs, OperatorError, add_encoder_layer, load_operator
 from ernie_pair.pretrain.config.pretrain_config import (
     ATTENTION,
     AUTO,
@@ -325,10 +320,7 @@ NOTHING_FUSED = FusedOps()
 
 
 def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Capability]) -> FusedOps:
-    """Return the fused ops of a run whose attention heads are ``head_size`` wide.
-
-    ``capability``: of its GPU. Raises InputError if the flags name an op that is not available.
-    """
+    """Return the fused ops for heads of ``head_size`` on a GPU. Raises InputError if a named one lacks."""
     if builds_pir() and config.named_ops:
         raise InputError(
             f"--fused_ops {config.fused_ops}: such ops are put into programs of Paddle 2.6, and those of "

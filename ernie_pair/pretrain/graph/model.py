@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 class ErnieGramForPretraining(transformers.ErnieGramPretrainedModel):
-    """ErnieGram with the heads of pretraining.
-
-    ernie_gram.* is an ErnieGramModel, cls.* is named as in ErnieForPretraining.
-    """
+    """ErnieGram with the heads of pretraining: an ErnieGramModel, and cls.* as in ErnieForPretraining."""
 
     def __init__(self, config):
         super().__init__(config)

@@ -50,11 +50,7 @@ from ernie_pair.pretrain.graph.strategy import (
 )
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir, without_advice
-from ernie_pair.runtime.paddle_patches.static_programs import (
-    HeldProgram,
-    is_tensor,
-    without_nccl,
-)
+from ernie_pair.runtime.paddle_patches.static_programs import HeldProgram, is_tensor, without_nccl
 
 MERGED = "gradient_merge_k"  # what fleet's GradientMergeOptimizer calls it, in Paddle 2.6.2
 

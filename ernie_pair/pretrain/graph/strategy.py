@@ -108,10 +108,7 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
 
 
 def updates_of(main: paddle.static.Program):
-    """Return the block that updates the parameters, and the ops that do it.
-
-    Gradient merge has a block of its own. Raises ValueError when the program trains nothing.
-    """
+    """Return the block that updates parameters, and its ops. Raises ValueError if nothing is trained."""
     for block in main.blocks:
         updates = [op for op in block.ops if op.type in UPDATES]
         if updates:
