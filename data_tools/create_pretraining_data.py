@@ -154,7 +154,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         corpus = CorpusWriter(
             config.output_prefix,
             vocab_size=tokenizer.vocab_size,
-            lexicon_marks=lexicon.mark_list() if lexicon else None,
+            lexicon_marks=[entry._asdict() for entry in lexicon.marks] if lexicon else None,
             also=also,
             publish=results.published,
         )

@@ -109,19 +109,13 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
         marker = requirement.marker
         if not (extra == "" if marker is None else marker.evaluate({"extra": extra})):
             continue
-        if requirement.name != NAME and not is_of_another_build(requirement):
+        build = version_of(GPU_BUILD)
+        # A CUDA library for PyPI's build of Paddle, where another is installed: 2.6.2.post120 is for CUDA 12.
+        is_of_another = CUDA_OF_PYPI.fullmatch(requirement.name) and build and Version(build).is_postrelease
+        if requirement.name != NAME and not is_of_another:
             yield requirement
         for inner in requirement.extras - seen if requirement.name == NAME else ():
             yield from _requirements(inner, seen)
-
-
-def is_of_another_build(requirement: Requirement) -> bool:
-    """Return whether a requirement is a CUDA library for PyPI's build of Paddle and another is installed.
-
-    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths.
-    """
-    build = version_of(GPU_BUILD)
-    return bool(CUDA_OF_PYPI.fullmatch(requirement.name) and build and Version(build).is_postrelease)
 
 
 def is_tested_paddle(version: str) -> bool:

@@ -64,28 +64,20 @@ def build_datasets(
         for place, count in enumerate(blend.counts(num_samples[split]) if any(documents) else []):
             # Corpora have different seeds as well: equal texts in two of them get different masks.
             seed = mix_all(settings.seed, number, place)
-            rows = _sample_map(corpora[place], documents[place], count, seed, settings)
-            parts.append(ErnieDataset(corpora[place], rows, rule, seed=seed, **masking))
+            corpus, chosen = corpora[place], documents[place]
+            arguments = {"num_samples": count, "seed": seed, **settings.sample_map}
+            key = {"corpus": corpus.fingerprint, "documents": [chosen.start, chosen.stop], **arguments}
+            sentences = range(*corpus.docs[[chosen.start, chosen.stop]].tolist())
+            fits = partial(rows_fit, target_length=arguments["target_length"])
+            rows = cached_sample_map(
+                settings.cache_dir,
+                key,
+                build=partial(build_sample_map, corpus.docs, corpus.lens, chosen, **arguments),
+                fits=partial(fits, num_rows=count, sentences=sentences),
+            )
+            parts.append(ErnieDataset(corpus, rows, rule, seed=seed, **masking))
         datasets[split] = BlendedDataset(parts, blend) if len(parts) > 1 else parts[0] if parts else None
     return datasets
-
-
-def _sample_map(
-    corpus: Corpus, documents: range, num_samples: int, seed: int, settings: SampleSettings
-) -> np.ndarray:
-    arguments = {"num_samples": num_samples, "seed": seed, **settings.sample_map}
-    key = {"corpus": corpus.fingerprint, "documents": [documents.start, documents.stop], **arguments}
-    return cached_sample_map(
-        settings.cache_dir,
-        key,
-        build=lambda: build_sample_map(corpus.docs, corpus.lens, documents, **arguments),
-        fits=partial(
-            rows_fit,
-            num_rows=num_samples,
-            sentences=range(*corpus.docs[[documents.start, documents.stop]].tolist()),
-            target_length=arguments["target_length"],
-        ),
-    )
 
 
 def dataset_of(

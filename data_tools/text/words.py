@@ -261,10 +261,6 @@ class Lexicon:
         last = np.searchsorted(firsts, starts, side="right") - 1
         return np.where(starts < ends[last], marks[last], 0).astype(np.uint8)
 
-    def mark_list(self) -> List[Dict[str, Union[str, float]]]:
-        """Return ``self.marks`` as `CorpusWriter` takes them: {"kind", "weight"} of each."""
-        return [entry._asdict() for entry in self.marks]
-
     def _candidates(self, folded: str) -> np.ndarray:
         """Return where a word may begin, ascending; some are false, because words share codes."""
         points = code_points(folded)

@@ -236,7 +236,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     """
     from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram, GroupSums
     from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
-    from ernie_pair.pretrain.graph.model import ernie_config
+    from ernie_pair.pretrain.graph.model import DROPOUT, ernie_config
     from ernie_pair.pretrain.graph.program import build_program
     from ernie_pair.pretrain.graph.step_monitors import RankSums
     from ernie_pair.pretrain.graph.strategy import start_fleet
@@ -245,12 +245,9 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     quiet_libraries()
     if not config.is_dynamic:
         start_fleet(config.device, world.size)
-    model_config = ernie_config(
-        source.spec,
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        num_ngrams=0 if data.ngrams is None else len(data.ngrams),
-    )
+    dropout = {name: getattr(config, name) for name in DROPOUT}
+    num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
+    model_config = ernie_config(source.spec, num_ngrams, **dropout)
     program: Any
     all_reduce: Any
     if config.is_dynamic:

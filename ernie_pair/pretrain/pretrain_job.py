@@ -208,7 +208,13 @@ class PretrainJob:
         if len(placed) + sum(len(step.feeds) for step in self._waiting) > self.program.recorded_passes:
             self._read()
         self.program.merge(len(placed))
-        weights = self._weights_of(count_loss_labels(counted[: self._num_labels]))
+        # The loss is a mean over the global batch: fleet averages over ranks, and over as many micro-batches
+        # as the program was built for, and the program itself sums the number of labels over several ranks.
+        labelled = count_loss_labels(counted[: self._num_labels])
+        whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
+        weights = {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
+        if self.world.size > 1:
+            weights = {LOSS_WEIGHTS: whole.astype(np.float32), LABELLED: labelled}
         feeds: list[dict[str, Any]] = []
         if self.world.size > 1:
             self.all_reduce.meet()  # the loader of another rank may be slow
@@ -223,17 +229,6 @@ class PretrainJob:
         if self._reads_each_step:
             self._read()
         return metrics
-
-    def _weights_of(self, labelled: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the feeds that make the loss a mean over the global batch.
-
-        fleet averages over ranks, and over as many micro-batches as the program was built for: undo that, and
-        divide by the number of labels, which the program itself sums over several ranks.
-        """
-        whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
-        if self.world.size > 1:
-            return {LOSS_WEIGHTS: whole.astype(np.float32), LABELLED: labelled}
-        return {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
 
     def _on_device(self, feed: dict[str, np.ndarray]) -> dict[str, Any]:
         return {name: pin(array) for name, array in feed.items()} if self.config.device == "gpu" else feed

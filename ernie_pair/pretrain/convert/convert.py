@@ -88,7 +88,7 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Ar
     main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
     executor = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
-        model = build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        model = build_ernie(ernie_config(spec))
         model.eval()
         inputs = {name: paddle.static.data(name, [None, None], "int64") for name in FEEDS}
         outputs = _all_outputs(model, inputs)

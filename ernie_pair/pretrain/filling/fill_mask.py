@@ -100,8 +100,7 @@ def load_pretrained(source: ModelSource) -> Any:
     """
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
-    config = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = build_ernie(config)
+    model = build_ernie(ernie_config(source.spec))
     parameters, where = model.state_dict(), str(source.weights)
     found = without_ngram_head(structured_names(source.read_weights(), parameters, where))
     if not any(name.startswith(TOKEN_HEAD) for name in found):

@@ -71,13 +71,6 @@ class StepGuard:
         return {SKIPPED_UPDATES: float(self.skipped), **scale}
 
 
-def guard_of(config: PretrainConfig) -> Optional[StepGuard]:
-    """Return what skips steps, if the flags ask for it: --on_nan skip, or a loss scale."""
-    plan = precision_of(config)
-    skips = plan is not None and (plan.dtype != "bfloat16" or config.on_nan == "skip")
-    return StepGuard(plan) if skips and plan is not None else None
-
-
 class DynamicUpdate:
     """The optimizer of ``parameters`` of ``model``, those that receive a gradient, in this rank of ``group``.
 
@@ -90,7 +83,9 @@ class DynamicUpdate:
         self, config: PretrainConfig, model, parameters: list, group: ProcessGroup, *, is_fused: bool = False
     ):
         self.model, self.trained, self.group = model, parameters, group
-        self.guard, self._largest = guard_of(config), config.grad_clip
+        plan, self._largest = precision_of(config), config.grad_clip
+        skips = plan is not None and (plan.dtype != "bfloat16" or config.on_nan == "skip")
+        self.guard = StepGuard(plan) if skips and plan is not None else None  # what skips steps, if asked for
         self.norm: Optional[paddle.Tensor] = paddle.zeros([]) if config.grad_clip > 0 else None
         degree = config.sharding_degree
         sizes = {parameter.name: int(parameter.size) for parameter in parameters}

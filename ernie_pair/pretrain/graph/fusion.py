@@ -145,7 +145,21 @@ def fuse_attention(main: paddle.static.Program, pass_seed: paddle.static.Variabl
     block = main.global_block()
     found = find_attentions(block)
     if found:
-        _add_base_seed(block, pass_seed)
+        # The seed and offset of the first attention, int64 [2].
+        seed, zero = (
+            block.create_var(name=f"{FLASH_ATTENTION}.{name}", dtype="int64", shape=[1], stop_gradient=True)
+            for name in ("seed", "zero")
+        )
+        base = block.create_var(name=f"{FLASH_ATTENTION}.base", dtype="int64", shape=[2], stop_gradient=True)
+        ops = [
+            ("cast", {"X": [pass_seed]}, seed, {"in_dtype": pass_seed.dtype, "out_dtype": seed.dtype}),
+            ("scale", {"X": [seed]}, zero, {"scale": 0.0}),
+            ("concat", {"X": [seed, zero]}, base, {"axis": 0}),
+        ]
+        for index, (kind, inputs, out, attrs) in enumerate(ops):
+            insert_op(
+                block, index, type=kind, inputs=inputs, outputs={"Out": [out]}, attrs={**attrs, **ON_CPU}
+            )
     for number, attention in enumerate(found):
         _replace_attention(block, attention, number)
     sync(main)
@@ -181,22 +195,6 @@ def _read_attention(chains: OpChains, softmax) -> Optional[Attention]:
         dropout=dropout.attr("dropout_prob") if dropout is not None else 0.0,
         out=moved_out.output("Out")[0],
     )
-
-
-def _add_base_seed(block, pass_seed) -> None:
-    """Prepend the seed and offset of the first attention to the program, int64 [2]."""
-    seed, zero = (
-        block.create_var(name=f"{FLASH_ATTENTION}.{name}", dtype="int64", shape=[1], stop_gradient=True)
-        for name in ("seed", "zero")
-    )
-    base = block.create_var(name=f"{FLASH_ATTENTION}.base", dtype="int64", shape=[2], stop_gradient=True)
-    ops = [
-        ("cast", {"X": [pass_seed]}, seed, {"in_dtype": pass_seed.dtype, "out_dtype": seed.dtype}),
-        ("scale", {"X": [seed]}, zero, {"scale": 0.0}),
-        ("concat", {"X": [seed, zero]}, base, {"axis": 0}),
-    ]
-    for index, (kind, inputs, out, attrs) in enumerate(ops):
-        insert_op(block, index, type=kind, inputs=inputs, outputs={"Out": [out]}, attrs={**attrs, **ON_CPU})
 
 
 def _replace_attention(block, attention: Attention, number: int) -> None:

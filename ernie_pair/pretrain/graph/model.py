@@ -65,7 +65,7 @@ class NgramHead(nn.Layer):
         return paddle.matmul(states, self.weight, transpose_y=True) + self.bias
 
 
-TASKS = ("lm", "sop")
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 CLASSES = {
     "ernie": (transformers.ErnieConfig, transformers.ErnieForPretraining),
     "ernie_gram": (transformers.ErnieGramConfig, ErnieGramForPretraining),
@@ -108,25 +108,15 @@ class LossSums(NamedTuple):
         return loss + self.sop_loss * weights[1] if has_order else loss
 
 
-def ernie_config(
-    spec: ModelSpec,
-    *,
-    hidden_dropout_prob: float,
-    attention_probs_dropout_prob: float,
-    num_ngrams: int = 0,
-) -> "PretrainedConfig":
-    """Return PaddleNLP's configuration of ``spec`` with the dropout of this run.
+def ernie_config(spec: ModelSpec, num_ngrams: int = 0, **dropout: float) -> "PretrainedConfig":
+    """Return PaddleNLP's configuration of ``spec`` with the rates ``dropout``, by their names there, or 0.
 
     ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting. The default family
     is ERNIE. Raises InputError for a family that is not pretrained here.
     """
-    dropout = {
-        "hidden_dropout_prob": hidden_dropout_prob,
-        "attention_probs_dropout_prob": attention_probs_dropout_prob,
-    }
     family = spec.family or "ernie"
     refuse_other_family(spec)
-    settings = spec.to_config(model_type=family, **dropout)
+    settings = spec.to_config(model_type=family, **{**dict.fromkeys(DROPOUT, 0.0), **dropout})
     if family == "ernie_gram":
         if spec.embedding_size not in (None, spec.hidden_size):
             raise InputError(

@@ -10,7 +10,7 @@ adds gradients up in variables of the scope, the other moves the weights.
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -149,9 +149,9 @@ def build_pir_program(
             parameters = [pir.parameter_here(parameter) for parameter in parameters]
             gradients = [_accumulated(parameter) for parameter in parameters]
         decays = {name: config.weight_decay for name in decayed_names(forward.model)}
-        is_fused = forward.kernels.is_fused
-        made = _add_update(config, parameters, gradients, decays, rank, is_fused)
-        slots, owned, shared, monitors, norm = made
+        slots, owned, shared, monitors, norm = _add_update(
+            config, parameters, gradients, decays, rank, forward.kernels.is_fused
+        )
         norms = [norm] if norm is not None else []
         if several:
             for total in gradients:
@@ -306,11 +306,19 @@ def _add_update(
     own = [pair for pair in zip(parameters, gradients) if owners[pair[0].name] == part]
     slots = slots_of(parameters)
     starts = (0.0, 0.0, config.adam_beta1, config.adam_beta2)
-    state = []
+    state: list[dict[str, Any]] = []
     for parameter, _ in own:
         places = zip(slots[parameter.name].items(), starts)
         state.append({name: pir.scope_variable(name, shape, start) for (name, shape), start in places})
-    _move(config, own, state, decays, rate, factor, skip, is_fused)
+    betas = config.adam_beta1, config.adam_beta2, config.adam_epsilon
+    of_each = [decays.get(parameter.name, 0.0) for parameter, _ in own]
+    if is_fused and config.optimizer == "adamw":
+        vectors = [list(each) for each in (*zip(*own), *zip(*(of_one.values() for of_one in state)))]
+        pir.run_custom(OPERATOR, *vectors, rate, factor, skip, *betas, of_each)
+    else:
+        for (parameter, gradient), of_one, decay in zip(own, state, of_each):
+            gradient = gradient if factor is None else gradient * factor
+            pir.move(config.optimizer, (parameter, gradient), of_one, rate, skip, betas, decay)
     if config.sharding_degree > 1:
         moves = rank < config.sharding_degree  # the first group of ranks that holds all parts gives them
         given = [p if moves and owners[p.name] == part else paddle.zeros_like(p) for p in parameters]
@@ -341,28 +349,6 @@ def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, An
         pir.update_scale(gradients, is_infinite, scale, good, bad, settings)
         shared.extend((LOSS_SCALE, GOOD_STEPS, BAD_STEPS))
     return gradients, is_infinite
-
-
-def _move(
-    config: PretrainConfig,
-    own: list,
-    state: Sequence[dict[str, Any]],
-    decays: dict[str, float],
-    rate,
-    factor,
-    skip,
-    is_fused: bool,
-) -> None:
-    """Move the parameters of ``own``, pairs with gradients; ``factor``: of clipping, or None."""
-    betas = config.adam_beta1, config.adam_beta2, config.adam_epsilon
-    of_each = [decays.get(parameter.name, 0.0) for parameter, _ in own]
-    if is_fused and config.optimizer == "adamw":
-        vectors = [list(each) for each in (*zip(*own), *zip(*(slots.values() for slots in state)))]
-        pir.run_custom(OPERATOR, *vectors, rate, factor, skip, *betas, of_each)
-        return
-    for (parameter, gradient), slots, decay in zip(own, state, of_each):
-        gradient = gradient if factor is None else gradient * factor
-        pir.move(config.optimizer, (parameter, gradient), slots, rate, skip, betas, decay)
 
 
 def _add_record(sums: LossSums, norms: list, num_rows: int) -> None:
