@@ -34,8 +34,7 @@ class Sample(NamedTuple):
 class Text(NamedTuple):
     """One sample before masking: corpus ids with [CLS] and [SEP], token types, the sentence order.
 
-    ``tokens``, ``token_type_ids``: int64 [S]; ``marks``: uint8 [S], the lexicon's; None where the corpus
-    has none.
+    ``tokens``, ``token_type_ids``: int64 [S]; ``marks``: uint8 [S], the lexicon's, or None.
     """
 
     tokens: np.ndarray

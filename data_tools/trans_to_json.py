@@ -160,8 +160,7 @@ def trans_to_json(config: TransConfig) -> None:
 def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[Tuple[List[str], int]]:
     """Yield each document of a raw text, as its stripped lines and the number of bytes that were replaced.
 
-    Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that is too
-    long.
+    Raises InputError with file:line for a line that is not UTF-8, and for a too long line or document.
     """
     lines: List[str] = []
     size = num_replaced = 0

@@ -159,8 +159,7 @@ class Repeated:
 class ExactRepeats:
     """The exact duplicates: ``paragraphs`` duplicate an earlier one, ``characters`` of them in all.
 
-    ``without_text``: paragraphs of punctuation only, which are not compared. ``sizes``: {n: groups of n to
-    2 n - 1 paragraphs}.
+    ``without_text``: of punctuation only, not compared. ``sizes``: {n: groups of n to 2 n - 1 paragraphs}.
     """
 
     paragraphs: int
@@ -195,8 +194,7 @@ class NearRepeats:
     """The near duplicates among the distinct paragraphs: ``paragraphs`` are similar to an earlier one.
 
     ``characters``: of these paragraphs. ``candidates`` have at least ``shortest`` characters to compare and
-    are not exact duplicates; ``compared`` of them were compared, ``too_short`` others were not. ``sizes``: as
-    in ExactRepeats.
+    are not exact duplicates; ``compared`` of them were, ``too_short`` others not. ``sizes``: see ExactRepeats.
     """
 
     threshold: float

@@ -24,8 +24,7 @@ class CorpusWriter:
 
     ``also``: further files of the same run, published with the three: fill ``writer.also_drafts``. With
     ``lexicon_marks``, the meanings of the marks 1, 2, ..., each token has a mark and there is a fourth file.
-    Memory does not grow with the corpus. After an exception nothing of it remains. ``publish``: `published`
-    or an equivalent.
+    Memory does not grow with the corpus. After an exception nothing remains. ``publish``: like `published`.
     """
 
     def __init__(

@@ -43,8 +43,7 @@ def ray_map(
 
     ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call. ``function``, its items
     and results are pickled; the workers import the modules of their types. What ``function`` raises is raised
-    here, in place of its result. Raises MachineError if Ray does not start, no cluster answers, or a task
-    cannot be run.
+    here, in place of its result. Raises MachineError if Ray, a cluster or a task cannot be started.
     """
     ray = require_ray(address)
     where: Dict[str, Any] = {"address": address}

@@ -59,8 +59,7 @@ _BOUNDS = {
 def bound_fault(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
     """Return which bound a value violates and the fix, in words, or ''.
 
-    ``bounds``: {at_least, above, at_most or below: a number, or None for no such bound}; ``usual``: the
-    default.
+    ``bounds``: {at_least, above, at_most or below: a number, or None for none}; ``usual``: the default.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return ""

@@ -44,8 +44,7 @@ def build_sample_map(
     ``docs`` int64 [D + 1]: the sentence each document starts at; ``lens`` int32 [N]: tokens of each
     sentence. A row of fewer than ``min_sentences`` sentences occurs only if a document has no more. With
     probability ``short_seq_prob`` a target is uniform in 2..target_length. Returns int64 [num_samples, 3],
-    a pure function of the arguments. Raises InputError if there is no sentence, or if more than MOST_SAMPLES
-    are requested.
+    a pure function of the arguments. Raises InputError for no sentence, or above MOST_SAMPLES.
     """
     if num_samples > MOST_SAMPLES:
         raise InputError(

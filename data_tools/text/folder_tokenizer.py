@@ -238,8 +238,7 @@ def cuts_by_own_rule(folder: Path, config: Mapping[str, Any], is_theirs: bool) -
     """Return whether a model folder means ERNIE's rule by its vocab.txt, and `WordPiece` opens it.
 
     ``config``: the content of its config.json; ``is_theirs``: it is in the form of transformers. This package
-    wrote the tokenizer of such a folder if it says so, names the class that takes any tokenizer.json, and
-    keeps do_lower_case.
+    wrote the tokenizer of such a folder if it says so, names OWN_CLASS, and keeps do_lower_case.
     """
     if not is_theirs:
         return not (folder / FAST_TOKENIZER).is_file()

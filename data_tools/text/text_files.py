@@ -287,8 +287,7 @@ def encoding_of(path: Path) -> str:
     """Return the encoding of a text file: utf-8, utf-16-le, utf-16-be or gb18030.
 
     What can be UTF-8 is; so is a file with a few damaged lines, or none of whose first 64 MiB is beyond
-    ASCII. UTF-16 is known by its mark or its zero bytes, GB18030 by decoding strictly. Raises InputError as
-    `read_lines` does.
+    ASCII. UTF-16 is known by its mark or its zero bytes, GB18030 by decoding. Raises as `read_lines` does.
     """
     try:
         status = path.stat()
@@ -377,8 +376,7 @@ def read_lines(
     Those of a file in UTF-16 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they are. A
     Ctrl-Z that ends the file is left out. A line above ``max_bytes`` is yielded truncated, but still above:
     `decoded` refuses it. That is as soon as it is above, before the rest of it is read; memory and work do
-    not grow with it. Raises InputError for a file that cannot be read, or a compressed one that is damaged or
-    truncated.
+    not grow with it. Raises InputError for a file that cannot be read, is damaged or truncated.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
     held: List[bytes] = []  # the pieces of a line whose end was not read yet

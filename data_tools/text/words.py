@@ -50,8 +50,7 @@ def mark_words(
 
     ``begins`` bool [characters + 1]: where words begin (`word_begins`). ``ids`` int32 [n] and ``starts``
     int32 [n] are the pieces of that text in order (`WordPiece.tokenize`), ``continuation_ids`` int32
-    [vocab_size] is the vocabulary's. A piece is inside a word when the piece before it belongs to the same
-    word.
+    [vocab_size] is the vocabulary's. A piece is inside a word that the piece before it belongs to.
     """
     word_of_piece = np.cumsum(begins, dtype=np.int32)[starts]
     inside = np.zeros(len(ids), dtype=bool)

@@ -232,8 +232,7 @@ def any_label_map(labels: Labels, counts: Mapping[str, int]) -> str:
 def labels_in(config: Mapping[str, Any]) -> Labels:
     """Return the labels of a config.json: scores of a model for regression or ranking, else classes.
 
-    Those are called by their numbers where it has no names. Raises InputError when the names do not fit the
-    number of classes.
+    Those are called by their numbers where it has no names. Raises InputError if these are not as many.
     """
     target = target_in(config)
     if target == RANKING:

@@ -228,8 +228,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
     ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
     a source that names no family gets it. For what a run's folders stand see `model_folder_of`.
     Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
-    missing only with ``from_scratch``, which is None where no training begins. Raises CheckpointError when it
-    is of another family.
+    missing only with ``from_scratch``, None without training. Raises CheckpointError for another family.
     """
     name_or_path = os.path.expanduser(name_or_path)
     family, folder = model_type.replace("-", "_"), Path(name_or_path)

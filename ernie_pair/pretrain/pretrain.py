@@ -216,8 +216,7 @@ def rules_of_pretraining(config: PretrainConfig) -> RunRules:
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
-    Earlier versions saved the warm-up rate, took the warm-up steps from --decay_steps, and kept more ops in
-    float32.
+    They saved the warm-up rate, took its steps from --decay_steps, and kept more ops in float32.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
     saved = {"amp_fp32_ops": in_float32, **without_idle_amp(saved)}

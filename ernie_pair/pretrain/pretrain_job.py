@@ -119,8 +119,7 @@ def count_loss_labels(labelled: np.ndarray) -> np.ndarray:
 def means_of(sums: np.ndarray, labelled: np.ndarray) -> dict[str, float]:
     """Return the losses and accuracies of ``sums`` [4 or 6] over the label counts ``labelled`` [2 or 3].
 
-    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if any sample is
-    labelled with one.
+    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if there is one.
     """
     lm_loss, lm_accuracy, sop_loss, sop_accuracy, *of_ngrams = (
         sums / np.maximum(labelled, 1).repeat(2)
@@ -197,8 +196,7 @@ class PretrainJob:
     ) -> Mapping[str, float]:
         """Make one step over this rank's micro-batches, or what `place` made of them; return its metrics.
 
-        The losses, in nats, are means over the global batch. The ranks exchange them only when the metrics
-        are read.
+        The losses, in nats, are means over the global batch, which ranks exchange when metrics are read.
         """
         rates: dict[str, Any] = self.config.rates
         rate = learning_rate(number - self._skipped, **rates)  # a skipped step does not count

@@ -255,8 +255,7 @@ def read_weights(path: Path) -> Arrays:
     """Read `.safetensors`, a pickle of arrays (`.pdparams`, `.pdopt`), or a folder of Paddle's variables.
 
     From a folder, whose files have the names of their variables, only the parameters are read, not the
-    optimizer state among them. Raises CheckpointError when a file is missing, damaged, or asks for more than
-    arrays.
+    optimizer state among them. Raises CheckpointError for one missing, damaged, or not of arrays.
     """
     if path.is_dir():
         names = sorted(file.name for file in path.iterdir() if not is_state(file.name))

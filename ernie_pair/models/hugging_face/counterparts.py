@@ -222,8 +222,7 @@ def find_family(model_type: str) -> str:
 def from_their_names(found: Arrays, family: str) -> Arrays:
     """Return the arrays of a file of transformers as PaddleNLP names and turns them.
 
-    What has no place in this family keeps its name. Both names of the tied decoder are given, where there is
-    one.
+    What has no place in this family keeps its name. Both names of a tied decoder are given.
     """
     peer = COUNTERPARTS[family]
     modules = {theirs: ours for ours, theirs in {**peer.modules, **peer.heads}.items()}

@@ -141,8 +141,7 @@ class PairClassifier(EncoderModel):
     """A sentence-pair classifier. ``spec`` describes it; a ``dropout`` other than None replaces its rates.
 
     ``pooling``: cls is the input of PaddleNLP's classifier of this family, the pooled output or the state of
-    the first token; mean is the mean of the last hidden states over all tokens except padding. Empty: as in
-    ``spec``.
+    the first token; mean is that of the last hidden states over all tokens but padding. Empty: ``spec``'s.
     """
 
     def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):

@@ -247,8 +247,7 @@ def convert(config: ConvertConfig) -> Conversion:
     """Write ``output_dir``, and print, record and return the largest difference of every output.
 
     Raises CheckpointError when a parameter is missing or left over on either side, or when an output
-    differs by more than 1e-5; then nothing is written. A head that the file lacks entirely is left out,
-    which is logged.
+    differs by more than 1e-5; then nothing is written. A head that the file lacks is left out, and logged.
     """
     start_console(World())
     refuse_other_paddles()

@@ -56,8 +56,7 @@ class MaskedText(NamedTuple):
 def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
     """Tokenize ``text``, each [MASK] as one token; masks with only spaces between them are one slot.
 
-    Raises InputError, which begins with ``where``, for a text without [MASK] or of more tokens than
-    ``max_positions``.
+    Raises InputError, which begins with ``where``, without [MASK] or above ``max_positions``.
     """
     named = f"{where}: " if where else ""
     ids, last = [tokenizer.cls_id], 0
@@ -95,8 +94,7 @@ def load_pretrained(source: ModelSource) -> Any:
     """Build the dynamic model of ``source``, without dropout, in float32, and load its weights.
 
     The file must hold the head for masked tokens; a missing sentence-order head or pooler is random. Raises
-    CheckpointError when the weights do not fit or lack that head, InputError for a family that is not
-    pretrained here.
+    CheckpointError when the weights do not fit or lack that head, InputError for another family.
     """
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
@@ -283,8 +281,7 @@ class FillMaskConfig(Options):
 def fill_mask(config: FillMaskConfig) -> None:
     """Print the predictions for each text, or write all to ``output_file``.
 
-    Raises InputError, with file:line, for a text that holds no [MASK] or is too long; blank lines are
-    skipped.
+    Raises InputError, with file:line, for a text without [MASK] or too long; blank lines are skipped.
     """
     if not config.text and not config.input_file:
         raise InputError(

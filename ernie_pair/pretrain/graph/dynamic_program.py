@@ -36,8 +36,7 @@ Feeds = dict[str, paddle.Tensor]
 class DynamicProgram(DynamicUpdate):
     """The model and its optimizer, with what `PretrainJob` needs of a `PretrainProgram`, without a program.
 
-    The constructor and a step are called by all ranks of ``group``. Raises InputError if the flags require
-    missing kernels.
+    The constructor and a step are called by all ranks of ``group``. Raises InputError without the kernels.
     """
 
     main, test = "main", "test"

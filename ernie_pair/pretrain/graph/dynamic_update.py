@@ -26,8 +26,7 @@ from ernie_pair.weights.weight_files import Arrays
 class StepGuard:
     """Skips steps whose gradient is not finite, and scales the loss as static programs do.
 
-    ``plan``: of bfloat16, which needs no scale, or the one with a scale; a scale of 1 that never grows only
-    skips.
+    ``plan``: of bfloat16, which needs no scale, or with one; a scale of 1 that never grows only skips.
     """
 
     def __init__(self, plan: AmpPlan):

@@ -139,8 +139,7 @@ class Attention(NamedTuple):
 def fuse_attention(main: paddle.static.Program, pass_seed: paddle.static.Variable) -> int:
     """Compute each attention of ``main``, a program without a backward pass, by flash attention.
 
-    Dropout depends only on ``pass_seed``, int32 [1], and the position of the attention. Returns how many were
-    replaced.
+    Dropout depends only on ``pass_seed``, int32 [1], and the attention's position. Returns their number.
     """
     block = main.global_block()
     found = find_attentions(block)
@@ -383,8 +382,7 @@ GROUP_BYTES = 32 << 20
 def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     """Fuse gradient merge's sums and the sharded optimizer's broadcasts of ``main``, the program of ``rank``.
 
-    ``block``: the block that updates the parameters. What data parallelism sums during the backward pass is
-    already grouped.
+    ``block`` updates the parameters. What is summed during the backward pass is grouped already.
     """
     for is_wanted in (is_sum, is_broadcast):
         groups: DefaultDict[tuple, list] = defaultdict(list)

@@ -84,8 +84,7 @@ class ProgramState:
     def set(self, arrays: Arrays) -> None:
         """Copy arrays into the variables of the same names; names and shapes have been checked.
 
-        Each stays on its device: on a GPU the beta powers are in CPU memory, otherwise AdamW uses another
-        kernel.
+        Each stays on its device: the beta powers in CPU memory, or AdamW uses another kernel.
         """
         for name, array in arrays.items():
             tensor = self._tensor(name)

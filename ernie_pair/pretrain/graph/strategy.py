@@ -193,8 +193,7 @@ class AmpPlan:
     """The settings of mixed precision.
 
     With ``dtype`` float32 nothing is cast, and the loss scaler only skips steps that are not finite.
-    ``float32_ops``: those that always compute in float32. ``sums_float32``: gradients are summed over the
-    processes in float32.
+    ``float32_ops`` compute in float32 always; with ``sums_float32`` processes sum gradients in it.
     """
 
     dtype: str
