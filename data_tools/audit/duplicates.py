@@ -194,7 +194,7 @@ class NearRepeats:
     """The near duplicates among the distinct paragraphs: ``paragraphs`` are similar to an earlier one.
 
     ``characters``: of these paragraphs. ``candidates`` have at least ``shortest`` characters to compare and
-    are not exact duplicates; ``compared`` of them were, ``too_short`` others not. ``sizes``: see ExactRepeats.
+    are not exact duplicates; ``compared`` of them were, ``too_short`` not. ``sizes``: see ExactRepeats.
     """
 
     threshold: float

@@ -52,7 +52,7 @@ _BETWEEN = 1 << 10
 class Form(NamedTuple):
     """How the rows of a file are written: its ``kind``, and of text the separator and the encoding.
 
-    ``kind``: tab (quotes are plain text), csv, json (lines), array, sheet or arrow; ``skipped``: lines before.
+    ``kind``: tab (quotes are plain text), csv, json (lines), array, sheet or arrow; ``skipped``: before it.
     """
 
     kind: str
