@@ -128,7 +128,11 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
         table, kinds, hanzi, traditional = _survey(inputs, config, progress)
         if table.is_empty.all():
             raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that contains some")
-        firsts, times = duplicates.firsts_of(table)
+        rows = np.flatnonzero(table.compared)
+        _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
+        order = np.argsort(first)
+        # The first row of each distinct paragraph to compare, in order, and how often it occurs.
+        firsts, times = rows[first[order]], times[order]
         near = _compare(inputs, config, table, firsts, progress) if config.near_limit else None
     listed = firsts[duplicates.listed_firsts(times)].tolist()
     if near:

@@ -159,8 +159,9 @@ def hide_words(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int)
         order = word_at[draws.order]
         order = order[order >= 0]
         sizes = 1 + np.searchsorted(rule.ngram_borders, draws.uniform[0, starts[order]], side="right")
-        lists = (each.tolist() for each in (starts, ends, last_word, order, sizes))
-        chosen = choose_words(*lists, budget)
+        chosen = choose_words(
+            starts.tolist(), ends.tolist(), last_word.tolist(), order.tolist(), sizes.tolist(), budget
+        )
         positions = np.concatenate([np.arange(starts[word], ends[word]) for word in sorted(chosen)])
     plain = rule.base_ids[tokens]
     labels = plain[positions]

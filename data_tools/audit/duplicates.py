@@ -210,17 +210,6 @@ class NearRepeats:
     largest: List[NearGroup]
 
 
-def firsts_of(table: Table) -> Tuple[np.ndarray, np.ndarray]:
-    """Find the n distinct paragraphs of ``table`` that have characters to compare.
-
-    Returns the first row of each, in order, and how often it occurs in the text; both int64 [n].
-    """
-    rows = np.flatnonzero(table.compared)
-    _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return rows[first[order]], times[order]
-
-
 def listed_firsts(times: np.ndarray) -> List[int]:
     """Return which distinct paragraphs are the most frequent, at most GROUPS, none that occurs once."""
     ranked = np.argsort(-times, kind="stable")[:GROUPS]
@@ -230,7 +219,7 @@ def listed_firsts(times: np.ndarray) -> List[int]:
 def exact_repeats(
     table: Table, firsts: np.ndarray, times: np.ndarray, texts: Dict[TextPlace, str]
 ) -> ExactRepeats:
-    """Count the exact duplicates; ``firsts``, ``times``: of `firsts_of`; ``texts``: {place: its quote}."""
+    """Count the exact duplicates; ``firsts``, ``times``: row, how often; ``texts``: {place: its quote}."""
     has_text = table.compared > 0
     repeated = times[times > 1]
     listed = [(int(times[number]), table.place(firsts[number])) for number in listed_firsts(times)]

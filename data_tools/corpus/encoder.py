@@ -6,7 +6,7 @@ of a document do not depend on the texts around it.
 
 import re
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -83,7 +83,8 @@ class DocumentEncoder:
         """
         parts = [self._encode(group) for group in _groups(texts)]
         *arrays, num_cut, num_found = zip(*parts)
-        return Encoded(*map(np.concatenate, arrays), sum(num_cut), sum(num_found))
+        joined: Any = [*map(np.concatenate, arrays), sum(num_cut), sum(num_found)]
+        return Encoded(*joined)
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
         text, words = "\n".join(texts), None

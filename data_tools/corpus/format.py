@@ -27,6 +27,7 @@ import mmap
 import socket
 import struct
 import zipfile
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
@@ -108,11 +109,6 @@ class Corpus:
                     f"{path}: {len(self.marks)} marks for {len(self.ids)} tokens; of different runs, make "
                     "the corpus again"
                 )
-        self._fingerprint = self.manifest.get("pair_id")
-        if self.lexicon_marks:
-            parts = [self._fingerprint, self.manifest["sha256"]["marks"], self.lexicon_marks]
-            self._fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-        self._max_id = self.manifest.get("max_id")
 
     def __len__(self) -> int:
         return len(self.lens)
@@ -130,25 +126,26 @@ class Corpus:
         """Return the number of documents."""
         return len(self.docs) - 1
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Return one SHA-256 of the content of the files; computed once when there is no manifest."""
-        if self._fingerprint is None:
-            self._fingerprint = pair_id(*map(sha256_of_file, self.paths[:2]))
-        return self._fingerprint
+        if not self.lexicon_marks:
+            return self.manifest.get("pair_id") or pair_id(*map(sha256_of_file, self.paths[:2]))
+        parts = [self.manifest["pair_id"], self.manifest["sha256"]["marks"], self.lexicon_marks]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
     def vocab_sha256(self) -> str:
         """Return the hash of the vocabulary of the ids (`WordPiece.sha256`), '' if it is not recorded."""
         return self.manifest.get("vocab_sha256", "")
 
-    @property
+    @cached_property
     def max_id(self) -> int:
         """Return the largest id; found by reading them all when there is no manifest."""
-        if self._max_id is None:
-            self.check_ids(1 << 31)
-            self._max_id = max(int(chunk.max()) for chunk in chunks(self.ids))
-        return self._max_id
+        if self.manifest:
+            return self.manifest["max_id"]
+        self.check_ids(1 << 31)
+        return max(int(chunk.max()) for chunk in chunks(self.ids))
 
     def check_ids(self, vocab_size: int) -> None:
         """Refuse ids that are not in 0..vocab_size-1; reads them all when there is no manifest.
@@ -407,7 +404,6 @@ class MegatronCorpus(Corpus):
                 f"{self.paths.idx}: a sentence does not begin where the one before it ends; "
                 "make the corpus again"
             )
-        self._fingerprint = self._max_id = None
 
 
 def _mapped(path: Path):
