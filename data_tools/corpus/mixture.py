@@ -156,9 +156,9 @@ class PhasedDataset:
 def turns(parts: np.ndarray) -> np.ndarray:
     """Return the corpus of each sample of one period, uint16 [period]; the specification of the C++ twin.
 
-    ``parts``: int64 [K], the weights. Unit j of corpus k must fall into the samples floor(j / w) .. ceil((j +
-    1) / w) - 1 where w is the corpus's share. Taking, among those that have begun, the one that ends first
-    satisfies every window.
+    ``parts``: int64 [K], the weights. Unit j of corpus k must fall into the samples
+    floor(j / w) .. ceil((j + 1) / w) - 1 where w is the corpus's share. Taking, among those that have begun,
+    the one that ends first satisfies every window.
     """
     period = int(parts.sum())
     shares, given = parts.tolist(), [0] * len(parts)
