@@ -229,11 +229,14 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
             # It needs none, but Paddle checks for infinities only if the scale is not 1.
             scale = 2.0 if config.on_nan == "skip" else 1.0
         changes = {name: getattr(config, name) for name in SCALE_CHANGES}
-        sums = {
-            "float32_ops": FLOAT32_OPS | config.float32_ops,
-            "sums_float32": config.reduce_dtype == "float32",
-        }
-        return AmpPlan(config.amp_dtype, config.amp_level, scale, **changes, **sums)
+        return AmpPlan(
+            config.amp_dtype,
+            config.amp_level,
+            scale,
+            **changes,
+            float32_ops=FLOAT32_OPS | config.float32_ops,
+            sums_float32=config.reduce_dtype == "float32",
+        )
     return SKIP_ALONE if config.on_nan == "skip" else None
 
 
