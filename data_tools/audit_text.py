@@ -90,8 +90,7 @@ class AuditConfig(Options):
 def audit_text(config: AuditConfig) -> Dict[str, Any]:
     """Print the report of an audit; write it and its picture below ``output_dir``; return what it found.
 
-    Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be
-    read.
+    Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be read.
     """
     for name in ("hanzidentifier", "py3langid.langid"):
         import_optional(name, "audit")
@@ -123,16 +122,17 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
 
 
 def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
-    """Audit the paragraphs of ``inputs`` and return what was found.
-
-    Raises InputError for a line that cannot be read, and for inputs without any text.
-    """
+    """Audit the paragraphs of ``inputs``. Raises InputError for a line that cannot be read, or no text."""
     rules = create_flags.line_rules_of(config)
     with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
         table, kinds, hanzi, traditional = _survey(inputs, config, progress)
         if table.is_empty.all():
             raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that contains some")
-        firsts, times = duplicates.firsts_of(table)
+        rows = np.flatnonzero(table.compared)
+        _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
+        order = np.argsort(first)
+        # The first row of each distinct paragraph to compare, in order, and how often it occurs.
+        firsts, times = rows[first[order]], times[order]
         near = _compare(inputs, config, table, firsts, progress) if config.near_limit else None
     listed = firsts[duplicates.listed_firsts(times)].tolist()
     if near:
@@ -163,29 +163,26 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
     )
 
 
-def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterator[LineBatch]:
-    for path in inputs:
-        yield from line_batches(path, progress.read, max_bytes=rules.max_bytes)
-
-
 def _survey(
     inputs: List[Path], config: AuditConfig, progress: Progress
 ) -> Tuple[duplicates.Table, Dict[str, Dict[str, text_quality.Tally]], Counter, Counter]:
     """Return (`Table`, {odd, scripts, languages: tallies}, Han characters, traditional characters)."""
     rules = create_flags.line_rules_of(config)
-    jobs = ((rules, batch) for batch in _batches(inputs, rules, progress))
+    jobs = ((rules, batch) for batch in line_batches(inputs, progress.read, max_bytes=rules.max_bytes))
     parts: List[List[np.ndarray]] = []
     paths: List[str] = []
     kinds: Dict[str, Dict[str, text_quality.Tally]] = {"odd": {}, "scripts": {}, "languages": {}}
     hanzi = Counter(dict.fromkeys(text_quality.HANZI, 0))
     traditional: Counter = Counter()
-    for path, columns, odd, writing in ordered_map(_survey_batch, jobs, config.workers):
+    read = ordered_map(_survey_batch, jobs, config.workers)
+    for path, columns, tallies, more_hanzi, more_traditional in read:
         paths.append(path)
         parts.append(columns)
-        for total, more in zip(kinds.values(), (odd, writing.scripts, writing.languages)):
-            text_quality.add_all(total, more)
-        hanzi.update(writing.hanzi)
-        traditional.update(writing.traditional)
+        for total, more in zip(kinds.values(), tallies):
+            for name, found in more.items():
+                total.setdefault(name, text_quality.Tally()).add(found)
+        hanzi.update(more_hanzi)
+        traditional.update(more_traditional)
     begins = np.cumsum([0, *(len(columns[0]) for columns in parts)], dtype=np.int64)
     columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, bool)] * 6
     hashes, lengths, compared, lines, places, is_empty = columns
@@ -194,7 +191,7 @@ def _survey(
 
 
 def _survey_batch(job: Tuple[LineRules, LineBatch]):
-    """Return (path, columns of `Table`, odd characters, writing) of a batch."""
+    """Return (path, columns of `Table`, tallies of odd characters, scripts, languages, two counts)."""
     rules, batch = job
     paragraphs = text_quality.read_paragraphs(batch, rules)
     texts = text_quality.normalised(paragraphs.texts)
@@ -202,8 +199,9 @@ def _survey_batch(job: Tuple[LineRules, LineBatch]):
     lengths, compared = [len(text) for text in paragraphs.texts], [len(text) for text in texts]
     numbers = (lengths, compared, paragraphs.lines, paragraphs.parts)
     columns = [text_quality.fingerprints(texts), *(np.array(column, np.uint32) for column in numbers)]
-    odd, writing = text_quality.odd_characters(paragraphs), text_quality.writing_of(paragraphs, is_empty)
-    return batch.path, [*columns, is_empty], odd, writing
+    scripts, languages, hanzi, traditional = text_quality.writing_of(paragraphs, is_empty)
+    tallies = text_quality.odd_characters(paragraphs), scripts, languages
+    return batch.path, [*columns, is_empty], tallies, hanzi, traditional
 
 
 def _compare(
@@ -234,7 +232,8 @@ def _near_jobs(
     line_rules = create_flags.line_rules_of(config)
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
-    for number, batch in enumerate(_batches(inputs, line_rules, progress)):
+    batches = line_batches(inputs, progress.read, max_bytes=line_rules.max_bytes)
+    for number, batch in enumerate(batches):
         begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
         chosen = is_chosen[begin:end]
         if chosen.any():

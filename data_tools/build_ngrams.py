@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, Sequence
+from typing import Dict, Iterator, List, Literal, Sequence, Tuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from data_tools.options.cli import run_command
 from data_tools.options.options import (
     Options,
     data_option,
-    option,
+    devices_option,
     overwrite_option,
     refuse_empty,
     workers_option,
@@ -61,11 +61,10 @@ class NgramsConfig(Options):
     min_count: int = data_option(
         5, help="drop n-grams that occur in the corpus fewer times than this", unit="times", at_least=1
     )
-    counts_in_memory: int = option(
+    counts_in_memory: int = devices_option(
         10_000_000,
         help="n-grams of each length that are counted in memory; beyond that, counts go to disk (TMPDIR), "
         "and the lexicon is the same byte for byte. A million takes about 50 MB",
-        group="devices",
         unit="n-grams",
         at_least=1000,
     )
@@ -133,11 +132,11 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
     of_lengths = {length: ngrams.NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
     count = partial(ngrams.count_text, tokens=ngrams.ngram_tokens(tokenizer), longest=len(mosts) + 1)
     with CountProgress(len(corpus.ids), "token") as progress:
-        for counted in ordered_map(count, _texts_of(corpus), config.workers):
-            token_counts += counted.tokens
-            for length, found in counted.ngrams.items():
-                of_lengths[length].add(found)
-            progress.advance(counted.size)
+        for size, counted, found in ordered_map(count, _texts_of(corpus), config.workers):
+            token_counts += counted
+            for length, of_length in found.items():
+                of_lengths[length].add(of_length)
+            progress.advance(size)
     best = []
     for most, (length, counts) in zip(mosts, of_lengths.items()):
         chosen = ngrams.NOTHING
@@ -150,14 +149,14 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
     return best
 
 
-def _texts_of(corpus: Corpus) -> Iterator[ngrams.Text]:
+def _texts_of(corpus: Corpus) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
     """Yield the corpus in pieces of whole sentences, of TOKENS_AT_ONCE tokens where no sentence is longer."""
     begin = 0
     while begin < len(corpus):
         reach = corpus.starts[begin] + TOKENS_AT_ONCE
         end = max(begin + 1, int(np.searchsorted(corpus.starts, reach, side="right")) - 1)
         ids = np.array(corpus.ids[corpus.starts[begin] : corpus.starts[end]])
-        yield ngrams.Text(ids, np.asarray(corpus.lens[begin:end]))
+        yield ids, np.asarray(corpus.lens[begin:end])
         begin = end
 
 

@@ -14,6 +14,7 @@ input and in the labels, and the model keeps its own vocab.txt and its size.
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Dict, List, Literal, Set
 
@@ -33,6 +34,8 @@ from data_tools.options.options import Options, data_option, overwrite_option, r
 from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.text_files import (
     TEXT_ENDINGS,
+    LineBatch,
+    LineRules,
     decoded,
     json_text,
     line_batches,
@@ -112,7 +115,12 @@ def build_vocab(config: VocabConfig) -> None:
     if results.are_done():
         return
     tell_encodings(inputs)
-    shapes = _count_shapes(inputs, config)
+    shapes: Counter = Counter()
+    with Progress(inputs, log_interval=0) as progress:
+        rules = create_flags.line_rules_of(config)
+        batches = line_batches(inputs, progress.read, max_bytes=rules.max_bytes)
+        for counts in ordered_map(partial(_count_batch, rules), batches, config.workers):
+            shapes.update(counts)
     if not shapes:
         raise InputError(f"{config.input_path}: no text; give an input that contains some")
     tokens = vocabulary_of(shapes, config.vocab_size, config.min_count)
@@ -205,22 +213,7 @@ def _train_pieces(shapes: Dict[str, int], alphabet: List[str], room: int, min_co
     return [token for token in sorted(vocab, key=vocab.__getitem__) if token not in set(alphabet)][:room]
 
 
-def _count_shapes(inputs: List[Path], config: VocabConfig) -> Counter:
-    total: Counter = Counter()
-    with Progress(inputs, log_interval=0) as progress:
-        rules = create_flags.line_rules_of(config)
-        batches = (
-            (rules, batch)
-            for path in inputs
-            for batch in line_batches(path, progress.read, max_bytes=rules.max_bytes)
-        )
-        for counts in ordered_map(_count_batch, batches, config.workers):
-            total.update(counts)
-    return total
-
-
-def _count_batch(job) -> Counter:
-    rules, batch = job
+def _count_batch(rules: LineRules, batch: LineBatch) -> Counter:
     counts: Counter = Counter()
     read = json_text if batch.is_json else decoded
     for number, line in batch.numbered():

@@ -41,12 +41,7 @@ from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
-from data_tools.text.folder_tokenizer import (
-    AnyTokenizer,
-    find_tokenizer,
-    open_vocabulary,
-    vocabulary_file,
-)
+from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines, tell_encodings
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
@@ -59,10 +54,7 @@ _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff
 
 
 def rules_of(config: CreateConfig) -> EncodingRules:
-    """Return the encoding rules that the flags ask for.
-
-    Raises InputError if --model_name is not a folder with a vocabulary.
-    """
+    """Return the encoding rules of the flags. Raises InputError if --model_name has no vocabulary."""
     vocab_file = Path(config.vocab_file or config.model_name)
     if not config.vocab_file and not find_tokenizer(vocab_file).is_file():
         raise InputError(
@@ -162,7 +154,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         corpus = CorpusWriter(
             config.output_prefix,
             vocab_size=tokenizer.vocab_size,
-            lexicon_marks=lexicon.mark_list() if lexicon else None,
+            lexicon_marks=[entry._asdict() for entry in lexicon.marks] if lexicon else None,
             also=also,
             publish=results.published,
         )
@@ -201,10 +193,7 @@ def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Sha
 def _write(
     shards: Iterable[Shard], writer: CorpusWriter, counts: Dict[str, Counter], max_bad_lines: Optional[int]
 ) -> None:
-    """Write ``shards``, and add what they count to ``counts``, {file: counts}.
-
-    Raises InputError at the first bad line beyond ``max_bad_lines``.
-    """
+    """Write ``shards``, and add their counts to {file: counts}. Raises InputError for too many bad lines."""
     num_bad = 0
     with ExitStack() as stack:
         notes = [
@@ -277,10 +266,5 @@ def _summary(config: CreateConfig, total: Counter, inputs: List[Path], seconds: 
     )
 
 
-def main() -> None:
-    """Run the command ``python -m data_tools.create_pretraining_data``."""
-    run_command(create_pretraining_data, CreateConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(create_pretraining_data, CreateConfig)

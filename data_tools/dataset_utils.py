@@ -128,10 +128,7 @@ def draw_order(
 
 
 def word_weights(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarray]) -> np.ndarray:
-    """Return float64 [S]: the weight of each word at its first token, 0 at all other tokens.
-
-    ``tokens``: int64 [S]; ``marks``: uint8 [S] or None.
-    """
+    """Return float64 [S]: the weight of a word at its first token, 0 at others; ``marks``: uint8 [S]."""
     starts, _, levels, own = word_levels(tokens, rule, marks)
     weights = np.zeros(len(tokens))
     weights[starts] = np.array(rule.level_weights)[levels] * own
@@ -153,12 +150,20 @@ def word_levels(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarra
 
 
 def hide_words(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> MaskedTokens:
-    """Hide words of at most ``budget`` tokens, or one word; the specification of the C++ twin.
-
-    ``tokens``: int64 [S].
-    """
+    """Hide words of at most ``budget`` tokens of int64 [S], or one; the specification of the C++ twin."""
+    starts, ends, last_word = word_spans(tokens, rule)
+    positions = np.empty(0, np.int64)
+    if len(starts):  # words in the drawn order, each the first of an n-gram, as long as the budget lasts
+        word_at = np.full(len(tokens), -1)
+        word_at[starts] = np.arange(len(starts))
+        order = word_at[draws.order]
+        order = order[order >= 0]
+        sizes = 1 + np.searchsorted(rule.ngram_borders, draws.uniform[0, starts[order]], side="right")
+        chosen = choose_words(
+            starts.tolist(), ends.tolist(), last_word.tolist(), order.tolist(), sizes.tolist(), budget
+        )
+        positions = np.concatenate([np.arange(starts[word], ends[word]) for word in sorted(chosen)])
     plain = rule.base_ids[tokens]
-    positions = _choose_positions(tokens, rule, draws, budget)
     labels = plain[positions]
     plain[positions] = shown_ids(labels, rule, *draws.uniform[1:, positions])
     return MaskedTokens(plain, positions, labels)
@@ -181,25 +186,6 @@ def hide_words_fast(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget:
         ids, *draw, *vocabulary, rule.ngram_borders, *special, rule.whole_word_mask, budget
     )
     return MaskedTokens(*hidden)
-
-
-def _choose_positions(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> np.ndarray:
-    """Return the positions to hide, int64 [M] ascending.
-
-    Words come in the drawn order, each the first of an n-gram, as long as the budget lasts.
-    """
-    starts, ends, last_word = word_spans(tokens, rule)
-    if not len(starts):
-        return np.empty(0, np.int64)
-    word_at = np.full(len(tokens), -1)
-    word_at[starts] = np.arange(len(starts))
-    order = word_at[draws.order]
-    order = order[order >= 0]
-    sizes = 1 + np.searchsorted(rule.ngram_borders, draws.uniform[0, starts[order]], side="right")
-    chosen = choose_words(
-        starts.tolist(), ends.tolist(), last_word.tolist(), order.tolist(), sizes.tolist(), budget
-    )
-    return np.concatenate([np.arange(starts[word], ends[word]) for word in sorted(chosen)])
 
 
 def word_spans(tokens: np.ndarray, rule: MaskingRule) -> tuple:

@@ -9,7 +9,7 @@ from data_tools.corpus.format import Corpus
 from data_tools.dataset_utils import LEVELS, MaskingRule, create_masked_lm_predictions
 from data_tools.files.errors import InputError
 from data_tools.files.keyed_cache import keyed_rng
-from data_tools.samples.masking import MaskingFunction, hide_ngrams
+from data_tools.samples.masking import NO_LABEL, MaskingFunction, hide_ngrams
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon
 
@@ -34,8 +34,7 @@ class Sample(NamedTuple):
 class Text(NamedTuple):
     """One sample before masking: corpus ids with [CLS] and [SEP], token types, the sentence order.
 
-    ``tokens``, ``token_type_ids``: int64 [S]; ``marks``: uint8 [S], the lexicon's; None where the corpus
-    has none.
+    ``tokens``, ``token_type_ids``: int64 [S]; ``marks``: uint8 [S], the lexicon's, or None.
     """
 
     tokens: np.ndarray
@@ -75,7 +74,7 @@ class ErnieDataset:
         return len(self.sample_map)
 
     def __getitem__(self, index: int) -> Sample:
-        rng = sample_rng(self.seed, index)
+        rng = keyed_rng(self.seed, index)
         text = self._text(index, rng)
         if self.ngrams is not None:
             hidden = hide_ngrams(text.tokens, self.rule, self.ngrams, rng)
@@ -95,7 +94,7 @@ class ErnieDataset:
 
     def text(self, index: int) -> Text:
         """Return sample ``index`` before its tokens are masked."""
-        return self._text(index, sample_rng(self.seed, index))
+        return self._text(index, keyed_rng(self.seed, index))
 
     def _text(self, index: int, rng: np.random.Generator) -> Text:
         first, end, target = self._rows[index].tolist()
@@ -106,11 +105,6 @@ class ErnieDataset:
         if self._marks is not None:
             marks = join_segments(*segments.of(self._marks), 0, 0)[0].astype(np.uint8)
         return Text(tokens, types, segments.label, marks)
-
-
-def sample_rng(seed: int, index: int) -> np.random.Generator:
-    """Return the random generator of sample ``index``, equal on every rank and after every resume."""
-    return keyed_rng(seed, index)
 
 
 def join_segments(a: np.ndarray, b: Optional[np.ndarray], cls_id: int, sep_id: int) -> tuple:
@@ -153,7 +147,7 @@ def masking_rule(tokenizer: AnyTokenizer, **settings) -> MaskingRule:
     )
 
 
-IN_ORDER, SWAPPED, NO_LABEL = 0, 1, -1
+IN_ORDER, SWAPPED = 0, 1
 
 
 class Segments(NamedTuple):

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Literal, Tuple
 
-from data_tools.corpus.shards import ShardJob, ShardMaker
+from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.json_file import begins_json_lines
@@ -23,9 +23,9 @@ from data_tools.files.process_pool import ordered_map
 from data_tools.files.ray_pool import ray_map, require_ray
 from data_tools.files.results import Results
 from data_tools.options.cli import run_command
-from data_tools.options.options import data_option, option
+from data_tools.options.options import data_option, devices_option
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import TEXT_ENDINGS, list_inputs, read_lines
+from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, list_inputs, read_lines
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -58,17 +58,15 @@ class PrepareConfig(CreateConfig):
     min_doc_length: int = of_trans("min_doc_length")
     no_shuffle: bool = of_trans("no_shuffle")
     seed: int = of_trans("seed")
-    engine: Literal["local", "ray"] = option(
+    engine: Literal["local", "ray"] = devices_option(
         "local",
         help="run --workers as processes on this machine or as Ray tasks; the files are the same",
-        group="devices",
     )
-    ray_address: str = option(
+    ray_address: str = devices_option(
         "",
         help="HOST:PORT of a Ray cluster that this machine belongs to; every machine of it needs this "
         "package and access to the folders of --output_prefix, the vocabulary and --user_lexicon (a shared "
         "file system). Empty: start Ray on this machine for this run",
-        group="devices",
     )
 
     def _faults(self) -> Iterator[Tuple[bool, str]]:
@@ -89,9 +87,16 @@ def prepare(config: PrepareConfig) -> None:
     if _is_raw(config):
         names = {item.name for item in fields(TransConfig)} - {"input_path", "output_path", "no_merge"}
         flags = {name: getattr(config, name) for name in names}
-        _refuse_foreign_lines(Path(f"{config.output_prefix}.jsonl"))
+        lines = Path(f"{config.output_prefix}.jsonl")
+        try:  # --overwrite is for what is made of them
+            Results("trans_to_json", [lines], {}, {}, overwrite=False).refuse_foreign()
+        except InputError:
+            raise InputError(
+                f"{lines} exists and is not what prepare made of raw text; move it, or choose another "
+                "--output_prefix"
+            ) from None
         trans_to_json(TransConfig(config.input_path, config.output_prefix, **flags))
-        given = replace(given, input_path=f"{config.output_prefix}.jsonl")
+        given = replace(given, input_path=str(lines))
     else:
         for name in OF_RAW_TEXT:
             value = getattr(config, name)
@@ -104,17 +109,6 @@ def prepare(config: PrepareConfig) -> None:
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))
     else:
         create_pretraining_data(given, ordered_map)
-
-
-def _refuse_foreign_lines(path: Path) -> None:
-    """Raise InputError for JSON lines that no run made: --overwrite is for what is made of them."""
-    try:
-        Results("trans_to_json", [path], {}, {}, overwrite=False).refuse_foreign()
-    except InputError:
-        raise InputError(
-            f"{path} exists and is not what prepare made of raw text; move it, or choose another "
-            "--output_prefix"
-        ) from None
 
 
 def _is_raw(config: PrepareConfig) -> bool:
@@ -133,7 +127,7 @@ def _is_raw(config: PrepareConfig) -> bool:
     return False in found
 
 
-def _by_ray(make: ShardMaker, jobs: Iterable[ShardJob], workers: int, address: str) -> Iterator[Path]:
+def _by_ray(make: ShardMaker, jobs: Iterable, workers: int, address: str) -> Iterator[Path]:
     """Make the shards by Ray, with absolute paths: its processes have another working folder."""
     lexicon, vocab_file = make.rules.lexicon, str(Path(make.rules.vocab_file).absolute())
     lexicon = str(Path(lexicon).absolute()) if lexicon else None
@@ -151,7 +145,7 @@ class SharedMaker:
 
     make: ShardMaker
 
-    def __call__(self, job: ShardJob) -> Path:
+    def __call__(self, job: Tuple[int, LineBatch]) -> Path:
         """Make the shard of ``job`` and return its path."""
         rules = self.make.rules
         needed = [str(self.make.folder), rules.vocab_file, rules.lexicon]
@@ -164,10 +158,5 @@ class SharedMaker:
         return self.make(job)
 
 
-def main() -> None:
-    """Run the command ``ernie-pair prepare``."""
-    run_command(prepare, PrepareConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(prepare, PrepareConfig)

@@ -115,7 +115,14 @@ def trans_to_json(config: TransConfig) -> None:
     is_streamed = config.output_path == STANDARD_OUTPUT
     merged = Path(config.output_path if is_streamed else f"{config.output_path}.jsonl")
     inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
-    finals = _finals(inputs, config) if config.no_merge else [merged]
+    finals = [merged]
+    if config.no_merge:
+        root = Path(config.input_path)
+        relative = [path.relative_to(root) if root.is_dir() else Path(path.name) for path in inputs]
+        finals = [Path(f"{config.output_path}_{'_'.join(path.parts)}.jsonl") for path in relative]
+        twice = [name for name in finals if finals.count(name) > 1]
+        if twice:
+            raise InputError(f"two inputs would both become {twice[0]}; rename one, or merge them")
     settings = settings_of(config, "input_path", "output_path")
     results = Results("trans_to_json", finals, {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
@@ -153,8 +160,7 @@ def trans_to_json(config: TransConfig) -> None:
 def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[Tuple[List[str], int]]:
     """Yield each document of a raw text, as its stripped lines and the number of bytes that were replaced.
 
-    Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that is too
-    long.
+    Raises InputError with file:line for a line that is not UTF-8, and for a too long line or document.
     """
     lines: List[str] = []
     size = num_replaced = 0
@@ -177,22 +183,9 @@ def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterat
         yield lines, num_replaced
 
 
-def _finals(inputs: List[Path], config: TransConfig) -> List[Path]:
-    root = Path(config.input_path)
-    relative = [path.relative_to(root) if root.is_dir() else Path(path.name) for path in inputs]
-    names = [Path(f"{config.output_path}_{'_'.join(path.parts)}.jsonl") for path in relative]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"two inputs would both become {twice[0]}; rename one, or merge them")
-    return names
-
-
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """Make a folder next to the output, for this run alone; remove those of killed runs first.
-
-    For a stream it is in the folder for temporary files.
-    """
+    """Make a folder of this run beside the output, or of a temporary one; remove those of killed runs."""
     if is_stream(followed(merged)):
         with TemporaryDirectory(prefix="ernie-pair-") as temporary:
             yield Path(temporary)
@@ -248,10 +241,5 @@ def _write(parts: List[Part], draft: Path, rng) -> None:
             out.write(mapped[ends[document] : ends[document + 1]])
 
 
-def main() -> None:
-    """Run the command ``python -m data_tools.trans_to_json``."""
-    run_command(trans_to_json, TransConfig)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(trans_to_json, TransConfig)

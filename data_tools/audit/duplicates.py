@@ -22,10 +22,7 @@ _PRIME, _GOLDEN = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
 
 
 class NearRules(NamedTuple):
-    """The rules for near duplicates.
-
-    ``threshold``: minimum Jaccard similarity; ``shingle``: characters; ``limit``: maximum of paragraphs.
-    """
+    """The rules: minimum Jaccard ``threshold``, characters of a ``shingle``, ``limit`` of the paragraphs."""
 
     threshold: float
     shingle: int
@@ -129,10 +126,9 @@ MEMBERS = 3  # shown of each listed group of near duplicates
 class Table(NamedTuple):
     """All paragraphs in order, one row each.
 
-    ``fingerprints`` uint64 of the normalised text, ``lengths`` uint32 in characters, ``compared``
-    uint32: those left after normalisation; ``lines``, ``parts`` uint32: the place in the file.
-    ``is_empty`` bool. ``paths`` and ``begins``, int64 [batches + 1]: the file of each batch of rows, and
-    its first row.
+    ``fingerprints`` uint64 of the normalised text, ``lengths`` uint32 in characters, ``compared`` uint32:
+    those left after normalisation; ``lines``, ``parts`` uint32: the place in the file. ``is_empty`` bool.
+    ``paths`` and ``begins``, int64 [batches + 1]: the file of each batch of rows, and its first row.
     """
 
     fingerprints: np.ndarray
@@ -163,8 +159,7 @@ class Repeated:
 class ExactRepeats:
     """The exact duplicates: ``paragraphs`` duplicate an earlier one, ``characters`` of them in all.
 
-    ``without_text``: paragraphs of punctuation only, which are not compared. ``sizes``: {n: groups of n to
-    2 n - 1 paragraphs}.
+    ``without_text``: of punctuation only, not compared. ``sizes``: {n: groups of n to 2 n - 1 paragraphs}.
     """
 
     paragraphs: int
@@ -199,8 +194,7 @@ class NearRepeats:
     """The near duplicates among the distinct paragraphs: ``paragraphs`` are similar to an earlier one.
 
     ``characters``: of these paragraphs. ``candidates`` have at least ``shortest`` characters to compare and
-    are not exact duplicates; ``compared`` of them were compared, ``too_short`` others were not. ``sizes``: as
-    in ExactRepeats.
+    are not exact duplicates; ``compared`` of them were, ``too_short`` not. ``sizes``: see ExactRepeats.
     """
 
     threshold: float
@@ -216,17 +210,6 @@ class NearRepeats:
     largest: List[NearGroup]
 
 
-def firsts_of(table: Table) -> Tuple[np.ndarray, np.ndarray]:
-    """Find the n distinct paragraphs of ``table`` that have characters to compare.
-
-    Returns the first row of each, in order, and how often it occurs in the text; both int64 [n].
-    """
-    rows = np.flatnonzero(table.compared)
-    _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return rows[first[order]], times[order]
-
-
 def listed_firsts(times: np.ndarray) -> List[int]:
     """Return which distinct paragraphs are the most frequent, at most GROUPS, none that occurs once."""
     ranked = np.argsort(-times, kind="stable")[:GROUPS]
@@ -236,10 +219,7 @@ def listed_firsts(times: np.ndarray) -> List[int]:
 def exact_repeats(
     table: Table, firsts: np.ndarray, times: np.ndarray, texts: Dict[TextPlace, str]
 ) -> ExactRepeats:
-    """Count the exact duplicates in ``table``.
-
-    ``firsts``, ``times``: of `firsts_of`; ``texts``: the quote at each listed place.
-    """
+    """Count the exact duplicates; ``firsts``, ``times``: row, how often; ``texts``: {place: its quote}."""
     has_text = table.compared > 0
     repeated = times[times > 1]
     listed = [(int(times[number]), table.place(firsts[number])) for number in listed_firsts(times)]
@@ -273,10 +253,7 @@ class Comparison(NamedTuple):
 def near_repeats(
     table: Table, num_firsts: int, found: Comparison, rules: NearRules, texts: Dict[TextPlace, str]
 ) -> NearRepeats:
-    """Count the near duplicates.
-
-    ``num_firsts``: the number of distinct paragraphs; ``texts``: the quote at each listed place.
-    """
+    """Count the near duplicates of ``num_firsts`` distinct paragraphs; ``texts``: {place: its quote}."""
     candidates, sample, groups = found
     members = [member for of_head in groups.values() for member in of_head]
     largest = []

@@ -62,7 +62,15 @@ def _lines(audit: TextAudit) -> Iterator[str]:
         first = tally.examples[0]
         where = f"{first.at}  {first.what}  {first.text}"
         yield f"  {kind:<23} {tally.characters:>7} in {tally.paragraphs:>6} paragraphs  {where}"
-    yield from _script_lines(audit)
+    yield "script         " + ", ".join(_named_shares(audit.scripts, audit.paragraphs)) + " of the paragraphs"
+    num_hanzi, num_traditional = sum(audit.hanzi.values()), audit.hanzi["traditional only"]
+    share = _share(num_traditional, num_hanzi)
+    yield f"traditional    {num_traditional} of {num_hanzi} Han characters ({share})"
+    if audit.traditional:
+        yield f"               {' '.join(f'{char} {count}' for char, count in audit.traditional.items())}"
+    for kind in ("traditional", "mixed"):
+        for found in audit.scripts.get(kind, Tally()).examples:
+            yield f"  {kind:<11}   {found.at}  {found.what}  {found.text}"
     languages = dict(list(audit.languages.items())[:LANGUAGES])
     yield "language       " + ", ".join(_named_shares(languages, audit.paragraphs)) + " of the paragraphs"
     for name, tally in languages.items():
@@ -98,21 +106,6 @@ def _near_lines(audit: TextAudit) -> Iterator[str]:
         )
 
 
-def _script_lines(audit: TextAudit) -> Iterator[str]:
-    yield "script         " + ", ".join(_named_shares(audit.scripts, audit.paragraphs)) + " of the paragraphs"
-    num_hanzi, num_traditional = sum(audit.hanzi.values()), audit.hanzi["traditional only"]
-    top = " ".join(f"{character} {count}" for character, count in audit.traditional.items())
-    share = _share(num_traditional, num_hanzi)
-    yield f"traditional    {num_traditional} of {num_hanzi} Han characters ({share})"
-    if top:
-        yield f"               {top}"
-    for kind in ("traditional", "mixed"):
-        yield from (
-            f"  {kind:<11}   {found.at}  {found.what}  {found.text}"
-            for found in audit.scripts.get(kind, Tally()).examples
-        )
-
-
 def _named_shares(tallies: Dict[str, Tally], total: int) -> Iterator[str]:
     return (f"{name} {_share(found.paragraphs, total)}" for name, found in tallies.items())
 
@@ -135,7 +128,18 @@ def draw(path: Path, audit: TextAudit) -> None:
     axes[1].bar_label(bars, fmt="%.2f")
     axes[1].margins(x=0.15)
     axes[1].set(title="language", xlabel="% of the paragraphs")
-    _draw_repeats(axes[2], audit)
+    kinds = {"exact": audit.exact.sizes, "near": audit.near.sizes if audit.near else {}}
+    sizes = sorted({size for found in kinds.values() for size in found})
+    for number, (name, found) in enumerate(kinds.items()):
+        places = [place + 0.4 * number for place in range(len(sizes))]
+        axes[2].bar(places, [found.get(size, 0) for size in sizes], width=0.4, align="edge", label=name)
+    axes[2].set_xticks([place + 0.4 for place in range(len(sizes))], [f"{size}.." for size in sizes])
+    axes[2].set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
+    if sizes:
+        axes[2].set_yscale("symlog", linthresh=1)
+        axes[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+    else:
+        _draw_none(axes[2])
     names = list(audit.odd)[::-1]
     bars = axes[3].barh(names, [audit.odd[name].characters for name in names])
     axes[3].bar_label(bars)
@@ -146,21 +150,6 @@ def draw(path: Path, audit: TextAudit) -> None:
     else:
         _draw_none(axes[3])
     figure.savefig(path, dpi=120, format="png")
-
-
-def _draw_repeats(axes, audit: TextAudit) -> None:
-    kinds = {"exact": audit.exact.sizes, "near": audit.near.sizes if audit.near else {}}
-    sizes = sorted({size for found in kinds.values() for size in found})
-    for number, (name, found) in enumerate(kinds.items()):
-        places = [place + 0.4 * number for place in range(len(sizes))]
-        axes.bar(places, [found.get(size, 0) for size in sizes], width=0.4, align="edge", label=name)
-    axes.set_xticks([place + 0.4 for place in range(len(sizes))], [f"{size}.." for size in sizes])
-    axes.set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
-    if not sizes:
-        _draw_none(axes)
-    else:
-        axes.set_yscale("symlog", linthresh=1)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 
 def _draw_none(axes) -> None:

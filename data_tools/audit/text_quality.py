@@ -43,10 +43,7 @@ class Paragraphs(NamedTuple):
 
 
 def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
-    """Read the paragraphs of a batch of lines.
-
-    Raises InputError with file:line for a line that `text_files` refuses.
-    """
+    """Read the paragraphs of a batch of lines. Raises InputError with file:line as `text_files` does."""
     found = Paragraphs(batch.path, [], [], [])
     for number, line in batch.numbered():
         parts, texts = _in_line(batch.path, number, line, rules, batch.is_json)
@@ -189,12 +186,6 @@ def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
     return tallies
 
 
-def add_all(total: Dict[str, Tally], more: Dict[str, Tally]) -> None:
-    """Add the tallies of ``more`` to those of ``total``, in place."""
-    for name, found in more.items():
-        total.setdefault(name, Tally()).add(found)
-
-
 def shown(text: str) -> str:
     """Return ``text``, or the code point of a single character that is not a letter: U+200B."""
     if len(text) != 1 or (text.isalpha() and unicodedata.is_normalized("NFKC", text)):
@@ -218,22 +209,11 @@ _BEGINNINGS.update(HANGUL=_HANGUL, LATIN=_LATIN)
 _LETTERS_END = 0x33480  # no letters from here on
 
 
-class Writing(NamedTuple):
-    """The languages and scripts of a batch of paragraphs.
+def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> tuple:
+    """Identify the script and the language of each of n paragraphs, and count them.
 
-    ``hanzi``: counts by HANZI; ``traditional``: counts of the characters that are only traditional.
-    """
-
-    languages: Dict[str, Tally]
-    scripts: Dict[str, Tally]
-    hanzi: Dict[str, int]
-    traditional: Dict[str, int]
-
-
-def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
-    """Identify the language and the script of each of n paragraphs, and count them.
-
-    ``is_empty``: bool [n], the paragraphs to leave out.
+    ``is_empty``: bool [n], the paragraphs to leave out. Returns {script: tally}, {language: tally}, the Han
+    characters by HANZI, and {character that is only traditional: how often it occurs}.
     """
     points = code_points("\n".join([*paragraphs.texts, ""]))
     starts = starts_of(paragraphs.texts)
@@ -254,9 +234,9 @@ def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
     script = np.select(cases, [2, 1, 0, 3], default=4)
     only = np.unique(points[traditional_at], return_counts=True)
     scripts = Findings(SCRIPTS, script[full], shown_at[full], is_marked[full], lengths)
-    return Writing(
-        tally(paragraphs, Findings(_NAMES, languages[full], begins, nothing, lengths)),
+    return (
         tally(paragraphs, scripts),
+        tally(paragraphs, Findings(_NAMES, languages[full], begins, nothing, lengths)),
         dict(zip(HANZI, by_hanzi.sum(axis=0).tolist()[1:])),
         {chr(point): count for point, count in zip(*(column.tolist() for column in only))},
     )
@@ -354,10 +334,7 @@ ODD_KINDS = (*_CHARACTER_KINDS[1:], *_MOJIBAKE)
 
 
 def odd_characters(paragraphs: Paragraphs) -> Dict[str, Tally]:
-    """Count odd characters and runs of mojibake by kind, of ODD_KINDS.
-
-    A character of mojibake may also be odd on its own and is then counted twice.
-    """
+    """Count odd characters and runs of mojibake by kind, of ODD_KINDS; a character may count as both."""
     whole = "\n".join(paragraphs.texts)
     kinds = _kind_of_character()[code_points(whole)]
     at = np.flatnonzero(kinds)

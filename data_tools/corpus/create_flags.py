@@ -9,7 +9,7 @@ from data_tools.files.errors import InputError
 from data_tools.options.options import (
     Options,
     data_option,
-    option,
+    model_option,
     overwrite_option,
     refuse_empty,
     refuse_no_name,
@@ -57,7 +57,7 @@ class CreateConfig(Options):
         help="a .jsonl, .jsonl.gz or .zst file, or a folder of them (two levels)", stdin=(".jsonl",)
     )
     output_prefix: str = data_option(help="PREFIX of PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json")
-    model_name: str = option("", help="model folder whose tokenizer is used", group="model")
+    model_name: str = model_option("", help="model folder whose tokenizer is used")
     vocab_file: str = data_option("", help=f"instead of --model_name: {VOCABULARY_HELP}")
     tokenizer_name: Literal["ErnieTokenizer", "ErnieGramTokenizer"] = data_option(
         "ErnieTokenizer", help="name of the tokenizer; both split text in the same way"

@@ -6,7 +6,7 @@ of a document do not depend on the texts around it.
 
 import re
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -58,10 +58,7 @@ class Encoded(NamedTuple):
 
 
 class DocumentEncoder:
-    """Encodes texts to ids: a pure function of text and rules.
-
-    Raises InputError when words are to be marked and the vocabulary has no '##' twin to mark with.
-    """
+    """Encodes texts to ids by ``rules`` alone. Raises InputError without '##' twins to mark words with."""
 
     def __init__(self, rules: EncodingRules):
         self.rules = rules
@@ -85,10 +82,9 @@ class DocumentEncoder:
         The concatenated ids of a text's sentences are those of the text, except for '##' twins of words.
         """
         parts = [self._encode(group) for group in _groups(texts)]
-        ids, lens, sizes, marks = (np.concatenate([part[column] for part in parts]) for column in range(4))
-        return Encoded(
-            ids, lens, sizes, marks, sum(part[4] for part in parts), sum(part[5] for part in parts)
-        )
+        *arrays, num_cut, num_found = zip(*parts)
+        joined: Any = [*map(np.concatenate, arrays), sum(num_cut), sum(num_found)]
+        return Encoded(*joined)
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
         text, words = "\n".join(texts), None
@@ -119,10 +115,7 @@ class DocumentEncoder:
         return Encoded(ids, np.diff(bounds).astype(np.int32), sizes, marks, len(cuts), num_found)
 
     def _cuts(self, ids: np.ndarray, bounds: np.ndarray) -> List[List[int]]:
-        """Return where each sentence of more than ``max_sentence_length`` tokens is cut into shorter ones.
-
-        A cut is inside a word only when the word alone is longer than that.
-        """
+        """Return where each too long sentence is cut, inside a word only if that is too long itself."""
         limit = self.rules.max_sentence_length
         cuts: List[List[int]] = []
         for sentence in np.flatnonzero(np.diff(bounds) > limit).tolist():

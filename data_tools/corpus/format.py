@@ -27,8 +27,9 @@ import mmap
 import socket
 import struct
 import zipfile
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -94,12 +95,20 @@ class Corpus:
         self.starts = np.concatenate([[0], np.cumsum(members["lens"], dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
         self.lexicon_marks = self.manifest.get("lexicon_marks", [])
-        self.marks = _map_marks(marks_path(prefix), self.manifest, len(self.ids))
-        self._fingerprint = self.manifest.get("pair_id")
+        self.marks: Optional[np.ndarray] = None
+        path = marks_path(prefix)
+        if not self.manifest and path.exists():
+            raise InputError(
+                f"{path} has no manifest beside it, which says what the marks mean; copy that too, or move "
+                "the marks away"
+            )
         if self.lexicon_marks:
-            parts = [self._fingerprint, self.manifest["sha256"]["marks"], self.lexicon_marks]
-            self._fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-        self._max_id = self.manifest.get("max_id")
+            self.marks = _map(path, ("|u1",), "1-D uint8 marks")
+            if len(self.marks) != len(self.ids):
+                raise InputError(
+                    f"{path}: {len(self.marks)} marks for {len(self.ids)} tokens; of different runs, make "
+                    "the corpus again"
+                )
 
     def __len__(self) -> int:
         return len(self.lens)
@@ -117,30 +126,26 @@ class Corpus:
         """Return the number of documents."""
         return len(self.docs) - 1
 
-    @property
-    def has_manifest(self) -> bool:
-        """Return whether there is a manifest beside the ids."""
-        return bool(self.manifest)
-
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Return one SHA-256 of the content of the files; computed once when there is no manifest."""
-        if self._fingerprint is None:
-            self._fingerprint = pair_id(*map(sha256_of_file, self.paths[:2]))
-        return self._fingerprint
+        if not self.lexicon_marks:
+            return self.manifest.get("pair_id") or pair_id(*map(sha256_of_file, self.paths[:2]))
+        parts = [self.manifest["pair_id"], self.manifest["sha256"]["marks"], self.lexicon_marks]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
     def vocab_sha256(self) -> str:
         """Return the hash of the vocabulary of the ids (`WordPiece.sha256`), '' if it is not recorded."""
         return self.manifest.get("vocab_sha256", "")
 
-    @property
+    @cached_property
     def max_id(self) -> int:
         """Return the largest id; found by reading them all when there is no manifest."""
-        if self._max_id is None:
-            self.check_ids(1 << 31)
-            self._max_id = max(int(chunk.max()) for chunk in chunks(self.ids))
-        return self._max_id
+        if self.manifest:
+            return self.manifest["max_id"]
+        self.check_ids(1 << 31)
+        return max(int(chunk.max()) for chunk in chunks(self.ids))
 
     def check_ids(self, vocab_size: int) -> None:
         """Refuse ids that are not in 0..vocab_size-1; reads them all when there is no manifest.
@@ -170,35 +175,30 @@ def pair_id(ids_sha256: str, index_sha256: str) -> str:
 
 
 def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
+    """Read the fields of `CorpusWriter` that are needed; {} without a manifest."""
     if not paths.manifest.exists():
         return {}
     cure = f"not a manifest of '{CORPUS_FORMAT}'; make the corpus again"
     manifest = read_json_object(paths.manifest, cure)
-    if not _is_manifest(manifest):
-        raise InputError(f"{paths.manifest}: {cure}")
-    return manifest
-
-
-def _is_manifest(manifest: Dict[str, Any]) -> bool:
-    """Return whether ``manifest`` has the fields of `CorpusWriter` that are read."""
-    marks = manifest.get("lexicon_marks", [])
-    are_marks = isinstance(marks, list) and all(
-        isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
-        for mark in marks
-    )
-    if not are_marks or len(marks) > MOST_MARKS:
-        return False
-    files = {"ids", "index", "marks"} if marks else {"ids", "index"}
-    hashes, sizes = manifest.get("sha256"), manifest.get("bytes")
-    return (
-        manifest.get("format") == CORPUS_FORMAT
+    marks, hashes, sizes = manifest.get("lexicon_marks", []), manifest.get("sha256"), manifest.get("bytes")
+    is_sound = (
+        isinstance(marks, list)
+        and len(marks) <= MOST_MARKS
+        and all(
+            isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
+            for mark in marks
+        )
+        and manifest.get("format") == CORPUS_FORMAT
         and isinstance(hashes, dict)
         and isinstance(sizes, dict)
-        and files == set(hashes) == set(sizes)
+        and {"ids", "index", *(["marks"] if marks else [])} == set(hashes) == set(sizes)
         and isinstance(manifest.get("pair_id"), str)
         and isinstance(manifest.get("vocab_sha256", ""), str)
         and is_whole_number(manifest.get("max_id"), -1, LARGEST_ID)
     )
+    if not is_sound:
+        raise InputError(f"{paths.manifest}: {cure}")
+    return manifest
 
 
 def _check_hashes(paths: CorpusPaths, marks: Path, manifest: Dict[str, Any], hashed: List[str]) -> None:
@@ -230,23 +230,6 @@ def _map(path: Path, dtypes: Sequence[str], what: str) -> np.ndarray:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.str not in dtypes:
         raise InputError(f"{path}: holds no {what}; make the corpus again")
     return values
-
-
-def _map_marks(path: Path, manifest: Dict[str, Any], num_tokens: int) -> Optional[np.ndarray]:
-    """Map the marks of a corpus, None for one that was made without a lexicon."""
-    if not manifest and path.exists():
-        raise InputError(
-            f"{path} has no manifest beside it, which says what the marks mean; copy that too, or move the "
-            "marks away"
-        )
-    if not manifest.get("lexicon_marks"):
-        return None
-    marks = _map(path, ("|u1",), "1-D uint8 marks")
-    if len(marks) != num_tokens:
-        raise InputError(
-            f"{path}: {len(marks)} marks for {num_tokens} tokens; of different runs, make the corpus again"
-        )
-    return marks
 
 
 def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
@@ -334,10 +317,7 @@ _HEADER = struct.Struct("<9sQBQQ")
 
 
 def megatron_paths(prefix: Union[str, Path]) -> CorpusPaths:
-    """Return the files of a corpus of Megatron's layout.
-
-    There is no manifest in this layout; the path of one is given for messages.
-    """
+    """Return the files of a corpus of Megatron's layout; it has no manifest, whose path is for messages."""
     return CorpusPaths(*(Path(f"{prefix}{end}") for end in (".bin", ".idx", ".bin.manifest.json")))
 
 
@@ -370,10 +350,7 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
 
 
 def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
-    """Open the corpus of that prefix, in whichever of the two layouts it is.
-
-    Raises InputError when there is none, or both, or when it is damaged.
-    """
+    """Open the corpus of a prefix in either layout. Raises InputError for none, both, or a damaged one."""
     ours, theirs = (any(path.exists() for path in p(prefix)[:2]) for p in (corpus_paths, megatron_paths))
     if ours and theirs:
         raise InputError(
@@ -393,8 +370,28 @@ class MegatronCorpus(Corpus):
         self.paths = megatron_paths(prefix)
         self.manifest = {}
         self.marks, self.lexicon_marks = None, []
-        dtype, self.lens, pointers, self.docs = _read_megatron_index(self.paths.idx)
-        content = _mapped(self.paths.ids)
+        path, content = self.paths.idx, _mapped(self.paths.idx)
+        header = content[: _HEADER.size]
+        if len(header) < _HEADER.size or not header.startswith(MAGIC):
+            raise InputError(f"{path}: not an index of Megatron's layout (MMIDIDX); make the corpus again")
+        _, version, kind, num_sentences, num_bounds = _HEADER.unpack(header)
+        if version != 1 or kind not in KINDS:
+            raise InputError(
+                f"{path}: version {version} with data type {kind} cannot be read; write it again"
+            )
+        size = _HEADER.size + 12 * num_sentences + 8 * num_bounds
+        if len(content) != size:  # exactly that of the header, so that no count can lead outside it
+            raise InputError(
+                f"{path}: {len(content)} bytes, where {num_sentences} sentences and {num_bounds} entries of "
+                f"docs take {size}; damaged or cut short, copy it again"
+            )
+        place, arrays = _HEADER.size, []
+        for kind_of_array, count in (("<i4", num_sentences), ("<i8", num_sentences), ("<i8", num_bounds)):
+            raw = np.frombuffer(content, kind_of_array, count, place) if count else np.zeros(0, kind_of_array)
+            arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
+            place += raw.nbytes
+        self.lens, pointers, self.docs = arrays
+        dtype, content = np.dtype(KINDS[kind]), _mapped(self.paths.ids)
         if len(content) % dtype.itemsize:
             raise InputError(
                 f"{self.paths.ids}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again"
@@ -407,34 +404,6 @@ class MegatronCorpus(Corpus):
                 f"{self.paths.idx}: a sentence does not begin where the one before it ends; "
                 "make the corpus again"
             )
-        self._fingerprint = self._max_id = None
-
-
-def _read_megatron_index(path: Path) -> Tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (type of the ids, lens, pointers, docs) of an index.
-
-    Its size must be exactly that of its header, so that no count can lead outside it.
-    """
-    content = _mapped(path)
-    header = content[: _HEADER.size]
-    if len(header) < _HEADER.size or not header.startswith(MAGIC):
-        raise InputError(f"{path}: not an index of Megatron's layout (MMIDIDX); make the corpus again")
-    _, version, kind, num_sentences, num_bounds = _HEADER.unpack(header)
-    if version != 1 or kind not in KINDS:
-        raise InputError(f"{path}: version {version} with data type {kind} cannot be read; write it again")
-    size = _HEADER.size + 12 * num_sentences + 8 * num_bounds
-    if len(content) != size:
-        raise InputError(
-            f"{path}: {len(content)} bytes, where {num_sentences} sentences and {num_bounds} entries of docs "
-            f"take {size}; damaged or cut short, copy it again"
-        )
-    place, arrays = _HEADER.size, []
-    for dtype, count in (("<i4", num_sentences), ("<i8", num_sentences), ("<i8", num_bounds)):
-        raw = np.frombuffer(content, dtype, count, place) if count else np.zeros(0, dtype)
-        arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
-        place += raw.nbytes
-    lens, pointers, docs = arrays
-    return np.dtype(KINDS[kind]), lens, pointers, docs
 
 
 def _mapped(path: Path):
@@ -458,7 +427,7 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
     InputError as `Corpus` does, MachineError if another process hashes for an hour.
     """
     corpus = open_corpus(prefix)
-    if not corpus.has_manifest:
+    if not corpus.manifest:
         return corpus
     name = json.dumps([socket.gethostname(), str(Path(prefix).resolve())])
     note = memory / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.verified.json"

@@ -23,6 +23,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from data_tools.files.errors import InputError
+from data_tools.files.json_file import reads_as_number
 
 try:
     from data_tools._helpers import turns as compiled_turns  # from helpers.cpp, by setup.py
@@ -50,13 +51,22 @@ def read_blend(text: str) -> List[WeightedFolder]:
         words = [] if os.path.isdir(text) else shlex.split(text)
     except ValueError:
         raise InputError(f"--input_dir {text}: a quote is not closed; {_EXAMPLE}") from None
-    if not words or not _is_number(words[0]):
+    if not words or not reads_as_number(words[0]):
         return [WeightedFolder(Fraction(1), Path(text))]
     if len(words) % 2:
         raise InputError(f"--input_dir: weight {words[-1]} has no folder; {_EXAMPLE}")
-    found = [WeightedFolder(_weight_of(word), Path(folder)) for word, folder in zip(words[::2], words[1::2])]
-    for number, (_, folder) in enumerate(found):
-        if folder in [earlier for _, earlier in found[:number]]:
+    found = []
+    for word, folder in zip(words[::2], map(Path, words[1::2])):
+        if not reads_as_number(word):
+            raise InputError(f"--input_dir: {word} is where a weight should be; {_EXAMPLE}")
+        if not 0 < float(word) < math.inf:
+            raise InputError(
+                f"--input_dir: weight {word} is not above 0; give another, or leave its folder out"
+            )
+        found.append(WeightedFolder(Fraction(word.replace("_", "")), folder))
+    folders = [folder for _, folder in found]
+    for number, folder in enumerate(folders):
+        if folder in folders[:number]:
             raise InputError(f"--input_dir: {folder} is given twice; add up its weights and give it once")
     return found
 
@@ -70,8 +80,21 @@ class Blend:
     """
 
     def __init__(self, weights: Sequence[Fraction]):
-        self.parts = np.array(_whole_parts(weights), np.int64)
-        self.period = int(self.parts.sum())
+        if len(weights) > MOST_CORPORA:
+            raise InputError(
+                f"--input_dir: {len(weights)} corpora, more than {MOST_CORPORA}; join some of them"
+            )
+        denominator = math.lcm(*(weight.denominator for weight in weights))
+        wholes = [int(weight * denominator) for weight in weights]
+        parts = [whole // math.gcd(*wholes) for whole in wholes]
+        self.period = sum(parts)
+        if self.period > LONGEST_PERIOD:
+            rounded = " ".join(str(max(1, round(1000 * part / self.period))) for part in parts)
+            raise InputError(
+                f"--input_dir: these weights repeat only after {Decimal(self.period):.9g} samples, more than "
+                f"{LONGEST_PERIOD}; round them, for example to {rounded}"
+            )
+        self.parts = np.array(parts, np.int64)
         self._turns = (turns if compiled_turns is None else compiled_turns)(self.parts)
         self._own = np.empty(self.period, np.int32)
         by_corpus = np.argsort(self._turns, kind="stable")
@@ -116,10 +139,7 @@ class BlendedDataset:
 
 
 class PhasedDataset:
-    """The first ``counts[0]`` samples are those of ``datasets[0]``, the next ``counts[1]`` of the next.
-
-    Each is read from its own first sample; item i depends on i only.
-    """
+    """``counts[0]`` samples of ``datasets[0]``, then ``counts[1]`` of the next, each from its first on."""
 
     def __init__(self, datasets: Sequence, counts: Sequence[int]):
         self.datasets = list(datasets)
@@ -136,10 +156,9 @@ class PhasedDataset:
 def turns(parts: np.ndarray) -> np.ndarray:
     """Return the corpus of each sample of one period, uint16 [period]; the specification of the C++ twin.
 
-    ``parts``: int64 [K], the weights.
-
-    Unit j of corpus k must fall into the samples floor(j / w) .. ceil((j + 1) / w) - 1 where w is the
-    corpus's share. Taking, among those that have begun, the one that ends first satisfies every window.
+    ``parts``: int64 [K], the weights. Unit j of corpus k must fall into the samples
+    floor(j / w) .. ceil((j + 1) / w) - 1 where w is the corpus's share. Taking, among those that have begun,
+    the one that ends first satisfies every window.
     """
     period = int(parts.sum())
     shares, given = parts.tolist(), [0] * len(parts)
@@ -150,35 +169,3 @@ def turns(parts: np.ndarray) -> np.ndarray:
         order[turn] = chosen
         given[chosen] += 1
     return order
-
-
-def _whole_parts(weights: Sequence[Fraction]) -> List[int]:
-    if len(weights) > MOST_CORPORA:
-        raise InputError(f"--input_dir: {len(weights)} corpora, more than {MOST_CORPORA}; join some of them")
-    denominator = math.lcm(*(weight.denominator for weight in weights))
-    wholes = [int(weight * denominator) for weight in weights]
-    divisor = math.gcd(*wholes)
-    parts = [whole // divisor for whole in wholes]
-    if sum(parts) > LONGEST_PERIOD:
-        rounded = " ".join(str(max(1, round(1000 * part / sum(parts)))) for part in parts)
-        raise InputError(
-            f"--input_dir: these weights repeat only after {Decimal(sum(parts)):.9g} samples, more than "
-            f"{LONGEST_PERIOD}; round them, for example to {rounded}"
-        )
-    return parts
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _weight_of(word: str) -> Fraction:
-    if not _is_number(word):
-        raise InputError(f"--input_dir: {word} is where a weight should be; {_EXAMPLE}")
-    if not (math.isfinite(float(word)) and float(word) > 0):
-        raise InputError(f"--input_dir: weight {word} is not above 0; give another, or leave its folder out")
-    return Fraction(word.replace("_", ""))

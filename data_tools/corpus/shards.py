@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -26,14 +26,7 @@ from data_tools.files.atomic_files import DRAFT, make_folder, published, stem_of
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import parse_json
-from data_tools.text.text_files import (
-    LONGEST_LINE,
-    LineBatch,
-    LineRules,
-    json_text,
-    line_batches,
-    num_invalid_bytes,
-)
+from data_tools.text.text_files import LineBatch, LineRules, json_text, line_batches, num_invalid_bytes
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run resumes, never the content of the corpus
 COUNTED = (
@@ -71,24 +64,16 @@ class Shard(NamedTuple):
     rejected: List[Rejected]
 
 
-class ShardJob(NamedTuple):
-    """The lines of one shard, and its number."""
-
-    number: int
-    batch: LineBatch
-
-
 def shard_jobs(
-    inputs: Iterable[Path], advance=lambda count: None, max_line_bytes: int = LONGEST_LINE
-) -> Iterator[ShardJob]:
+    inputs: Iterable[Path], advance: Callable[[int], None], max_line_bytes: int
+) -> Iterable[Tuple[int, LineBatch]]:
     """Cut the lines of all inputs into the jobs of shards, in the same way in every run."""
-    batches = (batch for path in inputs for batch in line_batches(path, advance, SHARD_BYTES, max_line_bytes))
-    return (ShardJob(number, batch) for number, batch in enumerate(batches))
+    return enumerate(line_batches(inputs, advance, SHARD_BYTES, max_line_bytes))
 
 
 @dataclass(frozen=True)
 class ShardMaker:
-    """Makes shards: job -> its shard on disk, made or found there. Picklable; idempotent.
+    """Makes shards: (number, lines) -> the shard on disk, made or found there. Picklable; idempotent.
 
     Raises InputError with file:line for the first line that is not a document, unless ``skip_bad_lines``.
     """
@@ -100,9 +85,10 @@ class ShardMaker:
     joining: Joining
     made_from: str
 
-    def __call__(self, job: ShardJob) -> Path:
+    def __call__(self, job: Tuple[int, LineBatch]) -> Path:
         """Make the shard of ``job``, unless it exists, and return its path."""
-        batch, path = job.batch, self.folder / f"{job.number:08d}.shard"
+        number, batch = job
+        path = self.folder / f"{number:08d}.shard"
         digest = hashlib.sha256(json.dumps([self.made_from, batch.path, batch.first]).encode())
         for line in batch.lines:
             digest.update(line + b"\n")
@@ -128,10 +114,7 @@ def encoder_for(rules: EncodingRules) -> DocumentEncoder:
 def encode_lines(
     encoder: DocumentEncoder, line_rules: LineRules, batch: LineBatch, skip_bad_lines: bool, joining: Joining
 ) -> Shard:
-    """Encode the documents of a batch of lines to a shard.
-
-    Raises InputError with file:line for a line that is not a document, unless such lines are to be skipped.
-    """
+    """Encode documents to a shard. Raises InputError with file:line for a bad line, unless to be skipped."""
     texts: List[str] = []
     rejected: List[Rejected] = []
     blank = replaced = 0

@@ -60,10 +60,9 @@ def _paddlenlps_twins(tokenizer: WordPiece) -> List[str]:
 def vocabulary_of(corpora: List[Corpus], tokenizer: AnyTokenizer) -> AnyTokenizer:
     """Return ``tokenizer``, or the extension by twins that the corpora were made with.
 
-    Corpora of this package record the vocabulary that they were made with. Others are PaddleNLP's: ids
-    beyond ``tokenizer`` are its twins. Raises InputError, which says what to do, if a corpus was made with
-    another vocabulary, contains undefined or ambiguous ids, or if two corpora number their twins
-    differently.
+    Corpora of this package record the vocabulary that they were made with. Others are PaddleNLP's: ids beyond
+    ``tokenizer`` are its twins. Raises InputError, which says what to do, if a corpus was made with another
+    vocabulary, contains undefined or ambiguous ids, or if two corpora number their twins differently.
     """
     extended = [_extension_of(corpus, tokenizer) for corpus in corpora]
     for corpus, own in zip(corpora, extended):
@@ -110,21 +109,16 @@ def _extension_of(corpus: Corpus, tokenizer: AnyTokenizer) -> AnyTokenizer:
             "ernie-pair build vocab --add_twins_to do it differently for this vocab.txt; make the corpus "
             "again with ernie-pair prepare"
         )
-    _refuse_ids_of_two_meanings(corpus, base)
-    return theirs if theirs.vocab_size > tokenizer.vocab_size else tokenizer
-
-
-def _refuse_ids_of_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
-    """Raise InputError if the corpus has ids of tokens in the last lines that are twins as well."""
-    twins, first = _paddlenlps_twins(tokenizer), len(tokenizer.vocab)
-    doubtful = range(first, min(len(tokenizer.tokens), first + len(twins)))
+    twins, first = _paddlenlps_twins(base), len(base.vocab)
+    doubtful = range(first, min(len(base.tokens), first + len(twins)))
     if doubtful and any(np.isin(chunk, doubtful).any() for chunk in chunks(corpus.ids)):
-        twice = next(token for index, token in enumerate(tokenizer.tokens) if tokenizer.vocab[token] != index)
+        twice = next(token for index, token in enumerate(base.tokens) if base.vocab[token] != index)
         raise InputError(
             f"{corpus.prefix}: vocab.txt has {twice!r} twice, so that id {doubtful[0]} of PaddleNLP's tools "
-            f"is {tokenizer.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
+            f"is {base.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
             "ernie-pair prepare and the vocabulary of ernie-pair build vocab --add_twins_to"
         )
+    return theirs if theirs.vocab_size > tokenizer.vocab_size else tokenizer
 
 
 def _without_added_twins(tokenizer: WordPiece) -> WordPiece:

@@ -24,8 +24,7 @@ class CorpusWriter:
 
     ``also``: further files of the same run, published with the three: fill ``writer.also_drafts``. With
     ``lexicon_marks``, the meanings of the marks 1, 2, ..., each token has a mark and there is a fourth file.
-    Memory does not grow with the corpus. After an exception nothing of it remains. ``publish``: `published`
-    or an equivalent.
+    Memory does not grow with the corpus. After an exception nothing remains. ``publish``: like `published`.
     """
 
     def __init__(
@@ -65,10 +64,7 @@ class CorpusWriter:
         return self
 
     def add(self, sentences: Sequence[Sequence[int]]) -> None:
-        """Append one document: the ids of each of its sentences, none empty.
-
-        Raises InputError if an id is not in the vocabulary.
-        """
+        """Append one document: the ids of its sentences, none empty. Raises InputError for an unknown id."""
         lens = [len(sentence) for sentence in sentences]
         ids = np.concatenate([np.asarray(sentence, dtype=np.int64) for sentence in sentences])
         self.extend(ids, np.array(lens), np.array([len(lens)]))
@@ -119,7 +115,17 @@ class CorpusWriter:
         for spool in (self._ids, self._lens, self._docs, self._marks):
             if spool is not None:
                 spool.finish()
-        _write_index(self._drafts.idx, self._lens.path, self._docs.path)
+        path = self._drafts.idx
+        lens, docs = (
+            np.load(spool.path, mmap_mode="r", allow_pickle=False) for spool in (self._lens, self._docs)
+        )
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            write_member(archive, "lens", lens.dtype, len(lens), chunks(lens))
+            write_member(archive, "sents", np.dtype("<i8"), len(lens) + 1, _running_sums(lens))
+            write_member(archive, "docs", docs.dtype, len(docs), chunks(docs))
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip():
+                raise MachineError(f"{path}: cannot be read back as written; check the disk, run again")
         drafts, marks = {"ids": self._drafts.ids, "index": self._drafts.idx}, {}
         if self._marks is not None:
             drafts["marks"], marks = self._marks.path, {"lexicon_marks": self.lexicon_marks}
@@ -141,17 +147,6 @@ class CorpusWriter:
         content = json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
         # A name that is not UTF-8: \udcff is its JSON.
         self._drafts.manifest.write_text(content, encoding="utf-8", errors="backslashreplace")
-
-
-def _write_index(path: Path, lens_path: Path, docs_path: Path) -> None:
-    lens, docs = (np.load(spool, mmap_mode="r", allow_pickle=False) for spool in (lens_path, docs_path))
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        write_member(archive, "lens", lens.dtype, len(lens), chunks(lens))
-        write_member(archive, "sents", np.dtype("<i8"), len(lens) + 1, _running_sums(lens))
-        write_member(archive, "docs", docs.dtype, len(docs), chunks(docs))
-    with zipfile.ZipFile(path) as archive:
-        if archive.testzip():
-            raise MachineError(f"{path}: cannot be read back as written; check the disk, run again")
 
 
 def _running_sums(lens: np.ndarray) -> Iterator[np.ndarray]:

@@ -117,10 +117,7 @@ def keeps() -> bool:
 
 @contextmanager
 def naming(path: Union[str, Path]) -> Iterator[None]:
-    """Let an error of a full or failing disk name ``path``, unless it names a file: one of writing does not.
-
-    numpy's says only how much it has written.
-    """
+    """Let an error of a full or failing disk name ``path`` if it names no file, as one of writing."""
     try:
         yield
     except OSError as error:
@@ -162,10 +159,7 @@ def published(*finals: Path, forced: bool = True) -> Iterator[List[Path]]:
 
 @contextmanager
 def _draft_of(final: Path) -> Iterator[Path]:
-    """Make an empty file beside ``final``, locked for as long as this process uses it.
-
-    It is made again if `_clear_drafts` took it for a left one.
-    """
+    """Make an empty file beside ``final``, locked while it is used; again if it is taken for a left one."""
     flags, is_ours = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, False
     while not is_ours:
         draft = final.with_name(own_name(f".{shortened(final.name)}") + DRAFT)
@@ -184,10 +178,7 @@ def _draft_of(final: Path) -> Iterator[Path]:
 
 
 def _clear_drafts(final: Path) -> None:
-    """Remove the drafts of ``final``, and what was spooled beside them, that killed runs left behind.
-
-    A draft is locked meanwhile, so that no process publishes it.
-    """
+    """Remove what killed runs left of ``final``; a draft is locked meanwhile, so that none publishes it."""
     for entry in os.listdir(final.parent):
         match = _LEFT_BEHIND.fullmatch(entry)
         if not match or stem_of(match["name"]) != f".{shortened(final.name)}":

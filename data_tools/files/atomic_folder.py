@@ -49,10 +49,9 @@ def publish_folder(
 
     What ``about`` returns for the filled draft is kept in the folder; see ``read_made``. What was there
     before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
-    anything else is renamed, with a warning.
-    A reader sees the old folder or the new one, never half of one; where the system cannot swap two folders,
-    no folder for an instant.
-    Raises OSError if the disk fails, and whatever ``fill`` raises.
+    anything else is renamed, with a warning. A reader sees the old folder or the new one, never half of one;
+    where the system cannot swap two folders, no folder for an instant. Raises OSError if the disk fails, and
+    whatever ``fill`` raises.
     """
     make_folder(folder.parent)
     clear_leftovers(folder.parent, lambda name: name == folder.name)
@@ -104,10 +103,7 @@ def read_made(folder: Path) -> Optional[Dict[str, Any]]:
 
 
 def content_of(given: str) -> List[Path]:
-    """Return `files_of`, without those that only describe a folder: README.md and config.yaml.
-
-    The second contains a time: made again, the same folder differs in it.
-    """
+    """Return `files_of` without README.md and config.yaml, which only describe a folder, one with a time."""
     is_folder = Path(given).is_dir()
     return [path for path in files_of(given) if not (is_folder and path.name in (README, CONFIG_YAML))]
 
@@ -145,10 +141,7 @@ def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir"
 
 
 def _of_a_person(folder: Path) -> Set[str]:
-    """Return the files of ``folder`` that have a name of ours but are the user's.
-
-    Ours is the README.md that is, byte for byte, the one that the folder was made with.
-    """
+    """Return files with our names that are the user's, as a README.md that is not, to the byte, the first."""
     note, readme = read_made(folder), folder / README
     is_own = {
         README: note is not None and readme.is_file() and note.get(README) == sha256_of_file(readme),

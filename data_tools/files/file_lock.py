@@ -37,10 +37,7 @@ def locked(path: Path, seconds: float, refusal: str = "") -> Iterator[bool]:
 
 
 def open_lock(path: Path) -> int:
-    """Open or make ``path`` without following a link and without changing what its holder wrote in it.
-
-    Returns the descriptor; closing it releases the lock. Raises OSError.
-    """
+    """Open or make ``path``, no link, nothing in it changed; closing it releases it. Raises OSError."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 

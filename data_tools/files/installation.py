@@ -43,26 +43,22 @@ def install_command(extra: str) -> str:
     It names the source folder if the package runs from one, or the wheel or folder that it was installed from
     if that still exists, otherwise the missing requirements. PaddleNLP is a step of its own where it lacks.
     """
-    if extra in WITHOUT_PADDLENLP and not version_of(PADDLENLP):
-        return f"{_install_by_pip(extra)} && {PADDLENLP_COMMAND}"
-    return _install_by_pip(extra)
-
-
-def _install_by_pip(extra: str) -> str:
+    lacks = extra in WITHOUT_PADDLENLP and not version_of(PADDLENLP)
+    then = f" && {PADDLENLP_COMMAND}" if lacks else ""
     is_source = (_HERE / "pyproject.toml").is_file()
     origin = _folder(_HERE, extra, "-e ") if is_source else _recorded_origin(extra)
     if origin:
-        return f"pip install {origin}"
+        return f"pip install {origin}{then}"
     missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
     if 0 < len(missing) <= LONGEST_COMMAND:
-        return f"pip install {missing}"
+        return f"pip install {missing}{then}"
     wheel = f"{NAME.replace('-', '_')}-*.whl"
     with suppress(metadata.PackageNotFoundError):
         package = metadata.distribution(NAME)
         lines = (package.read_text("WHEEL") or "").splitlines()
         tag = next((line[len("Tag: ") :] for line in lines if line.startswith("Tag: ")), "*")
         wheel = f"{NAME.replace('-', '_')}-{package.version}-{tag}.whl"
-    return f"pip install 'PATH/{wheel}[{extra}]', the wheel that this was installed from"
+    return f"pip install 'PATH/{wheel}[{extra}]', the wheel that this was installed from{then}"
 
 
 def missing_requirements(extra: str) -> List[str]:
@@ -113,19 +109,13 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
         marker = requirement.marker
         if not (extra == "" if marker is None else marker.evaluate({"extra": extra})):
             continue
-        if requirement.name != NAME and not is_of_another_build(requirement):
+        build = version_of(GPU_BUILD)
+        # A CUDA library for PyPI's build of Paddle, where another is installed: 2.6.2.post120 is for CUDA 12.
+        is_of_another = CUDA_OF_PYPI.fullmatch(requirement.name) and build and Version(build).is_postrelease
+        if requirement.name != NAME and not is_of_another:
             yield requirement
         for inner in requirement.extras - seen if requirement.name == NAME else ():
             yield from _requirements(inner, seen)
-
-
-def is_of_another_build(requirement: Requirement) -> bool:
-    """Return whether a requirement is a CUDA library for PyPI's build of Paddle and another is installed.
-
-    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths.
-    """
-    build = version_of(GPU_BUILD)
-    return bool(CUDA_OF_PYPI.fullmatch(requirement.name) and build and Version(build).is_postrelease)
 
 
 def is_tested_paddle(version: str) -> bool:
@@ -185,10 +175,7 @@ OF_TRAINING = frozenset(
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
-    """Return the module ``name`` of the optional ``extra``, [cpu] for training with any Paddle.
-
-    Raises InputError when it is not installed.
-    """
+    """Return the module ``name`` of an ``extra``, [cpu] for training. Raises InputError without it."""
     try:
         return import_module(name)
     except ImportError:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any, Dict, Optional, Type, Union
+from typing import Any, Callable, Dict, Optional, Type, Union
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import ErniePairError, InputError
@@ -32,10 +32,7 @@ def begins_json_lines(content: bytes) -> bool:
 
 
 class JsonError(ValueError):
-    """Text that is refused as JSON; the message is the reason.
-
-    ``line`` and ``column`` count from 1, and are 0 if unknown.
-    """
+    """Text that is refused as JSON, and why; ``line`` and ``column`` count from 1, and are 0 if unknown."""
 
     def __init__(self, reason: str, line: int = 0, column: int = 0):
         super().__init__(reason)
@@ -88,14 +85,15 @@ def read_json_object(
     kind: Type[ErniePairError] = InputError,
     most: int = MOST_BYTES,
     follow: bool = True,
-) -> Dict[str, Any]:
-    """Return the object in a JSON file of at most ``most`` bytes.
+    parse: Callable[[bytes], Any] = parse_json_object,
+) -> Any:
+    """Return the object in a JSON file of at most ``most`` bytes; ``parse``: `parse_json` takes any value.
 
     Raises ``kind``: the path and the line, the reason, and ``cure``, which says how to fix it. Raises
     OSError if a permission is missing or the machine fails.
     """
     try:
-        return parse_json_object(read_regular(path, most, follow))
+        return parse(read_regular(path, most, follow))
     except FileRefusedError as error:
         raise kind(f"{path}: {error}; {cure}") from None
     except JsonError as error:
@@ -135,6 +133,15 @@ def is_whole_number(value: Any, least: float = -math.inf, most: float = math.inf
 def is_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
     """Return whether ``value`` is a finite int or float, not a bool, from ``least`` to ``most``."""
     return type(value) in (int, float) and math.isfinite(value) and least <= value <= most
+
+
+def reads_as_number(text: str) -> bool:
+    """Return whether Python reads a number of any kind, nan and infinity included, from ``text``."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_texts(value: Any) -> bool:

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Generic, List, NamedTuple, Optional, Tuple, TypeVar
 
@@ -31,10 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def user_cache() -> Path:
-    """Return the user's cache folder, for what can be made again.
-
-    Raises MachineError for a user without a home folder, such as a container's numeric user.
-    """
+    """Return the user's cache folder, for what can be made again. Raises MachineError without a home."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     folder = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
     if not os.path.isabs(folder):
@@ -144,10 +142,7 @@ def mix(value: int) -> int:
 
 def mix_all(*parts: int) -> int:
     """Fold several integers into one 64-bit integer; the order of the parts matters."""
-    state = 0
-    for part in parts:
-        state = mix((state + part) & MASK)
-    return state
+    return reduce(lambda state, part: mix((state + part) & MASK), parts, 0)
 
 
 def mix_range(start: int, count: int) -> np.ndarray:

@@ -82,10 +82,7 @@ class Progress(_Bar):
 
 
 class CountProgress(_Bar):
-    """``total`` items, each a ``unit``: a bar with the time left, or a line per minute; see `shows_bars`.
-
-    It is silent unless ``shown``.
-    """
+    """``total`` items, each a ``unit``: a bar, or lines (see `shows_bars`); silent unless ``shown``."""
 
     def __init__(self, total: int, unit: str, shown: bool = True):
         self._total, self._unit = total, unit

@@ -19,10 +19,7 @@ _SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
 
 
 def require_ray(address: str = ""):
-    """Return the module of Ray.
-
-    Raises InputError when it is not installed, MachineError when HOST:PORT does not answer.
-    """
+    """Return the module of Ray. Raises InputError without it, MachineError if HOST:PORT does not answer."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # its default causes a warning; no task uses a GPU
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # skips every line of its notices of lost workers
@@ -44,11 +41,9 @@ def ray_map(
 ) -> Iterator[Result]:
     """Map ``function`` over ``items`` by at most ``workers`` tasks of Ray at a time.
 
-    ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call.
-
-    ``function``, its items and results are pickled; the workers import the modules of their types. What
-    ``function`` raises is raised here, in place of its result. Raises MachineError if Ray does not
-    start, no cluster answers, or a task cannot be run.
+    ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call. ``function``, its items
+    and results are pickled; the workers import the modules of their types. What ``function`` raises is raised
+    here, in place of its result. Raises MachineError if Ray, a cluster or a task cannot be started.
     """
     ray = require_ray(address)
     where: Dict[str, Any] = {"address": address}
@@ -105,13 +100,6 @@ class _Tasks:
             ) from None
 
     def stop(self) -> None:
-        """Wait for the running tasks, so that what they write to can be removed.
-
-        They are not cancelled: a `ray.cancel` just as a task ends crashes Ray 2.40.
-        """
+        """Wait for the running tasks: a `ray.cancel` just as one ends crashes Ray 2.40."""
         if self._running:
             self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)
-
-
-def _call(function: Callable[[Item], Result], item: Item) -> Result:
-    return function(item)

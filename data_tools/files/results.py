@@ -165,10 +165,7 @@ class Results:
                 note.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
     def about_folder(self, draft: Path) -> Dict[str, object]:
-        """Return the record of all files in a folder, those of its subfolders included.
-
-        It is the same for the same results: config.yaml, which contains a time, is left out.
-        """
+        """Return the record of all files in a folder, but for config.yaml, which contains a time."""
         files = [path for path in sorted(draft.rglob("*")) if path.is_file() and path.name != CONFIG_YAML]
         return self.about({path.relative_to(draft).as_posix(): path for path in files})
 

@@ -237,10 +237,7 @@ def _reader_has_gone() -> bool:
 
 
 def _report(message, code: int) -> int:
-    """Write one line; a long one is cut in its middle, because it ends with how to fix what it says.
-
-    A command that works, which some end with, is never cut.
-    """
+    """Write one line, a long one cut before its end: how to fix it, or a command, which is never cut."""
     line = printable(" ".join(str(message).split()))
     command = max(line.rfind(": ernie-pair "), 0)
     end = max(_MESSAGE_END, len(line) - command if command else 0)

@@ -45,10 +45,7 @@ def read_flag_file(path: str, hints: dict[str, object], program: str = "") -> di
 def read_entries(
     path: str, entries: Sequence[Entry], hints: dict[str, object], program: str = ""
 ) -> dict[str, Given]:
-    """Return what entries of a file give for the options in ``hints``. Raises InputError for any other.
-
-    The block in which a command recorded what it ran on is not a flag.
-    """
+    """Return what entries, but the record of a run, give for ``hints``. Raises InputError for others."""
     about = [entry for entry in entries if entry.name == ABOUT and isinstance(entry.value, yaml.MappingNode)]
     flags = [entry for entry in entries if entry not in about]
     if program and about and any(entry.name not in hints for entry in flags):

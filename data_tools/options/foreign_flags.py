@@ -45,8 +45,7 @@ def nearest_names(word: str, names: Collection[str]) -> List[str]:
 def nearest(words: Iterable[str], names: Collection[str]) -> str:
     """Return a hint for words that are not flags: 'did you mean --max_steps?', and what lists the flags.
 
-    ``names``: the flags of the command. Names in other packages, such as --num_train_epochs, take precedence
-    over similar spelling.
+    ``names``: the flags of the command. Names of other packages (--num_train_epochs) come before spelling.
     """
     advice: List[str] = []
     meant: List[str] = []

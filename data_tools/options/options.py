@@ -59,8 +59,7 @@ _BOUNDS = {
 def bound_fault(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
     """Return which bound a value violates and the fix, in words, or ''.
 
-    ``bounds``: {at_least, above, at_most or below: a number, or None for no such bound}; ``usual``: the
-    default.
+    ``bounds``: {at_least, above, at_most or below: a number, or None for none}; ``usual``: the default.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return ""
@@ -184,7 +183,12 @@ class Options:
         type.__setattr__(cls, "__doc__", docs)
 
     def __post_init__(self):
-        self._replace_left_out()
+        for item in fields(self):  # which of them another one replaces
+            other = item.metadata["unless"]
+            if other and getattr(self, other) is not None:
+                if getattr(self, item.name) is not _LEFT_OUT:
+                    raise InputError(f"--{other} and --{item.name} exclude each other; give one of them")
+                object.__setattr__(self, item.name, DASH if item.metadata["stdout"] else "")
         left_out = left_out_of(type(self), vars(self))
         if left_out:
             call = f"{type(self).__name__}({', '.join(f'{item.name}=...' for item in left_out)})"
@@ -213,16 +217,6 @@ class Options:
         A written configuration sets every option, intended or not; a flag is always intended.
         """
         return ()
-
-    def _replace_left_out(self) -> None:
-        """Fill in options that another one replaces. Raises InputError if both are given."""
-        for item in fields(self):
-            other = item.metadata["unless"]
-            if not other or getattr(self, other) is None:
-                continue
-            if getattr(self, item.name) is not _LEFT_OUT:
-                raise InputError(f"--{other} and --{item.name} exclude each other; give one of them")
-            object.__setattr__(self, item.name, DASH if item.metadata["stdout"] else "")
 
 
 def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:
@@ -259,10 +253,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _found_place(item: Field, value: Any) -> Any:
-    """Return a path with the home folder in place of a ~ at its beginning, as a shell writes it.
-
-    Raises InputError for a link to nothing, unless it is a place to write to.
-    """
+    """Return a path with the home folder for ~. Raises InputError for a link to nothing to be read."""
     if isinstance(value, list):
         return [_found_place(item, one) for one in value]
     if not isinstance(value, str):
@@ -335,10 +326,7 @@ class Given(NamedTuple):
 
 
 def read_given(given: Given, hint) -> object:
-    """Return the value of a text. Raises InputError if it is not of the type.
-
-    It reads flags, files of flags and the file of `ernie-pair launch`.
-    """
+    """Return the value of a text, of a flag or of a file. Raises InputError if it is not of the type."""
     base, _, may_be_none = kind_of(hint)
     if may_be_none and isinstance(given.text, str) and given.text.lower() in NOTHING:
         return None
@@ -359,10 +347,7 @@ def read_given(given: Given, hint) -> object:
 
 
 def checked(value, hint, where: str) -> object:
-    """Return a value as its option stores it. Raises InputError for one of another type.
-
-    A whole number is accepted as a number, a path as a text, and a tuple as a list.
-    """
+    """Return a value as its option stores it: a path as text, a tuple as list. Raises InputError."""
     base, words, may_be_none = kind_of(hint)
     if (value is None and may_be_none) or (isinstance(value, str) and value in words):
         return value

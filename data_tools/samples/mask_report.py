@@ -96,10 +96,7 @@ def mask_report(
 
 
 def count_levels(text: Text, positions: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """Count the tokens of each level: int64 [2, levels], those at ``positions`` and all of them.
-
-    ``positions``: int64 [M].
-    """
+    """Count the tokens of each level, int64 [2, levels]: those at ``positions``, int64 [M], and all."""
     starts, ends, levels, _ = word_levels(text.tokens, rule, text.marks)
     level_of_token = np.full(len(text.tokens), len(LEVELS))  # [CLS] and [SEP] have none
     for start, end, level in zip(starts.tolist(), ends.tolist(), levels.tolist()):
@@ -137,14 +134,14 @@ def marked_text(tokenizer: AnyTokenizer, sample: Sample, ngrams: Optional[NgramL
     the lexicon ``ngrams`` is replaced by one symbol: {玄黄->_}.
     """
     hidden = set(sample.masked_positions.tolist())
-    tokens = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
+    shown = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
+    tokens = list(shown)
     for place, label in zip(sample.masked_positions.tolist(), sample.masked_labels.tolist()):
         tokens[place] = tokenizer.tokens[label]
     if ngrams is not None and sample.ngram_labels is not None:
         for place, label in zip(sample.masked_positions.tolist(), sample.ngram_labels.tolist()):
             if label >= 0:
                 tokens[place] = _joined([tokenizer.tokens[index] for index in ngrams.ngrams[label]])
-    shown = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
     whole, at = "", 0
     while at < len(tokens):
         end = at + 1

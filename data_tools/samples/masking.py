@@ -225,18 +225,18 @@ def _units_of(
 
     Returns their starts, ends and numbers of n-grams, NO_LABEL for a word, each int64 [units].
     """
-    found = lexicon.find(tokens)
+    firsts, stops_of_ngrams, numbers = lexicon.find(tokens)
     special = (tokens == rule.cls_id) | (tokens == rule.sep_id)
     edges = np.zeros(len(tokens) + 1, np.int64)
-    edges[found.starts] += 1
-    edges[found.ends] -= 1
+    edges[firsts] += 1
+    edges[stops_of_ngrams] -= 1
     covered = np.cumsum(edges[:-1]) > 0
     after_border = np.append([True], (special | covered)[:-1])
     begins = ~special & ~covered & (~(rule.goes_on[tokens] & rule.whole_word_mask) | after_border)
-    begins[found.starts] = True
+    begins[firsts] = True
     starts = np.flatnonzero(begins)
     stops = np.flatnonzero(begins | special)
     ends = np.append(stops, len(tokens))[np.searchsorted(stops, starts, side="right")]
     ngrams = np.full(len(starts), NO_LABEL)
-    ngrams[np.searchsorted(starts, found.starts)] = found.numbers
+    ngrams[np.searchsorted(starts, firsts)] = numbers
     return starts, ends, ngrams

@@ -14,6 +14,7 @@ from typing import Callable, Dict
 
 import numpy as np
 
+from data_tools.files.arrays import chunks
 from data_tools.files.errors import InputError
 from data_tools.files.keyed_cache import array_cache, mix, mix_all, mix_range
 
@@ -25,7 +26,6 @@ except ImportError:
 VERSION = 1  # of the rows that the same input gives; part of the cache key
 SHORTEST = 2
 MOST_SAMPLES = 2**31 - 1
-_CHUNK = 1 << 20
 
 
 def build_sample_map(
@@ -44,8 +44,7 @@ def build_sample_map(
     ``docs`` int64 [D + 1]: the sentence each document starts at; ``lens`` int32 [N]: tokens of each
     sentence. A row of fewer than ``min_sentences`` sentences occurs only if a document has no more. With
     probability ``short_seq_prob`` a target is uniform in 2..target_length. Returns int64 [num_samples, 3],
-    a pure function of the arguments. Raises InputError if there is no sentence, or if more than MOST_SAMPLES
-    are requested.
+    a pure function of the arguments. Raises InputError for no sentence, or above MOST_SAMPLES.
     """
     if num_samples > MOST_SAMPLES:
         raise InputError(
@@ -70,13 +69,10 @@ def build_sample_map(
 
 
 def rows_fit(rows: np.ndarray, *, num_rows: int, sentences: range, target_length: int) -> bool:
-    """Return whether ``rows`` are ``num_rows`` rows that `build_sample_map` could have made.
-
-    ``rows``: integers [.., 3].
-    """
+    """Return whether ``rows``, integers [.., 3], are ``num_rows`` that `build_sample_map` could have made."""
     least = (sentences.start, sentences.start, SHORTEST)
     most = (sentences.stop, sentences.stop, target_length)
-    parts = (np.asarray(rows[begin : begin + _CHUNK]) for begin in range(0, len(rows), _CHUNK))
+    parts = map(np.asarray, chunks(rows))
     return len(rows) == num_rows and all(
         (part >= least).all() and (part <= most).all() and (part[:, 0] < part[:, 1]).all() for part in parts
     )

@@ -11,7 +11,7 @@ from data_tools.corpus.format import Corpus, document_ranges
 from data_tools.corpus.mixture import Blend, BlendedDataset
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.keyed_cache import keyed_rng, mix_all
-from data_tools.samples.masking import load_masking_fn
+from data_tools.samples.masking import NO_LABEL, MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon
@@ -64,31 +64,40 @@ def build_datasets(
         for place, count in enumerate(blend.counts(num_samples[split]) if any(documents) else []):
             # Corpora have different seeds as well: equal texts in two of them get different masks.
             seed = mix_all(settings.seed, number, place)
-            rows = _sample_map(corpora[place], documents[place], count, seed, settings)
-            parts.append(ErnieDataset(corpora[place], rows, rule, seed=seed, **masking))
+            corpus, chosen = corpora[place], documents[place]
+            arguments = {"num_samples": count, "seed": seed, **settings.sample_map}
+            key = {"corpus": corpus.fingerprint, "documents": [chosen.start, chosen.stop], **arguments}
+            sentences = range(*corpus.docs[[chosen.start, chosen.stop]].tolist())
+            fits = partial(rows_fit, target_length=arguments["target_length"])
+            rows = cached_sample_map(
+                settings.cache_dir,
+                key,
+                build=partial(build_sample_map, corpus.docs, corpus.lens, chosen, **arguments),
+                fits=partial(fits, num_rows=count, sentences=sentences),
+            )
+            parts.append(ErnieDataset(corpus, rows, rule, seed=seed, **masking))
         datasets[split] = BlendedDataset(parts, blend) if len(parts) > 1 else parts[0] if parts else None
     return datasets
 
 
-def _sample_map(
-    corpus: Corpus, documents: range, num_samples: int, seed: int, settings: SampleSettings
-) -> np.ndarray:
-    arguments = {"num_samples": num_samples, "seed": seed, **settings.sample_map}
-    key = {"corpus": corpus.fingerprint, "documents": [documents.start, documents.stop], **arguments}
-    return cached_sample_map(
-        settings.cache_dir,
-        key,
-        build=lambda: build_sample_map(corpus.docs, corpus.lens, documents, **arguments),
-        fits=partial(
-            rows_fit,
-            num_rows=num_samples,
-            sentences=range(*corpus.docs[[documents.start, documents.stop]].tolist()),
-            target_length=arguments["target_length"],
-        ),
-    )
+def dataset_of(
+    corpus: Corpus,
+    documents: range,
+    tokenizer: AnyTokenizer,
+    flags: MaskingFlags,
+    *,
+    num_samples: int,
+    max_seq_len: int,
+    seed: int,
+) -> ErnieDataset:
+    """Make ``num_samples`` samples of ``documents`` by ``flags``. Raises InputError for wrong ones."""
+    sizes = {"num_samples": num_samples, "seed": seed, **flags.map_settings(max_seq_len)}
+    rows = build_sample_map(corpus.docs, corpus.lens, documents, **sizes)
+    rule = masking_rule(tokenizer, **flags.rule_settings())
+    masking_fn = load_masking_fn(flags.masking_fn)
+    return ErnieDataset(corpus, rows, rule, seed=seed, binary_head=flags.has_order, masking_fn=masking_fn)
 
 
-NO_LABEL = -1
 MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units prefer
 
 
@@ -97,12 +106,10 @@ def collate(
 ) -> Dict[str, np.ndarray]:
     """Pad a batch of B samples to its longest, S tokens, a multiple of 8 but at most ``max_seq_len``.
 
-    Within that limit, S is at least ``least_length``.
-
-    Returns int64 arrays: input_ids [B, S]; token_type_ids [B, S]; masked_positions [M], positions in the
-    flattened batch; masked_lm_labels [M], with -1 in the slots that pad M to a multiple of 8;
-    next_sentence_labels [B], -1 where there is none; for samples with masked n-grams also ngram_labels [M],
-    the numbers of n-grams, -1 where there is none.
+    Within that limit, S is at least ``least_length``. Returns int64 arrays: input_ids [B, S]; token_type_ids
+    [B, S]; masked_positions [M], positions in the flattened batch; masked_lm_labels [M], with -1 in the slots
+    that pad M to a multiple of 8; next_sentence_labels [B], -1 where there is none; for samples with masked
+    n-grams also ngram_labels [M], the numbers of n-grams, -1 where there is none.
     """
     longest = max(len(sample.input_ids) for sample in samples)
     length = min(_rounded_up(max(longest, least_length)), max(max_seq_len, longest))
@@ -145,10 +152,7 @@ def whole_windows(num_samples: int, bucket_size: int) -> int:
 
 
 class BucketedDataset:
-    """The samples of ``dataset``, whose length is a whole number of windows, in another order.
-
-    ``dataset``: `ErnieDataset` or `BlendedDataset`.
-    """
+    """The samples of an `ErnieDataset` or `BlendedDataset` of a whole number of windows, in another order."""
 
     def __init__(self, dataset, bucket_size: int, seed: int):
         self.dataset, self.bucket_size, self.seed = dataset, bucket_size, seed

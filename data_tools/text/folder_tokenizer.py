@@ -22,8 +22,8 @@ from tokenizers.models import WordPiece as WordCutter
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import InputError
+from data_tools.files.installation import import_optional
 from data_tools.files.json_file import read_json_object, shown
-from data_tools.text.sentence_pieces import read_sentence_pieces
 from data_tools.text.wordpiece import (
     CONTINUATION,
     CONTROL_TOKENS,
@@ -57,6 +57,15 @@ KEPT = (
     " model_input_names bos_token eos_token pad_token cls_token sep_token mask_token unk_token"
 ).split()
 CURE = "copy the model's folder again"
+UNIGRAM = 1
+# {message: {field: (number, type)}}; a type that is no message is one of protobuf's.
+MESSAGES: Dict[str, Dict[str, Tuple[int, str]]] = {
+    "Piece": {"piece": (1, "STRING"), "score": (2, "FLOAT")},
+    "Trainer": {"model_type": (3, "INT32")},
+    "Normalizer": {"precompiled_charsmap": (2, "BYTES")},
+    "Model": {"pieces": (1, "Piece"), "trainer": (2, "Trainer"), "normalizer": (3, "Normalizer")},
+}
+MANY, DEFAULTS = ("pieces",), {"model_type": str(UNIGRAM)}
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")  # which `tokenizers` cannot take
 
 
@@ -120,11 +129,6 @@ class FolderTokenizer:
         """Encode each of ``texts`` to its token ids, without special tokens around them."""
         cut = self._tokenizer.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)
         return [encoding.ids for encoding in cut]
-
-    def encode_with_offsets(self, text: str) -> Tuple[np.ndarray, np.ndarray]:
-        """Encode ``text`` to ids int32 [n] and offsets int32 [n, 2], the (start, end) characters of each."""
-        ids, starts, ends = self.tokenize(text)
-        return ids, np.stack([starts, ends], axis=1)
 
     def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
         """Cut each of ``texts``, as ``tokenize`` does."""
@@ -234,8 +238,7 @@ def cuts_by_own_rule(folder: Path, config: Mapping[str, Any], is_theirs: bool) -
     """Return whether a model folder means ERNIE's rule by its vocab.txt, and `WordPiece` opens it.
 
     ``config``: the content of its config.json; ``is_theirs``: it is in the form of transformers. This package
-    wrote the tokenizer of such a folder if it says so, names the class that takes any tokenizer.json, and
-    keeps do_lower_case.
+    wrote the tokenizer of such a folder if it says so, names OWN_CLASS, and keeps do_lower_case.
     """
     if not is_theirs:
         return not (folder / FAST_TOKENIZER).is_file()
@@ -251,10 +254,7 @@ def is_their_config(config: Mapping[str, Any]) -> bool:
 
 
 def read_settings(folder: Path, model_type: str = "") -> Dict[str, Any]:
-    """Return the content of tokenizer_config.json, with the names of special tokens of the file beside it.
-
-    Raises InputError when either is damaged.
-    """
+    """Return tokenizer_config.json with the special tokens beside it. Raises InputError if one is damaged."""
     found: Dict[str, Any] = {}
     for name in (SPECIAL_TOKENS, SETTINGS):
         if (folder / name).is_file():
@@ -328,19 +328,18 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
 
     Its ids are those of sentencepiece plus one, behind <s>, <pad>, </s>, <unk>; <mask> is the last.
     """
-    content = path.read_bytes()
+    content, model = path.read_bytes(), _sentence_pieces_message()()
     try:
-        model = read_sentence_pieces(content)
-    except InputError:
-        raise
+        model.ParseFromString(content)
     except Exception as error:  # of protobuf, which has its own
         raise InputError(f"{path}: no model of sentencepiece ({type(error).__name__}); {CURE}") from None
-    if not model.is_unigram or len(model.pieces) <= 3:
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    if model.trainer.model_type != UNIGRAM or len(pieces) <= 3:
         raise InputError(f"{path}: no Unigram model of sentencepiece; take a model that has {FAST_TOKENIZER}")
     first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
-    made = Tokenizer(Unigram([*first, *model.pieces[3:], ("<mask>", 0.0)], unk_id=3))
-    if model.charsmap:
-        made.normalizer = normalizers.Precompiled(model.charsmap)
+    made = Tokenizer(Unigram([*first, *pieces[3:], ("<mask>", 0.0)], unk_id=3))
+    if model.normalizer.precompiled_charsmap:
+        made.normalizer = normalizers.Precompiled(model.normalizer.precompiled_charsmap)
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always")]
     )
@@ -351,6 +350,33 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
     made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token, _ in first])
     made.add_special_tokens([AddedToken("<mask>", special=True, normalized=False, lstrip=True)])
     return made
+
+
+def _sentence_pieces_message():
+    """Return the class of protobuf's messages that are a model of sentencepiece, as far as it is read here.
+
+    The description in sentencepiece 0.2.3 wants protobuf 7, which the stack of Paddle 2.6 does not take.
+    """
+    import_optional("google.protobuf", "predict")
+    from google.protobuf import descriptor_pool, message_factory
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+
+    file = FileDescriptorProto(name="ernie_pair/sentence_pieces.proto", package="sentence_pieces")
+    for message, fields in MESSAGES.items():
+        described = file.message_type.add(name=message)
+        for name, (number, kind) in fields.items():
+            field = described.field.add(name=name, number=number)
+            many = name in MANY
+            field.label = FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
+            if kind in MESSAGES:
+                field.type, field.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".sentence_pieces.{kind}"
+            else:
+                field.type = getattr(FieldDescriptorProto, f"TYPE_{kind}")
+            if name in DEFAULTS:
+                field.default_value = DEFAULTS[name]
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("sentence_pieces.Model"))
 
 
 def _parts_of(encoding: Encoding, texts: int) -> Tuple[List[int], ...]:

@@ -111,10 +111,7 @@ def window_keys(plain: np.ndarray, length: int, vocab_size: int) -> np.ndarray:
 
 
 def uncut_windows(continues: np.ndarray, length: int) -> np.ndarray:
-    """Return which windows of ``length`` tokens begin and end with words: bool [S - length + 1].
-
-    ``continues``: bool [S], of the tokens.
-    """
+    """Return which windows of ``length`` of bool [S] begin and end with words: bool [S - length + 1]."""
     windows = max(0, len(continues) - length + 1)
     cut_after = np.append(continues[length:], False)[:windows]
     return ~continues[:windows] & ~cut_after
@@ -123,26 +120,17 @@ def uncut_windows(continues: np.ndarray, length: int) -> np.ndarray:
 Counts = Tuple[np.ndarray, np.ndarray]  # keys ascending and how often each occurs, int64 [K] each
 
 
-class Text(NamedTuple):
-    """Whole sentences: ``ids``, integers [S], and ``lens``, tokens of each sentence."""
+def count_text(
+    text: Tuple[np.ndarray, np.ndarray], tokens: NgramTokens, longest: int
+) -> Tuple[int, np.ndarray, Dict[int, Counts]]:
+    """Count the tokens of ``text`` and its n-grams of 2 to ``longest`` tokens.
 
-    ids: np.ndarray
-    lens: np.ndarray
-
-
-class TextCounts(NamedTuple):
-    """The counts of a text of ``size`` tokens: int64 [V] of its tokens, and the n-grams of each length."""
-
-    size: int
-    tokens: np.ndarray
-    ngrams: Dict[int, Counts]
-
-
-def count_text(text: Text, tokens: NgramTokens, longest: int) -> TextCounts:
-    """Count the tokens of ``text`` and its n-grams of 2 to ``longest`` tokens."""
-    ids = np.asarray(text.ids, np.int64)
+    ``text``: whole sentences, their ids, integers [S], and the tokens of each. Returns S, how often each
+    token occurs, int64 [V], and {length: the n-grams}.
+    """
+    ids, lens = np.asarray(text[0], np.int64), text[1]
     plain, continues = tokens.base_ids[ids], tokens.continues[ids]
-    sentence = np.repeat(np.arange(len(text.lens)), text.lens)
+    sentence = np.repeat(np.arange(len(lens)), lens)
     # A word does not continue over a sentence end: what begins a sentence continues no word.
     continues &= np.append([False], sentence[1:] == sentence[:-1])[: len(ids)]
     usable = tokens.countable[plain]
@@ -155,7 +143,7 @@ def count_text(text: Text, tokens: NgramTokens, longest: int) -> TextCounts:
             held &= usable[place : place + windows]
         found = np.unique(window_keys(plain, length, tokens.size)[held], return_counts=True)
         ngrams[length] = (found[0], found[1].astype(np.int64))
-    return TextCounts(len(ids), counted.astype(np.int64), ngrams)
+    return len(ids), counted.astype(np.int64), ngrams
 
 
 class NgramCounts:
@@ -221,14 +209,6 @@ SHORTEST = 2  # tokens
 _CURE = "make it with ernie-pair build ngrams"
 
 
-class FoundNgrams(NamedTuple):
-    """Non-overlapping n-grams in a sequence of tokens: int64 [N] each, ascending."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-    numbers: np.ndarray
-
-
 class NgramLexicon:
     """K n-grams of a vocabulary, each with a number from 0 to K - 1.
 
@@ -250,10 +230,11 @@ class NgramLexicon:
     def __len__(self) -> int:
         return len(self.ngrams)
 
-    def find(self, tokens: np.ndarray) -> FoundNgrams:
+    def find(self, tokens: np.ndarray) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the n-grams in ``tokens``, int64 [S]: from the left, the longest at each position.
 
-        That is the maximum matching of the paper. None cuts a word of several pieces.
+        That is the maximum matching of the paper. None cuts a word of several pieces. Returns their starts,
+        ends and numbers, int64 [N] each, ascending.
         """
         plain, continues = self.tokens.base_ids[tokens], self.tokens.continues[tokens]
         lengths, numbers = np.zeros((2, len(tokens)), np.int64)
@@ -269,7 +250,7 @@ class NgramLexicon:
                 kept.append(begin)
                 free = end
         starts = np.array(kept, np.int64)
-        return FoundNgrams(starts, starts + lengths[starts], numbers[starts])
+        return starts, starts + lengths[starts], numbers[starts]
 
 
 def lexicon_lines(best: Sequence[Scored], tokenizer: AnyTokenizer, about: Dict[str, object]) -> Iterator[str]:

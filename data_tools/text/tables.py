@@ -45,16 +45,14 @@ SNIFFED = 20  # lines that tell the separator
 MOST_BLANK = 10_000  # blank rows held back until another row, or the end of the file, is read
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
 _MARKED = re.compile(rb'<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
-_BETWEEN = (
-    1 << 10
-)  # bytes of a sheet in which no more than one mark of `_MARKED` is cut by the end of a piece
+# Bytes of a sheet in which no more than one mark of `_MARKED` is cut by the end of a piece.
+_BETWEEN = 1 << 10
 
 
 class Form(NamedTuple):
     """How the rows of a file are written: its ``kind``, and of text the separator and the encoding.
 
-    ``kind``: tab (quotes are plain text), csv, json (lines), array, sheet or arrow. ``skipped``: lines before
-    the table.
+    ``kind``: tab (quotes are plain text), csv, json (lines), array, sheet or arrow; ``skipped``: before it.
     """
 
     kind: str
@@ -111,10 +109,7 @@ def _form_of(path: Path, encoding: str, *stamp: int) -> Form:
 
 
 def _mark_of(lines: List[str], usual: str) -> str:
-    """Return what separates the cells of the first lines of a table, ``usual`` unless it is another.
-
-    It is the first of comma, semicolon and tab that makes rows of one width, two cells or more.
-    """
+    """Return the first of comma, semicolon, tab that makes rows of one width of two or more; or ``usual``."""
     if usual == "\t" and any("\t" in line for line in lines[:1]):
         return usual
     first = {}
@@ -251,21 +246,17 @@ def _bad_csv(where: str, reason: str) -> InputError:
 
 
 def _json_lines(path: Path, form: Form, encoding: str) -> Iterator[Record]:
-    for number, text in _texts(path, form, encoding):
-        try:
-            yield number, text if isinstance(text, InputError) else _json_object(f"{path}:{number}", text)
-        except InputError as error:
-            yield number, error
-
-
-def _json_object(where: str, text: str) -> Dict[str, Any]:
-    try:
-        found = parse_json(text)
-    except JsonError as error:
-        raise InputError(f"{where}: {error}; write an object per line") from None
-    if isinstance(found, dict):
-        return found
-    raise InputError(f"{where}: {kind_of(found)} instead of an object; write {{...}} on each line")
+    found: Any
+    for number, found in _texts(path, form, encoding):
+        if isinstance(found, str):
+            where = f"{path}:{number}"
+            try:
+                row = parse_json(found)
+                wrong = f"{kind_of(row)} instead of an object; write {{...}} on each line"
+                found = row if isinstance(row, dict) else InputError(f"{where}: {wrong}")
+            except JsonError as error:
+                found = InputError(f"{where}: {error}; write an object per line")
+        yield number, found
 
 
 def _json_array(path: Path, form: Form, encoding: str) -> Iterator[Record]:
@@ -336,13 +327,9 @@ def _refuse_marked(path: Path, name: str, sheet: Any) -> None:
         )
         raise InputError(
             f"{path}, sheet {name}: {' and '.join(found)}; {' and '.join(cures)}, save the sheet as "
-            f"{path.with_suffix('.csv').name}, and pass that: {_with_file(path, path.with_suffix('.csv'))}"
+            f"{path.with_suffix('.csv').name}, and pass that: "
+            f"{again_with(replaced={str(path): str(path.with_suffix('.csv'))})}"
         )
-
-
-def _with_file(path: Path, other: Path) -> str:
-    """Return the command that is running with another file in place of ``path``."""
-    return again_with(replaced={str(path): str(other)})
 
 
 def _arrow_rows(path: Path) -> Iterator[Record]:

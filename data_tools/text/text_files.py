@@ -63,10 +63,7 @@ STRICT = LineRules()
 
 
 def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> str:
-    """Decode line ``number`` (from 1) of the file ``path`` to text.
-
-    Raises InputError with file:line for a line that is too long, not text, or contains a CR.
-    """
+    """Decode line ``number``, from 1, of ``path``. Raises InputError if it is too long, no text or has CR."""
     where = f"{path}:{number}"
     if len(line) > rules.max_bytes:
         raise InputError(
@@ -168,10 +165,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class LineBatch(NamedTuple):
-    """Consecutive lines of one file, without their ends; ``first`` is the number of the first, from 1.
-
-    ``is_json``: the file is one of JSON lines, see `is_json_lines`.
-    """
+    """Consecutive lines of one file, without their ends, the first of them number ``first``, from 1."""
 
     path: str
     first: int
@@ -194,9 +188,8 @@ def list_inputs(
     """Return the file ``input_path``, or the files with ``endings`` of that folder and its subfolders.
 
     It may be several of them, with commas between. They are sorted, each once. ``apart_from``: the outputs,
-    which are never read, and an error if one is the
-    only input. In a folder, names with an ending in ``never`` are left out, and so are the lines that another
-    run rejected; with ``any_file`` a single file
+    which are never read, and an error if one is the only input. In a folder, names with an ending in
+    ``never`` are left out, and so are the lines that another run rejected; with ``any_file`` a single file
     may have any ending. ``named``: what the user calls ``input_path``. Raises InputError if there is nothing,
     nothing that matches, or a name that is not a file.
     """
@@ -257,25 +250,26 @@ def each_once(paths: Iterable[Path]) -> List[Path]:
 
 
 def line_batches(
-    path: Path,
+    paths: Iterable[Path],
     advance: Callable[[int], None] = lambda count: None,
     batch_bytes: int = _BATCH,
     max_bytes: int = LONGEST_LINE,
 ) -> Iterator[LineBatch]:
-    """Yield the lines of ``path`` in batches of ``batch_bytes`` or a line more, the last one shorter.
+    """Yield the lines of each file in batches of ``batch_bytes`` or a line more, the last one shorter.
 
     ``advance`` is called with the bytes read from the disk. Raises InputError as `read_lines` does.
     """
-    lines: List[bytes] = []
-    first, size, is_json = 1, 0, is_json_lines(path)
-    for line in read_lines(path, advance, max_bytes):
-        lines.append(line)
-        size += len(line)
-        if size >= batch_bytes:
+    for path in paths:
+        lines: List[bytes] = []
+        first, size, is_json = 1, 0, is_json_lines(path)
+        for line in read_lines(path, advance, max_bytes):
+            lines.append(line)
+            size += len(line)
+            if size >= batch_bytes:
+                yield LineBatch(str(path), first, lines, is_json)
+                first, lines, size = first + len(lines), [], 0
+        if lines:
             yield LineBatch(str(path), first, lines, is_json)
-            first, lines, size = first + len(lines), [], 0
-    if lines:
-        yield LineBatch(str(path), first, lines, is_json)
 
 
 def is_json_lines(path: Path) -> bool:
@@ -293,8 +287,7 @@ def encoding_of(path: Path) -> str:
     """Return the encoding of a text file: utf-8, utf-16-le, utf-16-be or gb18030.
 
     What can be UTF-8 is; so is a file with a few damaged lines, or none of whose first 64 MiB is beyond
-    ASCII. UTF-16 is known by its mark or its zero bytes, GB18030 by decoding strictly. Raises InputError as
-    `read_lines` does.
+    ASCII. UTF-16 is known by its mark or its zero bytes, GB18030 by decoding. Raises as `read_lines` does.
     """
     try:
         status = path.stat()
@@ -380,12 +373,10 @@ def read_lines(
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    Those of a file in UTF-16 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they are.
-    A Ctrl-Z that ends the file is left out.
-
-    A line above ``max_bytes`` is yielded truncated, but still above: `decoded` refuses it. That is as soon as
-    it is above, before the rest of it is read; memory and work do not grow with it. Raises InputError for a
-    file that cannot be read, or a compressed one that is damaged or truncated.
+    Those of a file in UTF-16 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they are. A
+    Ctrl-Z that ends the file is left out. A line above ``max_bytes`` is yielded truncated, but still above:
+    `decoded` refuses it. That is as soon as it is above, before the rest of it is read; memory and work do
+    not grow with it. Raises InputError for a file that cannot be read, is damaged or truncated.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
     held: List[bytes] = []  # the pieces of a line whose end was not read yet
@@ -573,10 +564,7 @@ def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> No
 
 
 def _id_and_text(line: str, kind: str, number: str) -> Tuple[str, str]:
-    """Return the id and the text of a line; its ``number`` for a missing id.
-
-    Raises ValueError with the reason if there is no text.
-    """
+    """Return the id of a line, or ``number`` without one, and its text. Raises ValueError with the reason."""
     if kind == "text":
         return number, line
     if kind == "tsv":

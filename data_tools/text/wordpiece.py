@@ -124,11 +124,6 @@ class WordPiece:
         """Encode ``text`` to its token ids, without [CLS] and [SEP]."""
         return self.tokenize(text).ids.tolist()
 
-    def encode_with_offsets(self, text: str) -> Tuple[np.ndarray, np.ndarray]:
-        """Encode ``text`` to ids int32 [n] and offsets int32 [n, 2], the (start, end) characters of each."""
-        ids, starts, ends = self.tokenize(text)
-        return ids, np.stack([starts, ends], axis=1)
-
     def encode_batch(self, texts: Iterable[str]) -> List[List[int]]:
         """Encode each of ``texts`` to its token ids, without [CLS] and [SEP]."""
         return [found.ids.tolist() for found in self.tokenize_batch(list(texts))]
@@ -216,10 +211,7 @@ def word_shapes(text: str) -> List[str]:
 
 
 def read_tokens(path: Path) -> List[str]:
-    """Return the tokens of a vocab.txt, one per line.
-
-    Raises InputError when it is missing, empty or not UTF-8.
-    """
+    """Return the tokens of a vocab.txt, its lines. Raises InputError if it is missing, empty or not UTF-8."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the vocab.txt of the model")
     content = path.read_bytes()
@@ -281,22 +273,7 @@ def _is_control(character: str) -> bool:
 
 @lru_cache(maxsize=2)
 def _ruling(lower_case: bool = True) -> Tuple[np.ndarray, Dict[int, str]]:
-    """Return the kind of each character of Unicode, uint8 [0x110000], and {piece by itself: its other form}.
-
-    The second has those that normalisation changes, such as Ⓐ: ⓐ.
-    """
-    kinds = _kinds_by_category(lower_case)
-    reshaped: Dict[int, str] = {}
-    if not lower_case:
-        return kinds, reshaped
-    for point in np.flatnonzero(kinds == ALONE).tolist():
-        if unicodedata.normalize("NFD", chr(point).lower()) != chr(point):
-            reshaped[point] = _plain_shape(chr(point))
-    kinds[[point for point, shape in reshaped.items() if len(shape) > 1]] = COMPOSITE
-    return kinds, reshaped
-
-
-def _kinds_by_category(lower_case: bool) -> np.ndarray:
+    """Return the kind of each character, uint8 [0x110000], and {piece by itself: its other form, if any}."""
     categories = "".join(map(unicodedata.category, map(chr, range(END_OF_LETTERS))))
     major, minor = np.frombuffer(categories.encode("ascii"), dtype="S1").reshape(-1, 2).T
     vanishes = major == b"C"
@@ -312,6 +289,12 @@ def _kinds_by_category(lower_case: bool) -> np.ndarray:
     kinds[0xFFFD] = VANISHES
     kinds[[ord(space) for space in "\t\n\r"]] = SPACE
     kinds = np.concatenate([kinds, np.full(0x110000 - END_OF_LETTERS, VANISHES, dtype=np.uint8)])
+    reshaped: Dict[int, str] = {}
     if not lower_case:
         kinds[_FAR_MARKS] = IN_WORD
-    return kinds
+        return kinds, reshaped
+    for point in np.flatnonzero(kinds == ALONE).tolist():
+        if unicodedata.normalize("NFD", chr(point).lower()) != chr(point):
+            reshaped[point] = _plain_shape(chr(point))
+    kinds[[point for point, shape in reshaped.items() if len(shape) > 1]] = COMPOSITE
+    return kinds, reshaped

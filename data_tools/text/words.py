@@ -50,8 +50,7 @@ def mark_words(
 
     ``begins`` bool [characters + 1]: where words begin (`word_begins`). ``ids`` int32 [n] and ``starts``
     int32 [n] are the pieces of that text in order (`WordPiece.tokenize`), ``continuation_ids`` int32
-    [vocab_size] is the vocabulary's. A piece is inside a word when the piece before it belongs to the same
-    word.
+    [vocab_size] is the vocabulary's. A piece is inside a word that the piece before it belongs to.
     """
     word_of_piece = np.cumsum(begins, dtype=np.int32)[starts]
     inside = np.zeros(len(ids), dtype=bool)
@@ -184,10 +183,7 @@ class Found(NamedTuple):
 
 
 class Lexicon:
-    """The words of ``entries``, to be found in texts.
-
-    ``marks``: the distinct entries, in the order of the file.
-    """
+    """The words of ``entries``, to be found in texts; ``marks``: the distinct entries, in their order."""
 
     def __init__(self, entries: Dict[str, LexiconEntry]):
         self.entries = {_folded(word): entry for word, entry in entries.items()}
@@ -207,10 +203,7 @@ class Lexicon:
 
     @classmethod
     def from_file(cls, path: Union[str, Path]) -> "Lexicon":
-        """Read the lexicon of a file; see the docstring of this module.
-
-        Raises InputError with file:line for a line that is not an entry, or contradicts another.
-        """
+        """Read a lexicon; see this module. Raises InputError with file:line for a wrong entry."""
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file; fix --user_lexicon")
@@ -250,10 +243,7 @@ class Lexicon:
         return found
 
     def keep_whole(self, begins: np.ndarray, found: Sequence[Found]) -> None:
-        """Make each of ``found`` a single word of the text: ``begins`` (`word_begins`) is changed in place.
-
-        ``begins``: bool [characters + 1].
-        """
+        """Make each of ``found`` one word: ``begins`` (`word_begins`), bool [S + 1], is changed in place."""
         for start, end, entry in found:
             begins[start] = begins[end] = True
             begins[start + 1 : end] = entry.kind == "character"
@@ -269,10 +259,6 @@ class Lexicon:
         firsts, ends, marks = np.array([(-1, -1, 0), *columns]).T
         last = np.searchsorted(firsts, starts, side="right") - 1
         return np.where(starts < ends[last], marks[last], 0).astype(np.uint8)
-
-    def mark_list(self) -> List[Dict[str, Union[str, float]]]:
-        """Return ``self.marks`` as `CorpusWriter` takes them: {"kind", "weight"} of each."""
-        return [entry._asdict() for entry in self.marks]
 
     def _candidates(self, folded: str) -> np.ndarray:
         """Return where a word may begin, ascending; some are false, because words share codes."""

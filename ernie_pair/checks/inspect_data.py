@@ -11,14 +11,13 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
-from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
 from data_tools.options.options import Options, data_option
 from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
-from data_tools.samples.masking import MaskingFlags, load_masking_fn
-from data_tools.samples.sample_map import build_sample_map
-from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from data_tools.samples.masking import MaskingFlags
+from data_tools.samples.split_datasets import dataset_of
+from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.pair.data.encoded_pairs import open_pair_tokenizer, shown_pairs
 from ernie_pair.pair.data.pair_records import (
@@ -109,7 +108,9 @@ def inspect_data(config: InspectConfig) -> None:
     outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
     results = Results("inspect-data", outputs, inputs, settings, config.overwrite)
     are_there = config.output_dir and results.are_done()
-    dataset = _dataset(config, corpus, tokenizer)
+    # The samples that a run over all documents would start with.
+    sizes = {name: getattr(config, name) for name in ("num_samples", "max_seq_len", "seed")}
+    dataset = dataset_of(corpus, range(corpus.num_documents), tokenizer, config, **sizes)
     report = mask_report(dataset, tokenizer, range(config.num_samples), config.max_seq_len)
     if config.show:
         print("{A->B}: A is masked, the model sees B in its place; _ is [MASK]\n")
@@ -124,18 +125,6 @@ def inspect_data(config: InspectConfig) -> None:
             text.write_text(f"{content}\n", encoding="utf-8")
             picture.write_bytes(_picture(report))
         print("wrote {} and {}".format(*results.given))
-
-
-def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: AnyTokenizer) -> ErnieDataset:
-    """Return the samples that a run over all documents of ``corpus`` would start with."""
-    sizes = {"num_samples": config.num_samples, "seed": config.seed}
-    settings: Dict[str, Any] = {**sizes, **config.map_settings(config.max_seq_len)}
-    rows = build_sample_map(corpus.docs, corpus.lens, range(corpus.num_documents), **settings)
-    rule = masking_rule(tokenizer, **config.rule_settings())
-    masking_fn = load_masking_fn(config.masking_fn)
-    return ErnieDataset(
-        corpus, rows, rule, seed=config.seed, binary_head=config.has_order, masking_fn=masking_fn
-    )
 
 
 def report_lines(report: MaskReport, corpus: Corpus, config: InspectConfig) -> Iterator[str]:

@@ -320,7 +320,7 @@ def measure_text(input_path: str, json_key: str = "text") -> Text:
 
     for path in files:
         is_open = False
-        for batch in line_batches(path, advance):
+        for batch in line_batches([path], advance):
             read_line = json_text if batch.is_json else decoded
             for number, line in batch.numbered():
                 length = len(read_line(batch.path, number, line, rules).strip())

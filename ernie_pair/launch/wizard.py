@@ -16,7 +16,7 @@ from data_tools.options.flag_words import LAUNCH
 from data_tools.options.options import Options, data_option, refuse_empty
 from data_tools.options.standard_streams import refuse_closed_input
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
-from ernie_pair.models.spec import FAMILIES, find_config, read_family
+from ernie_pair.models.spec import FAMILIES, family_in, find_config, read_config
 from ernie_pair.pair.data.pair_file import refuse_missing
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.runtime.device import default_device
@@ -180,7 +180,7 @@ def _model(answer: str) -> str:
 def _family_of(model: str) -> str:
     config = find_config(Path(model)) if Path(model).is_dir() else None
     if config is not None:
-        return read_family(config) or "ernie_gram"
+        return family_in(read_config(config)) or "ernie_gram"
     words = model.replace("-", "_")
     return next(
         (family for family in sorted(FAMILIES, key=len, reverse=True) if family in words), "ernie_gram"

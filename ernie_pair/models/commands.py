@@ -23,7 +23,7 @@ from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.json_file import write_json
 from data_tools.files.progress import say
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import Options, option, refuse_empty
+from data_tools.options.options import Options, data_option, model_option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, replace_config, with_config
@@ -85,36 +85,32 @@ class NewModelConfig(Options):
 
     EXAMPLE = "--vocab_file vocab.txt --output_dir small --hidden_size 312 --num_hidden_layers 4"
 
-    vocab_file: str = option(help="the vocabulary, one token per line", group="data")
-    output_dir: str = option(help="folder to create", group="data")
-    model_type: str = option(
+    vocab_file: str = data_option(help="the vocabulary, one token per line")
+    output_dir: str = data_option(help="folder to create")
+    model_type: str = model_option(
         "ernie",
         help="model family; ernie, ernie_gram and bert can be pretrained",
-        group="model",
         choices=FAMILIES,
     )
-    do_lower_case: bool = option(
-        True, help="lower-case text and strip accents; false: for a cased vocabulary", group="model"
+    do_lower_case: bool = model_option(
+        True, help="lower-case text and strip accents; false: for a cased vocabulary"
     )
-    hidden_size: int = option(768, help="width of the hidden states", group="model", at_least=1)
-    num_hidden_layers: int = option(12, help="encoder layers", group="model", unit="layers", at_least=1)
-    num_attention_heads: int = option(
+    hidden_size: int = model_option(768, help="width of the hidden states", at_least=1)
+    num_hidden_layers: int = model_option(12, help="encoder layers", unit="layers", at_least=1)
+    num_attention_heads: int = model_option(
         0,
         help="attention heads per layer; must divide hidden_size; 0: 12, or of a width of about 64 each",
-        group="model",
         unit="heads",
         at_least=0,
     )
-    intermediate_size: int = option(
-        3072, help="width inside the feed-forward blocks", group="model", at_least=1
+    intermediate_size: int = model_option(3072, help="width inside the feed-forward blocks", at_least=1)
+    max_position_embeddings: int = model_option(
+        513, help="maximum sequence length", unit="tokens", at_least=SHORTEST_PAIR
     )
-    max_position_embeddings: int = option(
-        513, help="maximum sequence length", group="model", unit="tokens", at_least=SHORTEST_PAIR
+    hidden_act: Literal["auto", "gelu", "relu"] = model_option(
+        "auto", help="activation of the feed-forward blocks; auto: the default of the family"
     )
-    hidden_act: Literal["auto", "gelu", "relu"] = option(
-        "auto", help="activation of the feed-forward blocks; auto: the default of the family", group="model"
-    )
-    overwrite: bool = option(False, help="replace an existing model", group="data")
+    overwrite: bool = data_option(False, help="replace an existing model")
 
     def __post_init__(self):
         super().__post_init__()
@@ -191,9 +187,9 @@ def settings_of_width(family: str, width: int) -> Dict[str, object]:
 class InterchangeConfig(Options):
     """Convert a model folder from one library to the other; the base of both directions."""
 
-    model_path: str = option(help="model folder, or the output folder of a pretraining run", group="model")
-    output_dir: str = option(help="folder to create", group="data")
-    overwrite: bool = option(False, help="replace an existing converted model", group="data")
+    model_path: str = model_option(help="model folder, or the output folder of a pretraining run")
+    output_dir: str = data_option(help="folder to create")
+    overwrite: bool = data_option(False, help="replace an existing converted model")
 
     def __post_init__(self):
         super().__post_init__()
@@ -217,9 +213,8 @@ class FromHuggingFaceConfig(InterchangeConfig):
 def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     """Write ``output_dir`` for transformers, and print what was written.
 
-    An embedding model becomes a folder of sentence-transformers.
-    Raises InputError for a family or a setting that transformers lacks, CheckpointError for weights that
-    are damaged or not a whole model.
+    An embedding model becomes a folder of sentence-transformers. Raises InputError for a family or a setting
+    that transformers lacks, CheckpointError for weights that are damaged or not a whole model.
     """
     source = _open_existing(config)
     if source.is_hugging_face:
@@ -332,13 +327,12 @@ class AverageConfig(Options):
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000 --output_dir averaged"
 
-    checkpoints: List[str] = option(
+    checkpoints: List[str] = model_option(
         help="two or more checkpoints (OUT/checkpoints/step_...) or model folders",
         positional=True,
-        group="model",
     )
-    output_dir: str = option(help="folder to create", group="data")
-    overwrite: bool = option(False, help="replace an existing averaged model", group="data")
+    output_dir: str = data_option(help="folder to create")
+    overwrite: bool = data_option(False, help="replace an existing averaged model")
 
     def __post_init__(self):
         super().__post_init__()

@@ -189,10 +189,7 @@ class EmbeddingSettings:
 
 
 def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
-    """Return the settings in ``folder``; None if it has no embedding.json.
-
-    Raises InputError when the file is damaged, or of a later format.
-    """
+    """Return the settings in ``folder`` or None. Raises InputError if damaged or of a later format."""
     path = folder / EMBEDDING
     if not path.exists():
         return None

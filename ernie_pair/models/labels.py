@@ -19,6 +19,7 @@ from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from data_tools.files.errors import InputError
+from data_tools.files.json_file import reads_as_number
 
 CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
 # What makes the score of the one output of a published reranker; a model that is trained here has none.
@@ -156,10 +157,7 @@ def refuse_no_classes(labels: Labels, where: str, what: str) -> None:
 
 
 def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
-    """Return the lowest and the highest label that --label_range names; None where it is empty.
-
-    Raises InputError when it is not such a range.
-    """
+    """Return the lowest and the highest label of --label_range, None if it is empty. Raises InputError."""
     if not text:
         return None
     try:
@@ -202,11 +200,12 @@ def label_map_of(counts: Mapping[str, int]) -> str:
     other words, are no classes.
     """
     words = sorted(counts)
-    if any(not word or _is_number_of_any_kind(word) or set(word) & set("=,") for word in words):
+    if any(not word or reads_as_number(word) or set(word) & set("=,") for word in words):
         return ""
     plain = {word.casefold() for word in words}
     if len(plain) == 2 and any(plain == set(kind.split("/")) for kind in _KINDS):
-        return ",".join(f"{int(word.casefold() in YES_WORDS)}={word}" for word in sorted(words, key=_is_yes))
+        by_class = sorted((int(word.casefold() in YES_WORDS), word) for word in words)
+        return ",".join(f"{number}={word}" for number, word in by_class)
     is_unclear = plain & (NO_WORDS | YES_WORDS) or not 2 <= len(words) <= MOST_WORDS
     if is_unclear or 2 * len(words) > sum(counts.values()):
         return ""
@@ -230,23 +229,10 @@ def any_label_map(labels: Labels, counts: Mapping[str, int]) -> str:
     return ",".join(f"{number}={word}" for number, word in parts)
 
 
-def _is_yes(word: str) -> tuple[bool, str]:
-    return word.casefold() in YES_WORDS, word
-
-
-def _is_number_of_any_kind(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
 def labels_in(config: Mapping[str, Any]) -> Labels:
     """Return the labels of a config.json: scores of a model for regression or ranking, else classes.
 
-    Those are called by their numbers where it has no names. Raises InputError when the names do not fit the
-    number of classes.
+    Those are called by their numbers where it has no names. Raises InputError if these are not as many.
     """
     target = target_in(config)
     if target == RANKING:
@@ -267,10 +253,7 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
 
 
 def num_labels_in(config: Mapping[str, Any]) -> int:
-    """Return how many classes a config.json gives a classifier, 2 unless it says so; 1 where it gives scores.
-
-    Raises InputError below 2 of a classifier.
-    """
+    """Return the classes of a classifier, 2 by default; 1 if it gives scores. Raises InputError below 2."""
     if target_in(config) != CLASSIFICATION:
         return 1
     value = config.get("num_labels", config.get("num_classes", 2))

@@ -15,17 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import (
-    MOST_BYTES,
-    JsonError,
-    is_whole_number,
-    parse_json,
-    read_json_object,
-    shown,
-    write_json,
-)
+from data_tools.files.json_file import is_whole_number, parse_json, read_json_object, shown, write_json
 from ernie_pair.models.embedding_json import (
     LONGEST_TEXT,
     NORMALIZE,
@@ -82,10 +73,7 @@ class SentenceFolder:
     stated: EmbeddingSettings
 
     def settings(self, spec: ModelSpec) -> EmbeddingSettings:
-        """Return how vectors are computed with the encoder of ``spec``.
-
-        Raises InputError when the pooling is of another width than the encoder.
-        """
+        """Return how vectors are made with the encoder of ``spec``. Raises InputError for another width."""
         if self.width != spec.hidden_size:
             raise InputError(
                 f"{self.folder}: its pooling is for hidden states of {self.width}, and the encoder has "
@@ -140,10 +128,7 @@ def files_of_modules(folder: Path) -> List[Path]:
 
 
 def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
-    """Read modules.json in ``folder`` and what it names; None: there is none.
-
-    Raises InputError, naming the file, for what is missing or damaged and for what is not computed here.
-    """
+    """Read modules.json and what it names; None: it is not there. Raises InputError, naming the file."""
     modules = _modules_of(folder)
     if not modules:
         return None
@@ -175,10 +160,7 @@ def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
 
 
 def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSettings]:
-    """Return what embedding.json or modules.json in ``folder`` say; None: there is neither.
-
-    Raises InputError where they contradict each other.
-    """
+    """Return what embedding.json or modules.json say; None: neither. Raises InputError where they differ."""
     own, found = read_embedding(folder), read_sentence_folder(folder)
     if found is None or (own is not None and own.is_exported):
         return own
@@ -202,13 +184,7 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
     path = folder / MODULES
     if not is_sentence_folder(folder):
         return []
-    try:
-        found = parse_json(read_regular(path, MOST_BYTES))
-    except FileRefusedError as error:
-        raise InputError(f"{path}: {error}; {CURE}") from None
-    except JsonError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise InputError(f"{where}: {error}; {CURE}") from None
+    found = read_json_object(path, CURE, parse=parse_json)
     if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
         raise InputError(f"{path}: it is no list of modules; {CURE}")
     modules = []

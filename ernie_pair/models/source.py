@@ -91,10 +91,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_tokenizer(vocab_file: Path, spec: ModelSpec) -> AnyTokenizer:
-    """Open the tokenizer of the model ``spec`` in ``vocab_file``, one of TOKENIZER_FILES.
-
-    Raises InputError when it is damaged.
-    """
+    """Open the tokenizer of ``spec`` in one of TOKENIZER_FILES. Raises InputError when it is damaged."""
     if spec.tokenizer.is_folders:
         return open_folder_tokenizer(vocab_file, spec.family)
     return WordPiece.from_file(vocab_file, spec.lower_case)
@@ -218,10 +215,7 @@ class ModelSource:
         return sorted(self.weights.iterdir()) if self.weights.is_dir() else weight_files(self.weights)
 
     def read_weights(self) -> Arrays:
-        """Read the weights, under the names of PaddleNLP where transformers saved them.
-
-        Raises CheckpointError when they are damaged.
-        """
+        """Read the weights, under PaddleNLP's names. Raises CheckpointError when they are damaged."""
         assert self.weights is not None  # a model that is not from scratch has some
         if self.is_hugging_face:
             return read_their_weights(self.weights, self.spec.family)
@@ -234,8 +228,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
     ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
     a source that names no family gets it. For what a run's folders stand see `model_folder_of`.
     Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
-    missing only with ``from_scratch``, which is None where no training begins. Raises CheckpointError when it
-    is of another family.
+    missing only with ``from_scratch``, None without training. Raises CheckpointError for another family.
     """
     name_or_path = os.path.expanduser(name_or_path)
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
@@ -365,8 +358,18 @@ def model_folder_of(given: Path) -> Path:
     best = best_of(given)
     if best is not None:
         return best
-    is_run = any((given / name).is_dir() for name in (LAST, CHECKPOINTS))
-    return _newest_of_run(given) if is_run else given
+    if not any((given / name).is_dir() for name in (LAST, CHECKPOINTS)):
+        return given
+    steps = sorted((given / CHECKPOINTS).glob("step_*"), reverse=True)
+    for step in steps:
+        try:
+            Checkpoint(step).verify()
+            return step
+        except CheckpointError as error:
+            logger.warning("%s; the checkpoint before it is taken", error.message)
+    if steps:
+        raise CheckpointError(f"no usable checkpoint in {given}; give another model")
+    return given / LAST
 
 
 def kind_of_folder(given: str) -> str:
@@ -404,19 +407,6 @@ def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
     for file in files:
         if checkpoint is not None and file is not None:
             checkpoint.read(file.name)
-
-
-def _newest_of_run(output_dir: Path) -> Path:
-    steps = sorted((output_dir / CHECKPOINTS).glob("step_*"), reverse=True)
-    for step in steps:
-        try:
-            Checkpoint(step).verify()
-            return step
-        except CheckpointError as error:
-            logger.warning("%s; the checkpoint before it is taken", error.message)
-    if steps:
-        raise CheckpointError(f"no usable checkpoint in {output_dir}; give another model")
-    return output_dir / LAST
 
 
 def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:

@@ -92,10 +92,7 @@ def family_in(config: Mapping[str, Any]) -> str:
 
 
 def refuse_unsupported(config_file: Path) -> None:
-    """Raise InputError for a config.json that no command opens, whatever else is in it.
-
-    Its model_type is of no model here, or it is of a layer of the user's own.
-    """
+    """Raise InputError for a config.json of a model that is not here, or of a layer of the user's own."""
     config = read_json_object(config_file, "correct it, or give the config.json of a model")
     if LAYER_CLASS in config:
         name, folder = layer_class_in(config), str(config_file.parent)
@@ -318,10 +315,7 @@ class ModelSpec:
 
     @property
     def num_labels(self) -> int:
-        """Return the classes of a classifier, 2 where config.json does not say; 1 of a model for regression.
-
-        Raises InputError if a classifier has fewer than 2.
-        """
+        """Return the classes, 2 by default; 1 of a model for regression. Raises InputError for fewer."""
         return num_labels_in(self.config)
 
     @property
@@ -336,10 +330,7 @@ class ModelSpec:
 
     @property
     def labels(self) -> Labels:
-        """Return the names of the classes, or the scores of a model for regression.
-
-        Raises InputError if the names do not fit their number.
-        """
+        """Return the names of the classes, or the scores. Raises InputError if their number differs."""
         return labels_in(self.config)
 
     @property
@@ -374,17 +365,11 @@ class ModelSpec:
         return {**self.config, **changes}
 
     def replace(self, **changes: object) -> "ModelSpec":
-        """Return the spec of this config.json with ``changes``; the tokenizer stays.
-
-        Raises InputError for values that no model has.
-        """
+        """Return the spec with ``changes`` of config.json. Raises InputError for values that no model has."""
         return self.with_config(self.to_config(**changes))
 
     def with_config(self, config: Dict[str, Any]) -> "ModelSpec":
-        """Return the spec of another config.json; the tokenizer stays.
-
-        Raises InputError for values that no model has.
-        """
+        """Return the spec of another config.json, same tokenizer. Raises InputError if no model has it."""
         return _spec_of(config, self.tokenizer, CONFIG)
 
     def with_labels(self, labels: Labels) -> "ModelSpec":
@@ -392,14 +377,6 @@ class ModelSpec:
         if labels.target == self.target == CLASSIFICATION:
             return self.replace(**labels.to_config())
         return self.with_config({**without_labels(self.config), **labels.to_config()})
-
-
-def read_family(config_file: Path) -> str:
-    """Return the family that a config.json names; empty: none of FAMILIES.
-
-    Raises InputError when it is no configuration of a model.
-    """
-    return family_in(read_config(config_file))
 
 
 def read_spec(

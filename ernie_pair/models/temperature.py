@@ -73,10 +73,7 @@ class Calibration:
         return self.temperature != 1.0 or self.threshold is not None
 
     def chosen_symmetry(self, asked: str, where: str) -> str:
-        """Return how to score pairs: as ``asked``, of which auto is as tuned.
-
-        Raises InputError if the temperature or threshold of ``where`` was tuned the other way.
-        """
+        """Return how to score pairs, auto: as tuned. Raises InputError if ``where`` was tuned otherwise."""
         if asked in ("auto", self.symmetric):
             return self.symmetric
         if asked not in SYMMETRIES:
@@ -93,10 +90,7 @@ class Calibration:
 
 
 def read_calibration(folder: Path, num_classes: int) -> Calibration:
-    """Return the calibration of a trained model, the default one where none was saved.
-
-    Raises InputError when the file is damaged, or no calibration of ``num_classes`` classes.
-    """
+    """Return the calibration of a model, the default without a file. Raises InputError for a wrong one."""
     path = folder / CALIBRATION
     if not path.exists():
         return Calibration()

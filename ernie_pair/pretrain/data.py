@@ -70,7 +70,10 @@ class Loader:
                 self.num_workers, context, initializer=_start_worker, initargs=arguments
             )
             try:
-                self._fork()
+                # A worker is forked only when none is idle: tasks that wait for each other make it fork all.
+                with _refuse_dead_worker(self.num_workers):
+                    for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
+                        future.result()
             except BaseException:
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -87,29 +90,21 @@ class Loader:
             yield from map(self.make, batches_of_indices)
             return
         most = self.num_workers * BATCHES_AHEAD + 1  # the one in use, and those that wait
-        with _refuse_dead_worker():
+        with _refuse_dead_worker(self.num_workers):
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
 
-    def _fork(self) -> None:
-        """Fork all workers. Raises LostProcessError if one dies, or starts too late to meet the others."""
-        # A pool forks a worker only when none is idle: tasks that wait for each other make it fork all.
-        with _refuse_dead_worker():
-            try:
-                for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
-                    future.result()
-            except threading.BrokenBarrierError:
-                raise LostProcessError(
-                    f"not all {self.num_workers} loader processes have started within {START_SECONDS:.0f} s; "
-                    "lower --num_workers and start again"
-                ) from None
-
 
 @contextlib.contextmanager
-def _refuse_dead_worker() -> Iterator[None]:
+def _refuse_dead_worker(num_workers: int) -> Iterator[None]:
     try:
         yield
+    except threading.BrokenBarrierError:
+        raise LostProcessError(
+            f"not all {num_workers} loader processes have started within {START_SECONDS:.0f} s; lower "
+            "--num_workers and start again"
+        ) from None
     except BrokenProcessPool:
         raise LostProcessError(
             "a loader process died (out of memory?); lower --num_workers and start again"
@@ -203,10 +198,7 @@ class PretrainData:
         return [self.datasets["train"], *self.later]
 
     def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:
-        """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
-
-        Each is a dictionary of int64 arrays, see `data_tools.samples.split_datasets.collate`.
-        """
+        """Yield this rank's micro-batches of each step, from ``consumed_samples`` on; see `collate`."""
         config = self.config
         if self.loader is None:
             with self.forked() as data:
@@ -219,10 +211,7 @@ class PretrainData:
             yield list(islice(batches, config.count_passes(config.micro_batch_at(step))))
 
     def evaluation(self, split: str) -> Iterator[MicroBatch]:
-        """Yield this rank's share of the global batches of an evaluation, the same ones every time.
-
-        Each is a dictionary of int64 arrays, see `data_tools.samples.split_datasets.collate`.
-        """
+        """Yield this rank's share of an evaluation, always the same batches of `collate`."""
         steps, size = range(self.config.iters_of(split)), self.config.full_length_micro_batch
         indices = chain.from_iterable(self._indices(step, size) for step in steps)
         yield from self._loader(split, num_workers=0).batches(indices)

@@ -216,8 +216,7 @@ def rules_of_pretraining(config: PretrainConfig) -> RunRules:
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
-    Earlier versions saved the warm-up rate, took the warm-up steps from --decay_steps, and kept more ops in
-    float32.
+    They saved the warm-up rate, took its steps from --decay_steps, and kept more ops in float32.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
     saved = {"amp_fp32_ops": in_float32, **without_idle_amp(saved)}
@@ -234,46 +233,36 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
 
     Paddle's static mode is on from here to the end of the process, unless the run uses the dynamic graph.
     """
-    from ernie_pair.pretrain.graph.model import ernie_config
+    from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram, GroupSums
+    from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
+    from ernie_pair.pretrain.graph.model import DROPOUT, ernie_config
+    from ernie_pair.pretrain.graph.program import build_program
+    from ernie_pair.pretrain.graph.step_monitors import RankSums
     from ernie_pair.pretrain.graph.strategy import start_fleet
     from ernie_pair.pretrain.pretrain_job import PretrainJob
 
     quiet_libraries()
     if not config.is_dynamic:
         start_fleet(config.device, world.size)
-    model_config = ernie_config(
-        source.spec,
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        num_ngrams=0 if data.ngrams is None else len(data.ngrams),
-    )
-    program, all_reduce = (_build_dynamic if config.is_dynamic else _build_static)(
-        config, model_config, world
-    )
+    dropout = {name: getattr(config, name) for name in DROPOUT}
+    num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
+    model_config = ernie_config(source.spec, num_ngrams, **dropout)
+    program: Any
+    all_reduce: Any
+    if config.is_dynamic:
+        group = join_process_group(world)
+        group.barrier()  # reading the data takes each process its own time
+        program, all_reduce = DynamicProgram(config, model_config, group), GroupSums(group)
+    else:
+        kernels = choose_path(config, config.device, world.size)
+        head_size = model_config.hidden_size // model_config.num_attention_heads
+        fused = choose_fused(config, head_size, gpu_capability() if config.device == "gpu" else None)
+        if config.device == "gpu" or fused.collectives:
+            logger.info(fused.describe())
+        program = build_program(config, model_config, world.rank, kernels, fused)
+        program.start(config.seed)
+        all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
-
-
-def _build_dynamic(config: PretrainConfig, model_config, world: World):
-    from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram, GroupSums
-
-    group = join_process_group(world)
-    group.barrier()  # reading the data takes each process its own time
-    return DynamicProgram(config, model_config, group), GroupSums(group)
-
-
-def _build_static(config: PretrainConfig, model_config, world: World):
-    from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
-    from ernie_pair.pretrain.graph.program import build_program
-    from ernie_pair.pretrain.graph.step_monitors import RankSums
-
-    kernels = choose_path(config, config.device, world.size)
-    head_size = model_config.hidden_size // model_config.num_attention_heads
-    fused = choose_fused(config, head_size, gpu_capability() if config.device == "gpu" else None)
-    if config.device == "gpu" or fused.collectives:
-        logger.info(fused.describe())
-    program = build_program(config, model_config, world.rank, kernels, fused)
-    program.start(config.seed)
-    return program, RankSums(world.size, program.executor, cpu=config.device == "cpu")
 
 
 class PretrainHooks(Hooks):

@@ -4,7 +4,7 @@ import json
 from collections import ChainMap
 from dataclasses import MISSING, asdict, fields
 from fnmatch import fnmatch
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, Union
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence, Union
 
 import numpy as np
 import paddle
@@ -80,7 +80,6 @@ def card_of_pretrained(
 
 # What losses and hits are summed over, in the order of the records, each with its labels.
 LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels", "ngram": "ngram_labels"}
-NUM_WORK = 3  # numbers that say what a step has computed
 
 
 class CountedBatch(NamedTuple):
@@ -91,49 +90,12 @@ class CountedBatch(NamedTuple):
 
 
 class WaitingStep(NamedTuple):
-    """A step that has not been read yet; ``counts`` is the sum over its micro-batches.
-
-    ``feeds``, one per pass, are kept until then: a GPU may not have read them yet.
-    """
+    """A step not read yet, the sum of its ``counts``, and its ``feeds``, which a GPU may yet read."""
 
     metrics: DeferredMetrics
     feeds: list[dict[str, Any]]
     counts: np.ndarray
     rate: float
-
-    @property
-    def passes(self) -> int:
-        """Return the number of passes of the step."""
-        return len(self.feeds)
-
-
-def count_passes(steps: Sequence[WaitingStep]) -> int:
-    """Return the passes of all ``steps``."""
-    return sum(step.passes for step in steps)
-
-
-def set_metrics(
-    steps: list[WaitingStep],
-    rows: np.ndarray,
-    add_up: Callable[[np.ndarray], np.ndarray],
-    monitored: dict[str, float],
-) -> None:
-    """Set the metrics of ``steps``, whose passes recorded ``rows``, see `PretrainProgram.records`.
-
-    ``add_up``: float64 [N] -> the sums over the ranks. ``monitored``: the other values of the last step.
-    """
-    ends = np.cumsum([step.passes for step in steps])
-    parts = [rows[end - step.passes : end] for step, end in zip(steps, ends)]
-    num_labels = len(steps[0].counts) - NUM_WORK
-    num_sums = 2 * num_labels
-    own = [np.append(sum_rows(part[:, :num_sums]), step.counts) for step, part in zip(steps, parts)]
-    added = add_up(np.concatenate(own)).reshape(len(steps), -1)
-    for step, part, values in zip(steps, parts, added):
-        sums, labelled, (tokens, padded_tokens, flops) = np.split(values, [num_sums, num_sums + num_labels])
-        norm = {GRADIENT_NORM: float(part[-1, num_sums])} if GRADIENT_NORM in monitored else {}
-        work = {"tokens": tokens, "padded_tokens": padded_tokens, "flops": flops}
-        metrics = {**means_of(sums, labelled), "learning_rate": step.rate, **monitored, **norm, **work}
-        step.metrics.set({**metrics, "padding_share": 1 - tokens / padded_tokens})
 
 
 def sum_rows(rows: np.ndarray, start: Union[np.ndarray, float] = 0.0) -> np.ndarray:
@@ -150,18 +112,14 @@ def count_labels(batch: MicroBatch) -> np.ndarray:
 
 
 def count_loss_labels(labelled: np.ndarray) -> np.ndarray:
-    """Return the label counts of the step's two losses: masked tokens and n-grams together, and samples.
-
-    ``labelled``: float64 [2 or 3], see `count_labels`.
-    """
+    """Return the labels of the two losses, masked tokens with n-grams and samples, of `count_labels`."""
     return labelled[:2] + [labelled[2:].sum(), 0]
 
 
 def means_of(sums: np.ndarray, labelled: np.ndarray) -> dict[str, float]:
     """Return the losses and accuracies of ``sums`` [4 or 6] over the label counts ``labelled`` [2 or 3].
 
-    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if any sample is
-    labelled with one.
+    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if there is one.
     """
     lm_loss, lm_accuracy, sop_loss, sop_accuracy, *of_ngrams = (
         sums / np.maximum(labelled, 1).repeat(2)
@@ -217,10 +175,7 @@ class PretrainJob:
         self._unproven = False  # weights were given, and no validation has shown yet that they fit
 
     def load_initial_weights(self) -> str:
-        """Load the weights of ``source``, if it has any, and return what the run starts from.
-
-        Raises CheckpointError, with nothing set, when they do not fit.
-        """
+        """Load the weights of ``source``, if any, and return the start. Raises CheckpointError if unfit."""
         if self.source.weights is None:
             return f"start from random weights, seed {self.config.seed}"
         beside, ours = self.source.vocab_file.parent / NGRAMS, self.data.ngrams
@@ -232,12 +187,8 @@ class PretrainJob:
         return f"start from the weights {self.source.weights}"
 
     def place(self, micro_batches: list[MicroBatch]) -> list[CountedBatch]:
-        """Return the micro-batches of a step with their counts; for a GPU, in pinned memory.
-
-        It does not change the job: a thread may do it for the next step.
-        """
-        on_gpu = self.config.device == "gpu"
-        feeds = [{name: pin(array) for name, array in b.items()} if on_gpu else b for b in micro_batches]
+        """Return micro-batches with their counts, for a GPU in pinned memory; a thread may call it."""
+        feeds = map(self._on_device, micro_batches)
         return [CountedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
 
     def step(
@@ -245,18 +196,23 @@ class PretrainJob:
     ) -> Mapping[str, float]:
         """Make one step over this rank's micro-batches, or what `place` made of them; return its metrics.
 
-        The losses, in nats, are means over the global batch. The ranks exchange them only when the metrics
-        are read.
+        The losses, in nats, are means over the global batch, which ranks exchange when metrics are read.
         """
         rates: dict[str, Any] = self.config.rates
         rate = learning_rate(number - self._skipped, **rates)  # a skipped step does not count
         self.program.rate(rate)
         placed = [b if isinstance(b, CountedBatch) else self.place([b])[0] for b in micro_batches]
         counted = np.sum([batch.counts for batch in placed], axis=0)
-        if len(placed) + count_passes(self._waiting) > self.program.recorded_passes:
+        if len(placed) + sum(len(step.feeds) for step in self._waiting) > self.program.recorded_passes:
             self._read()
         self.program.merge(len(placed))
-        weights = self._weights_of(count_loss_labels(counted[: self._num_labels]))
+        # The loss is a mean over the global batch: fleet averages over ranks, and over as many micro-batches
+        # as the program was built for, and the program itself sums the number of labels over several ranks.
+        labelled = count_loss_labels(counted[: self._num_labels])
+        whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
+        weights = {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
+        if self.world.size > 1:
+            weights = {LOSS_WEIGHTS: whole.astype(np.float32), LABELLED: labelled}
         feeds: list[dict[str, Any]] = []
         if self.world.size > 1:
             self.all_reduce.meet()  # the loader of another rank may be slow
@@ -272,31 +228,27 @@ class PretrainJob:
             self._read()
         return metrics
 
-    def _weights_of(self, labelled: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the feeds that make the loss a mean over the global batch.
-
-        fleet averages over ranks, and over as many micro-batches as the program was built for: undo that, and
-        divide by the number of labels, which the program itself sums over several ranks.
-        """
-        whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
-        if self.world.size > 1:
-            return {LOSS_WEIGHTS: whole.astype(np.float32), LABELLED: labelled}
-        return {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
-
     def _on_device(self, feed: dict[str, np.ndarray]) -> dict[str, Any]:
         return {name: pin(array) for name, array in feed.items()} if self.config.device == "gpu" else feed
 
     def _read(self) -> None:
         """Set the metrics of all steps not yet read, with one copy from the device and one all-reduce."""
         steps, self._waiting = self._waiting, []
-
-        def add_up(values: np.ndarray) -> np.ndarray:
-            added = self.all_reduce(np.append(values, self._stop.local()))
-            self._stop.set_total(added[-1])
-            return added[:-1]
-
-        if steps:
-            set_metrics(steps, self.program.records(count_passes(steps)), add_up, self._monitored())
+        if not steps:
+            return
+        ends, num_sums = np.cumsum([len(step.feeds) for step in steps]), 2 * self._num_labels
+        rows, monitored = self.program.records(int(ends[-1])), self._monitored()
+        parts = np.split(rows, ends[:-1])  # of each step a row per pass
+        own = [np.append(sum_rows(part[:, :num_sums]), step.counts) for step, part in zip(steps, parts)]
+        added = self.all_reduce(np.append(np.concatenate(own), self._stop.local()))
+        self._stop.set_total(added[-1])
+        for step, part, values in zip(steps, parts, added[:-1].reshape(len(steps), -1)):
+            places = [num_sums, num_sums + self._num_labels]
+            sums, labelled, (tokens, padded_tokens, flops) = np.split(values, places)
+            norm = {GRADIENT_NORM: float(part[-1, num_sums])} if GRADIENT_NORM in monitored else {}
+            work = {"tokens": tokens, "padded_tokens": padded_tokens, "flops": flops}
+            metrics = {**means_of(sums, labelled), "learning_rate": step.rate, **monitored, **norm, **work}
+            step.metrics.set({**metrics, "padding_share": 1 - tokens / padded_tokens})
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""
@@ -413,10 +365,7 @@ class PretrainJob:
         }
 
     def _shared_names(self) -> list[str]:
-        """Return the names of the state in a checkpoint that belongs to no parameter.
-
-        Gradient merge's own variables are back at zero after each step: there is nothing to keep.
-        """
+        """Return the state of no parameter; gradient merge's is back at zero after each step."""
         passing = (*MERGE_MARKS, GRADIENT_NORM, RECORDS)
         return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
 

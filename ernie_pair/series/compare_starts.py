@@ -8,13 +8,12 @@ from typing import Any, Dict, List, NamedTuple
 
 from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
-from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.results import refuse_existing
 from data_tools.options.cli import parse_config
 from data_tools.samples.masking import MaskingFlags
-from data_tools.samples.sample_map import build_sample_map
+from data_tools.samples.split_datasets import dataset_of
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
 from ernie_pair.models.labels import Labels, parse_label_map
@@ -68,10 +67,8 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
     weights do not fit, or hold no head for masked words.
     """
     own = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
-    tokenizer, flags = vocabulary_of([corpus], own), MaskingFlags()
-    sizes: Dict[str, Any] = {"num_samples": num_samples, "seed": SEED, **flags.map_settings(max_seq_len)}
-    rows = build_sample_map(corpus.docs, corpus.lens, range(corpus.num_documents), **sizes)
-    dataset = ErnieDataset(corpus, rows, masking_rule(tokenizer, **flags.rule_settings()), seed=SEED)
+    tokenizer, sizes = vocabulary_of([corpus], own), {"num_samples": num_samples, "max_seq_len": max_seq_len}
+    dataset = dataset_of(corpus, range(corpus.num_documents), tokenizer, MaskingFlags(), seed=SEED, **sizes)
     if source.spec.family not in ("ernie", "bert", ""):
         raise InputError(f"{source.name}: only an ERNIE or a BERT has a head for masked words here")
     if source.weights is None:

@@ -122,37 +122,31 @@ _checked(pickle.DICT, lambda stack: _refuse_keys(stack[::2]))
 
 
 def read_variable(path: Path) -> np.ndarray:
-    """Read the array in one file; bfloat16 is returned as uint16.
-
-    Raises CheckpointError naming a file that is not a variable, or is truncated or too long.
-    """
+    """Read the array in a file, bfloat16 as uint16. Raises CheckpointError if it is not a whole variable."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
     content = path.read_bytes()
     try:
-        return _parse(content)
+        if len(content) < _HEADER.size:
+            raise ValueError(f"{len(content)} bytes hold no header")
+        version, levels, tensor_version, length = _HEADER.unpack_from(content)
+        if version or levels or tensor_version:
+            raise ValueError(
+                f"versions {version} and {tensor_version}, {levels} levels, all of them must be 0"
+            )
+        if not 0 <= length <= min(LONGEST_DESCRIPTION, len(content) - _HEADER.size):
+            raise ValueError(f"a description of {length} bytes")
+        begin = _HEADER.size + length
+        kind, shape = _description(content[_HEADER.size : begin])
+        if kind not in KINDS:
+            raise ValueError(f"numbers of type {kind}")
+        dtype, count = np.dtype(KINDS[kind]), math.prod(shape)
+        there, takes = len(content) - begin, count * dtype.itemsize
+        if there != takes:
+            raise ValueError(f"{there} bytes, where {shape} of {dtype} takes {takes}")
+        return np.frombuffer(content, dtype, count, begin).reshape(shape)
     except (ValueError, struct.error) as error:
         raise CheckpointError(f"{path} is not a variable of Paddle's ({error}); copy it again") from None
-
-
-def _parse(content: bytes) -> np.ndarray:
-    if len(content) < _HEADER.size:
-        raise ValueError(f"{len(content)} bytes hold no header")
-    version, levels, tensor_version, length = _HEADER.unpack_from(content)
-    if version or levels or tensor_version:
-        raise ValueError(f"versions {version} and {tensor_version}, {levels} levels, all of them must be 0")
-    if not 0 <= length <= min(LONGEST_DESCRIPTION, len(content) - _HEADER.size):
-        raise ValueError(f"a description of {length} bytes")
-    begin = _HEADER.size + length
-    kind, shape = _description(content[_HEADER.size : begin])
-    if kind not in KINDS:
-        raise ValueError(f"numbers of type {kind}")
-    dtype, count = np.dtype(KINDS[kind]), math.prod(shape)
-    if len(content) - begin != count * dtype.itemsize:
-        raise ValueError(
-            f"{len(content) - begin} bytes, where {shape} of {dtype} takes {count * dtype.itemsize}"
-        )
-    return np.frombuffer(content, dtype, count, begin).reshape(shape)
 
 
 def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
@@ -208,10 +202,9 @@ def is_bfloat16_finite(bits: np.ndarray) -> bool:
 def safetensors_parts(arrays: Arrays, metadata: Optional[Dict[str, str]] = None) -> List[memoryview]:
     """Return the file of {name: array}, as parts to write one after another; arrays are not copied.
 
-    ``metadata``: additional entries of its header, which other libraries read.
-
-    The bytes are the same as the library's, which copies every array twice. The length of the header as a
-    little-endian uint64, the header in JSON, wide types before narrow ones, names in order; see
+    ``metadata``: additional entries of its header, which other libraries read. The bytes are the same as the
+    library's, which copies every array twice. The length of the header as a little-endian uint64, the header
+    in JSON, wide types before narrow ones, names in order; see
     https://github.com/huggingface/safetensors#format.
     """
     rank = {kind: place for place, kind in enumerate(NAMES_OF_TYPES)}
@@ -242,10 +235,7 @@ def write_for_torch(path: Path, arrays: Arrays) -> None:
 
 
 def from_safetensors(data: bytes, where: str) -> Arrays:
-    """Read {name: array} from the bytes of a safetensors file; bfloat16 is returned as uint16.
-
-    Raises CheckpointError naming ``where``.
-    """
+    """Read {name: array} of safetensors, bfloat16 as uint16. Raises CheckpointError naming ``where``."""
     # Here, because reading the flags of a command, or an exported model, needs no such library.
     import safetensors
 
@@ -265,8 +255,7 @@ def read_weights(path: Path) -> Arrays:
     """Read `.safetensors`, a pickle of arrays (`.pdparams`, `.pdopt`), or a folder of Paddle's variables.
 
     From a folder, whose files have the names of their variables, only the parameters are read, not the
-    optimizer state among them. Raises CheckpointError when a file is missing, damaged, or asks for more than
-    arrays.
+    optimizer state among them. Raises CheckpointError for one missing, damaged, or not of arrays.
     """
     if path.is_dir():
         names = sorted(file.name for file in path.iterdir() if not is_state(file.name))

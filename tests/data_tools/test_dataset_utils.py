@@ -11,8 +11,9 @@ from data_tools.dataset_utils import (
     hide_words_fast,
     word_spans,
 )
-from data_tools.ernie_dataset import join_segments, masking_rule, sample_rng
+from data_tools.ernie_dataset import join_segments, masking_rule
 from data_tools.files.errors import InputError
+from data_tools.files.keyed_cache import keyed_rng
 from data_tools.samples.masking import load_masking_fn
 from data_tools.text.wordpiece import WordPiece
 
@@ -32,7 +33,7 @@ def sentence(seed, words=30):
 
 def mask(seed=0, index=0, **changes):
     tokens = sentence(seed)
-    return tokens, create_masked_lm_predictions(tokens, rule(**changes), sample_rng(7, index))
+    return tokens, create_masked_lm_predictions(tokens, rule(**changes), keyed_rng(7, index))
 
 
 def test_masking_a_sample_again_gives_the_same_result():
@@ -92,7 +93,7 @@ def test_the_mask_rate_is_the_requested_one():
 
 def test_every_sample_has_a_masked_token_however_short():
     tokens = np.array([1, 10, 111, 112, 2])  # one word longer than the budget of one token
-    masked = create_masked_lm_predictions(tokens, rule(), sample_rng(0, 0))
+    masked = create_masked_lm_predictions(tokens, rule(), keyed_rng(0, 0))
     assert masked.positions.tolist() == [1, 2, 3]
 
 
@@ -112,7 +113,7 @@ def test_long_ngrams_can_be_favoured():
         runs = []
         for index in range(200):
             tokens = join_segments(np.arange(10, 110), None, 1, 2)[0]
-            positions = create_masked_lm_predictions(tokens, rule(**changes), sample_rng(1, index)).positions
+            positions = create_masked_lm_predictions(tokens, rule(**changes), keyed_rng(1, index)).positions
             runs.append(len(positions) / (1 + (np.diff(positions) > 1).sum()))
         return np.mean(runs)
 

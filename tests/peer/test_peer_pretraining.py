@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from data_tools.options.cli import parse_config  # noqa: E402
-from data_tools.samples.split_datasets import NO_LABEL  # noqa: E402
+from data_tools.samples.masking import NO_LABEL  # noqa: E402
 from ernie_pair import EvaluateMlmConfig, MaskFiller, evaluate_mlm  # noqa: E402
 from ernie_pair.models.source import open_model, read_tokenizer  # noqa: E402
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig  # noqa: E402

@@ -222,8 +222,7 @@ def find_family(model_type: str) -> str:
 def from_their_names(found: Arrays, family: str) -> Arrays:
     """Return the arrays of a file of transformers as PaddleNLP names and turns them.
 
-    What has no place in this family keeps its name. Both names of the tied decoder are given, where there is
-    one.
+    What has no place in this family keeps its name. Both names of a tied decoder are given.
     """
     peer = COUNTERPARTS[family]
     modules = {theirs: ours for ours, theirs in {**peer.modules, **peer.heads}.items()}
@@ -246,10 +245,7 @@ def from_their_names(found: Arrays, family: str) -> Arrays:
 
 
 def to_their_names(arrays: Arrays, family: str, where: str) -> Arrays:
-    """Return the arrays of a model of PaddleNLP as transformers names and turns them.
-
-    Raises CheckpointError for a name that has no place there.
-    """
+    """Return arrays as transformers names and turns them. Raises CheckpointError for one that it lacks."""
     peer = COUNTERPARTS[family]
     modules = {**peer.modules, **peer.heads}
     is_whole = any(name.startswith(peer.own_prefix) for name in arrays)

@@ -305,18 +305,12 @@ def find_their_weights(folder: Path) -> Optional[Path]:
 
 
 def weight_files(path: Path) -> List[Path]:
-    """Return the files that hold the weights of ``path``: itself, or those that an index names.
-
-    Raises CheckpointError when it is no index, or names what is not a file beside it.
-    """
+    """Return the files of the weights: ``path``, or those of its index. Raises CheckpointError."""
     return [path, *sorted(set(_shards_of(path).values()))]
 
 
 def read_their_weights(path: Path, family: str) -> Arrays:
-    """Read the weights of a model of transformers, under the names and orientations of PaddleNLP.
-
-    Raises CheckpointError when a file is missing, damaged, or not what its index promises.
-    """
+    """Read weights of transformers under PaddleNLP's names. Raises CheckpointError if they are not whole."""
     found: Arrays = {}
     shards = _shards_of(path)
     for file in sorted(set(shards.values())) or [path]:

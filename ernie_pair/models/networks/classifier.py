@@ -83,10 +83,7 @@ def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: 
 
 
 def path_of_class(model_class: type, base: type) -> str:
-    """Return package.module:Class of a subclass, '' of ``base`` itself.
-
-    Raises InputError for a class inside a function or another class, where nobody finds it again.
-    """
+    """Return package.module:Class, '' of ``base``. Raises InputError for one inside a function or a class."""
     if model_class is base:
         return ""
     if "." in model_class.__qualname__:
@@ -144,8 +141,7 @@ class PairClassifier(EncoderModel):
     """A sentence-pair classifier. ``spec`` describes it; a ``dropout`` other than None replaces its rates.
 
     ``pooling``: cls is the input of PaddleNLP's classifier of this family, the pooled output or the state of
-    the first token; mean is the mean of the last hidden states over all tokens except padding. Empty: as in
-    ``spec``.
+    the first token; mean is that of the last hidden states over all tokens but padding. Empty: ``spec``'s.
     """
 
     def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):
@@ -385,10 +381,7 @@ def _absent_pooler(found: Arrays, model: PairClassifier) -> Tuple[str, ...]:
 def set_matching(
     model: EncoderModel, found: Arrays, where: Path, may_miss: tuple = (), may_have: tuple = ()
 ) -> None:
-    """Give ``model`` the weights ``found`` in the file ``where``; see `match_parameters` for the rest.
-
-    Raises CheckpointError for a weight that is missing, unknown or of another shape.
-    """
+    """Give ``model`` the weights ``found`` in ``where``; see `match_parameters`, whose error it raises."""
     parameters = dict(model.named_parameters())
     tables = {name for name, _ in model.named_buffers()}  # of positions: the same in every model
     found = as_float32({name: array for name, array in found.items() if name not in tables}, str(where))
@@ -396,10 +389,7 @@ def set_matching(
 
 
 def known_family(layer: nn.Layer) -> str:
-    """Return the family of an object of PaddleNLP's XForSequenceClassification; empty: it is none of ours.
-
-    A subclass is none: it may compute anything.
-    """
+    """Return the family of an object of PaddleNLP's XForSequenceClassification; '' of a subclass or other."""
     kind = type(layer)
     names = {family: f"{begins}ForSequenceClassification" for family, begins in FAMILIES.items()}
     return next((f for f, name in names.items() if getattr(transformers, name, None) is kind), "")

@@ -196,8 +196,7 @@ def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad
     """Return hidden states [B, S, D] and the pooled output [B, D], or None for it.
 
     ``input_ids`` and ``token_type_ids`` are int64 [B, S]; a model with one token type gives it to both texts.
-    ``alone``: the last layer, where it is to run for the first token alone; the hidden states are [B, 1, D]
-    then.
+    ``alone``: the last layer, to run for the first token alone; the hidden states are [B, 1, D] then.
     """
     way = ENCODERS[family]
     if getattr(encoder.config, "type_vocab_size", 0) == 1:

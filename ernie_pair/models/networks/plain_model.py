@@ -134,10 +134,7 @@ class PlainModel(SavedLayer):
 
 
 def inputs_of(layer: nn.Layer) -> str:
-    """Return how ``layer`` takes ids and token types: BY_NAME, BY_PLACE, or IDS_ALONE.
-
-    Raises InputError if its forward needs other arguments.
-    """
+    """Return how ``layer`` takes ids and types: BY_NAME, BY_PLACE, IDS_ALONE. Raises InputError for more."""
     named, kinds = inspect.signature(layer.forward).parameters, inspect.Parameter
     takes_any = any(each.kind is kinds.VAR_KEYWORD for each in named.values())
     many = (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)
@@ -173,8 +170,7 @@ def logits_in(answer):
 def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: int) -> int:
     """Return C of the logits [B, C] of ``layer``, which is run once, on two pairs, in evaluation mode.
 
-    Nothing is changed: neither modes nor Paddle's random numbers. Raises InputError if it fails, or answers
-    anything else.
+    Neither modes nor Paddle's random numbers change. Raises InputError if it fails or answers otherwise.
     """
     name, inputs = type(layer).__name__, inputs_of(layer)
     tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
@@ -206,8 +202,7 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
 def load_plain_weights(model: PlainModel, source: ModelSource) -> None:
     """Give ``model`` the weights of a folder that one of its class was saved in.
 
-    Raises CheckpointError, with nothing set, for a weight that is missing, unknown, of another shape or not
-    finite.
+    Raises CheckpointError, with nothing set, for one missing, unknown, of another shape or not finite.
     """
     assert source.weights is not None  # `open_layer_folder` refuses a folder without
     # A layer of the user's own may hold all of itself in a part called module: its names are kept.

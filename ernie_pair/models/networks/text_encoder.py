@@ -45,11 +45,6 @@ def pooled(names: str, states_BSD, is_text_BS1):
     return parts[0] if len(parts) == 1 else paddle.concat(parts, axis=-1)
 
 
-def mean_of_tokens(states_BSD, is_text_BS1):
-    """Return the mean [B, D] of the states of the tokens."""
-    return (states_BSD * is_text_BS1).sum(axis=1) / is_text_BS1.sum(axis=1)
-
-
 def _weighted_mean(states_BSD, is_text_BS1):
     weights_BS1 = is_text_BS1.cumsum(axis=1) * is_text_BS1  # 1, 2, 3, ...
     return (states_BSD * weights_BS1).sum(axis=1) / weights_BS1.sum(axis=1)
@@ -63,7 +58,7 @@ def _last_token(states_BSD, is_text_BS1):
 
 POOLINGS = {
     "cls": lambda states_BSD, is_text_BS1: states_BSD[:, 0],
-    "mean": mean_of_tokens,
+    "mean": lambda states, is_text: (states * is_text).sum(axis=1) / is_text.sum(axis=1),
     "max": lambda states, is_text: (states * is_text - (1 - is_text) * FAR_BELOW).max(axis=1),
     "mean_sqrt_len_tokens": lambda states, is_text: (states * is_text).sum(axis=1)
     / is_text.sum(axis=1).sqrt(),
@@ -73,10 +68,7 @@ POOLINGS = {
 
 
 class Steps(nn.LayerList):
-    """The steps after the pooling of vectors of ``width``; its layers are those of the dense steps.
-
-    ``dim``: the numbers of a vector after them.
-    """
+    """The steps after the pooling of vectors of ``width``, to ``dim``; its layers are of the dense ones."""
 
     def __init__(self, steps, width: int):
         super().__init__()
@@ -160,10 +152,7 @@ class TextEncoder(EncoderModel):
     def write_embedding(
         self, folder: Path, vocab_file: Path, settings: EmbeddingSettings, save_format: str = "paddle"
     ) -> None:
-        """Fill ``folder`` with the model and its embedding.json; see `EncoderModel.write`.
-
-        A folder for transformers is one of sentence-transformers.
-        """
+        """Fill ``folder`` as `write` does, with embedding.json or the files of sentence-transformers."""
         self.write(folder, vocab_file, settings.max_seq_len, save_format)
         if save_format != "hf":
             (folder / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")

@@ -65,10 +65,7 @@ _EXAMPLE = (
 
 
 class Phase(NamedTuple):
-    """``steps`` steps on samples of at most ``length`` tokens, control tokens included.
-
-    ``micro_batch_size``: samples per process in one forward pass.
-    """
+    """``steps`` steps on samples of up to ``length`` tokens, ``micro_batch_size`` per process and pass."""
 
     length: int
     steps: int
@@ -79,10 +76,8 @@ class Phase(NamedTuple):
 def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> tuple[Phase, ...]:
     """Parse '128:9000:32,512:1000'; '' is one phase of ``max_seq_len`` and ``max_steps``.
 
-    ``micro_batch_size``: for phases that give none.
-
-    Raises InputError if ``text`` is malformed, if its longest length is not ``max_seq_len``, or if its steps
-    do not add up to ``max_steps``.
+    ``micro_batch_size``: for phases that give none. Raises InputError if ``text`` is malformed, if its
+    longest length is not ``max_seq_len``, or if its steps do not add up to ``max_steps``.
     """
     if not text.strip():
         return (Phase(max_seq_len, max_steps, micro_batch_size),)
@@ -425,10 +420,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
         return next(p.micro_batch_size for p, end in zip(self.phase_list, ends) if step < end)
 
     def count_passes(self, micro_batch_size: int) -> int:
-        """Return how many micro-batches of ``micro_batch_size`` each process computes in a step.
-
-        Raises InputError if they do not divide the global batch evenly.
-        """
+        """Return each process's micro-batches in a step. Raises InputError if they do not divide it."""
         one_pass = micro_batch_size * self.processes
         if micro_batch_size != self.micro_batch_size and self.samples_per_step % one_pass:
             raise InputError(
@@ -451,10 +443,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
 
     @property
     def num_warmup_steps(self) -> int:
-        """Return the number of warm-up steps.
-
-        --warmup_rate is a share of ``max_steps``, as in the recipe, not of the decay steps.
-        """
+        """Return the warm-up steps; --warmup_rate is a share of ``max_steps``, as in the recipe."""
         return self.count_warmup_steps(self.max_steps)
 
     @property
@@ -485,10 +474,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
 
 
 def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
-    """Raise InputError for a combination that is not supported, before anything is built.
-
-    ``local``: this process among those of its machine.
-    """
+    """Raise InputError for what is not supported; ``local``: this process among those of its machine."""
     if config.processes != world.size:
         raise InputError(
             f"--dp_degree {config.dp_degree} x --sharding_degree {config.sharding_degree} asks for "

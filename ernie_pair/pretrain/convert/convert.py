@@ -56,44 +56,21 @@ def parity_batches(spec: ModelSpec) -> dict[str, Arrays]:
         "two_segments": [length, 2 * length // 3, length // 3],
         "full_length": [spec.max_positions],
     }
-    return {name: _random_batch(rng, spec, np.array(lengths), name) for name, lengths in kept.items()}
-
-
-def _random_batch(rng: np.random.Generator, spec: ModelSpec, lengths: np.ndarray, name: str) -> Arrays:
-    shape = len(lengths), lengths.max()
-    places, ends = np.arange(shape[1]), lengths[:, None]
-    ids, types = (rng.integers(0, max(1, most), shape) for most in (spec.vocab_size, spec.token_types))
-    if name != "padded":  # the first half of a row is the first segment
-        types = np.where(places < ends // 2, 0, min(1, max(0, spec.token_types - 1)))
-    return {
-        "input_ids": np.where(places < ends, ids, spec.pad_id).astype(np.int64),
-        "token_type_ids": np.where(places < ends, types, 0).astype(np.int64),
-    }
-
-
-def named_weights(found: Arrays, model, where: str) -> Arrays:
-    """Return ``found`` under the names of ``model``, in float32, without rows beyond its vocabulary.
-
-    The n-gram head is left out: no PaddleNLP model has one.
-
-    Raises CheckpointError if the encoder or a head is incomplete.
-    """
-    parameters = model.state_dict()
-    named = without_ngram_head(structured_names(found, parameters, where))
-    named = as_float32(cut_vocabulary(named, model.config.vocab_size), where)
-    missing = [HEAD_OUTPUTS[output] for output in _outputs_not_of(named)]
-    may_miss = (*missing, *(f"{model.base_model_prefix}.{head}" for head in missing))
-    match_parameters(parameters, named, where, may_miss=may_miss)
-    return named
-
-
-def _outputs_not_of(named: Arrays) -> list[str]:
-    """Return the outputs whose weights ``named`` lacks; a head is present entirely or not at all.
-
-    The head for sentence order needs the pooler.
-    """
-    missing = [output for output, head in HEAD_OUTPUTS.items() if not any(head in name for name in named)]
-    return missing if "sop_logits" in missing else [o for o in missing if o != "pooled_output"]
+    batches = {}
+    for name, lengths in kept.items():
+        shape, places, ends = (
+            (len(lengths), max(lengths)),
+            np.arange(max(lengths)),
+            np.array(lengths)[:, None],
+        )
+        ids, types = (rng.integers(0, max(1, most), shape) for most in (spec.vocab_size, spec.token_types))
+        if name != "padded":  # the first half of a row is the first segment
+            types = np.where(places < ends // 2, 0, min(1, max(0, spec.token_types - 1)))
+        batches[name] = {
+            "input_ids": np.where(places < ends, ids, spec.pad_id).astype(np.int64),
+            "token_type_ids": np.where(places < ends, types, 0).astype(np.int64),
+        }
+    return batches
 
 
 def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Arrays]) -> tuple:
@@ -111,16 +88,22 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Ar
     main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
     executor = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
-        model = build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        model = build_ernie(ernie_config(spec))
         model.eval()
         inputs = {name: paddle.static.data(name, [None, None], "int64") for name in FEEDS}
         outputs = _all_outputs(model, inputs)
         executor.run(startup)
-        named = named_weights(found, model, where)
         parameters = model.state_dict()
+        named = without_ngram_head(structured_names(found, parameters, where))  # no PaddleNLP model has it
+        named = as_float32(cut_vocabulary(named, model.config.vocab_size), where)
+        # A head is there entirely or not at all; that for the sentence order needs the pooler.
+        missing = [output for output, head in HEAD_OUTPUTS.items() if not any(head in name for name in named)]
+        missing = missing if "sop_logits" in missing else [o for o in missing if o != "pooled_output"]
+        heads = [HEAD_OUTPUTS[output] for output in missing]
+        may_miss = (*heads, *(f"{model.base_model_prefix}.{head}" for head in heads))
+        match_parameters(parameters, named, where, may_miss=may_miss)
         for name, array in named.items():
             scope.find_var(parameters[name].name).get_tensor().set(array, executor.place)
-        missing = _outputs_not_of(named)
         wanted = ["sequence_output", *(output for output in HEAD_OUTPUTS if output not in missing)]
         fetched = [outputs[name] for name in wanted]
         values = {
@@ -161,10 +144,7 @@ def _all_outputs(model, inputs: dict) -> dict:
 
 
 def largest_differences(one: dict[str, Arrays], other: dict[str, Arrays]) -> dict[str, dict[str, float]]:
-    """Return {output: {batch: the largest absolute difference}}, of the batches and outputs in ``one``.
-
-    Raises CheckpointError on NaN or infinity.
-    """
+    """Return {output: {batch: the largest difference}} of what ``one`` has. Raises CheckpointError on NaN."""
     found: dict[str, dict[str, float]] = {}
     for batch, outputs in one.items():
         for name, array in outputs.items():
@@ -224,11 +204,9 @@ def card_of_converted(
 
 
 SUFFIXES = (".safetensors", ".pdparams")
-# fmt: off
 WRITTEN = {
     CONFIG, VOCAB, FAST_TOKENIZER, "tokenizer_config.json", "model_state.pdparams", CONVERSION, README, MADE,
-}
-# fmt: on
+}  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -269,8 +247,7 @@ def convert(config: ConvertConfig) -> Conversion:
     """Write ``output_dir``, and print, record and return the largest difference of every output.
 
     Raises CheckpointError when a parameter is missing or left over on either side, or when an output
-    differs by more than 1e-5; then nothing is written. A head that the file lacks entirely is left out,
-    which is logged.
+    differs by more than 1e-5; then nothing is written. A head that the file lacks is left out, and logged.
     """
     start_console(World())
     refuse_other_paddles()
@@ -301,7 +278,18 @@ def convert(config: ConvertConfig) -> Conversion:
         write_model_folder(draft, source, weights)
         differences = largest_differences(outputs, run_dynamic(draft, source.spec, batches))
         _refuse_different(differences, config.output_dir)
-        _record(draft, source, batches, differences, results)
+        record = results.about_folder(draft)
+        content = {
+            "format": CONVERSION_FORMAT,
+            "largest_difference": differences,
+            "most_allowed": LARGEST_DIFFERENCE,
+            "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
+            "config_sha256": source.spec.sha256,
+            "inputs": record["inputs"],
+            "outputs": record["outputs"],
+            "versions": installed_versions(),
+        }
+        write_json(draft / CONVERSION, content)
         write_card(draft, card_of_converted(source, weights_file, differences))
 
     filled = with_config(fill, "convert", config)
@@ -334,9 +322,8 @@ def find_static_weights(location: Path) -> Path:
     PREFIX with one file per variable. The file itself may be given too. Raises InputError when there is none,
     CheckpointError when it is in a damaged checkpoint.
     """
-    place = (
-        location.resolve() if location.name in ("", "..") else location
-    )  # . and .. end in no name of a folder
+    # . and .. end in no name of a folder
+    place = location.resolve() if location.name in ("", "..") else location
     prefixes = (place, place / "static_vars") if place.is_dir() else (place,)
     files = [Path(f"{prefix}{suffix}") for prefix in prefixes for suffix in SUFFIXES]
     for path in (*files, *prefixes):
@@ -376,24 +363,3 @@ def _refuse_different(differences: dict[str, dict[str, float]], output_dir: str)
             f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
             f"{output_dir} is not written; check that config.json is the one it was trained with"
         )
-
-
-def _record(
-    draft: Path,
-    source: ModelSource,
-    batches: dict[str, Arrays],
-    differences: dict[str, dict[str, float]],
-    results: Results,
-) -> None:
-    record = results.about_folder(draft)
-    content = {
-        "format": CONVERSION_FORMAT,
-        "largest_difference": differences,
-        "most_allowed": LARGEST_DIFFERENCE,
-        "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
-        "config_sha256": source.spec.sha256,
-        "inputs": record["inputs"],
-        "outputs": record["outputs"],
-        "versions": installed_versions(),
-    }
-    write_json(draft / CONVERSION, content)

@@ -17,6 +17,7 @@ from ernie_pair.weights.parameter_names import (
     HEADS,
     NGRAM_HEAD,
     ORDER_HEAD,
+    TOKEN_HEAD,
     Parameter,
     is_numbered,
     match_parameters,
@@ -72,7 +73,6 @@ def starts_with_order(spec: ModelSpec, found: Arrays) -> bool:
     )
 
 
-PRETRAINING_HEADS, LM_HEAD = "cls.", "cls.predictions."
 NEAR_RANDOM = 0.9  # times ln(vocabulary), the loss of a uniform prediction
 
 
@@ -93,10 +93,9 @@ def read_start(
 ) -> WarmStart:
     """Read the weights of ``source`` for the ``parameters`` of the program, {structured name: parameter}.
 
-    ``keeps_ngrams``: whether its n-gram head, if any, belongs to the lexicon of this run.
-
-    The encoder must match name by name, otherwise CheckpointError is raised. Missing pretraining heads start
-    random and other heads are ignored; both are logged.
+    ``keeps_ngrams``: whether its n-gram head, if any, belongs to the lexicon of this run. The encoder must
+    match name by name, otherwise CheckpointError is raised. Missing pretraining heads start random and other
+    heads are ignored; both are logged.
     """
     where, vocab_size = str(source.weights), source.spec.vocab_size
     read = source.read_weights()
@@ -111,7 +110,7 @@ def read_start(
         parameters,
         pad_vocabulary(ours, vocab_size),
         where,
-        may_miss=(PRETRAINING_HEADS, *order_parts_not_in(ours, parameters)),
+        may_miss=(HEADS[0], *order_parts_not_in(ours, parameters)),
         may_have=(*HEADS, *idle_parts(source)),
     )
     new = [name for name, parameter in parameters.items() if parameter.name not in arrays]
@@ -119,15 +118,13 @@ def read_start(
     for what, names in (("not in the file and start random", new), ("not used here and ignored", ignored)):
         if names:
             logger.info("%d weights are %s: %s", len(names), what, ", ".join(sorted(names)))
-    has_lm_head = not any(name.startswith(LM_HEAD) for name in new)
+    has_lm_head = not any(name.startswith(TOKEN_HEAD) for name in new)
     if not has_lm_head:
         logger.info("%s has no head for masked tokens: a new one starts random", where)
     lacks = order_parts_not_in(ours, parameters)
-    return WarmStart(
-        arrays,
-        has_lm_head,
-        lacks if starts_with_order(source.spec, read) else tuple(dict.fromkeys((ORDER_HEAD, *lacks))),
-    )
+    if not starts_with_order(source.spec, read):
+        lacks = tuple(dict.fromkeys((ORDER_HEAD, *lacks)))
+    return WarmStart(arrays, has_lm_head, lacks)
 
 
 def idle_parts(source: ModelSource) -> tuple[str, ...]:

@@ -10,19 +10,13 @@ import numpy as np
 
 from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
-from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
+from data_tools.ernie_dataset import Sample
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, settings_of
-from data_tools.options.options import (
-    data_option,
-    devices_option,
-    evaluation_option,
-    model_option,
-)
-from data_tools.samples.masking import MaskingFlags, load_masking_fn
-from data_tools.samples.sample_map import build_sample_map
-from data_tools.samples.split_datasets import NO_LABEL, collate
+from data_tools.options.options import data_option, devices_option, evaluation_option, model_option
+from data_tools.samples.masking import NO_LABEL, MaskingFlags
+from data_tools.samples.split_datasets import collate, dataset_of
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretrain.filling.fill_mask import has_order_head, load_pretrained
@@ -53,12 +47,10 @@ def measure_masked_loss(
 ) -> dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
-    Without labels of the sentence order there are no sop_loss and sop_accuracy.
-
-    Losses are means in nats over the masked tokens, or over the samples. ``documents``: integers [samples],
-    the document of each sample; None: each has its own. The interval is a bootstrap over the documents,
-    because samples of one document, or of one text with other masks, are not independent. Raises InputError
-    when no token is masked.
+    Without labels of the sentence order there are no sop_loss and sop_accuracy. Losses are means in nats over
+    the masked tokens, or over the samples. ``documents``: integers [samples], the document of each sample;
+    None: each has its own. The interval is a bootstrap over the documents, because samples of one document,
+    or of one text with other masks, are not independent. Raises InputError when no token is masked.
     """
     parts: list[np.ndarray] = []
     with CountProgress(len(dataset), "sample") as progress:
@@ -170,11 +162,10 @@ class EvaluateMlmConfig(MaskingFlags):
 def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     """Print the measurement, keep it where --output_file says, and return it.
 
-    Calling it again with the same flags does nothing.
-
-    Losses are in nats: means over the masked tokens, and over the samples for the sentence order, which is
-    omitted if the model has no head for it or --binary_head is false. Raises InputError for a corpus that
-    does not fit the model, CheckpointError for weights without the head for masked tokens.
+    Calling it again with the same flags does nothing. Losses are in nats: means over the masked tokens, and
+    over the samples for the sentence order, which is omitted if the model has no head for it or --binary_head
+    is false. Raises InputError for a corpus that does not fit the model, CheckpointError for weights without
+    the head for masked tokens.
     """
     start_console(World())
     source = open_model(config.model_path, model_type="")
@@ -220,30 +211,11 @@ def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
         documents = document_ranges(config.split, corpus.num_documents)[config.part]
     if not documents:
         raise InputError(f"--split {config.split} leaves no document for {config.part}; name another --part")
-    rows = build_sample_map(
-        corpus.docs,
-        corpus.lens,
-        documents,
-        num_samples=config.num_samples,
-        seed=config.seed,
-        **config.map_settings(config.max_seq_len),
-    )
-    _warn_of_repetition(config, corpus, documents, rows)
-    rule = masking_rule(tokenizer, **config.rule_settings())
-    masking_fn = load_masking_fn(config.masking_fn)
-    dataset = ErnieDataset(
-        corpus, rows, rule, seed=config.seed, binary_head=config.has_order, masking_fn=masking_fn
-    )
-    return dataset, tokenizer.pad_id
-
-
-def _warn_of_repetition(
-    config: EvaluateMlmConfig, corpus: Corpus, documents: range, rows: np.ndarray
-) -> None:
-    """Warn if the same text is in several samples; a pass over the documents has each sentence once."""
+    sizes = {name: getattr(config, name) for name in ("num_samples", "max_seq_len", "seed")}
+    dataset = dataset_of(corpus, documents, tokenizer, config, **sizes)
     there = int(corpus.docs[documents.stop] - corpus.docs[documents.start])
-    taken = int((rows[:, 1] - rows[:, 0]).sum())
-    if taken > there:
+    taken = int((dataset.sample_map[:, 1] - dataset.sample_map[:, 0]).sum())
+    if taken > there:  # a pass over the documents has each sentence once
         logger.warning(
             "the %s documents of --part %s give fewer than --num_samples %d samples; their text is used "
             "%.1f times, with other masks",
@@ -252,3 +224,4 @@ def _warn_of_repetition(
             config.num_samples,
             taken / there,
         )
+    return dataset, tokenizer.pad_id

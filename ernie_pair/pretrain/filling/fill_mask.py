@@ -21,21 +21,24 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import ENCODINGS, LineRules, decoded, read_lines
 from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
-from ernie_pair.pretrain.convert.warm_start import LM_HEAD, idle_parts
+from ernie_pair.pretrain.convert.warm_start import idle_parts
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import default_device, device_option, start_device
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.weights.parameter_names import match_parameters, structured_names, without_ngram_head
+from ernie_pair.weights.parameter_names import (
+    ORDER_HEAD,
+    TOKEN_HEAD,
+    match_parameters,
+    structured_names,
+    without_ngram_head,
+)
 from ernie_pair.weights.weight_files import as_float32
 
 MASK = "[MASK]"
 
 
 class Slot(NamedTuple):
-    """A run of adjacent masks: one word or a part of one.
-
-    The slot is text[start:end], at ``positions`` of the token ids.
-    """
+    """A run of adjacent masks, a word or part of one: text[start:end], at ``positions`` of the token ids."""
 
     start: int
     end: int
@@ -53,8 +56,7 @@ class MaskedText(NamedTuple):
 def parse_masked_text(text: str, tokenizer: AnyTokenizer, max_positions: int, where: str = "") -> MaskedText:
     """Tokenize ``text``, each [MASK] as one token; masks with only spaces between them are one slot.
 
-    Raises InputError, which begins with ``where``, for a text without [MASK] or of more tokens than
-    ``max_positions``.
+    Raises InputError, which begins with ``where``, without [MASK] or above ``max_positions``.
     """
     named = f"{where}: " if where else ""
     ids, last = [tokenizer.cls_id], 0
@@ -88,25 +90,20 @@ def join_tokens(tokens: list[str]) -> str:
     return joined
 
 
-ORDER_HEAD, CLASSIFIER = "cls.seq_relationship.", "classifier."
-
-
 def load_pretrained(source: ModelSource) -> Any:
     """Build the dynamic model of ``source``, without dropout, in float32, and load its weights.
 
     The file must hold the head for masked tokens; a missing sentence-order head or pooler is random. Raises
-    CheckpointError when the weights do not fit or lack that head, InputError for a family that is not
-    pretrained here.
+    CheckpointError when the weights do not fit or lack that head, InputError for another family.
     """
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
-    config = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = build_ernie(config)
+    model = build_ernie(ernie_config(source.spec))
     parameters, where = model.state_dict(), str(source.weights)
     found = without_ngram_head(structured_names(source.read_weights(), parameters, where))
-    if not any(name.startswith(LM_HEAD) for name in found):
+    if not any(name.startswith(TOKEN_HEAD) for name in found):
         raise CheckpointError(
-            f"{where} holds no {LM_HEAD}*, the head that predicts masked tokens; give a pretrained model, "
+            f"{where} holds no {TOKEN_HEAD}*, the head that predicts masked tokens; give a pretrained model, "
             "not one that was fine-tuned on pairs or converted without its heads"
         )
     arrays = match_parameters(
@@ -114,7 +111,7 @@ def load_pretrained(source: ModelSource) -> Any:
         as_float32(cut_vocabulary(found, source.spec.vocab_size), where),
         where,
         may_miss=(ORDER_HEAD, f"{model.base_model_prefix}.pooler."),
-        may_have=(CLASSIFIER, *idle_parts(source)),
+        may_have=("classifier.", *idle_parts(source)),
     )
     for parameter in parameters.values():
         if parameter.name in arrays:
@@ -124,10 +121,7 @@ def load_pretrained(source: ModelSource) -> Any:
 
 
 def has_order_head(source: ModelSource, model: Any) -> bool:
-    """Return whether the weights of ``source``, of which ``model`` is built, hold the sentence-order head.
-
-    If they do not, that of ``model`` is random.
-    """
+    """Return whether the weights of ``source`` hold the sentence-order head, else random in ``model``."""
     found = structured_names(source.read_weights(), model.state_dict(), str(source.weights))
     return any(name.startswith(ORDER_HEAD) for name in found)
 
@@ -156,11 +150,6 @@ class FilledSlot(NamedTuple):
     end: int
     masks: int
     fillings: list[Filling]
-
-
-class _Beam(NamedTuple):
-    ids: tuple[int, ...]  # of the masks filled so far
-    log_probability: float
 
 
 class MaskFiller:
@@ -207,24 +196,24 @@ class MaskFiller:
         return [self._fill_slot(masked, slot, top_k, beam_size) for slot in masked.slots]
 
     def _fill_slot(self, masked: MaskedText, slot: Slot, top_k: int, beam_size: int) -> FilledSlot:
-        beams = [_Beam((), 0.0)]
+        beams: list[tuple[tuple[int, ...], float]] = [((), 0.0)]  # ids so far, and their log probability
         for number, position in enumerate(slot.positions):
             rows = np.array([masked.ids] * len(beams), np.int64)
-            rows[:, slot.positions[:number]] = [beam.ids for beam in beams]
+            rows[:, slot.positions[:number]] = [ids for ids, _ in beams]
             width = top_k if number == len(slot.positions) - 1 else beam_size
             totals = self._log_probabilities(rows, position)
-            totals += np.array([[beam.log_probability] for beam in beams])
+            totals += np.array([[log_probability] for _, log_probability in beams])
             order = np.argsort(-totals, axis=None, kind="stable")[:width]  # ties in the order of ids
             chosen = zip(*np.unravel_index(order, totals.shape))
-            beams = [_Beam((*beams[row].ids, int(token)), float(totals[row, token])) for row, token in chosen]
-            beams = [beam for beam in beams if np.isfinite(beam.log_probability)]
+            beams = [((*beams[row][0], int(token)), float(totals[row, token])) for row, token in chosen]
+            beams = [beam for beam in beams if np.isfinite(beam[1])]
         fillings = []
-        for beam in beams:
-            tokens = [self.tokenizer.tokens[token] for token in beam.ids]
+        for ids, log_probability in beams:
+            tokens = [self.tokenizer.tokens[token] for token in ids]
             word = join_tokens(tokens)
             filled = f"{masked.text[: slot.start]}{word}{masked.text[slot.end :]}"  # other masks stay
-            probability = float(np.exp(beam.log_probability))
-            fillings.append(Filling(word, tokens, list(beam.ids), probability, filled))
+            probability = float(np.exp(log_probability))
+            fillings.append(Filling(word, tokens, list(ids), probability, filled))
         return FilledSlot(slot.start, slot.end, len(slot.positions), fillings)
 
     def _log_probabilities(self, rows: np.ndarray, position: int) -> np.ndarray:
@@ -292,8 +281,7 @@ class FillMaskConfig(Options):
 def fill_mask(config: FillMaskConfig) -> None:
     """Print the predictions for each text, or write all to ``output_file``.
 
-    Raises InputError, with file:line, for a text that holds no [MASK] or is too long; blank lines are
-    skipped.
+    Raises InputError, with file:line, for a text without [MASK] or too long; blank lines are skipped.
     """
     if not config.text and not config.input_file:
         raise InputError(

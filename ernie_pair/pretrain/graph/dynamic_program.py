@@ -7,6 +7,7 @@ random numbers.
 
 from collections import deque
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, ContextManager, Deque, Iterable, Optional
 
 import numpy as np
@@ -32,11 +33,10 @@ ORDER_ALONE = ("cls.seq_relationship.", ".pooler.")  # in names that only the se
 Feeds = dict[str, paddle.Tensor]
 
 
-class DynamicProgram:
+class DynamicProgram(DynamicUpdate):
     """The model and its optimizer, with what `PretrainJob` needs of a `PretrainProgram`, without a program.
 
-    ``slots``: {parameter: {variable of its optimizer state: shape}}, of those that train. The constructor and
-    a step are called by all ranks of ``group``. Raises InputError if the flags require missing kernels.
+    The constructor and a step are called by all ranks of ``group``. Raises InputError without the kernels.
     """
 
     main, test = "main", "test"
@@ -51,7 +51,9 @@ class DynamicProgram:
         self.parameters: dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
-        encoder: Any = _Encoder(self.model)
+        inner = encoder_of(self.model)  # within the model with heads; here as others know a model
+        encoder: Any = SimpleNamespace(fused_state=None)
+        encoder.layers, encoder.embeddings = lambda: list(inner.encoder.layers), lambda: [inner.embeddings]
         self.kernels: KernelChoice = choose_path(encoder, config, config.device, group.size, group.all_reduce)
         recompute_layers(encoder, config.use_recompute)
         self._fused_state: Optional[ModelState] = encoder.fused_state
@@ -60,8 +62,7 @@ class DynamicProgram:
             for name, parameter in self.model.named_parameters()
             if config.has_order or not any(part in name for part in ORDER_ALONE)
         ]
-        self.update = DynamicUpdate(config, self.model, trained, group, is_fused=self.kernels.is_fused)
-        self.slots = self.update.slots
+        super().__init__(config, self.model, trained, group, is_fused=self.kernels.is_fused)
         self.recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
         self._records: Deque[paddle.Tensor] = deque(maxlen=self.recorded_passes)
         self._weights: Optional[paddle.Tensor] = None  # of the losses, in the step that has begun
@@ -71,11 +72,11 @@ class DynamicProgram:
     @property
     def skips(self) -> bool:
         """Return whether steps that are not finite are skipped."""
-        return self.update.guard is not None
+        return self.guard is not None
 
     def rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
-        self.update.optimizer.set_lr(rate)
+        self.optimizer.set_lr(rate)
 
     def merge(self, passes: int) -> None:
         """Set the micro-batches per step from now on, at most ``accumulation_steps``."""
@@ -86,19 +87,17 @@ class DynamicProgram:
         feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
         if self._fused_state is not None:
             self._fused_state.seed.set(int(np.asarray(feed[PASS_SEED])[0]))
-            self._set_read_rows(np.asarray(feed["input_ids"]).shape, np.asarray(feed["masked_positions"]))
+            # The last layer computes the rows that heads read: the first of a sequence, the masked ones.
+            last: Any = own_forward(encoder_of(self.model).encoder.layers[-1])
+            count, length = np.asarray(feed["input_ids"]).shape
+            read = np.union1d(np.arange(count) * length, np.asarray(feed["masked_positions"]))
+            last.rows = read.astype(np.int32)
         if program == self.test:
             self.model.eval()
             with paddle.no_grad():
                 self._record(sum_losses(run_ernie(self.model, feeds), feeds))
         else:
             self._train(feeds, feed)
-
-    def _set_read_rows(self, shape: tuple[int, ...], masked_positions: np.ndarray) -> None:
-        """Let the last layer compute the rows that heads read: the first of a sequence, the masked ones."""
-        last: Any = own_forward(encoder_of(self.model).encoder.layers[-1])
-        firsts = np.arange(shape[0]) * shape[1]
-        last.rows = np.union1d(firsts, masked_positions).astype(np.int32)
 
     def _train(self, feeds: Feeds, feed: dict[str, Any]) -> None:
         self.model.train()
@@ -107,15 +106,13 @@ class DynamicProgram:
         assert self._weights is not None
         with self._casting():
             sums = sum_losses(run_ernie(self.model, feeds), feeds)
-        loss = sums.masked_loss * self._weights[0]
-        if self.config.has_order:
-            loss = loss + sums.sop_loss * self._weights[1]
-        guard = self.update.guard
+        loss = sums.weighted(self._weights, self.config.has_order)
+        guard = self.guard
         scale = 1.0 if guard is None else guard.scale
         (loss * (scale / self.config.accumulation_steps)).backward()
         self._passes += 1
         if self._passes == self._merged:
-            self.update.step()
+            self.update()
             self._passes = 0
         self._record(sums)
 
@@ -140,7 +137,7 @@ class DynamicProgram:
         )
 
     def _record(self, sums) -> None:
-        norm = self.update.norm
+        norm = self.norm
         row = [*sums.recorded, norm] if norm is not None else sums.recorded
         self._records.append(paddle.stack([each.detach() for each in row]))
 
@@ -149,21 +146,13 @@ class DynamicProgram:
         kept = list(self._records)[len(self._records) - passes :]
         return np.stack([row.numpy() for row in kept]) if kept else np.zeros((0, self._width), np.float32)
 
-    def monitored(self) -> dict[str, float]:
-        """Return what the last step recorded for the log."""
-        return self.update.monitored()
-
     def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that this rank has."""
-        return [name for name in names if name in self.update.state or name in self.shared_state()]
+        return [name for name in names if name in self.state or name in self.shared_state()]
 
     def shared_state(self) -> list[str]:
         """Return the names of the state that belongs to no parameter: of the loss scale and skipped steps."""
-        return [] if self.update.guard is None else sorted(self.update.guard.arrays())
-
-    def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable of the optimizer's state: array}, copies."""
-        return self.update.view_variables(names)
+        return [] if self.guard is None else sorted(self.guard.arrays())
 
     def weights(self) -> Arrays:
         """Return {parameter: float32 array}, copies."""
@@ -173,25 +162,6 @@ class DynamicProgram:
         """Set the parameters to {parameter: float32 array}."""
         for name, array in weights.items():
             self._by_name[name].set_value(array)
-
-    def set(self, arrays: Arrays) -> None:
-        """Copy arrays into the optimizer's state."""
-        self.update.set(arrays)
-
-
-class _Encoder:
-    """The encoder of a model with heads, as `choose_path` and `recompute_layers` know a model."""
-
-    fused_state: Optional[ModelState] = None
-
-    def __init__(self, model):
-        self._encoder = encoder_of(model)
-
-    def layers(self) -> list:
-        return list(self._encoder.encoder.layers)
-
-    def embeddings(self) -> list:
-        return [self._encoder.embeddings]
 
 
 class GroupSums:

@@ -6,7 +6,6 @@ part alone, moves the weights of that part, and receives the others.
 
 import math
 from dataclasses import replace
-from itertools import chain
 from typing import Optional
 
 import numpy as np
@@ -14,6 +13,7 @@ import paddle
 
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.program_state import BAD_STEPS, GOOD_STEPS, LOSS_SCALE, POWERS, slots_of
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, SKIPPED_UPDATES
 from ernie_pair.pretrain.graph.strategy import AmpPlan, build_optimizer, owners_of, precision_of
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -22,17 +22,11 @@ from ernie_pair.train.data_parallel import squares_of
 from ernie_pair.train.process_group import ProcessGroup
 from ernie_pair.weights.weight_files import Arrays
 
-POWERS = ("beta1_pow_acc_0", "beta2_pow_acc_0")  # in CPU memory: AdamW uses another kernel otherwise
-MOMENTS = ("moment1_0", "moment2_0")
-# The static programs' names for the state of the loss scale.
-SCALE, FINITE, INFINITE = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"
-
 
 class StepGuard:
     """Skips steps whose gradient is not finite, and scales the loss as static programs do.
 
-    ``plan``: of bfloat16, which needs no scale, or the one with a scale; a scale of 1 that never grows only
-    skips.
+    ``plan``: of bfloat16, which needs no scale, or with one; a scale of 1 that never grows only skips.
     """
 
     def __init__(self, plan: AmpPlan):
@@ -57,8 +51,8 @@ class StepGuard:
         skipped = {SKIPPED_UPDATES: np.array([self.skipped], np.float32)}
         if not self.has_scale:
             return skipped
-        counts = {FINITE: self.finite, INFINITE: self.infinite}
-        scale = {SCALE: np.array([self.scale], np.float32)}
+        counts = {GOOD_STEPS: self.finite, BAD_STEPS: self.infinite}
+        scale = {LOSS_SCALE: np.array([self.scale], np.float32)}
         return {**skipped, **scale, **{name: np.array([n], np.int32) for name, n in counts.items()}}
 
     def set(self, arrays: Arrays) -> None:
@@ -66,20 +60,14 @@ class StepGuard:
         values = {name: arrays[name].item() for name in self.arrays() if name in arrays}
         self.skipped = int(values.get(SKIPPED_UPDATES, self.skipped))
         if self.has_scale:
-            self.scale = values.get(SCALE, self.scale)
-            self.finite, self.infinite = values.get(FINITE, self.finite), values.get(INFINITE, self.infinite)
+            self.scale = values.get(LOSS_SCALE, self.scale)
+            self.finite = values.get(GOOD_STEPS, self.finite)
+            self.infinite = values.get(BAD_STEPS, self.infinite)
 
     def monitored(self) -> dict[str, float]:
         """Return what the last step recorded for the log."""
         scale = {"loss_scale": float(self.scale)} if self.has_scale else {}
         return {SKIPPED_UPDATES: float(self.skipped), **scale}
-
-
-def guard_of(config: PretrainConfig) -> Optional[StepGuard]:
-    """Return what skips steps, if the flags ask for it: --on_nan skip, or a loss scale."""
-    plan = precision_of(config)
-    skips = plan is not None and (plan.dtype != "bfloat16" or config.on_nan == "skip")
-    return StepGuard(plan) if skips and plan is not None else None
 
 
 class DynamicUpdate:
@@ -93,8 +81,10 @@ class DynamicUpdate:
     def __init__(
         self, config: PretrainConfig, model, parameters: list, group: ProcessGroup, *, is_fused: bool = False
     ):
-        self.model, self.parameters, self.group = model, parameters, group
-        self.guard, self._largest = guard_of(config), config.grad_clip
+        self.model, self.trained, self.group = model, parameters, group
+        plan, self._largest = precision_of(config), config.grad_clip
+        skips = plan is not None and (plan.dtype != "bfloat16" or config.on_nan == "skip")
+        self.guard = StepGuard(plan) if skips and plan is not None else None  # what skips steps, if asked for
         self.norm: Optional[paddle.Tensor] = paddle.zeros([]) if config.grad_clip > 0 else None
         degree = config.sharding_degree
         sizes = {parameter.name: int(parameter.size) for parameter in parameters}
@@ -108,31 +98,28 @@ class DynamicUpdate:
         self.optimizer = build_optimizer(unclipped, model, 0.0, self._own, adamw=kind)
         if is_fused:
             self.optimizer.threads = cpu_threads()
+        self.slots = slots_of(parameters)
         self.state: dict[str, paddle.Tensor] = {}
         for parameter, slots in zip(self._own, adam_slots(self.optimizer, self._own)):
-            self.state.update(zip(_names_of(parameter), slots))
-        self.slots: dict[str, dict[str, tuple]] = {}
-        for parameter in parameters:
-            shapes = *[tuple(parameter.shape)] * len(MOMENTS), *[(1,)] * len(POWERS)
-            self.slots[parameter.name] = dict(zip(_names_of(parameter), shapes))
+            self.state.update(zip(self.slots[parameter.name], slots))
 
-    def step(self) -> None:
+    def update(self) -> None:
         """Move the weights by the gradients that the passes have left, and clear them; all ranks call it."""
         if self.group.size > 1:
             self.group.average_gradients(self.model, of_forward=False)
         with paddle.no_grad():
             if self._prepare_gradients():
                 self.optimizer.step()
-                for parameter in self.parameters:
+                for parameter in self.trained:
                     if self._owners:
                         self.group.broadcast(parameter, self._owners[parameter.name])
-        for parameter in self.parameters:
+        for parameter in self.trained:
             parameter.clear_gradient(set_to_zero=False)
 
     def _prepare_gradients(self) -> bool:
         """Unscale the gradients and clip those of this rank; return whether the step is to be made."""
         guard = self.guard
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        gradients = [p.grad for p in self.trained if p.grad is not None]
         if guard is not None and guard.scale != 1.0:
             for gradient in gradients:
                 gradient.scale_(1.0 / guard.scale)
@@ -172,8 +159,3 @@ class DynamicUpdate:
                 self.state[name].get_tensor().set(array, paddle.CPUPlace())
             elif name in self.state:
                 self.state[name].set_value(array)
-
-
-def _names_of(parameter) -> list[str]:
-    """Return the static programs' names for the state of AdamW or LAMB, in the order of `AdamSlots`."""
-    return [f"{parameter.name}_{slot}" for slot in chain(MOMENTS, POWERS)]

@@ -18,12 +18,7 @@ from data_tools.files.keyed_cache import user_cache
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
 from ernie_pair.kernels.encoder_layer import why_layers_unfit
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.kernels.operator import (
-    GraphInputs,
-    OperatorError,
-    add_encoder_layer,
-    load_operator,
-)
+from ernie_pair.kernels.operator import GraphInputs, OperatorError, add_encoder_layer, load_operator
 from ernie_pair.pretrain.config.pretrain_config import (
     ATTENTION,
     AUTO,
@@ -144,13 +139,26 @@ class Attention(NamedTuple):
 def fuse_attention(main: paddle.static.Program, pass_seed: paddle.static.Variable) -> int:
     """Compute each attention of ``main``, a program without a backward pass, by flash attention.
 
-    Dropout depends only on ``pass_seed``, int32 [1], and the position of the attention. Returns how many were
-    replaced.
+    Dropout depends only on ``pass_seed``, int32 [1], and the attention's position. Returns their number.
     """
     block = main.global_block()
     found = find_attentions(block)
     if found:
-        _add_base_seed(block, pass_seed)
+        # The seed and offset of the first attention, int64 [2].
+        seed, zero = (
+            block.create_var(name=f"{FLASH_ATTENTION}.{name}", dtype="int64", shape=[1], stop_gradient=True)
+            for name in ("seed", "zero")
+        )
+        base = block.create_var(name=f"{FLASH_ATTENTION}.base", dtype="int64", shape=[2], stop_gradient=True)
+        ops = [
+            ("cast", {"X": [pass_seed]}, seed, {"in_dtype": pass_seed.dtype, "out_dtype": seed.dtype}),
+            ("scale", {"X": [seed]}, zero, {"scale": 0.0}),
+            ("concat", {"X": [seed, zero]}, base, {"axis": 0}),
+        ]
+        for index, (kind, inputs, out, attrs) in enumerate(ops):
+            insert_op(
+                block, index, type=kind, inputs=inputs, outputs={"Out": [out]}, attrs={**attrs, **ON_CPU}
+            )
     for number, attention in enumerate(found):
         _replace_attention(block, attention, number)
     sync(main)
@@ -186,22 +194,6 @@ def _read_attention(chains: OpChains, softmax) -> Optional[Attention]:
         dropout=dropout.attr("dropout_prob") if dropout is not None else 0.0,
         out=moved_out.output("Out")[0],
     )
-
-
-def _add_base_seed(block, pass_seed) -> None:
-    """Prepend the seed and offset of the first attention to the program, int64 [2]."""
-    seed, zero = (
-        block.create_var(name=f"{FLASH_ATTENTION}.{name}", dtype="int64", shape=[1], stop_gradient=True)
-        for name in ("seed", "zero")
-    )
-    base = block.create_var(name=f"{FLASH_ATTENTION}.base", dtype="int64", shape=[2], stop_gradient=True)
-    ops = [
-        ("cast", {"X": [pass_seed]}, seed, {"in_dtype": pass_seed.dtype, "out_dtype": seed.dtype}),
-        ("scale", {"X": [seed]}, zero, {"scale": 0.0}),
-        ("concat", {"X": [seed, zero]}, base, {"axis": 0}),
-    ]
-    for index, (kind, inputs, out, attrs) in enumerate(ops):
-        insert_op(block, index, type=kind, inputs=inputs, outputs={"Out": [out]}, attrs={**attrs, **ON_CPU})
 
 
 def _replace_attention(block, attention: Attention, number: int) -> None:
@@ -260,25 +252,20 @@ def fuse_softmax(main: paddle.static.Program) -> int:
     wide_masks: dict = {}
     found = find_attentions(block)
     for attention in found:
-        _replace_softmax(block, attention, wide_masks)
+        kinds = {op.type: op for op in attention.ops}
+        add, softmax = kinds["elementwise_add"], kinds["softmax"]
+        if attention.mask not in wide_masks:
+            wide_masks[attention.mask] = _widen(block, attention.mask, _place_of(block, add))
+        insert_op(
+            block,
+            _place_of(block, softmax),
+            type=FUSED_SOFTMAX,
+            inputs={"X": [add.input("X")[0]], "Mask": [wide_masks[attention.mask]]},
+            outputs={"Out": [block.var(softmax.output("Out")[0])]},
+        )
+        remove_ops(block, lambda op, gone=(add, softmax): op in gone)
     sync(main)
     return len(found)
-
-
-def _replace_softmax(block, attention: Attention, wide_masks: dict) -> None:
-    add, softmax = (
-        next(op for op in attention.ops if op.type == kind) for kind in ("elementwise_add", "softmax")
-    )
-    if attention.mask not in wide_masks:
-        wide_masks[attention.mask] = _widen(block, attention.mask, _place_of(block, add))
-    insert_op(
-        block,
-        _place_of(block, softmax),
-        type=FUSED_SOFTMAX,
-        inputs={"X": [add.input("X")[0]], "Mask": [wide_masks[attention.mask]]},
-        outputs={"Out": [block.var(softmax.output("Out")[0])]},
-    )
-    remove_ops(block, lambda op: op is add or op is softmax)
 
 
 def _widen(block, mask: str, place: int):
@@ -330,10 +317,7 @@ NOTHING_FUSED = FusedOps()
 
 
 def choose_fused(config: PretrainConfig, head_size: int, capability: Optional[Capability]) -> FusedOps:
-    """Return the fused ops of a run whose attention heads are ``head_size`` wide.
-
-    ``capability``: of its GPU. Raises InputError if the flags name an op that is not available.
-    """
+    """Return the fused ops for heads of ``head_size`` on a GPU. Raises InputError if a named one lacks."""
     if builds_pir() and config.named_ops:
         raise InputError(
             f"--fused_ops {config.fused_ops}: such ops are put into programs of Paddle 2.6, and those of "
@@ -398,8 +382,7 @@ GROUP_BYTES = 32 << 20
 def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     """Fuse gradient merge's sums and the sharded optimizer's broadcasts of ``main``, the program of ``rank``.
 
-    ``block``: the block that updates the parameters. What data parallelism sums during the backward pass is
-    already grouped.
+    ``block`` updates the parameters. What is summed during the backward pass is grouped already.
     """
     for is_wanted in (is_sum, is_broadcast):
         groups: DefaultDict[tuple, list] = defaultdict(list)
@@ -439,7 +422,7 @@ def _fuse(block, ops: list, copies: bool) -> None:
     attrs = {name: value for name, value in ops[0].all_attrs().items() if name in known}
     (target,) = ops[0].output_names
     (source,) = (slot for slot in ops[0].input_names if ops[0].input(slot))
-    place = next(index for index, op in enumerate(block.ops) if op is ops[0])
+    place = _place_of(block, ops[0])
     remove_ops(block, lambda op: op in ops)
     insert_described(block, place, kind, {source: [fused.name]}, {target: [fused.name]}, attrs)
     settings = {

@@ -9,7 +9,7 @@ import paddle.nn.functional as F
 from paddle import nn
 
 from data_tools.files.errors import InputError
-from data_tools.samples.split_datasets import NO_LABEL
+from data_tools.samples.masking import NO_LABEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import refuse_other_family
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 class ErnieGramForPretraining(transformers.ErnieGramPretrainedModel):
-    """ErnieGram with the heads of pretraining.
-
-    ernie_gram.* is an ErnieGramModel, cls.* is named as in ErnieForPretraining.
-    """
+    """ErnieGram with the heads of pretraining: an ErnieGramModel, and cls.* as in ErnieForPretraining."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -68,7 +65,7 @@ class NgramHead(nn.Layer):
         return paddle.matmul(states, self.weight, transpose_y=True) + self.bias
 
 
-TASKS = ("lm", "sop")
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 CLASSES = {
     "ernie": (transformers.ErnieConfig, transformers.ErnieForPretraining),
     "ernie_gram": (transformers.ErnieGramConfig, ErnieGramForPretraining),
@@ -101,32 +98,25 @@ class LossSums(NamedTuple):
         """Return the sums that there are, in the order of the records."""
         return [each for each in self if each is not None]
 
-    @property
-    def masked_loss(self) -> paddle.Tensor:
-        """Return the loss of all masked symbols, tokens and n-grams."""
-        return self.lm_loss if self.ngram_loss is None else self.lm_loss + self.ngram_loss
+    def weighted(self, weights: paddle.Tensor, has_order: bool) -> paddle.Tensor:
+        """Return the loss by ``weights`` [2]: of all masked symbols, tokens and n-grams, and of the order.
+
+        Without the order its head and the pooler have no gradient, and stay as they are.
+        """
+        masked = self.lm_loss if self.ngram_loss is None else self.lm_loss + self.ngram_loss
+        loss = masked * weights[0]
+        return loss + self.sop_loss * weights[1] if has_order else loss
 
 
-def ernie_config(
-    spec: ModelSpec,
-    *,
-    hidden_dropout_prob: float,
-    attention_probs_dropout_prob: float,
-    num_ngrams: int = 0,
-) -> "PretrainedConfig":
-    """Return PaddleNLP's configuration of ``spec`` with the dropout of this run.
+def ernie_config(spec: ModelSpec, num_ngrams: int = 0, **dropout: float) -> "PretrainedConfig":
+    """Return PaddleNLP's configuration of ``spec`` with the rates ``dropout``, by their names there, or 0.
 
-    ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting.
-
-    The default family is ERNIE. Raises InputError for a family that is not pretrained here.
+    ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting. The default family
+    is ERNIE. Raises InputError for a family that is not pretrained here.
     """
-    dropout = {
-        "hidden_dropout_prob": hidden_dropout_prob,
-        "attention_probs_dropout_prob": attention_probs_dropout_prob,
-    }
     family = spec.family or "ernie"
     refuse_other_family(spec)
-    settings = spec.to_config(model_type=family, **dropout)
+    settings = spec.to_config(model_type=family, **{**dict.fromkeys(DROPOUT, 0.0), **dropout})
     if family == "ernie_gram":
         if spec.embedding_size not in (None, spec.hidden_size):
             raise InputError(
@@ -151,9 +141,8 @@ def epsilon_of(spec: ModelSpec) -> float:
 def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model, in the current mode; its parameter names do not depend on what was built before.
 
-    ``as_static``: draw in the dynamic graph what a static program draws, see `drawing_as_static`.
-
-    Raises InputError when ``config`` does not describe a model.
+    ``as_static``: draw in the dynamic graph what a static program draws, see `drawing_as_static`. Raises
+    InputError when ``config`` does not describe a model.
     """
     family, is_new = config.model_type, config.hidden_act == "gelu_new"
     if is_new:  # which Paddle's layers do not have
@@ -179,9 +168,8 @@ def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer
 def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model with its vocabulary padded to a multiple of 8 rows; the added ones are never predicted.
 
-    It has a head for n-grams if ``config`` has any. ``as_static``: see `build_ernie`.
-
-    Raises InputError when ``config`` does not describe a model.
+    It has a head for n-grams if ``config`` has any. ``as_static``: see `build_ernie`. Raises InputError when
+    ``config`` does not describe a model.
     """
     config, vocab_size = deepcopy(config), config.vocab_size
     config.vocab_size = padded_size(vocab_size)
@@ -189,26 +177,20 @@ def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Laye
     if config.vocab_size > vocab_size:
         values = np.zeros(config.vocab_size, np.float32)
         values[vocab_size:] = NEVER_LOGIT
-        _start_added_rows(model, vocab_size, values)
+        bias = model.cls.predictions.decoder.bias
+        if paddle.in_dynamic_mode():
+            bias.set_value(values)
+            embedding = encoder_of(model).embeddings.word_embeddings.weight
+            rows = embedding.numpy()
+            rows[vocab_size:] = 0
+            embedding.set_value(rows)
+        elif _draws_in_program():
+            _start_from(nn.initializer.Assign(values), bias)
     if config.num_ngrams:
         with paddle.utils.unique_name.guard():  # next to the other heads of pretraining
             sizes = config.num_ngrams, model.config.hidden_size, model.config.initializer_range
             model.cls.ngrams = NgramHead(*sizes)
     return model
-
-
-def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> None:
-    """Initialize the bias with ``bias_values``; in the dynamic graph, those rows of the embedding with 0."""
-    bias = model.cls.predictions.decoder.bias
-    if not paddle.in_dynamic_mode():
-        if _draws_in_program():
-            _start_from(nn.initializer.Assign(bias_values), bias)
-        return
-    bias.set_value(bias_values)
-    embedding = encoder_of(model).embeddings.word_embeddings.weight
-    rows = embedding.numpy()
-    rows[first:] = 0
-    embedding.set_value(rows)
 
 
 def _draws_in_program() -> bool:

@@ -10,7 +10,7 @@ adds gradients up in variables of the scope, the other moves the weights.
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -22,7 +22,15 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.dynamic_program import draw_as_static
 from ernie_pair.pretrain.graph.fusion import PLAIN, fuse_layers
 from ernie_pair.pretrain.graph.model import LossSums, build_padded, encoder_of, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS, ProgramState, feeds_of
+from ernie_pair.pretrain.graph.program_state import (
+    BAD_STEPS,
+    GOOD_STEPS,
+    LOSS_SCALE,
+    LOSS_WEIGHTS,
+    ProgramState,
+    feeds_of,
+    slots_of,
+)
 from ernie_pair.pretrain.graph.step_monitors import (
     GRADIENT_NORM,
     LABELLED,
@@ -31,31 +39,13 @@ from ernie_pair.pretrain.graph.step_monitors import (
     RECORDS,
     SKIPPED_UPDATES,
     Monitors,
-    record_width,
 )
 from ernie_pair.pretrain.graph.strategy import OPERATOR, AmpPlan, decayed_names, owners_of, precision_of
+from ernie_pair.runtime.paddle_patches import pir_programs as pir
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
-from ernie_pair.runtime.paddle_patches.pir_programs import (
-    HeldPirProgram,
-    SeededDropout,
-    gradients_of,
-    keep_order,
-    move,
-    parameter_here,
-    run_custom,
-    scope_variable,
-    squared_norm,
-    sum_over_ranks,
-    sums_over_ranks,
-    unscale,
-    update_scale,
-)
 from ernie_pair.weights.weight_files import Arrays
 
 RATE = "learning_rate"
-SLOTS = ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0")
-# As Paddle 2.6 calls them, so that a checkpoint of one version is resumed by the other.
-LOSS_SCALE, GOOD_STEPS, BAD_STEPS = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"
 DROPOUTS = 16  # of a layer, at most: each has a place of its own
 
 
@@ -71,7 +61,7 @@ class PirProgram(ProgramState):
     shared: list[str]  # the state that belongs to no parameter
     drawn: Arrays  # the weights at the start, under their structured names
     _feeds_rate: dict[str, np.ndarray] = field(default_factory=lambda: {RATE: np.zeros(1, np.float32)})
-    _runners: dict[Any, HeldPirProgram] = field(default_factory=dict)
+    _runners: dict[Any, pir.HeldPirProgram] = field(default_factory=dict)
     _merged: int = 1  # micro-batches of a step
     _passes: int = 0  # of the step that has begun
 
@@ -105,7 +95,7 @@ class PirProgram(ProgramState):
 
     def _run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
         if program not in self._runners:
-            self._runners[program] = HeldPirProgram(self.executor, program, self.scope)
+            self._runners[program] = pir.HeldPirProgram(self.executor, program, self.scope)
         self._runners[program].run(feed)
 
     def owned_variables(self, names: Iterable[str]) -> list[str]:
@@ -125,16 +115,6 @@ class _Forward(NamedTuple):
     layers: list["_CutLayer"]  # of recompute
 
 
-class _Update(NamedTuple):
-    """What an update leaves behind: names of variables, and the gradient norm if it is clipped."""
-
-    slots: dict[str, dict[str, tuple]]
-    owned: set[str]
-    shared: list[str]
-    monitors: Monitors
-    norm: Optional[paddle.Tensor]
-
-
 def build_pir_program(
     config: PretrainConfig, model_config, rank: int = 0, kernels: KernelChoice = PLAIN
 ) -> PirProgram:
@@ -147,7 +127,7 @@ def build_pir_program(
         raise InputError(
             f"{flags}: static programs of Paddle 3.3 keep weights and gradients in float32; leave it out"
         )
-    keep_order()
+    pir.keep_order()
     paddle.disable_static(paddle.device.get_device())
     drawn = draw_as_static(model_config, config.seed)
     paddle.enable_static()
@@ -166,11 +146,13 @@ def build_pir_program(
             _add_record(forward.sums, [paddle.zeros([1])] * has_norm, num_rows)
     with paddle.static.program_guard(update, startup), paddle.utils.unique_name.guard():
         if several:
-            parameters = [parameter_here(parameter) for parameter in parameters]
+            parameters = [pir.parameter_here(parameter) for parameter in parameters]
             gradients = [_accumulated(parameter) for parameter in parameters]
         decays = {name: config.weight_decay for name in decayed_names(forward.model)}
-        made = _add_update(config, parameters, gradients, decays, rank, forward.kernels.is_fused)
-        norms = [made.norm] if made.norm is not None else []
+        slots, owned, shared, monitors, norm = _add_update(
+            config, parameters, gradients, decays, rank, forward.kernels.is_fused
+        )
+        norms = [norm] if norm is not None else []
         if several:
             for total in gradients:
                 paddle.assign(paddle.zeros_like(total), total)
@@ -182,9 +164,9 @@ def build_pir_program(
         _add_record(sums, [paddle.zeros([1])] * has_norm, num_rows)
     return PirProgram(
         parameters=forward.model.state_dict(),
-        slots=made.slots,
-        num_recorded=record_width(forward.sums.recorded, None) + has_norm,
-        monitors=made.monitors,
+        slots=slots,
+        num_recorded=len(forward.sums.recorded) + has_norm,
+        monitors=monitors,
         device=config.device,
         recorded_passes=num_rows,
         kernels=forward.kernels,
@@ -192,8 +174,8 @@ def build_pir_program(
         startup=startup,
         test=test,
         update=update if several else None,
-        owned=made.owned,
-        shared=made.shared,
+        owned=owned,
+        shared=shared,
         drawn=drawn,
         _merged=config.accumulation_steps,
     )
@@ -205,11 +187,11 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice, is
     seed = paddle.static.data(PASS_SEED, [1], "int32")
     weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32") if not is_test else None
     if config.processes > 1 and not is_test:
-        labelled = paddle.clip(sum_over_ranks(paddle.static.data(LABELLED, [2], "float64")), 1.0, 3e38)
+        labelled = paddle.clip(pir.sum_over_ranks(paddle.static.data(LABELLED, [2], "float64")), 1.0, 3e38)
         weights = paddle.cast(paddle.cast(weights, "float64") / labelled, "float32")
     model = build_padded(model_config)
     model.eval() if is_test else model.train()
-    layers, dropout = encoder_of(model).encoder.layers, SeededDropout(seed)
+    layers, dropout = encoder_of(model).encoder.layers, pir.SeededDropout(seed)
     kernels = fuse_layers(layers, kernels, config, GraphInputs(seed, feeds["masked_positions"]))
     recomputes = config.use_recompute and not is_test
     cut = [_CutLayer(layer, dropout, place, recomputes) for place, layer in enumerate(layers, start=1)]
@@ -228,7 +210,7 @@ class _CutLayer:
     With recompute, input and output are cut off from the graph: the backward pass computes the layer again.
     """
 
-    def __init__(self, layer: paddle.nn.Layer, dropout: SeededDropout, place: int, is_cut: bool):
+    def __init__(self, layer: paddle.nn.Layer, dropout: pir.SeededDropout, place: int, is_cut: bool):
         self.layer, self.dropout, self.place, self.is_cut = layer, dropout, place, is_cut
         self.plain = own_forward(layer) or layer.forward
         self.again: Callable = layer.forward  # computes the output from `source`
@@ -263,13 +245,11 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
 
     The caller's weights count for an average over all ranks and micro-batches of a step.
     """
-    loss = forward.sums.masked_loss * forward.weights[0]
-    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
-        loss = loss + forward.sums.sop_loss * forward.weights[1]
+    loss = forward.sums.weighted(forward.weights, config.has_order)
     loss = loss * (1.0 / (config.processes * config.accumulation_steps))
     plan = precision_of(config)
     if plan is not None and plan.skips:
-        loss = loss * scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
+        loss = loss * pir.scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
     parameters = {parameter.name: parameter for parameter in forward.model.parameters()}
     gradients = dict(zip(parameters, _gradients_through(forward, loss, list(parameters.values()))))
     trained = [name for name, gradient in gradients.items() if gradient is not None]
@@ -279,16 +259,16 @@ def _add_backward(config: PretrainConfig, forward: _Forward) -> tuple[list, list
 def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
     """Return the gradients of ``loss``, with recompute layer by layer; None where there is no influence."""
     if not forward.layers:
-        return gradients_of([loss], parameters)
+        return pir.gradients_of([loss], parameters)
     last, first = forward.layers[-1], forward.layers[0]
-    of_output, *gradients = gradients_of([loss], [last.target, *parameters])
+    of_output, *gradients = pir.gradients_of([loss], [last.target, *parameters])
     found = dict(zip((parameter.name for parameter in parameters), gradients))
     for cut in reversed(forward.layers):
         own = cut.layer.parameters()
         with cut.dropout.used():
-            of_output, *gradients = gradients_of([cut.again()], [cut.source, *own], [of_output])
+            of_output, *gradients = pir.gradients_of([cut.again()], [cut.source, *own], [of_output])
         found.update(zip((parameter.name for parameter in own), gradients))
-    for parameter, gradient in zip(parameters, gradients_of([first.x], parameters, [of_output])):
+    for parameter, gradient in zip(parameters, pir.gradients_of([first.x], parameters, [of_output])):
         if gradient is not None:  # an embedding, which the decoder may share
             of_head = found[parameter.name]
             found[parameter.name] = gradient if of_head is None else of_head + gradient
@@ -296,42 +276,53 @@ def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
 
 
 def _accumulated(parameter):
-    return scope_variable(f"{parameter.name}.accumulated", parameter.shape)
+    return pir.scope_variable(f"{parameter.name}.accumulated", parameter.shape)
 
 
 def _add_update(
     config: PretrainConfig, parameters: list, gradients: list, decays: dict, rank: int, is_fused: bool
-) -> _Update:
-    """Add what follows the backward pass of a step: sums over ranks, loss scale, clipping, AdamW or LAMB."""
+) -> tuple:
+    """Add what follows the backward pass of a step: sums over ranks, loss scale, clipping, AdamW or LAMB.
+
+    Returns the slots, the optimizer state of this process, the state that belongs to no parameter, the
+    monitors, and the gradient norm, None if it is not clipped.
+    """
     rate = paddle.static.data(RATE, [1], "float32")
     if config.processes > 1:
-        gradients = sums_over_ranks(gradients)
+        gradients = pir.sums_over_ranks(gradients)
     shared: list[str] = []
     skip, plan = None, precision_of(config)
     if plan is not None and plan.skips:
         gradients, skip = _add_scaling(plan, gradients, shared)
     norm = factor = None
     if config.grad_clip > 0:
-        norm = paddle.sqrt(paddle.add_n([squared_norm(gradient) for gradient in gradients])).reshape([1])
+        norm = paddle.sqrt(paddle.add_n([pir.squared_norm(gradient) for gradient in gradients])).reshape([1])
         limit = paddle.full([1], config.grad_clip)
         factor = limit / paddle.maximum(norm, limit)
-        paddle.assign(norm, scope_variable(GRADIENT_NORM, [1]))
+        paddle.assign(norm, pir.scope_variable(GRADIENT_NORM, [1]))
     sizes = {parameter.name: int(np.prod(parameter.shape)) for parameter in parameters}
     owners = owners_of(sizes, config.sharding_degree)
     part = rank % config.sharding_degree
     own = [pair for pair in zip(parameters, gradients) if owners[pair[0].name] == part]
-    slots = {
-        parameter.name: {
-            f"{parameter.name}_{slot}": (1,) if "pow" in slot else tuple(parameter.shape) for slot in SLOTS
-        }
-        for parameter in parameters
-    }
-    state = [_state_of(config, slots[parameter.name]) for parameter, _ in own]
-    _move(config, own, state, decays, rate, factor, skip, is_fused)
+    slots = slots_of(parameters)
+    starts = (0.0, 0.0, config.adam_beta1, config.adam_beta2)
+    state: list[dict[str, Any]] = []
+    for parameter, _ in own:
+        places = zip(slots[parameter.name].items(), starts)
+        state.append({name: pir.scope_variable(name, shape, start) for (name, shape), start in places})
+    betas = config.adam_beta1, config.adam_beta2, config.adam_epsilon
+    of_each = [decays.get(parameter.name, 0.0) for parameter, _ in own]
+    if is_fused and config.optimizer == "adamw":
+        vectors = [list(each) for each in (*zip(*own), *zip(*(of_one.values() for of_one in state)))]
+        pir.run_custom(OPERATOR, *vectors, rate, factor, skip, *betas, of_each)
+    else:
+        for (parameter, gradient), of_one, decay in zip(own, state, of_each):
+            gradient = gradient if factor is None else gradient * factor
+            pir.move(config.optimizer, (parameter, gradient), of_one, rate, skip, betas, decay)
     if config.sharding_degree > 1:
         moves = rank < config.sharding_degree  # the first group of ranks that holds all parts gives them
         given = [p if moves and owners[p.name] == part else paddle.zeros_like(p) for p in parameters]
-        for parameter, moved in zip(parameters, sums_over_ranks(given)):
+        for parameter, moved in zip(parameters, pir.sums_over_ranks(given)):
             paddle.assign(moved, parameter)
     owned = {name for parameter, _ in own for name in slots[parameter.name]}
     scales = plan is not None and plan.is_dynamic
@@ -340,57 +331,30 @@ def _add_update(
         None if skip is None else SKIPPED_UPDATES,
         LOSS_SCALE if scales else None,
     )
-    return _Update(slots, owned, shared, monitors, norm)
+    return slots, owned, shared, monitors, norm
 
 
 def _add_scaling(plan: AmpPlan, gradients: list, shared: list) -> tuple[list, Any]:
     """Return the gradients without their scale, and whether the step is skipped, which is counted."""
-    scale = scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
-    gradients, is_infinite = unscale(gradients, scale)
-    count = scope_variable(SKIPPED_UPDATES, [1])
+    scale = pir.scope_variable(LOSS_SCALE, [1], plan.init_loss_scaling)
+    gradients, is_infinite = pir.unscale(gradients, scale)
+    count = pir.scope_variable(SKIPPED_UPDATES, [1])
     paddle.assign(count + paddle.cast(is_infinite, "float32"), count)
     shared.append(SKIPPED_UPDATES)
     if plan.is_dynamic:
-        good, bad = (scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS))
+        good, bad = (pir.scope_variable(name, [1], dtype="int32") for name in (GOOD_STEPS, BAD_STEPS))
         settings = (
             plan.incr_every_n_steps, plan.decr_every_n_nan_or_inf, plan.incr_ratio, plan.decr_ratio,
         )  # fmt: skip
-        update_scale(gradients, is_infinite, scale, good, bad, settings)
+        pir.update_scale(gradients, is_infinite, scale, good, bad, settings)
         shared.extend((LOSS_SCALE, GOOD_STEPS, BAD_STEPS))
     return gradients, is_infinite
-
-
-def _state_of(config: PretrainConfig, names: dict[str, tuple]) -> dict[str, Any]:
-    starts = (0.0, 0.0, config.adam_beta1, config.adam_beta2)
-    return {name: scope_variable(name, shape, start) for (name, shape), start in zip(names.items(), starts)}
-
-
-def _move(
-    config: PretrainConfig,
-    own: list,
-    state: Sequence[dict[str, Any]],
-    decays: dict[str, float],
-    rate,
-    factor,
-    skip,
-    is_fused: bool,
-) -> None:
-    """Move the parameters of ``own``, pairs with gradients; ``factor``: of clipping, or None."""
-    betas = config.adam_beta1, config.adam_beta2, config.adam_epsilon
-    of_each = [decays.get(parameter.name, 0.0) for parameter, _ in own]
-    if is_fused and config.optimizer == "adamw":
-        vectors = [list(each) for each in (*zip(*own), *zip(*(slots.values() for slots in state)))]
-        run_custom(OPERATOR, *vectors, rate, factor, skip, *betas, of_each)
-        return
-    for (parameter, gradient), slots, decay in zip(own, state, of_each):
-        gradient = gradient if factor is None else gradient * factor
-        move(config.optimizer, (parameter, gradient), slots, rate, skip, betas, decay)
 
 
 def _add_record(sums: LossSums, norms: list, num_rows: int) -> None:
     """Append a row to the records of the scope: the ``sums``, each [], and the gradient norm [1] or none."""
     width = len(sums.recorded) + len(norms)
-    records = scope_variable(RECORDS, [num_rows * width])
+    records = pir.scope_variable(RECORDS, [num_rows * width])
     row = paddle.stack([paddle.cast(each, "float32") for each in sums.recorded])
     paddle.assign(paddle.concat([records[width:], row, *norms]), records)
 
@@ -398,5 +362,5 @@ def _add_record(sums: LossSums, norms: list, num_rows: int) -> None:
 def _add_norm(sums: LossSums, norms: list, num_rows: int) -> None:
     """Write the gradient norm of the step into the last row."""
     if norms:
-        records = scope_variable(RECORDS, [num_rows * (len(sums.recorded) + 1)])
+        records = pir.scope_variable(RECORDS, [num_rows * (len(sums.recorded) + 1)])
         paddle.assign(paddle.concat([records[:-1], *norms]), records)

@@ -36,7 +36,6 @@ from ernie_pair.pretrain.graph.step_monitors import (
     divide_by_labelled,
     drop_stream_syncs,
     needs_gloo,
-    record_width,
     replace_seed_ops,
 )
 from ernie_pair.pretrain.graph.strategy import (
@@ -51,11 +50,7 @@ from ernie_pair.pretrain.graph.strategy import (
 )
 from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir, without_advice
-from ernie_pair.runtime.paddle_patches.static_programs import (
-    HeldProgram,
-    is_tensor,
-    without_nccl,
-)
+from ernie_pair.runtime.paddle_patches.static_programs import HeldProgram, is_tensor, without_nccl
 
 MERGED = "gradient_merge_k"  # what fleet's GradientMergeOptimizer calls it, in Paddle 2.6.2
 
@@ -82,21 +77,15 @@ class PretrainProgram(ProgramState):
         if self.narrow:
             self.narrow(self.executor.place, scope=self.scope)
         if self.file_rows is not None:
-            self._clear_rows_from(self.file_rows)
-        add_records(
-            self.test, self.sums.recorded, self.monitors.gradient_norm, self.recorded_passes
-        )  # after the casts of O2, which do not know them
-
-    def _clear_rows_from(self, first: int) -> None:
-        """Set the rows of the embedding from ``first`` on to 0, as in a resumed run."""
-        names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
-        copies = [
-            c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c
-        ]
-        for name, array in self.get([*names, *copies]).items():
-            if len(array) > first:
-                array[first:] = 0
-                self.set({name: array})
+            names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
+            states = (self.owned_variables(self.slots.get(name, [])) for name in names)
+            copies = [name for name in chain.from_iterable(states) if MASTER_MARK in name]
+            for name, array in self.get([*names, *copies]).items():
+                if len(array) > self.file_rows:
+                    array[self.file_rows :] = 0
+                    self.set({name: array})
+        # After the casts of O2, which do not know them.
+        add_records(self.test, self.sums.recorded, self.monitors.gradient_norm, self.recorded_passes)
 
     def run(self, program: paddle.static.Program, feed: dict[str, Any]) -> None:
         """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU asynchronously."""
@@ -122,10 +111,7 @@ class PretrainProgram(ProgramState):
         return [name for name in names if self.main.global_block().has_var(name)]
 
     def shared_state(self) -> list[str]:
-        """Return the names of the state that outlives a pass and belongs to no parameter.
-
-        The learning rate is not among them: it is computed.
-        """
+        """Return the state that outlives a pass and is of no parameter, but for the learning rate."""
         owned = {*chain.from_iterable(self.slots.values()), *(p.name for p in self.main.all_parameters())}
         names = []
         for variable in self.main.list_vars():
@@ -159,11 +145,10 @@ def build_program(
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet.
 
     ``kernels``: the path of the run, by `choose_path`; a model that it does not support takes the plain one.
-    ``fused``: the other fused ops, by `choose_fused`.
-
-    The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w; masked means tokens and
-    n-grams alike. fleet averages over ranks and micro-batches, so the caller chooses w to make it the mean
-    over the whole global batch. For Paddle 3.3 `build_pir_program` builds the same.
+    ``fused``: the other fused ops, by `choose_fused`. The loss is sum(masked) * w[0] + sum(sop) * w[1] with
+    the fed ``loss_weights`` w; masked means tokens and n-grams alike. fleet averages over ranks and
+    micro-batches, so the caller chooses w to make it the mean over the whole global batch. For Paddle 3.3
+    `build_pir_program` builds the same.
     """
     if builds_pir():
         with without_advice():
@@ -199,7 +184,7 @@ def build_program(
     return PretrainProgram(
         parameters=forward.model.state_dict(),
         slots=slots,
-        num_recorded=record_width(forward.sums.recorded, monitors.gradient_norm),
+        num_recorded=len(forward.sums.recorded) + bool(monitors.gradient_norm),
         monitors=monitors,
         device=config.device,
         recorded_passes=recorded_passes,
@@ -238,9 +223,7 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
 
 
 def _minimize(config: PretrainConfig, forward: _Forward, fused: FusedOps) -> Callable[[float], None]:
-    loss = forward.sums.masked_loss * forward.weights[0]
-    if config.has_order:  # without it the head and the pooler have no gradient, and stay as they are
-        loss = loss + forward.sums.sop_loss * forward.weights[1]
+    loss = forward.sums.weighted(forward.weights, config.has_order)
     schedule = _SetRate()
     optimizer = build_optimizer(config, forward.model, schedule)
     strategy = distributed_strategy(config, [layer.name for layer in forward.outputs.layers], fused)

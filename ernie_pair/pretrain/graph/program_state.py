@@ -35,10 +35,7 @@ class ProgramState:
 
     @cached_property
     def executor(self) -> paddle.static.Executor:
-        """Return the executor; the device is opened when it is first requested.
-
-        So a program for a GPU can be built and inspected without one.
-        """
+        """Return the executor. The device is opened here: a program can be built without its GPU."""
         gpu = int(paddle.device.get_device().partition(":")[2] or 0)
         return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
 
@@ -62,10 +59,7 @@ class ProgramState:
         return {name: np.array(array) for name, array in self.view_variables(names).items()}
 
     def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array}, without a copy where possible.
-
-        The arrays are valid until the program runs again.
-        """
+        """Return {variable: array}, without a copy where possible; valid until the program runs again."""
         return {name: view_array(self._tensor(name)) for name in names}
 
     def weights(self) -> Arrays:
@@ -76,10 +70,7 @@ class ProgramState:
         }
 
     def set_weights(self, weights: Arrays) -> None:
-        """Set the parameters to {parameter: float32 array}.
-
-        The float32 copies that O2 keeps beside half-precision weights are set too.
-        """
+        """Set the parameters, and O2's float32 copies of them, to {parameter: float32 array}."""
         for name, array in weights.items():
             self.set({name: narrow_array(array, self._dtype(name))})
             self.set(
@@ -93,8 +84,7 @@ class ProgramState:
     def set(self, arrays: Arrays) -> None:
         """Copy arrays into the variables of the same names; names and shapes have been checked.
 
-        Each stays on its device: on a GPU the beta powers are in CPU memory, otherwise AdamW uses another
-        kernel.
+        Each stays on its device: the beta powers in CPU memory, or AdamW uses another kernel.
         """
         for name, array in arrays.items():
             tensor = self._tensor(name)
@@ -115,6 +105,21 @@ class ProgramState:
 
     def _tensor(self, name: str):
         return self.scope.find_var(name).get_tensor()
+
+
+# The state of AdamW or LAMB and of the loss scale, in every graph by the names of Paddle 2.6: a checkpoint of
+# one is resumed by another. The powers are in CPU memory: AdamW uses another kernel otherwise.
+MOMENTS, POWERS = ("moment1_0", "moment2_0"), ("beta1_pow_acc_0", "beta2_pow_acc_0")
+LOSS_SCALE, GOOD_STEPS, BAD_STEPS = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"
+
+
+def slots_of(parameters: Iterable) -> dict[str, dict[str, tuple]]:
+    """Return {parameter: {variable of its optimizer state: shape}}."""
+    slots = {}
+    for parameter in parameters:
+        shapes = {**dict.fromkeys(MOMENTS, tuple(parameter.shape)), **dict.fromkeys(POWERS, (1,))}
+        slots[parameter.name] = {f"{parameter.name}_{slot}": shape for slot, shape in shapes.items()}
+    return slots
 
 
 FEEDS = {

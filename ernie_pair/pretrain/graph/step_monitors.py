@@ -35,10 +35,7 @@ _place: Optional[MeetingPlace] = None  # one for the life of the process, as its
 
 
 def start_gloo(num_processes: int) -> None:
-    """Initialise the gloo world of `paddle.distributed.launch`; programs are built for it `without_nccl`.
-
-    Static mode must be on.
-    """
+    """Initialise, in static mode, the gloo world of the launcher; programs are built `without_nccl`."""
     global _place
     shorten_socket_names()  # Paddle starts a manager process
     store = connect_static_programs()
@@ -94,10 +91,6 @@ class RankSums:
     def meet(self) -> None:
         """Wait for the other ranks where the collectives of the next step would soon time out."""
         wait_for_all()
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self(np.zeros(1))
 
 
 def divide_by_labelled(main: paddle.static.Program, weights: str, divided: str) -> None:
@@ -176,7 +169,7 @@ def add_records(
 
     ``startup`` creates the variable ``RECORDS`` in the scope; another program may share it.
     """
-    width = record_width(sums, norm)
+    width = len(sums) + bool(norm)
     block = program.global_block()
     records = _create(program, startup, RECORDS, rows * width)
     with paddle.static.program_guard(program), paddle.utils.unique_name.guard("records/"):
@@ -189,11 +182,6 @@ def add_records(
         norms = [block.var(norm) if block.has_var(norm) else block.create_var(**of_norm)]
     inputs = {"X": [kept, row, *norms]}
     block.append_op(type="concat", inputs=inputs, outputs={"Out": [records]}, attrs={"axis": 0})
-
-
-def record_width(sums: Sequence, norm: Optional[str]) -> int:
-    """Return how many numbers a row of the records has: the ``sums``, and the norm if there is one."""
-    return len(sums) + bool(norm)
 
 
 def _create(main: paddle.static.Program, startup: Optional[paddle.static.Program], name: str, size: int = 1):
@@ -210,10 +198,7 @@ NO_DROPOUT = {PASS_SEED: np.zeros(1, np.int32)}  # for evaluation: the variable 
 
 
 def seed_feed(seed: int) -> dict:
-    """Derive all randomness of the next micro-batch from ``seed``, and return what to feed for it.
-
-    It is {PASS_SEED: int32 [1]}.
-    """
+    """Derive all randomness of the next micro-batch from ``seed``; return its feed {PASS_SEED: int32 [1]}."""
     paddle.seed(seed)
     return {PASS_SEED: np.array([seed & 0x3FFFFFFF], np.int32)}  # leaves room for the positions
 

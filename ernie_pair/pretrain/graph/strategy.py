@@ -10,7 +10,7 @@ import paddle.distributed.fleet as fleet
 from paddle import nn
 
 from ernie_pair.pretrain.config.pretrain_config import HALF_OPS, PretrainConfig
-from ernie_pair.pretrain.graph.fusion import NOTHING_FUSED, FusedOps
+from ernie_pair.pretrain.graph.fusion import FLASH_ATTENTION, FUSED_SOFTMAX, NOTHING_FUSED, FusedOps
 from ernie_pair.pretrain.graph.step_monitors import needs_gloo, start_gloo
 from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.paddle_patches.process_groups import join_processes
@@ -108,10 +108,7 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
 
 
 def updates_of(main: paddle.static.Program):
-    """Return the block that updates the parameters, and the ops that do it.
-
-    Gradient merge has a block of its own. Raises ValueError when the program trains nothing.
-    """
+    """Return the block that updates parameters, and its ops. Raises ValueError if nothing is trained."""
     for block in main.blocks:
         updates = [op for op in block.ops if op.type in UPDATES]
         if updates:
@@ -184,9 +181,11 @@ def _is_of_clipping(op) -> bool:
 
 # Kept in float32: a sum over many terms loses the small ones in half precision.
 FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
-# Of `--fused_ops`: the first in half precision only, the second in the precision of the softmax it replaces.
-FLASH_ATTENTION, FUSED_SOFTMAX, SOFTMAX = "flash_attn", "fused_softmax_mask", "softmax"
+# Of `--fused_ops`, FLASH_ATTENTION is in half precision only, FUSED_SOFTMAX in that of the op it replaces.
+SOFTMAX = "softmax"
 NEVER = 2**31 - 1
+# How the loss scale changes, by the names of the flags, of Paddle, and of AmpPlan.
+SCALE_CHANGES = ("incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio")
 
 
 @dataclass(frozen=True)
@@ -194,8 +193,7 @@ class AmpPlan:
     """The settings of mixed precision.
 
     With ``dtype`` float32 nothing is cast, and the loss scaler only skips steps that are not finite.
-    ``float32_ops``: those that always compute in float32. ``sums_float32``: gradients are summed over the
-    processes in float32.
+    ``float32_ops`` compute in float32 always; with ``sums_float32`` processes sum gradients in it.
     """
 
     dtype: str
@@ -230,16 +228,14 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
         if config.amp_dtype == "bfloat16":
             # It needs none, but Paddle checks for infinities only if the scale is not 1.
             scale = 2.0 if config.on_nan == "skip" else 1.0
+        changes = {name: getattr(config, name) for name in SCALE_CHANGES}
         return AmpPlan(
             config.amp_dtype,
             config.amp_level,
             scale,
-            config.incr_every_n_steps,
-            config.incr_ratio,
-            config.decr_every_n_nan_or_inf,
-            config.decr_ratio,
-            FLOAT32_OPS | config.float32_ops,
-            config.reduce_dtype == "float32",
+            **changes,
+            float32_ops=FLOAT32_OPS | config.float32_ops,
+            sums_float32=config.reduce_dtype == "float32",
         )
     return SKIP_ALONE if config.on_nan == "skip" else None
 
@@ -276,10 +272,7 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
         level=precision.level,
         dtype=dtype,
         init_loss_scaling=precision.init_loss_scaling,
-        incr_every_n_steps=precision.incr_every_n_steps,
-        incr_ratio=precision.incr_ratio,
-        decr_every_n_nan_or_inf=precision.decr_every_n_nan_or_inf,
-        decr_ratio=precision.decr_ratio,
+        **{name: getattr(precision, name) for name in SCALE_CHANGES},
         use_dynamic_loss_scaling=precision.is_dynamic,
     )
 

@@ -23,10 +23,7 @@ def padded_size(vocab_size: int) -> int:
 
 
 def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
-    """Pad the arrays of a file to those of the program.
-
-    Names are structured, or end in a slot: `NAME/moment1_0`.
-    """
+    """Pad a file's arrays to the program's; names are structured, or end in a slot: `NAME/moment1_0`."""
     padded = dict(arrays)
     for name, array in arrays.items():
         if _has_a_row_per_token(name) and array.shape[:1] == (vocab_size,):

@@ -75,7 +75,7 @@ def test_sentences_are_read_back_one_by_one(prefix):
 
 def test_a_corpus_of_other_tools_needs_no_manifest(prefix, foreign):
     ours, theirs = Corpus(prefix), Corpus(foreign)
-    assert not theirs.has_manifest and theirs.max_id == 9 and theirs.vocab_sha256 == ""
+    assert not theirs.manifest and theirs.max_id == 9 and theirs.vocab_sha256 == ""
     assert [s.tolist() for s in theirs] == [s.tolist() for s in ours]
 
 

@@ -46,7 +46,7 @@ def test_a_megatron_corpus_has_the_attributes_of_our_own(prefix, tmp_path):
         assert getattr(theirs, name).dtype == getattr(ours, name).dtype
     assert [sentence.tolist() for sentence in theirs] == [[7, 8], [9], [5, 6, 7]]
     assert (len(theirs), theirs.num_documents, theirs.max_id) == (3, 2, 9)
-    assert (theirs.has_manifest, theirs.vocab_sha256, len(theirs.fingerprint)) == (False, "", 64)
+    assert (theirs.manifest, theirs.vocab_sha256, len(theirs.fingerprint)) == ({}, "", 64)
     with pytest.raises(ValueError, match="read-only"):
         theirs.ids[0] = 1
 

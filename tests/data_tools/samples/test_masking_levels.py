@@ -20,8 +20,9 @@ from data_tools.dataset_utils import (
     word_spans,
     word_weights,
 )
-from data_tools.ernie_dataset import ErnieDataset, join_segments, sample_rng
+from data_tools.ernie_dataset import ErnieDataset, join_segments
 from data_tools.files.errors import InputError
+from data_tools.files.keyed_cache import keyed_rng
 from data_tools.samples.mask_report import count_levels
 from data_tools.samples.masking import MaskingFlags
 
@@ -49,9 +50,9 @@ def test_without_whole_words_an_unmarked_token_is_a_character():
 @pytest.mark.parametrize("marks", [None, MARKS])
 def test_equal_level_weights_leave_the_samples_unchanged(weights, marks):
     even = rule(level_weights=weights, mark_levels=np.array([0, 2]), mark_weights=np.ones(2))
-    plain = sample_rng(7, 3)
+    plain = keyed_rng(7, 3)
     draws = Draws(plain.permutation(len(TEXT)), plain.random((3, len(TEXT))))
-    masked = create_masked_lm_predictions(TEXT, even, sample_rng(7, 3), marks)
+    masked = create_masked_lm_predictions(TEXT, even, keyed_rng(7, 3), marks)
     assert all(map(np.array_equal, masked, hide_words(TEXT, even, draws, 1)))
 
 
@@ -59,7 +60,7 @@ def firsts(weighed, tokens, marks, draws=3000):
     """The share of draws in which the word that begins at each token comes first."""
     counts, starts = np.zeros(len(tokens)), set(word_spans(tokens, weighed)[0].tolist())
     for index in range(draws):
-        order = draw_order(tokens, weighed, sample_rng(1, index), marks).tolist()
+        order = draw_order(tokens, weighed, keyed_rng(1, index), marks).tolist()
         assert sorted(order) == list(range(len(tokens)))
         counts[next(token for token in order if token in starts)] += 1
     return counts / draws
@@ -72,7 +73,7 @@ def test_the_first_word_is_drawn_in_proportion_to_its_weight():
 
 def test_the_second_word_is_drawn_by_weight_among_the_others():
     weighed = rule(level_weights=(2.0, 3.0, 1.0), **MARKED)
-    orders = [draw_order(TEXT, weighed, sample_rng(1, index), MARKS).tolist() for index in range(4000)]
+    orders = [draw_order(TEXT, weighed, keyed_rng(1, index), MARKS).tolist() for index in range(4000)]
     pairs = [[token for token in order if token in (1, 2, 4)][:2] for order in orders]
     after_the_entity = [second for first, second in pairs if first == 4]
     assert abs(np.mean(np.array(after_the_entity) == 2) - 0.6) < 0.03
@@ -84,10 +85,10 @@ def test_words_of_weight_0_come_last_in_random_order():
     weighed = rule(masked_lm_prob=0.3, max_ngrams=1, **MARKED)
     heavy, lasts = set(np.flatnonzero(marks == 1).tolist()), set()
     for index in range(50):
-        positions = create_masked_lm_predictions(tokens, weighed, sample_rng(2, index), marks).positions
+        positions = create_masked_lm_predictions(tokens, weighed, keyed_rng(2, index), marks).positions
         assert len(positions) == 10 and set(positions.tolist()) <= heavy
         more = create_masked_lm_predictions(
-            tokens, rule(masked_lm_prob=0.4, max_ngrams=1, **MARKED), sample_rng(2, index), marks
+            tokens, rule(masked_lm_prob=0.4, max_ngrams=1, **MARKED), keyed_rng(2, index), marks
         ).positions
         assert len(more) == 13 and heavy - {0, 31} <= set(more.tolist())
         lasts.add(tuple(set(more.tolist()) - heavy))
@@ -97,13 +98,13 @@ def test_words_of_weight_0_come_last_in_random_order():
 def test_all_zero_weights_still_mask_the_full_budget():
     nothing = rule(level_weights=(0.0, 0.0, 1.0))
     tokens = join_segments(np.arange(10, 50), None, 1, 2)[0]
-    assert len(create_masked_lm_predictions(tokens, nothing, sample_rng(3, 0)).positions) == 6
+    assert len(create_masked_lm_predictions(tokens, nothing, keyed_rng(3, 0)).positions) == 6
 
 
 @pytest.mark.parametrize("weights", [(1e300, 1e-300, 1.0), (5e-324, 1.0, 1e308)])
 def test_extreme_weights_still_give_a_complete_order(weights):
     extreme = rule(level_weights=weights, mark_levels=np.array([0, 2]), mark_weights=np.array([1.0, 1e308]))
-    order = draw_order(TEXT, extreme, sample_rng(1, 1), MARKS)
+    order = draw_order(TEXT, extreme, keyed_rng(1, 1), MARKS)
     assert sorted(order.tolist()) == list(range(len(TEXT)))
 
 
@@ -126,7 +127,7 @@ def test_compiled_masks_equal_python_masks_for_all_levels(first, monkeypatch):
         answers = []
         for hide in (built, None):
             monkeypatch.setattr(dataset_utils, "compiled_hide_words", hide)
-            answers.append(create_masked_lm_predictions(tokens, rule(**changes), sample_rng(seed, 1), marks))
+            answers.append(create_masked_lm_predictions(tokens, rule(**changes), keyed_rng(seed, 1), marks))
         for one, other in zip(*answers):
             assert one.dtype == other.dtype == np.int64 and np.array_equal(one, other), seed
 

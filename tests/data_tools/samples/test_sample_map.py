@@ -416,7 +416,7 @@ def test_an_out_of_range_row_causes_the_map_to_be_rebuilt(tmp_path, caplog, row,
 
 
 def test_a_wrong_number_of_rows_is_not_valid(monkeypatch):
-    monkeypatch.setattr("data_tools.samples.sample_map._CHUNK", 7)
+    monkeypatch.setattr("data_tools.files.arrays._CHUNK", 7)
     assert fit(built()) and not fit(built()[:-1]) and not fit(np.concatenate([built(), built()[:1]]))
 
 
