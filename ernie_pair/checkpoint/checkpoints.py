@@ -242,24 +242,11 @@ class Checkpoints:
         """
         if not self.local.is_first:
             return None
-        published = published_steps(self.folder)
-        for step in sorted(filter(most.__ge__, published), reverse=True):
-            try:
-                checkpoint = Checkpoint(published[step])
-                checkpoint.verify()
-                if checkpoint.step != step:
-                    raise DamagedError(f"{checkpoint.folder} is of step {checkpoint.step}")
-                self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
-                return step, checkpoint.sha256
-            except DamagedError as error:
-                self._damaged[published[step]] = error.message
-        aside = sorted(self.folder.glob(f"{BAD}*"))
-        if self._damaged or aside:
-            reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in aside)]
-            raise CheckpointError(
-                f"no usable checkpoint in {self.folder}: {'; '.join(reasons[:5])}; use another --output_dir"
-            )
-        return NONE, ""
+        checkpoint = newest_sound(self.folder, self._damaged, most)
+        if checkpoint is None:
+            return NONE, ""
+        self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
+        return checkpoint.step, checkpoint.sha256
 
     def _take(self, folder: Path, sha256: str) -> Checkpoint:
         """Make ``folder`` the newest checkpoint, and check that this rank sees it as the first one does."""
@@ -349,6 +336,29 @@ def published_steps(folder: Path) -> Dict[int, Path]:
     with os.scandir(folder) as entries:
         folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return {int(name[5:]): folder / name for name in folders if STEP_FOLDER.fullmatch(name)}
+
+
+def newest_sound(folder: Path, damaged: Dict[Path, str], most: int = NEWEST_OF_ALL) -> Optional[Checkpoint]:
+    """Return the newest checkpoint up to step ``most`` whose every byte is right; None: there never was one.
+
+    ``damaged`` grows by {folder: why} of the others. Raises CheckpointError if all are damaged.
+    """
+    published = published_steps(folder)
+    for step in sorted(filter(most.__ge__, published), reverse=True):
+        try:
+            checkpoint = Checkpoint(published[step])
+            checkpoint.verify()
+            if checkpoint.step != step:
+                raise DamagedError(f"{checkpoint.folder} is of step {checkpoint.step}")
+            return checkpoint
+        except DamagedError as error:
+            damaged[published[step]] = error.message
+    reasons = [*damaged.values(), *(f"{path} was set aside" for path in sorted(folder.glob(f"{BAD}*")))]
+    if not reasons:
+        return None
+    raise CheckpointError(
+        f"no usable checkpoint in {folder}: {'; '.join(reasons[:5])}; use another --output_dir"
+    )
 
 
 def _name_of(step: int) -> str:

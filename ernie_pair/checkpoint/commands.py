@@ -9,7 +9,7 @@ import numpy as np
 
 from data_tools.files.atomic_files import BAD
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, checkpoints_option
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE, Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
 from ernie_pair.weights.weight_files import BFLOAT16, Arrays, bfloat16_to_float32
@@ -25,10 +25,9 @@ class ShowConfig(Options):
 
     EXAMPLE = "output/model_last"
 
-    checkpoint: str = option(
+    checkpoint: str = checkpoints_option(
         help="a checkpoint (OUT/checkpoints/step_00005000 or OUT/model_last), or the output folder of a run",
         positional=True,
-        group="checkpoints",
     )
 
 
@@ -118,13 +117,10 @@ class DiffConfig(Options):
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000"
 
-    first: str = option(help="a checkpoint, OUT/model_last for example", positional=True, group="checkpoints")
-    second: str = option(help="another checkpoint", positional=True, group="checkpoints")
-    most_lines: int = option(
-        20,
-        help="maximum number of differing arrays to show, largest difference first",
-        group="checkpoints",
-        at_least=1,
+    first: str = checkpoints_option(help="a checkpoint, OUT/model_last for example", positional=True)
+    second: str = checkpoints_option(help="another checkpoint", positional=True)
+    most_lines: int = checkpoints_option(
+        20, help="maximum number of differing arrays to show, largest difference first", at_least=1
     )
 
 

@@ -118,9 +118,7 @@ def squares_of(gradients: Iterable) -> Squares:
     0.0 where there is none.
     """
     known = [gradient for gradient in gradients if gradient is not None]
-    wide = [
-        gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in known
-    ]
+    wide = [each if each.dtype == paddle.float32 else each.astype("float32") for each in known]
     return paddle.add_n(list(map(squared_norm, wide))).reshape([]) if wide else 0.0
 
 

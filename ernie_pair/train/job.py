@@ -41,7 +41,7 @@ from ernie_pair.train.run_flags import TrainingFlags
 from ernie_pair.train.step_work import DeferredMetrics, EncoderSize, count_classifier, count_encoder
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.parameter_names import match_parameters
-from ernie_pair.weights.weight_files import Arrays, from_safetensors
+from ernie_pair.weights.weight_files import Arrays
 
 MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"
 BESIDE_FILE = f"{TRAINING_ONLY}.safetensors"
@@ -376,13 +376,13 @@ class TaskJob(ABC):
         weights: Arrays = {}
         for name in (MODEL_FILE, BESIDE_FILE):
             if name == MODEL_FILE or name in checkpoint.files:
-                weights.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
+                weights.update(checkpoint.arrays(name))
         chosen = match_parameters(self.model.saved_tensors(), weights, f"{checkpoint.folder}/{MODEL_FILE}")
         parts = sorted(name for name in checkpoint.files if fnmatch(name, ANY_OPTIMIZER))
         where = f"{checkpoint.folder}/{parts[0] if len(parts) == 1 else ANY_OPTIMIZER}"
         state: Arrays = {}
         for name in parts:
-            state.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
+            state.update(checkpoint.arrays(name))
         # The loss scale may be switched on by --allow_change: then it starts afresh.
         scale = {name: state.pop(name) for name in SCALE_STATE if name in state}
         refuse_other_state(self.model, self.optimizer, state, where)

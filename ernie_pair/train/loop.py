@@ -69,19 +69,14 @@ def train(
             hooks.on_step_end(state)  # which may change the actions after this step
             if schedule.ends_an_epoch(state.step):
                 hooks.on_epoch_end(state)
-            seconds += _read_for_others(readings, state, schedule, hooks)
+            control, reading = hooks.control, time.monotonic()
+            is_due = control.should_log or control.should_evaluate or control.should_save
+            if is_due or hooks.should_stop(state):
+                readings.read()
+            seconds += time.monotonic() - reading
             log.tick(seconds, waited, readings.take_work())
             _end_step(job, state, readings, schedule, log, hooks)
         started = time.monotonic()  # the clock covers waiting for data and the step, nothing else
-
-
-def _read_for_others(readings: Readings, state: TrainState, schedule: Schedule, hooks: Hooks) -> float:
-    """Read the pending metrics if a hook's action needs them, and return the seconds that it took."""
-    control, started = hooks.control, time.monotonic()
-    is_due = control.should_log or control.should_evaluate or control.should_save
-    if is_due or hooks.should_stop(state):
-        readings.read()
-    return time.monotonic() - started
 
 
 def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedule, log, hooks: Hooks) -> None:

@@ -176,6 +176,9 @@ def is_master_kept(optimizer, parameter) -> bool:
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.
 FLOAT32_OPS = {"softmax", "softmax_with_cross_entropy", "layer_norm", "reduce_sum"}
+OF_THE_SCALE = (
+    "init_loss_scaling", "incr_ratio", "decr_ratio", "incr_every_n_steps", "decr_every_n_nan_or_inf",
+)  # fmt: skip
 SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 
 
@@ -199,13 +202,7 @@ class LossScale(AnyDeviceGradScaler):
     """Paddle's loss scale; the caller, who has heard all processes, says what is to be skipped."""
 
     def __init__(self, config: AmpFlags):
-        super().__init__(
-            init_loss_scaling=config.init_loss_scaling,
-            incr_ratio=config.incr_ratio,
-            decr_ratio=config.decr_ratio,
-            incr_every_n_steps=config.incr_every_n_steps,
-            decr_every_n_nan_or_inf=config.decr_every_n_nan_or_inf,
-        )
+        super().__init__(**{name: getattr(config, name) for name in OF_THE_SCALE})
 
     def arrays(self) -> Arrays:
         """Return the state as arrays, which ``restore`` takes: the loss scale and two counts, [1] each."""
@@ -215,14 +212,8 @@ class LossScale(AnyDeviceGradScaler):
 
     def restore(self, arrays: Arrays) -> None:
         """Restore the state that ``arrays`` returned."""
-        self.load_state_dict(
-            {
-                **self.state_dict(),
-                "scale": arrays[SCALE],
-                "incr_count": int(arrays[FINITE][0]),
-                "decr_count": int(arrays[INFINITE][0]),
-            }
-        )
+        counts = {"incr_count": int(arrays[FINITE][0]), "decr_count": int(arrays[INFINITE][0])}
+        self.load_state_dict({**self.state_dict(), "scale": arrays[SCALE], **counts})
 
 
 def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:

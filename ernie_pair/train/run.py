@@ -30,7 +30,7 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import Watchdog
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import loop
-from ernie_pair.train.dry_run import look_at_run, plan_of, print_plan
+from ernie_pair.train.dry_run import look_at_run, print_plan
 from ernie_pair.train.hooks import Hooks, NoStop, Schedule
 from ernie_pair.train.loop import tell_schedule
 from ernie_pair.train.run_log import open_log, refuse_missing
@@ -143,9 +143,7 @@ def _print_plan(job: ResumableJob, data: Data, settings: RunSettings, lines: Eve
 
     newest = gather_results(all_reduce, world, look)[0]
     state = _begin_from(None if newest is None else Checkpoint(Path(newest)), job, settings, lines)
-    plan = plan_of(job, data, settings, state, NoStop())
-    if world.is_first:
-        print_plan(settings.command, settings.flags, plan)
+    print_plan(job, data, settings, state, NoStop())
     return state
 
 

@@ -26,7 +26,7 @@ from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.best_model import BestModel, EarlyStopping
-from ernie_pair.train.callbacks import Callbacks, PairCallback, TrainerState, history_entry
+from ernie_pair.train.callbacks import Callbacks, PairCallback, TrainerState
 from ernie_pair.train.hooks import Hooks, TrainerControl
 from ernie_pair.train.job import LossParts, TaskJob
 from ernie_pair.train.process_group import join_process_group
@@ -34,6 +34,7 @@ from ernie_pair.train.recompute import freeze, recompute_layers
 from ernie_pair.train.run import RunSettings, run_training
 from ernie_pair.train.run_log import metrics_in, read_events
 
+EVALUATED = "eval_"  # begins the names of an evaluation in the history
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 # In the card elsewhere, or of no effect on the model.
 NOT_SHOWN = (
@@ -223,18 +224,13 @@ def _train(task: Task, callbacks: Sequence[PairCallback] = ()) -> tuple["Run", T
     world = launched_world()
     start_console(world)
     with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(task.config.dry_run):
-        opened = open_run(task, world, callbacks)
+        device = start_training_device(task.config, world)
+        task.open_model()
+        if task.model.fused_state is not None:
+            keep_freed_memory()
+        task.open_data(world)
+        opened = Run(task, world, device, callbacks)
         return opened, opened.train(stop)
-
-
-def open_run(task: Task, world: World, callbacks: Sequence[PairCallback] = ()) -> "Run":
-    """Return the run of a task whose model and data are still to be opened."""
-    device = start_training_device(task.config, world)
-    task.open_model()
-    if task.model.fused_state is not None:
-        keep_freed_memory()
-    task.open_data(world)
-    return Run(task, world, device, callbacks)
 
 
 class TrainResult(NamedTuple):
@@ -253,6 +249,7 @@ class Run:
     def __init__(self, task: Task, world: World, device: str, callbacks: Sequence[PairCallback] = ()):
         config = task.config
         self.task, self.config, self.data, self.world = task, config, task.data, world
+        self._rows_per_step = config.pairs_per_step(world.size)
         self.process_group = group = join_process_group(world)
         group.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %s", device, counted(world.size, "process", "processes"))
@@ -272,10 +269,6 @@ class Run:
         )
         callbacks = () if config.dry_run else callbacks
         self.hooks = RunHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
-
-    @property
-    def _rows_per_step(self) -> int:
-        return self.config.pairs_per_step(self.world.size)
 
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
@@ -310,10 +303,10 @@ class Run:
         """
         if self.hooks.best_metrics or state.best_metric is None:
             return dict(self.hooks.best_metrics)
-        start = "eval_"
         for each in reversed(self.state.log_history):
-            if each["step"] == state.best_step and f"{start}loss" in each:
-                return {name[len(start) :]: each[name] for name in each if name.startswith(start)}
+            if each["step"] == state.best_step and f"{EVALUATED}loss" in each:
+                names = [name for name in each if name.startswith(EVALUATED)]
+                return {name.removeprefix(EVALUATED): each[name] for name in names}
         return {self.config.best_metric: state.best_metric}
 
 
@@ -354,7 +347,9 @@ class RunHooks(Hooks):
 
     def remember(self, split: str, step: int, metrics: dict[str, Any], samples: int) -> dict[str, Any]:
         """Add a training line or an evaluation to the history, and return it."""
-        self.run.state.log_history.append(history_entry(split, metrics, step, self._epoch_of(samples)))
+        start = "" if split == "train" else EVALUATED
+        named = {f"{start}{name}": value for name, value in metrics.items()}
+        self.run.state.log_history.append({**named, "epoch": self._epoch_of(samples), "step": step})
         return dict(self.run.state.log_history[-1])
 
     def _epoch_of(self, samples: int) -> float:

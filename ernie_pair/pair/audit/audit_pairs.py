@@ -138,9 +138,7 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
         for split, source in sources.items()
     }
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
-    if config.same and config.same not in labels.classes:
-        raise InputError(f"--same {config.same} is not one of {labels.allowed}; give one of them")
-    same = labels.classes[config.same] if config.same else same_of(labels)
+    same = same_of(labels, config.same)
     results = _results(config)
     are_there = config.output_dir and results.are_done()
     read = dict(zip(sources, read_all([*sources.values()])))
@@ -207,8 +205,12 @@ def audit_of(
     return PairAudit(unit, max_seq_len, facts, findings_of(files, same))
 
 
-def same_of(labels: Labels) -> Optional[int]:
-    """Return the class that says that the texts mean the same: 1 of two classes; of more, None."""
+def same_of(labels: Labels, name: str = "") -> Optional[int]:
+    """Return the class of equal texts: ``name``, or 1 of two classes; None of more. Raises InputError."""
+    if name and name not in labels.classes:
+        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
+    if name:
+        return labels.classes[name]
     return 1 if len(labels.names) == 2 else None
 
 
