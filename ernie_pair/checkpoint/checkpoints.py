@@ -236,10 +236,7 @@ class Checkpoints:
         return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
 
     def _offer(self, most: int) -> Optional[Tuple[int, str]]:
-        """Return the newest sound checkpoint up to step ``most`` and its manifest's hash.
-
-        None: another rank decides.
-        """
+        """Return step and hash of the newest sound checkpoint up to ``most``; None: another rank decides."""
         if not self.local.is_first:
             return None
         checkpoint = newest_sound(self.folder, self._damaged, most)
@@ -302,10 +299,7 @@ class Checkpoints:
             logger.warning("%s did not point to the newest checkpoint, %s; now it does", link, final.name)
 
     def _retire(self) -> None:
-        """Delete old checkpoints, only after a success.
-
-        Each is renamed first, so that a partly deleted folder is never mistaken for a complete one.
-        """
+        """Delete old checkpoints; each is renamed first: none that is partly deleted looks complete."""
         published = published_steps(self.folder)
         for step in sorted(published)[: -self.keep]:
             if self.every and step % self.every == 0:

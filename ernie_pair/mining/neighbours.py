@@ -185,10 +185,7 @@ class Ngrams:
 
 
 def _count_ngrams(texts: Sequence[str], most: int) -> Any:
-    """Return the weights of the n-grams of at most ``most`` texts, sparse float32 [texts, n-grams].
-
-    Raises ValueError if there is no such n-gram.
-    """
+    """Return TF-IDF of n-grams of at most ``most`` texts, sparse float32 [texts, n-grams], or ValueError."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     counted = TfidfVectorizer(analyzer="char", ngram_range=NGRAMS, max_df=most, dtype=np.float32)

@@ -49,10 +49,7 @@ class PreciseThreshold(NamedTuple):
 def precise_thresholds(
     probabilities: np.ndarray, labels: np.ndarray, precision: float, confidence: float
 ) -> List[PreciseThreshold]:
-    """Return a threshold per class: the lowest whose bound is ``precision`` or more.
-
-    ``probabilities`` float64 [N, C], ``labels`` int64 [N].
-    """
+    """Return per class the lowest threshold whose bound is ``precision``; float64 [N, C], int64 [N]."""
     predictions = probabilities.argmax(axis=1)
     found = []
     for label in range(probabilities.shape[1]):
@@ -130,10 +127,7 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
 def _thresholds(
     scorer: PairScorer, dev: Pairs, symmetric: str, config: PseudoLabelConfig
 ) -> List[PreciseThreshold]:
-    """Choose the thresholds on ``dev``, and log them.
-
-    Raises InputError when no class has one, or ``dev`` lacks a class.
-    """
+    """Choose thresholds on ``dev``, and log them. Raises InputError without one, or where a class lacks."""
     names = scorer.labels.names
     rows = np.bincount(dev.known_labels, minlength=len(names))
     if not rows.all():  # nothing tells how often that class is mistaken for another

@@ -113,10 +113,7 @@ class DataParallel:
 
 
 def squares_of(gradients: Iterable) -> Squares:
-    """Return the sum of the squares of all gradients, added up in float32, []; None is no gradient.
-
-    0.0 where there is none.
-    """
+    """Return the sum of the squares of all gradients, float32 []; None is no gradient. 0.0: there is none."""
     known = [gradient for gradient in gradients if gradient is not None]
     wide = [each if each.dtype == paddle.float32 else each.astype("float32") for each in known]
     return paddle.add_n(list(map(squared_norm, wide))).reshape([]) if wide else 0.0

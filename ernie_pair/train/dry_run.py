@@ -126,17 +126,13 @@ def print_plan(job: Any, data: Any, settings: Any, state: TrainState, stop: Any)
     schedule = settings.schedule
     # The samples seen are not always whole steps of today's size: it may have changed.
     offset = state.consumed_samples - state.step * schedule.global_batch_size
-    stretches = [
-        measure(
-            stretch,
-            job,
-            lambda consumed: data.updates(consumed + offset),
-            schedule.global_batch_size,
-            settings.place,
-            stop,
-        )
-        for stretch in stretches_of(settings.phases, state.step, schedule.max_steps)
-    ]
+
+    def updates(consumed: int) -> Iterable[list]:
+        return data.updates(consumed + offset)
+
+    kinds = stretches_of(settings.phases, state.step, schedule.max_steps)
+    size, place = schedule.global_batch_size, settings.place
+    stretches = [measure(kind, job, updates, size, place, stop) for kind in kinds]
     sizes = (
         len(content) if isinstance(content, bytes) else sum(array.nbytes for array in content.values())
         for _, content in job.state_files()

@@ -164,10 +164,7 @@ class Hooks:
         """Handle a logged training line; ``metrics`` are over the steps since the previous line."""
 
     def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
-        """Handle an evaluation: at step 0, every ``eval_freq`` steps, and the last one.
-
-        ``metrics`` is empty if there is no validation data.
-        """
+        """Handle an evaluation, also that of step 0; ``metrics`` is empty without validation data."""
 
     def counts(self) -> dict[str, object]:
         """Return what is logged besides the metrics of the last evaluation; see `probability_counts`."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Optional
+from typing import Literal, Mapping, Optional
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -62,6 +62,15 @@ keep_every_option = partial(
     unit="steps",
     at_least=0,
 )
+
+
+def refuse_set(config, usual: Mapping[str, object], fault: str) -> None:
+    """Raise InputError, --NAME VALUE and ``fault``, for the first flag that is not as in ``usual``."""
+    for name, nothing in usual.items():
+        value = getattr(config, name, nothing)
+        if value != nothing:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise InputError(f"--{name} {shown}{fault}")
 
 
 def allow_change_option(example: str):
@@ -228,13 +237,10 @@ class RunFlags(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        for name, nothing in (("early_stopping_patience", 0), ("keep_best", 1), ("save_format", "paddle")):
-            value = getattr(self, name, nothing)
-            if self.evaluation_strategy == "no" and value != nothing:
-                raise InputError(
-                    f"--{name} {value} is for best models, and --evaluation_strategy no chooses none; leave "
-                    "one of them out"
-                )
+        if self.evaluation_strategy == "no":
+            usual = {"early_stopping_patience": 0, "keep_best": 1, "save_format": "paddle"}
+            fault = " is for best models, and --evaluation_strategy no chooses none; leave one of them out"
+            refuse_set(self, usual, fault)
 
     def pairs_per_step(self, processes: int) -> int:
         """Return the global batch size: the number of pairs in one step, over all ``processes``."""

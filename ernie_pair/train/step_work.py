@@ -193,10 +193,7 @@ class Readings:
         return self.schedule.reads_at(self.state.step) or stop.requested
 
     def read(self) -> None:
-        """Read all pending metrics, in the order of the steps.
-
-        Raises NumbersError if a step must not be kept.
-        """
+        """Read all pending metrics, in their order. Raises NumbersError if a step must not be kept."""
         steps, self._steps = self._steps, []
         for number, last_sample, read in steps:
             metrics = dict(read)

@@ -187,14 +187,8 @@ def rules_of_task(config_class: type):
 
 class _JobOfTask(TaskJob):
     def __init__(self, task: Task, total_steps: int, process_group: Any):
-        super().__init__(
-            task.config,
-            task.model,
-            total_steps,
-            process_group,
-            beginning=task.beginning,
-            vocab_file=task.source.vocab_file,
-        )
+        more: dict[str, Any] = {"beginning": task.beginning, "vocab_file": task.source.vocab_file}
+        super().__init__(task.config, task.model, total_steps, process_group, **more)
         self.task, self.names = task, task.names
 
     def loss_of(self, batch: Any) -> LossParts:

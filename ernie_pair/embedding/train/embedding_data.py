@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
@@ -14,7 +14,6 @@ from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveBatch,
     ContrastiveSteps,
-    StepRules,
     TrainingTexts,
     sha256_of_texts,
     texts_alone,
@@ -90,14 +89,7 @@ def open_embedding_data(
             warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
     rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
     _describe(config, datasets, texts, rows.num_cut)
-    rules = StepRules(
-        config.seed,
-        config.batch_size,
-        config.gradient_accumulation_steps,
-        config.hard_negatives,
-        config.bucket,
-    )
-    steps = ContrastiveSteps(texts, rows, rules)
+    steps = ContrastiveSteps(texts, rows, config)
     hashes["dev_file"] = dev_source.sha256()
     counts = {"train_file": len(texts), "dev_file": len(dev.retrieval.labels), "negatives_file": None}
     names = {"train_file": datasets.train, "dev_file": datasets.dev, "negatives_file": datasets.negatives}
@@ -125,12 +117,11 @@ def _open_texts(config: EmbeddingConfig, datasets: EmbeddingDatasets, world: Wor
         return texts_alone(texts, name), {"train_file": sha256}
     source = source_of(config, "train", datasets.train, labelled=True)
     pairs = _read(config, "train", source, world)
-    if not _is_there(datasets.negatives):
-        return texts_of_pairs(pairs, None, name), {"train_file": source.sha256()}
-    assert datasets.negatives is not None
-    more = source_of(config, "negatives", datasets.negatives, labelled=False)
-    negatives = _read(config, "negatives", more, world)
-    hashes = {"train_file": source.sha256(), "negatives_file": more.sha256()}
+    negatives, hashes = None, {"train_file": source.sha256()}
+    if datasets.negatives is not None and _is_there(datasets.negatives):
+        more = source_of(config, "negatives", datasets.negatives, labelled=False)
+        negatives = _read(config, "negatives", more, world)
+        hashes["negatives_file"] = more.sha256()
     return texts_of_pairs(pairs, negatives, name), hashes
 
 
@@ -168,10 +159,10 @@ def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, labelled: bo
                 f"--{part}_file {dataset} has a text in each line, and pairs are needed; give a .tsv, .csv "
                 "or .jsonl file, or pass --objective simcse to train on texts alone"
             )
-        source = PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
-        return replace(source, labels=labels_for(source, config.label_map, 2)) if labelled else source
-    given = GivenPairs(ARGUMENTS[part], dataset, None, columns, rules)
-    return replace(given, labels=labels_for(given, config.label_map, 2)) if labelled else given
+        source: Any = PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
+    else:
+        source = GivenPairs(ARGUMENTS[part], dataset, None, columns, rules)
+    return replace(source, labels=labels_for(source, config.label_map, 2)) if labelled else source
 
 
 def _open_dev(

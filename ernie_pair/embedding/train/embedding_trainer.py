@@ -135,10 +135,7 @@ class EmbeddingTrainer:
         return self.embedder.embed(texts)
 
     def evaluate(self, eval_dataset: Optional[Dataset] = None) -> dict[str, float]:
-        """Return how well the texts of labelled pairs find their matches; see `measure_retrieval`.
-
-        Each process computes it on its own.
-        """
+        """Return how well texts find their matches; see `measure_retrieval`. Each process computes it."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")

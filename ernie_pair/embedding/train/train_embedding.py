@@ -11,7 +11,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Iterator, Optional
+from typing import Iterator, Optional
 
 import numpy as np
 import paddle
@@ -52,27 +52,8 @@ from ernie_pair.train.recompute import num_frozen_layers
 from ernie_pair.train.task import Task, TrainResult, result_of
 
 
-def vectors_of_rows(
-    model: TextEncoder,
-    rows: EncodedPairs,
-    batch_size: int,
-    process_group,
-    advance: Optional[Callable[[int], None]] = None,
-) -> np.ndarray:
-    """Return the vector of every row, float32 [N, D] of length 1, in their order, on every rank.
-
-    ``advance`` and the batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises
-    NumbersError for a vector that is not finite.
-    """
-    vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group, advance)
-    return unit_rows(vectors, "the model")
-
-
 class EmbeddingJob(TaskJob):
-    """The job of training ``model``; see `TaskJob`, whose arguments ``more`` are.
-
-    ``settings`` are those of the trained model.
-    """
+    """The job of training ``model``, with the ``settings`` of what it becomes; ``more``: of `TaskJob`."""
 
     def __init__(
         self,
@@ -151,10 +132,7 @@ class EmbeddingJob(TaskJob):
         return every.grad, paddle.stack([loss.detach(), right])
 
     def _send_back(self, vectors: paddle.Tensor, gradient: paddle.Tensor, batch: ContrastiveBatch) -> None:
-        """Send the gradient of a micro-batch's vectors back through the pass that made them.
-
-        The ranks' gradients become means, and are to be sums: hence the factor.
-        """
+        """Send back a micro-batch's gradient; the ranks' means are to be sums: hence the factor."""
         own = gradient if len(gradient) == len(vectors) else gradient[paddle.to_tensor(batch.places)]
         loss = (vectors * own).sum() * self.parallel.loss_factor
         (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
@@ -162,13 +140,15 @@ class EmbeddingJob(TaskJob):
     def evaluate(self, split: str) -> dict[str, float]:
         """Return how well the texts of the dev pairs find their matches; see `measure_retrieval`."""
         self.read()
-        group, size, dev = self.process_group, self.config.eval_batch_size, self.dev
         with self.precision.casting():
-            vectors = vectors_of_rows(self.model, dev.rows, size, group, self.on_batch)
-            as_queries = None
-            if dev.as_queries is not None:
-                as_queries = vectors_of_rows(self.model, dev.as_queries, size, group, self.on_batch)
-        return measure_retrieval(vectors, dev.retrieval, as_queries)
+            vectors = self.vectors_of(self.dev.rows)
+            as_queries = None if self.dev.as_queries is None else self.vectors_of(self.dev.as_queries)
+        return measure_retrieval(vectors, self.dev.retrieval, as_queries)
+
+    def vectors_of(self, rows: EncodedPairs) -> np.ndarray:
+        """Return the vectors of rows, float32 [N, D] of length 1, on every rank; or NumbersError."""
+        shared = self.model.dim, self.config.eval_batch_size, self.process_group, self.on_batch
+        return unit_rows(answers_of_rows(self.model, rows, *shared), "the model")
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield embedding.json."""

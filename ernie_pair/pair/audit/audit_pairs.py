@@ -115,10 +115,7 @@ class AuditPairsConfig(Options):
 
 @with_standard_streams
 def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
-    """Print the report, and write it, its picture and the cleaned file below ``output_dir``; return it.
-
-    Raises InputError.
-    """
+    """Print the report; write it, its picture and the cleaned file; return it. Raises InputError."""
     columns = Columns(config.text_a, config.text_b, config.label)
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
     rules = RowRules.of(config)
@@ -232,10 +229,7 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
 
 
 def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleaned, Iterable[bytes]]:
-    """Return what is left of the training file, and its kept lines as they are.
-
-    Raises InputError when no pair would be left.
-    """
+    """Return what is left of the training file, and its lines as they are. Raises InputError for none."""
     if compared == "exact":
         files = {name: file.by_characters for name, file in files.items()}
     train = files["train"]

@@ -18,6 +18,7 @@ from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.pair.config.named_models import RobustnessFlags
 from ernie_pair.pair.data.pair_records import PAIR_HELP, RowFlags
+from ernie_pair.train.run_flags import refuse_set
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,8 @@ OF_EXPORTED = {"backend": "auto"}
 def refuse_flags_of_others(config: InferenceFlags, is_exported: bool) -> None:
     """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
     other, kind = ("a trained", "an exported") if is_exported else ("an exported", "a trained")
-    for name, usual in (OF_TRAINED if is_exported else OF_EXPORTED).items():
-        value = getattr(config, name)
-        if value != usual:
-            raise InputError(
-                f"--{name} {value} is for {other} model, and {config.model_path} is {kind} one; leave it out"
-            )
+    fault = f" is for {other} model, and {config.model_path} is {kind} one; leave it out"
+    refuse_set(config, OF_TRAINED if is_exported else OF_EXPORTED, fault)
 
 
 @dataclass(frozen=True)

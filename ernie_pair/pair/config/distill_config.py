@@ -75,16 +75,6 @@ class StudentConfig(PairConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self._refuse_other_target()
-        if self.soft_weight == 0 and not self.hidden_weight:
-            raise InputError(
-                "--soft_weight 0 without --hidden_weight learns nothing from the teacher; "
-                "use ernie-pair train"
-            )
-        self._refuse_hidden_states()
-        self._refuse_cache()
-
-    def _refuse_other_target(self) -> None:
         theirs = "the classes of a student are those of its teacher"
         if self.label_map:
             raise InputError(f"--label_map: {theirs}, whatever the files call them; leave it out")
@@ -92,6 +82,22 @@ class StudentConfig(PairConfig):
             raise InputError(f"--target {self.target}: {theirs}; leave it out")
         if self.label_range:
             raise InputError(f"--label_range {self.label_range}: {theirs}; leave it out")
+        if self.soft_weight == 0 and not self.hidden_weight:
+            raise InputError(
+                "--soft_weight 0 without --hidden_weight learns nothing from the teacher; "
+                "use ernie-pair train"
+            )
+        self._refuse_hidden_states()
+        if self.streaming and self.unlabelled_file:
+            raise InputError(
+                "--unlabelled_file is read whole, and --streaming true reads one file; put the pairs into "
+                "--train_file, where a row needs no label"
+            )
+        if self.teacher_logits == "cached" and (self.streaming or self.hidden_weight):
+            reason = "--streaming true never has all rows" if self.streaming else "--hidden_weight asks it"
+            raise InputError(
+                f"--teacher_logits cached: {reason}, so the teacher answers in every step; leave it out"
+            )
 
     def _refuse_hidden_states(self) -> None:
         if not self.hidden_weight:
@@ -109,18 +115,6 @@ class StudentConfig(PairConfig):
                     f"--hidden_weight compares the states of one pass, and --{name} {getattr(self, name)} "
                     "runs every pair twice; leave one of them out"
                 )
-
-    def _refuse_cache(self) -> None:
-        if self.streaming and self.unlabelled_file:
-            raise InputError(
-                "--unlabelled_file is read whole, and --streaming true reads one file; put the pairs into "
-                "--train_file, where a row needs no label"
-            )
-        if self.teacher_logits == "cached" and (self.streaming or self.hidden_weight):
-            reason = "--streaming true never has all rows" if self.streaming else "--hidden_weight asks it"
-            raise InputError(
-                f"--teacher_logits cached: {reason}, so the teacher answers in every step; leave it out"
-            )
 
     @property
     def asks_in_each_step(self) -> bool:

@@ -30,6 +30,7 @@ from ernie_pair.train.run_flags import (
     best_metric_option,
     dropout_option,
     family_option,
+    refuse_set,
 )
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -158,7 +159,16 @@ class PairConfig(RowFlags, TrainingFlags):
     def __post_init__(self):
         super().__post_init__()
         class_weights_in(self.class_weights)
-        self._refuse_symmetry()
+        if self.symmetric != "none" and self.rdrop_alpha:
+            raise InputError(
+                f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
+                f"{self.rdrop_alpha} twice in one; leave one of them out"
+            )
+        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
+            raise InputError(
+                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
+                f"--symmetric {self.symmetric}; leave it out"
+            )
         if self.fgm_epsilon and self.narrows_weights:
             raise InputError(
                 f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
@@ -180,18 +190,6 @@ class PairConfig(RowFlags, TrainingFlags):
             raise InputError(
                 "--fgm_epsilon steps along the gradient of the word embedding, which is frozen; leave "
                 "--fgm_epsilon out, or freeze nothing"
-            )
-
-    def _refuse_symmetry(self) -> None:
-        if self.symmetric != "none" and self.rdrop_alpha:
-            raise InputError(
-                f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
-                f"{self.rdrop_alpha} twice in one; leave one of them out"
-            )
-        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
-            raise InputError(
-                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
-                f"--symmetric {self.symmetric}; leave it out"
             )
 
     def _refuse_sharding(self) -> None:
@@ -337,10 +335,7 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
         if config.ranking_loss == "listwise" and config.margin != DEFAULTS["margin"]:
             raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
         return
-    for name, usual in DEFAULTS.items():
-        value = getattr(config, name)
-        if value != usual:
-            raise InputError(f"--{name} {value} is for --target ranking, not {labels.target}; leave it out")
+    refuse_set(config, DEFAULTS, f" is for --target ranking, not {labels.target}; leave it out")
 
 
 def refuse_query(query: str, labels: Labels) -> None:
@@ -354,9 +349,5 @@ def refuse_class_flags(config, labels: Labels, where: str) -> None:
     if labels.has_classes:
         return
     for name, (nothing, reason) in OF_CLASSES.items():
-        value = getattr(config, name, nothing)
-        if value != nothing:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise InputError(
-                f"--{name} {shown} {reason}, and {where} is a model for {labels.target}; leave it out"
-            )
+        fault = f" {reason}, and {where} is a model for {labels.target}; leave it out"
+        refuse_set(config, {name: nothing}, fault)

@@ -90,8 +90,12 @@ class InMemoryPairs(Generic[One, All]):
         return self._content()[0]
 
     def refuse_one_shot(self) -> None:
-        """Raise InputError when the rows can be read only once."""
-        refuse_one_shot(self.flag, self.examples)
+        """Raise InputError when the rows can be read only once: streaming reads them in each epoch."""
+        if is_one_shot(self.examples):
+            raise InputError(
+                f"streaming reads {self.flag} once per epoch, and an iterator or generator can be read once; "
+                "give a list, a Dataset or an IterableDataset, or leave streaming out"
+            )
 
     def _content(self) -> tuple[All, str]:
         # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
@@ -345,15 +349,6 @@ def _beside(where: str, name: str, value: Any, ids: np.ndarray) -> Optional[np.n
 def is_one_shot(examples: object) -> bool:
     """Return whether ``examples`` can be read only once: an iterator, or PaddleNLP's IterDataset of one."""
     return isinstance(examples, OneShot) or isinstance(getattr(examples, "data", None), OneShot)
-
-
-def refuse_one_shot(flag: str, examples: object) -> None:
-    """Raise InputError when ``examples`` can be read only once, and streaming is to read it in each epoch."""
-    if is_one_shot(examples):
-        raise InputError(
-            f"streaming reads {flag} once per epoch, and an iterator or generator can be read once; give a "
-            "list, a Dataset or an IterableDataset, or leave streaming out"
-        )
 
 
 def is_token_row(example: Any) -> bool:

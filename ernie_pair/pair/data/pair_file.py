@@ -116,15 +116,8 @@ def read_cells(
         elif len(cells) != width:
             yield number, _bad_width(path, number, cells, layout, rules)
         else:
-            yield (
-                number,
-                (
-                    cells[left],
-                    cells[right],
-                    None if label is None else cells[label],
-                    None if query is None else "" if is_missing(cells[query]) else cells[query],
-                ),
-            )
+            asked = None if query is None else "" if is_missing(cells[query]) else cells[query]
+            yield number, (cells[left], cells[right], None if label is None else cells[label], asked)
 
 
 def _said(form: Form, left: str, right: str, label: str) -> str:
@@ -294,10 +287,7 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(path: Union[str, Path], num_classes: Optional[int]) -> Pairs:
-    """Read a file of pairs whose labels are 0 to num_classes - 1; None: labels are not read.
-
-    Raises InputError naming file:line.
-    """
+    """Read pairs labelled 0 to num_classes - 1; None: without labels. Raises InputError naming file:line."""
     return read_file(Path(path), None if num_classes is None else Labels.numbered(num_classes))
 
 
@@ -357,14 +347,8 @@ def labels_array(labels: Sequence[Union[int, float, None]]) -> np.ndarray:
 
 
 def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
-    """Yield ``rows`` in chunks of ``size``, the last one shorter, read when asked for.
-
-    A chunk is labelled as its first row is.
-    """
-    while True:
-        part = list(islice(rows, size))
-        if not part:
-            return
+    """Yield ``rows`` in chunks of ``size``, read when asked for, each labelled as its first row is."""
+    while part := list(islice(rows, size)):
         yield pairs_of(part, [], part[0].label is not None, "", path)
 
 
@@ -472,10 +456,7 @@ def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
 
 
 def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
-    """Return the cells as a `Pair`.
-
-    Raises InputError when a text is missing or blank, or the label is none of ``labels``.
-    """
+    """Return the cells as a `Pair`. Raises InputError for a blank text, or a label not in ``labels``."""
     left, right, label, query = cells
     label = label if isinstance(label, str) or not is_missing(label) else None
     if query is not None and not str(query).strip():

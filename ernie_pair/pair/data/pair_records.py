@@ -55,9 +55,7 @@ NAMES = {
 ALSO_NAMES = {name for pair in PAIRS for name in pair} | {"sentence", *TEXTS}
 FIRST_TEXT_HELP = "the column of the first text; empty: a known name, or the first column"
 SECOND_TEXT_HELP = "the column of the second text"
-PASSED_OVER = {
-    "", "id", "index", "idx", "#1id", "#2id", "qid", "qid1", "qid2", "pairid", "origin", "编号", "序号", "no",
-}  # fmt: skip
+PASSED_OVER = re.compile(r"(id|index|idx|#[12]id|qid[12]?|pairid|origin|编号|序号|no)?\Z|unnamed:")
 MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
 LONGEST_WORD = 12
 _SHORT = 20  # characters of the name of a column
@@ -258,7 +256,7 @@ def _places(
     free = [
         n
         for n, cell in enumerate(cells)
-        if found[n] and n not in places.values() and n not in nested and not _is_passed_over(cell)
+        if found[n] and n not in places.values() and n not in nested and not PASSED_OVER.match(_plain(cell))
     ]
     texts = [n for n in free if _is_text(found[n])]
     lacking = [role for role in (LEFT, RIGHT) if role not in places]
@@ -305,11 +303,6 @@ def _not_understood(
         "text_b, label, or name its columns",
         flags,
     )
-
-
-def _is_passed_over(name: str) -> bool:
-    plain = _plain(name)
-    return plain in PASSED_OVER or plain.startswith("unnamed:")
 
 
 def _is_text(column: Sequence[str]) -> bool:

@@ -45,7 +45,7 @@ from ernie_pair.pair.data.pair_file import (
 )
 from ernie_pair.pair.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules, keys_of
 from ernie_pair.pair.data.rejected import Rejects
-from ernie_pair.pair.targets.metrics import groups_of, rows_without_positive
+from ernie_pair.pair.targets.metrics import numbers_of, rows_without_positive
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
 SETS = {
@@ -135,7 +135,7 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
     if labels is None or labels.target != RANKING:
         return pairs
     queries = pairs.left if pairs.queries is None else pairs.queries
-    groups = groups_of(queries)
+    groups = numbers_of(queries)
     unanswered = rows_without_positive(groups, pairs.known_labels)
     if not len(unanswered):
         return pairs.changed(groups=groups)
@@ -156,7 +156,7 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
     ]
     return pairs.rows(kept).changed(
         bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)),
-        groups=groups_of([queries[row] for row in kept]),
+        groups=numbers_of([queries[row] for row in kept]),
     )
 
 
@@ -306,16 +306,18 @@ def refuse_unread(sources: Sequence[Any]) -> None:
             {role: roles.get(role) for role in (LEFT, RIGHT)} for roles in (layout.roles, first.roles)
         )
         if theirs != ours:
-            other = layouts[0][0].name
-            errors.append(
-                OpenError(
-                    f"{source.name}:1: its columns {', '.join(layout.names)} are not those of {other}, "
-                    f"{', '.join(first.names)}; call them alike, and name the texts",
-                    {"text_a": first.roles[LEFT], "text_b": first.roles[RIGHT]},
-                )
+            fault = (
+                f"{source.name}:1: its columns {', '.join(layout.names)} are not those of "
+                f"{layouts[0][0].name}, {', '.join(first.names)}; call them alike, and name the texts"
             )
+            flags = {"text_a": first.roles[LEFT], "text_b": first.roles[RIGHT]}
+            errors.append(OpenError(fault, flags))
+    if errors and _are_misnamed(sources):
+        told = "; ".join(error.message for error in errors)
+        flags = {"text_a": "", "text_b": "", "label": ""}
+        raise OpenError(f"{told}; the files tell their columns without these flags", flags)
     if errors:
-        raise one_error(errors) if not _are_misnamed(sources) else _misnamed(errors)
+        raise one_error(errors)
 
 
 def _are_misnamed(sources: Sequence[Any]) -> bool:
@@ -328,13 +330,6 @@ def _are_misnamed(sources: Sequence[Any]) -> bool:
     except InputError:
         return False
     return True
-
-
-def _misnamed(errors: Sequence[InputError]) -> InputError:
-    return OpenError(
-        "; ".join(error.message for error in errors) + "; the files tell their columns without these flags",
-        {"text_a": "", "text_b": "", "label": ""},
-    )
 
 
 def read_all(sources: Sequence[Any]) -> list[Any]:

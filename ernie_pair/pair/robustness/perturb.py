@@ -425,10 +425,7 @@ _PARTICLE = re.compile(r"[吗呢啊呀吧嘛么呗哦哈了的没不]\W*$")
 
 
 def exchange_texts(pair: Untouched, facts: Facts) -> Optional[Change]:
-    """Return the pair the other way round; of classes that may mean a direction the label is unknown.
-
-    None where both texts are one.
-    """
+    """Return the pair turned round, its label unknown if classes may mean a direction; None of one text."""
     if pair.left == pair.right:
         return None
     return Change(pair.right, pair.left, UNKNOWN if facts.same is None else pair.label, "exchanged")

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, TypeVar, Union
 
 import paddle
 from paddle import nn
@@ -41,6 +41,7 @@ from ernie_pair.models.spec import (
 from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags
 from ernie_pair.pair.targets.metrics import chosen_metric, refuse_other_metric
 from ernie_pair.train.recompute import num_frozen_layers
+from ernie_pair.train.run_flags import refuse_set
 
 
 class InitialModel(NamedTuple):
@@ -172,7 +173,9 @@ def _open_layer(
     name, family = type(layer).__name__, known_family(layer)
     if isinstance(layer, paddle.DataParallel):
         raise InputError("PairTrainer averages gradients itself; give it the layer without DataParallel")
-    _refuse_flags(config, OF_MAKING, f"{name} is made already, and keeps what it has")
+    usual = {item.name: item.default for item in fields(config)}
+    made = {flag: usual[flag] for flag in OF_MAKING}
+    refuse_set(config, made, f": {name} is made already, and keeps what it has; leave it out")
     tokenizer, settings = _open_vocabulary(vocab_file)
     if family:
         spec, width = spec_of(layer, family, settings), layer.config.num_labels
@@ -180,7 +183,8 @@ def _open_layer(
         model = classifier_around(layer, _with_labels(spec, known, config, width, name))
         if model is not None:
             return wrap_model(model, vocab_file, config)
-    _refuse_flags(config, OF_ENCODERS, f"{name} is a layer of your own, whose encoder is unknown")
+    inside = {flag: usual[flag] for flag in OF_ENCODERS if flag != "to_static" or config.to_static is True}
+    refuse_set(config, inside, f": {name} is a layer of your own, whose encoder is unknown; leave it out")
     settings_of_layer = plain_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
     width = width_of(layer, spec, vocab_file, config.max_seq_len)
@@ -194,15 +198,6 @@ def _open_layer(
         load_plain_weights(plain, source)
         beginning = f"start from the weights {source.weights}"
     return InitialModel(plain, ModelSource("the model", plain.spec, vocab_file, None), beginning)
-
-
-def _refuse_flags(config: PairConfig, names: Sequence[str], reason: str) -> None:
-    defaults = {item.name: item.default for item in fields(config)}
-    for name in names:
-        value = getattr(config, name)
-        if value is True if name == "to_static" else value != defaults[name]:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise InputError(f"--{name} {shown}: {reason}; leave it out")
 
 
 def _with_labels(spec: ModelSpec, known: Labels, config: PairConfig, width: int, name: str) -> ModelSpec:

@@ -229,10 +229,7 @@ class MarginLoss(RankingLoss):
 
 
 def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows of each query int64 [Q, M], which of them are there, bool, and relevant, float32.
-
-    ``labels`` int64 [B, 2]: the label of each row and the number of its query, which rises from 0.
-    """
+    """Return rows int64 [Q, M], which are there, which relevant, of labels int64 [B, 2] with queries."""
     relevance, queries = labels.T
     sizes = np.bincount(queries)
     columns = np.arange(sizes.max())

@@ -29,6 +29,7 @@ from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, sch
 from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
+from ernie_pair.train.run_flags import refuse_set
 
 TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for
 
@@ -255,8 +256,4 @@ def refuse_ignored_flags(trainer) -> None:
         ignored.update({name: usual[name] for name in OF_THE_SCHEDULE})
     if "get_train_dataloader" in trainer.overridden:
         ignored.update({"streaming": False})
-    for name, nothing in ignored.items():
-        value = getattr(trainer.config, name)
-        if value != nothing:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise InputError(f"--{name} {shown} is of a part that PairTrainer is given here; leave it out")
+    refuse_set(trainer.config, ignored, " is of a part that PairTrainer is given here; leave it out")

@@ -24,6 +24,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.data_parallel import Zero2
 from ernie_pair.train.job import LossParts
 from ernie_pair.train.optimizer import move_if_sound
+from ernie_pair.train.run_flags import refuse_set
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
 # What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.
@@ -134,10 +135,7 @@ def loss_of_function(function: Callable) -> ComputeLoss:
 def loss_of_flags(
     loss: PairLoss, model: Callable, inputs: Mapping[str, Any]
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Return the loss of the flags on the ``inputs`` of ``model``, and its logits [B, C].
-
-    Raises InputError where the inputs lack something.
-    """
+    """Return the flags' loss on ``inputs`` of ``model``, and logits [B, C]. Raises InputError for a lack."""
     missing = [name for name in INPUTS if inputs.get(name) is None]
     if missing:
         raise InputError(f"compute_loss: the inputs have no {missing[0]}; pass the inputs as they were given")
@@ -286,12 +284,9 @@ class TrainingParts:
                 f"update: backward was called {self._backwards} times, and a step has "
                 f"{self._num_micro_batches} micro-batches (--gradient_accumulation_steps); call it for each"
             )
-        for name, nothing in OF_THE_LOSS.items():
-            if self._has_own_loss and getattr(job.config, name) != nothing:
-                raise InputError(
-                    f"--{name} {getattr(job.config, name)} is part of parts.loss, and this loop has a loss "
-                    "of its own; use parts.loss(batch), or leave it out"
-                )
+        if self._has_own_loss:
+            what = "part of parts.loss, and this loop has a loss of its own; use parts.loss(batch)"
+            refuse_set(job.config, OF_THE_LOSS, f" is {what}, or leave it out")
         rate = self.learning_rate(self.step + 1 - job.skipped_updates)
         numbers: dict[str, float] = {"learning_rate": rate}
         if job.judges:
@@ -309,10 +304,7 @@ class TrainingParts:
         return numbers
 
     def dev_batches(self, batch_size: int = 0) -> Iterator[Batch]:
-        """Iterate over all dev pairs in the order of the file, once each, on every process.
-
-        ``batch_size`` 0: that of the configuration.
-        """
+        """Iterate over all dev pairs once, in order, on every process; 0: the configuration's batch size."""
         size = batch_size or self._job.config.batch_size
         for first in range(0, len(self.dev), size):
             yield self.dev.batch(np.arange(first, min(first + size, len(self.dev))))
@@ -322,10 +314,7 @@ class TrainingParts:
         return len(self._batches) or self._job.config.gradient_accumulation_steps
 
     def _take(self, number: int, batches: list[Batch]) -> None:
-        """Begin the step ``number`` with the micro-batches of this process.
-
-        Raises InputError if the gradients of the step before it are still there.
-        """
+        """Begin a step with its micro-batches. Raises InputError if gradients of the one before are there."""
         gradients = [p.grad for p in self.model.parameters() if self._backwards and p.grad is not None]
         if any(float(gradient.abs().max()) != 0 for gradient in gradients):
             raise InputError(

@@ -172,10 +172,7 @@ class PairJob(TaskJob):
         return metrics
 
     def evaluate(self, split: str) -> dict[str, float]:
-        """Return the metrics that ``measure`` gives of ``split``.
-
-        Every row counts the same there, whatever the class weights.
-        """
+        """Return what ``measure`` gives of ``split``, where every row counts the same."""
         self.read()
         if self.own_evaluation is not None:
             metrics = self.own_evaluation()

@@ -35,8 +35,8 @@ from ernie_pair.pair.targets.metrics import (
     OF_TARGET,
     ComputeMetrics,
     UserMetrics,
-    groups_of,
     measure_of,
+    numbers_of,
     refuse_unknown,
 )
 from ernie_pair.pair.train.datasets import (
@@ -548,7 +548,7 @@ class PairTrainer:
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
         if source.labels is None:
             return _Outputs(np.concatenate(logits), None, bad)
-        groups = groups_of(queries) if source.labels.target == RANKING else None
+        groups = numbers_of(queries) if source.labels.target == RANKING else None
         return _Outputs(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
