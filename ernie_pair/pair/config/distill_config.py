@@ -8,7 +8,7 @@ from data_tools.options.options import data_option, model_option, optimisation_o
 from ernie_pair.models.labels import CLASSIFICATION
 from ernie_pair.pair.config.pair_config import PairConfig, dev_file_option
 from ernie_pair.pair.targets.metrics import AUTO, METRICS
-from ernie_pair.train.run_flags import BEST_IF_AUTO, best_metric_option
+from ernie_pair.train.run_flags import BEST_IF_AUTO, best_metric_option, step_option
 
 
 @dataclass(frozen=True)
@@ -39,29 +39,23 @@ class StudentConfig(PairConfig):
     intermediate_size: int = model_option(
         0, help="width inside the feed-forward blocks; 0: in proportion to hidden_size", at_least=0
     )
-    temperature: float = optimisation_option(
-        2.0,
-        help="divisor of the logits of teacher and student before they are compared",
-        above=0,
-        resume="same",
+    temperature: float = step_option(
+        2.0, help="divisor of the logits of teacher and student before they are compared", above=0
     )
-    soft_weight: float = optimisation_option(
+    soft_weight: float = step_option(
         0.5,
         help="weight of the soft targets in the loss of a labelled pair; the rest is the weight of its label",
         at_least=0,
         at_most=1,
-        resume="same",
     )
-    hidden_weight: float = optimisation_option(
+    hidden_weight: float = step_option(
         0.0,
         help="weight of the squared difference of the hidden states in the loss; 0: they are not compared",
         at_least=0,
-        resume="same",
     )
-    layer_map: Literal["uniform", "last"] = optimisation_option(
+    layer_map: Literal["uniform", "last"] = step_option(
         "uniform",
         help="for --hidden_weight: compare with every k-th layer of the teacher, or with its last layers",
-        resume="same",
     )
     teacher_logits: Literal["auto", "cached", "on_the_fly"] = optimisation_option(
         "auto",

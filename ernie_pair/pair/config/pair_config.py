@@ -15,7 +15,6 @@ from data_tools.options.options import (
     devices_option,
     evaluation_option,
     model_option,
-    optimisation_option,
 )
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, parse_label_map, parse_label_range
@@ -31,6 +30,7 @@ from ernie_pair.train.run_flags import (
     dropout_option,
     family_option,
     refuse_set,
+    step_option,
 )
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -42,35 +42,28 @@ dev_file_option = partial(data_option, help="labelled pairs for choosing the bes
 class PairConfig(RowFlags, TrainingFlags):
     """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
 
-    class_weights: str = optimisation_option(
+    class_weights: str = step_option(
         "",
         help="weight of each class in the loss, for example 1,2.5; balanced: computed from the training "
         "labels",
-        resume="same",
     )
-    rdrop_alpha: float = optimisation_option(
+    rdrop_alpha: float = step_option(
         0.0,
         help="R-Drop: run every pair twice and add this times the divergence to the loss; 0: off",
         at_least=0,
-        resume="same",
     )
-    symmetric: Literal["none", "average", "consistency"] = optimisation_option(
+    symmetric: Literal["none", "average", "consistency"] = step_option(
         "none",
         help="run every pair in both orders; average: train and score with the mean of the logits; "
         "consistency: add the divergence of the two orders to the loss, and score in one order",
-        resume="same",
     )
-    symmetric_alpha: float = optimisation_option(
-        1.0,
-        help="for --symmetric consistency: weight of the divergence of the two orders",
-        at_least=0,
-        resume="same",
+    symmetric_alpha: float = step_option(
+        1.0, help="for --symmetric consistency: weight of the divergence of the two orders", at_least=0
     )
-    fgm_epsilon: float = optimisation_option(
+    fgm_epsilon: float = step_option(
         0.0,
         help="FGM: length of the adversarial step on the word embeddings, for example 1; 0: off",
         at_least=0,
-        resume="same",
     )
     sharding: Literal["none", "stage2"] = devices_option(
         "none",
@@ -97,24 +90,21 @@ class PairConfig(RowFlags, TrainingFlags):
         help="regression: the label is a score; ranking: label 1 marks the candidates that answer a query; "
         "auto: as in the model's config.json",
     )
-    ranking_loss: Literal["listwise", "margin"] = optimisation_option(
+    ranking_loss: Literal["listwise", "margin"] = step_option(
         "listwise",
         help="for ranking: softmax over the candidates of a query, or a --margin between two of them",
-        resume="same",
     )
-    margin: float = optimisation_option(
+    margin: float = step_option(
         1.0,
         help="for --ranking_loss margin: how much higher the score of a relevant candidate must be",
         above=0,
-        resume="same",
     )
-    most_candidates: int = optimisation_option(
+    most_candidates: int = step_option(
         16,
         help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
         "turns",
         unit="pairs",
         at_least=2,
-        resume="same",
     )
     query: str = data_option(
         "",

@@ -96,11 +96,8 @@ def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> 
             "unlabelled_dataset is read whole, and streaming reads one dataset; put the pairs into "
             "train_dataset, where a row needs no label"
         )
-    sources = {
-        "train": _source_of(config, "train", datasets.get("train"), optional),
-        "unlabelled": _source_of(config, "unlabelled", datasets.get("unlabelled"), None),
-        "dev": _source_of(config, "dev", datasets.get("dev"), labels),
-    }
+    known = {"train": optional, "unlabelled": None, "dev": labels}
+    sources = {split: _source_of(config, split, datasets.get(split), known[split]) for split in known}
     for split in ("train", "dev"):
         if sources[split] is None:
             raise InputError(f"there is no {ARGUMENTS[split]}; give it to distill, or pass a DistillConfig")
