@@ -17,7 +17,6 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.distill.models import DistillLoss, StateDistance, Teacher, open_student
 from ernie_pair.pair.targets.metrics import chosen_metric
 from ernie_pair.pair.train.datasets import PairData, open_pairs
-from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.train_pair import PairTask
 from ernie_pair.pair.train.trainer import PairDataset
 from ernie_pair.runtime.processes.world import World
@@ -81,7 +80,7 @@ class DistillTask(PairTask):
         teacher.prepare(group)
         if not config.asks_in_each_step:
             _keep_logits(config, self.data, teacher, group)
-        self.supplied = SuppliedLoss(DistillLoss(config, teacher, data.class_weights, distance))
+        self.own.loss = DistillLoss(config, teacher, data.class_weights, distance)
 
     def layout(self) -> dict[str, object]:
         """Return when the teacher is asked."""

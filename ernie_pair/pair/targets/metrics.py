@@ -500,39 +500,33 @@ class EvalPrediction(NamedTuple):
 ComputeMetrics = Callable[[EvalPrediction], dict[str, float]]
 
 
-class UserMetrics:
-    """The metrics of ``measure`` and those that ``compute_metrics`` adds, or puts in place of one of them.
+def measure_with(
+    measure: MeasureFunction,
+    compute_metrics: Optional[ComputeMetrics],
+    best_metric: str,
+    world: World,
+    all_reduce: AllReduce,
+    logits: np.ndarray,
+    labels: np.ndarray,
+) -> dict[str, float]:
+    """Return the metrics of ``measure`` and those that ``compute_metrics`` adds, or puts in place of one.
 
-    With several ranks rank 0 calls ``compute_metrics``, and all get its answer. Raises InputError if that is
-    no dictionary of numbers, or ``best_metric`` is not in it, or is not finite.
+    ``logits`` float32 [N, C], ``labels`` [N]. With several ranks rank 0 calls ``compute_metrics``, and all
+    get its answer. Raises InputError if that is no dictionary of numbers, or ``best_metric`` is not in it, or
+    is not finite.
     """
+    metrics = measure(logits, labels)
+    if compute_metrics is not None:
 
-    def __init__(
-        self,
-        measure: MeasureFunction,
-        compute_metrics: Optional[ComputeMetrics],
-        best_metric: str,
-        world: World,
-        all_reduce: AllReduce,
-    ):
-        self.measure, self.compute_metrics, self.best_metric = measure, compute_metrics, best_metric
-        self.world, self.all_reduce = world, all_reduce
+        def own() -> dict[str, float]:
+            if not world.is_first:
+                return {}
+            found = compute_metrics(EvalPrediction(logits, labels))
+            return numbers_in(found, best_metric, "compute_metrics")
 
-    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Return the metrics of logits float32 [N, C] on labels [N]."""
-        metrics = self.measure(logits, labels)
-        if self.compute_metrics is not None:
-            compute = self.compute_metrics
-
-            def own() -> dict[str, float]:
-                if not self.world.is_first:
-                    return {}
-                found = compute(EvalPrediction(logits, labels))
-                return numbers_in(found, self.best_metric, "compute_metrics")
-
-            metrics.update(gather_results(self.all_reduce, self.world, own)[0])
-        refuse_unknown(self.best_metric, metrics)
-        return metrics
+        metrics.update(gather_results(all_reduce, world, own)[0])
+    refuse_unknown(best_metric, metrics)
+    return metrics
 
 
 def numbers_in(found: Any, best_metric: str, where: str) -> dict[str, float]:

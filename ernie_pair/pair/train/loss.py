@@ -47,6 +47,7 @@ class PairLoss:
 
     metric = "accuracy"
     parts: tuple[str, ...] = ()
+    fingerprint: Mapping[str, object] = {}  # what of it must stay for a run to be resumed
 
     def __init__(
         self,
@@ -118,13 +119,6 @@ class PairLoss:
         weights_B = self.weights_of_rows(labels_B)
         shares_B = (weights_B / (_sum(weights_B) or 1.0)).astype(np.float32)
         return (values_B * paddle.to_tensor(shares_B)).sum()
-
-
-class SuppliedLoss(NamedTuple):
-    """A loss that replaces that of the flags, and what of it must stay for a run to be resumed."""
-
-    loss: PairLoss
-    fingerprint: Mapping[str, object] = {}
 
 
 def _known(labels: Optional[np.ndarray]) -> np.ndarray:

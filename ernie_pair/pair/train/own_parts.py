@@ -16,7 +16,7 @@ from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.targets.metrics import ComputeMetrics, numbers_in
-from ernie_pair.pair.train.loss import SuppliedLoss
+from ernie_pair.pair.train.loss import PairLoss
 from ernie_pair.pair.train.parts import (
     OF_THE_LOSS,
     ComputeLoss,
@@ -27,7 +27,6 @@ from ernie_pair.pair.train.parts import (
 )
 from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in
 from ernie_pair.runtime.processes.collectives import gather_results
-from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.run_flags import refuse_set
 
@@ -140,7 +139,7 @@ class OwnParts:
     """
 
     compute_metrics: Optional[ComputeMetrics] = None
-    callbacks: Sequence[PairCallback] = ()
+    loss: Optional[PairLoss] = None
     make_optimizer: Optional[Callable[[], Optimizer]] = None
     make_scheduler: Optional[Callable[[int, Any], LRScheduler]] = None  # takes the steps, and an optimizer
     evaluate: Optional[Callable[[], dict[str, float]]] = None
@@ -154,7 +153,7 @@ def own_parts_of(trainer) -> OwnParts:
     has_scheduler = trainer.lr_scheduler is not None or "create_scheduler" in names
     return OwnParts(
         compute_metrics=trainer.compute_metrics,
-        callbacks=trainer.callbacks,
+        loss=_own_loss_of(trainer),
         make_optimizer=partial(_make_optimizer, trainer, has_scheduler) if has_optimizer else None,
         make_scheduler=partial(_make_scheduler, trainer) if has_scheduler else None,
         evaluate=partial(_evaluate, trainer) if "evaluate" in names else None,
@@ -213,8 +212,7 @@ def _evaluate(trainer) -> dict[str, float]:
     return gather_results(join_process_group(trainer.world).all_reduce, trainer.world, own)[0]
 
 
-def own_loss_of(trainer) -> Optional[SuppliedLoss]:
-    """Return the loss that a PairTrainer has in the place of that of the flags; None: it has none."""
+def _own_loss_of(trainer) -> Optional[UserLoss]:
     if "compute_loss" in trainer.overridden:
         name = f"{type(trainer).__name__}.compute_loss"
         compute = _with_flags(trainer, loss_of_override(trainer.compute_loss), name)
@@ -222,7 +220,7 @@ def own_loss_of(trainer) -> Optional[SuppliedLoss]:
         name, compute = "compute_loss_func", loss_of_function(trainer.compute_loss_func)
     else:
         return None
-    return SuppliedLoss(UserLoss(compute, trainer.model, name), {"loss": name})
+    return UserLoss(compute, trainer.model, name)
 
 
 def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:

@@ -66,6 +66,7 @@ class UserLoss(PairLoss):
     def __init__(self, compute: ComputeLoss, model: PairClassifier, name: str):
         super().__init__()
         self.compute, self.model, self.name = compute, model, name
+        self.fingerprint = {"loss": name}
         self.metric = "accuracy" if model.spec.labels.has_classes else ""
 
     def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:

@@ -34,8 +34,8 @@ from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.targets.metrics import (
     OF_TARGET,
     ComputeMetrics,
-    UserMetrics,
     measure_of,
+    measure_with,
     numbers_of,
     refuse_unknown,
 )
@@ -61,7 +61,6 @@ from ernie_pair.pair.train.own_parts import (
     TIMES,
     Predictions,
     overridden,
-    own_loss_of,
     own_parts_of,
     refuse_ignored_flags,
 )
@@ -379,9 +378,8 @@ class PairTrainer:
         if outputs.labels is None:
             return {}
         measure, own = measure_of(self._start.source.spec.labels, outputs.groups), self.compute_metrics
-        all_reduce = join_process_group(self.world).all_reduce
-        measured = UserMetrics(measure, own, self.config.best_metric, self.world, all_reduce)
-        return measured(outputs.logits, outputs.labels)
+        shared = self.world, join_process_group(self.world).all_reduce
+        return measure_with(measure, own, self.config.best_metric, *shared, outputs.logits, outputs.labels)
 
     def _with_times(self, metrics: dict[str, float], begin: float, count: int) -> dict[str, float]:
         own = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
@@ -472,9 +470,8 @@ class PairTrainer:
             finally:
                 self._run_data = None
             data = with_batches(data, loader, self.config, self.world.size, self.model.spec)
-        own, loss = own_parts_of(self), own_loss_of(self)
-        task = PairTask(self.config, self._start, data, own, loss)
-        return Run(task, self.world, self._device, own.callbacks)
+        task = PairTask(self.config, self._start, data, own_parts_of(self))
+        return Run(task, self.world, self._device, self.callbacks)
 
     def _on_batch(self) -> Optional[Callable[[int], None]]:
         """Return what tells the callbacks of each batch of a prediction; None: nobody listens."""
