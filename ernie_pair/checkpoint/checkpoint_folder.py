@@ -140,10 +140,7 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
 
 
 def write_content(path: Path, content: Content) -> Dict[str, object]:
-    """Write a file of a job as ``write_synced`` does: bytes, or named arrays as safetensors.
-
-    Raises NumbersError when an array in it is not finite, MachineError when the disk fails.
-    """
+    """Write bytes, or arrays as safetensors, as `write_synced` does; NumbersError: one is not finite."""
     if isinstance(content, bytes):
         return write_synced(path, content)
     wrong = first_not_finite(content)

@@ -32,10 +32,7 @@ class ShowConfig(Options):
 
 
 def show_checkpoint(config: ShowConfig) -> None:
-    """Print the content of a checkpoint or a run.
-
-    Raises InputError when it is neither, and CheckpointError, after printing all else, if one is damaged.
-    """
+    """Print a checkpoint or a run. Raises InputError for neither, CheckpointError at the end for damage."""
     folder = Path(config.checkpoint)
     if (folder / MANIFEST).is_file():
         _show_one(folder)
@@ -141,16 +138,9 @@ def diff_checkpoints(config: DiffConfig) -> int:
         for key in sorted(states[0])
         if states[0][key] != states[1][key]
     ]
-    one, other = (
-        {
-            name: entry["sha256"]
-            for name, entry in checkpoint.files.items()
-            if name != STATE and not name.endswith(".safetensors")
-        }
-        for checkpoint in (first, second)
-    )
-    for name in sorted({*one, *other}):
-        if one.get(name) != other.get(name):
+    one, other = ({name: e["sha256"] for name, e in each.files.items()} for each in (first, second))
+    for name in sorted({*one, *other} - {STATE}):
+        if one.get(name) != other.get(name) and not name.endswith(".safetensors"):
             is_in_both = name in one and name in other
             lines.append(f"{name}: {'its content differs' if is_in_both else 'only one of them has it'}")
     print("\n".join(lines or ["equal: every array, the state and the other files"]))

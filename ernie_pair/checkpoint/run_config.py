@@ -65,10 +65,7 @@ def flags_of(config: Options) -> Dict[str, Any]:
 
 
 def about_now(command: str, **more: object) -> Dict[str, Any]:
-    """Return the facts of this start of ``command``; ``more`` stands behind its name.
-
-    They are the date, the command line, its folder, its Git state, the versions and the machine.
-    """
+    """Return what is to be known of this start of ``command``: ``more``, then when, where and on what."""
     folder = Path.cwd()
     git = git_state(folder)
     return {

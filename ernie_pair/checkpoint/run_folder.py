@@ -156,10 +156,7 @@ def is_own_best(link: Path) -> bool:
 
 
 def best_of(output_dir: Path) -> Optional[Path]:
-    """Return the folder of the best model of the run in ``output_dir``; None: it has published none.
-
-    A run of an earlier version has no link; then the metadata of its folders decides.
-    """
+    """Return the folder of a run's best model, by its link or else its metadata; None: there is none."""
     link = output_dir / BEST
     if is_own_best(link) and link.is_dir():
         return output_dir / os.readlink(link)

@@ -91,15 +91,9 @@ def match_ranks(
         scores = of_queries[queries] @ corpus.T
         for row, query, matches in zip(scores, queries, retrieval.matches[begin : begin + BLOCK]):
             places = np.searchsorted(retrieval.corpus, matches)
-            ranks.append(_ranks_of(row, int(query), places, retrieval.corpus))
+            is_other = retrieval.corpus != query
+            is_other[places] = False
+            others, own = np.sort(row[is_other]), np.sort(row[places])[::-1]
+            better = len(others) - np.searchsorted(others, own, side="left")  # equal ones before a match
+            ranks.append(better + np.arange(1, len(own) + 1))
     return ranks
-
-
-def _ranks_of(scores: np.ndarray, query: int, matches: np.ndarray, corpus: np.ndarray) -> np.ndarray:
-    """Return the ranks of ``matches``, places in ``corpus``, by their ``scores`` float32 [C]."""
-    is_other = np.ones(len(corpus), dtype=bool)
-    is_other[matches] = False
-    is_other[corpus == query] = False
-    others, own = np.sort(scores[is_other]), np.sort(scores[matches])[::-1]
-    better = len(others) - np.searchsorted(others, own, side="left")  # equal ones stand before a match
-    return better + np.arange(1, len(own) + 1)

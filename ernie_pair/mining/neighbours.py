@@ -93,10 +93,7 @@ def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks
 
 
 def seen_range(compare: Compare, group: np.ndarray, count: int) -> Tuple[float, float]:
-    """Return the least and the greatest similarity of the first ``count`` texts with those of other groups.
-
-    ``group`` int64 [N], as in `nearest`. They are inf and -inf where there is none.
-    """
+    """Return least and greatest similarity of ``count`` texts with other groups' [N]; inf, -inf: none."""
     least, most = np.inf, -np.inf
     for row, (nodes, similarities) in enumerate(compare.block(0, min(count, len(group)))):
         others = similarities[group[nodes] != group[row]]

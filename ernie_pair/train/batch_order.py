@@ -54,10 +54,7 @@ class BatchOrder:
 
 
 def alike(rows: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
-    """Return ``rows`` as batches [n, size] of similar length, sorted by length within pools.
-
-    The number of rows is a multiple of ``size``. A pool has about POOL_BATCHES batches.
-    """
+    """Return ``rows``, a multiple of ``size``, as batches [n, size] of like length, sorted within pools."""
     num_batches = len(rows) // size
     num_pools = max(1, round(num_batches / POOL_BATCHES))
     pool_of = np.arange(len(rows)) // size * num_pools // max(1, num_batches)

@@ -43,10 +43,7 @@ class BestModel:
         self.learned_nothing = ""  # why the model that is published is no better than without training
 
     def judge(self, state: TrainState, metrics: dict[str, float]) -> bool:
-        """Publish the model if this evaluation is the best so far, and return whether it is.
-
-        ``state.best_metric`` is the best value so far, ``state.best_step`` its step; both are updated.
-        """
+        """Publish the model and note it in ``state`` if it is the best so far; return whether it is."""
         value, best = metrics[self.metric], state.best_metric
         if best is not None and not (value < best if self.lower_is_better else value > best):
             return False

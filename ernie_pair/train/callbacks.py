@@ -107,10 +107,7 @@ EVENTS = tuple(name for name in vars(PairCallback) if name.startswith("on_"))
 
 
 def checked_callback(callback) -> PairCallback:
-    """Return a callback, made of its class if that is what is given.
-
-    Raises InputError for one that is not a callback, or that would never be called.
-    """
+    """Return a callback, or one of a class. Raises InputError for another, or one that nothing calls."""
     made = callback() if isinstance(callback, type) else callback
     name = type(made).__name__
     if not isinstance(made, PairCallback):
@@ -144,10 +141,7 @@ class Callbacks:
         self.heard = gather_results(all_reduce, world, lambda: own)[0]
 
     def call(self, event: str, control: TrainerControl, **kwargs) -> None:
-        """Call the method ``event`` of every callback, and set ``control`` on all ranks as rank 0 leaves it.
-
-        Raises on all ranks what rank 0 raises.
-        """
+        """Call ``event`` of every callback; all ranks get the ``control``, or the error, of rank 0."""
         if event in self.heard:
             left = partial(self.call_first, event, control, **kwargs)
             for name, value in gather_results(self.all_reduce, self.world, left)[0].items():

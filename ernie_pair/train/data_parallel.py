@@ -188,10 +188,7 @@ class Zero2:
         yield name, {**arrays, **(more if self.process_group.rank == 0 else {})}
 
     def restore(self, arrays: Arrays, where: str) -> None:
-        """Take this rank's part of the state of all parameters, however it was split before.
-
-        Raises CheckpointError naming ``where``, with nothing set.
-        """
+        """Take this rank's part of the state, however it was split. CheckpointError: nothing is set."""
         refuse_mismatch(state_shapes(self.model, self.inner), arrays, where)
         self.state.restore(self.model, arrays, where)
 

@@ -29,10 +29,7 @@ logger = logging.getLogger(__name__)
 def look_at_run(
     output_dir: Path, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules, fresh_start: bool
 ) -> Optional[Checkpoint]:
-    """Return the checkpoint that a start would go on from; None: it would begin.
-
-    Refuses what `Checkpoints` and its ``resume`` refuse, with the same words, and changes nothing.
-    """
+    """Return what a start would go on from, or refuse as it would, changing nothing; None: it begins."""
     refuse_unknown_keys(fingerprint, allowed)
     there = _existing(output_dir)
     if not there.is_dir():

@@ -110,7 +110,7 @@ class StepOperations:
 
 
 class TaskJob(ABC):
-    """The steps of ``model``; satisfies ``ernie_pair.train.run.ResumableJob``.
+    """The steps of ``model``; satisfies ``ernie_pair.train.loop.Job``.
 
     ``total_steps`` bounds the schedule. ``beginning`` says in words what the initial weights are.
     Without ``vocab_file`` a checkpoint holds the weights alone, and does not load as a model. ``optimizer``,
@@ -299,10 +299,7 @@ class TaskJob(ABC):
             return self.parallel.forward(*inputs, **named)
 
     def backward(self, loss: paddle.Tensor, weight: float, weight_of_all: float) -> None:
-        """Add the gradients of a micro-batch to those of the mean over the rows of all ranks.
-
-        ``weight`` is what its rows count, of ``weight_of_all``; ``loss`` is their mean.
-        """
+        """Add gradients of ``loss``, the mean of rows that count ``weight`` of ``weight_of_all``."""
         part = weight * self.parallel.loss_factor / weight_of_all
         loss = loss if part == 1.0 else loss * part
         (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
@@ -369,10 +366,7 @@ class TaskJob(ABC):
             yield from self.more_files()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore what the ranks of a run wrote, however many they were and are.
-
-        Everything is matched before anything is set. Raises CheckpointError.
-        """
+        """Restore what any number of ranks wrote; all is matched first. Raises CheckpointError."""
         weights: Arrays = {}
         for name in (MODEL_FILE, BESIDE_FILE):
             if name == MODEL_FILE or name in checkpoint.files:

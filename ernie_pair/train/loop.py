@@ -3,15 +3,25 @@
 import logging
 import math
 import time
-from typing import Iterable, Mapping, Optional, Protocol
+from typing import Iterable, Iterator, Mapping, Optional, Protocol
 
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.train.hooks import Hooks, Schedule, StopRequests
 from ernie_pair.train.step_work import Readings, window_means
 
 
 class Job(Protocol):
-    """The step and the evaluation of a kind of training: the only part that knows the framework."""
+    """A kind of training, which can be saved and resumed: the only part that knows the framework."""
+
+    def load_initial_weights(self) -> str:
+        """Load the initial weights of a new run, and return their description for the log."""
+
+    def state_files(self) -> Iterator[tuple[str, Content]]:
+        """Yield (name, content) of the files of this rank in a checkpoint."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Restore weights and optimizer state. Raises CheckpointError, with nothing changed."""
 
     def step(self, micro_batches: list, number: int, stop: StopRequests) -> Mapping[str, float]:
         """Update the weights once, in step ``number``, and sum the stop requests of ``stop`` over the ranks.

@@ -111,10 +111,7 @@ def optimizer_arrays(model, optimizer, owned: Optional[Parameters] = None) -> Ar
 def restore_optimizer(
     model, optimizer, arrays: Arrays, where: str, owned: Optional[Parameters] = None
 ) -> None:
-    """Take what ``optimizer_arrays`` gave of all parameters; ``owned`` are those that this rank keeps.
-
-    Raises CheckpointError naming ``where`` before anything is set.
-    """
+    """Take what ``optimizer_arrays`` gave, for ``owned``. CheckpointError names ``where``: nothing is set."""
     trained = trained_parameters(model) if owned is None else owned
     refuse_other_state(model, optimizer, arrays, where)
     if not is_named_adamw(optimizer):

@@ -183,10 +183,7 @@ TOOLS: dict[str, Any] = {"tensorboard": _TensorBoard, "wandb": _WeightsAndBiases
 
 
 def clear_records(folder: Path, pattern: str) -> Path:
-    """Return ``folder``, used by this run only, created if missing and without the records of ``pattern``.
-
-    A link in its place is set aside with a warning. Raises OSError.
-    """
+    """Return a run's own ``folder`` without records of ``pattern``; a link is set aside. Raises OSError."""
     if folder.is_symlink():
         logger.warning("%s is a link; it is now %s", folder, set_aside(folder).name)
     for record in folder.glob(pattern):
@@ -255,10 +252,7 @@ class RunLog:
             self.writer.add_text(name, text, step=number)
 
     def configuration(self, config) -> None:
-        """Show a dataclass of flags: in VisualDL's text tab as on a command line.
-
-        From here on, evaluations are compared by its ``best_metric``; see `improvement_of`.
-        """
+        """Show flags as on a command line; from here on their ``best_metric`` compares evaluations."""
         self.improvement = improvement_of(config)
         for event in self.kept:  # of earlier starts
             self._is_better(event)
@@ -273,13 +267,13 @@ class RunLog:
         self.texts("configuration", [" ".join(words)])
 
     def scalars(self, split: str, values: Mapping[str, Any], state: TrainState) -> None:
-        """Log one event, ``values`` of ``split`` at ``state``: numbers, and counts for `probability_counts`.
-
-        Speeds are per second, over the time since the last training event.
-        """
+        """Log an event of numbers and of `probability_counts`; speeds are since the last training line."""
         event = {"split": split, "step": state.step, **values, "consumed_samples": state.consumed_samples}
         if split == "train":
-            event.update(self._speeds())
+            seconds = max(self.seconds, 1e-9)
+            event.update(self.work.speeds(seconds, self.product_rate), data_wait_share=self.waited / seconds)
+            event["memory_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+            self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
         self._write(_line_of(event))
         self._draw(event, self.reporters)
         shown = {name: value for name, value in event.items() if name not in NOT_CURVES}
@@ -307,13 +301,6 @@ class RunLog:
             if self.is_writable:
                 logger.warning("%s: %s; metrics are lost from here on", self.path, error.strerror)
             self.is_writable = False
-
-    def _speeds(self) -> dict[str, float]:
-        seconds = max(self.seconds, 1e-9)
-        speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
-        self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {**speeds, "data_wait_share": waited, "memory_gb": memory}
 
     def _draw(self, event: dict, reporters: Iterable[Reporter]) -> None:
         values = {

@@ -82,10 +82,7 @@ class StepWork(NamedTuple):
         return StepWork(*(mine + theirs for mine, theirs in zip(self, other)))
 
     def speeds(self, seconds: float, product_rate: float = 0) -> dict[str, float]:
-        """Return the speeds for a training line, of what was counted in ``seconds``.
-
-        ``product_rate``: FLOP/s that products reach on all ranks together; 0: not known.
-        """
+        """Return the speeds of a line; ``product_rate``: FLOP/s of products on all ranks, 0: not known."""
         speeds = {"samples_per_second": self.samples / seconds}
         if self.padded_tokens:
             speeds["tokens_per_second"] = self.padded_tokens / seconds
@@ -109,10 +106,7 @@ LARGEST_EXPONENT = 700
 
 
 def add_step(window: Window, metrics: dict[str, float]) -> Window:
-    """Return ``window`` with the metrics of one more step; ``window`` itself stays as it is.
-
-    Values that are not finite, those of a skipped step, are left out.
-    """
+    """Return ``window`` with one more step, as a new one; values that are not finite are left out."""
     grown = dict(window)
     for name, value in metrics.items():
         if name not in AS_OF_NOW and math.isfinite(value):
@@ -143,10 +137,7 @@ MOST_SKIPPED_IN_A_ROW = 50
 
 
 class DeferredMetrics(Mapping[str, float]):
-    """The metrics of a step, which are read on first access.
-
-    ``read`` is called then, and calls `set` of these metrics, and of all others that are pending.
-    """
+    """Metrics of a step, read on first access: ``read`` then calls `set` of all that are pending."""
 
     def __init__(self, read: Callable[[], None]):
         self._read = read

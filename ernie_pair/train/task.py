@@ -201,10 +201,7 @@ class _JobOfTask(TaskJob):
 
 
 def run(task_class: type[Task], config: Any) -> TrainState:
-    """Train from the newest checkpoint of ``output_dir``, or from the start; return the last state.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Train from the newest checkpoint, or the start; return the last state. Raises an ErniePairError."""
     return _train(task_class(config))[1]
 
 
@@ -291,10 +288,7 @@ class Run:
         return TrainResult(state.step, metrics, state.best_metric, best, state.step == self.job.total_steps)
 
     def metrics_of_best(self, state: TrainState) -> dict[str, float]:
-        """Return the metrics of the best model, seen by this start or one before it.
-
-        Without the log of the latter, only the one that chose the model is known.
-        """
+        """Return the metrics of the best model; without the log of its start, only what chose it."""
         if self.hooks.best_metrics or state.best_metric is None:
             return dict(self.hooks.best_metrics)
         for each in reversed(self.state.log_history):

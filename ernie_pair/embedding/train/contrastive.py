@@ -151,10 +151,7 @@ class ContrastiveSteps:
         self.texts, self.rows, self.config = texts, rows, config
 
     def of_rank(self, world: World, consumed: int) -> Iterator[list[ContrastiveBatch]]:
-        """Yield the micro-batches of a rank for every step, without end, from pair ``consumed`` on.
-
-        A step takes the same pairs however they are divided over ranks and micro-batches.
-        """
+        """Yield a rank's micro-batches of each step from pair ``consumed`` on, alike in any layout."""
         size, found = self.config.pairs_per_step(world.size), self.rows.lengths
         lengths = np.maximum(found[self.texts.anchors], found[self.texts.positives])
         order = BatchOrder(lengths, self.config.seed, size, self.config.bucket)

@@ -47,10 +47,7 @@ class EmbeddingDatasets(NamedTuple):
 
 
 class DevTexts(NamedTuple):
-    """What an evaluation asks: the retrieval set, and its texts as token ids.
-
-    ``as_queries``: the same texts with the prompt of queries, where that is another one.
-    """
+    """What an evaluation asks, as token ids; ``as_queries``: with the prompt of queries, if another."""
 
     retrieval: RetrievalSet
     rows: EncodedPairs
@@ -126,10 +123,7 @@ def _open_texts(config: EmbeddingConfig, datasets: EmbeddingDatasets, world: Wor
 
 
 def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
-    """Return texts and their SHA-256: of a text file, of both columns of pairs, or of a list of texts.
-
-    What --on_bad_row skip leaves out is logged.
-    """
+    """Return texts and SHA-256 of a text file, of pairs' columns or a list; log what is left out."""
     if isinstance(dataset, (str, Path)) and is_text_file(str(dataset)):
         path = Path(dataset)
         left_out = LeftOut() if config.on_bad_row == "skip" else None

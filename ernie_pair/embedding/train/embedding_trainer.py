@@ -109,14 +109,12 @@ class EmbeddingTrainer:
         if self._embedder is None:
             config = self.config
             kernels = KernelFlags(config.kernels, config.precision if config.device == "cpu" else "fp32")
-            options = EmbedderOptions(batch_size=config.eval_batch_size)
+            pooling, length = "", 0
             if not (self._folder / EMBEDDING).is_file():  # untrained: as it would be trained
-                usual = 0 if is_sentence_folder(self._folder) else USUAL_LENGTH
-                options = EmbedderOptions(
-                    pooling="" if config.pooling == AUTO else config.pooling,
-                    max_seq_len=config.max_seq_len or usual,
-                    batch_size=config.eval_batch_size,
-                )
+                pooling = "" if config.pooling == AUTO else config.pooling
+                length = config.max_seq_len or (0 if is_sentence_folder(self._folder) else USUAL_LENGTH)
+            size = config.eval_batch_size
+            options = EmbedderOptions(pooling=pooling, max_seq_len=length, batch_size=size)
             self._embedder = open_embedder(self._folder, config.device, options, kernels)
         return self._embedder
 

@@ -163,10 +163,7 @@ ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.
 
 
 def train_embedding(config: TrainEmbeddingConfig) -> TrainResult:
-    """Train from the newest checkpoint of ``output_dir``, or from the model that is named.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Train from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
     return result_of(EmbeddingTask(config))
 
 
@@ -191,10 +188,7 @@ class EmbeddingTask(Task):
         self._has_warned = False  # of steps without negatives
 
     def open_model(self) -> None:
-        """Open the model, and take its pooling and length where no flag says them.
-
-        Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
-        """
+        """Open the model, its pooling and length where no flag says. Raises InputError, CheckpointError."""
         config = self.config
         name = self._name_or_path or config.model_name_or_path
         self.source = open_model(name, model_type=config.model_type or "", from_scratch=config.from_scratch)

@@ -182,10 +182,7 @@ def audit_of(
     tokenizer: Optional[AnyTokenizer],
     max_seq_len: int,
 ) -> PairAudit:
-    """Return the facts and findings of the files, train first.
-
-    ``same``: the class of texts that mean the same. Without ``tokenizer`` lengths are in characters.
-    """
+    """Return facts and findings, train first; ``same``: the equal class; lengths, else in characters."""
     facts = {}
     for name, file in files.items():
         texts = (file.pairs.left, file.pairs.right)

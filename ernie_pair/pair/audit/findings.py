@@ -109,10 +109,7 @@ class Finding:
 
 
 def findings_of(files: dict[str, Coded], same: Optional[int]) -> list[Finding]:
-    """Return everything that was found, in the order of a report.
-
-    ``same``: the class of A=B, where there is one. Files without labels are only compared with train.
-    """
+    """Return all findings in order; ``same``: the class of A=B. Without labels: those against train."""
     found: list[Finding] = []
     for name, file in files.items():
         if file.pairs.labels is not None:

@@ -170,7 +170,18 @@ class PairConfig(RowFlags, TrainingFlags):
             raise InputError(
                 f"--best_metric {self.best_metric} names a folder: use letters, digits, _ and - alone"
             )
-        self._refuse_streaming()
+        if self.streaming and not self.max_steps:
+            raise InputError("--streaming true does not know the number of rows; pass --max_steps")
+        for name in ("evaluation_strategy", "save_strategy") if self.streaming else ():
+            if getattr(self, name) == "epoch":
+                raise InputError(
+                    f"--streaming true has no epochs, and --{name} epoch waits for them; use steps"
+                )
+        if self.streaming and self.class_weights == BALANCED:
+            raise InputError(
+                "--class_weights balanced counts the labels of all training pairs, and --streaming true "
+                "never has them all; give the numbers, 1,2.5 for example"
+            )
         if self.rdrop_alpha and not self.dropout:
             raise InputError(
                 f"--rdrop_alpha {self.rdrop_alpha} compares two passes that differ by their dropout, and "
@@ -205,20 +216,6 @@ class PairConfig(RowFlags, TrainingFlags):
             raise InputError(
                 f"--sharding_offload true updates all weights as one, at one rate, and --layer_decay "
                 f"{self.layer_decay} asks for several; leave one of them out"
-            )
-
-    def _refuse_streaming(self) -> None:
-        if self.streaming and not self.max_steps:
-            raise InputError("--streaming true does not know the number of rows; pass --max_steps")
-        for name in ("evaluation_strategy", "save_strategy") if self.streaming else ():
-            if getattr(self, name) == "epoch":
-                raise InputError(
-                    f"--streaming true has no epochs, and --{name} epoch waits for them; use steps"
-                )
-        if self.streaming and self.class_weights == BALANCED:
-            raise InputError(
-                "--class_weights balanced counts the labels of all training pairs, and --streaming true "
-                "never has them all; give the numbers, 1,2.5 for example"
             )
 
     @property
@@ -284,10 +281,7 @@ OF_CLASSES: dict[str, tuple[Any, str]] = {
 
 
 def chosen_labels(config, spec: ModelSpec) -> Labels:
-    """Return what the model is to learn: as the flags of ``config`` say, otherwise as ``spec`` does.
-
-    Raises InputError for flags that contradict each other.
-    """
+    """Return what is learned, as ``config`` says, else ``spec``. Raises InputError for contradictions."""
     target = spec.target if config.target == "auto" else config.target
     if target == CLASSIFICATION:
         if config.label_range:

@@ -231,10 +231,7 @@ def streamed_steps(
 def shuffled(
     source: PairSource, seed: int, buffer: int, rejects: Optional[StreamedRejects] = None
 ) -> Iterator[Pair]:
-    """Yield the rows of all epochs without end, shuffled within a buffer; an epoch holds every row once.
-
-    ``rejects`` is called with the rows that the first epoch leaves out.
-    """
+    """Yield the rows of all epochs, shuffled in a buffer; ``rejects`` gets what the first leaves out."""
     for epoch in count():
         rng = np.random.default_rng([seed, epoch])
         waiting: list[Pair] = []
@@ -253,10 +250,7 @@ def shuffled(
 def shown_pairs(
     path: Path, tokenizer: AnyTokenizer, columns: Columns, rules: RowRules, count: int, max_seq_len: int
 ) -> Iterator[str]:
-    """Yield lines about each of the first ``count`` pairs: its label, tokens, ids, segments, what is cut.
-
-    Raises InputError naming file:line for a row that is no pair.
-    """
+    """Yield label, tokens, ids, segments and cuts of ``count`` pairs. InputError names file:line."""
     for number, cells in islice(read_cells(path, columns, rules), count):
         if isinstance(cells, InputError):
             raise cells

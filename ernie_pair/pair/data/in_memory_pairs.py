@@ -72,10 +72,7 @@ class InMemoryPairs(Generic[One, All]):
         return self._content()[1]
 
     def sha256_of_ends(self) -> str:
-        """Return the SHA-256 of the first BEGINNING rows, in hex. Raises InputError naming a bad row.
-
-        The hash identifies a stream without reading all of it.
-        """
+        """Return the SHA-256 of BEGINNING rows, for a stream not read whole. Raises InputError."""
         return self._hash_of(islice(self.rows(), BEGINNING))
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[One]:
@@ -203,10 +200,7 @@ class TokenForm(NamedTuple):
     token_types: int
 
     def ids_and_head(self, where: str, row: Mapping) -> tuple[np.ndarray, int]:
-        """Return the ids int32 [tokens] of a row without its padding, and how many are of the first text.
-
-        Raises InputError naming the row when they are not those of a pair.
-        """
+        """Return ids int32 [tokens] without padding, and the first text's number. Raises InputError."""
         ids, tokenizer = _whole_numbers(where, "input_ids", row["input_ids"]), self.tokenizer
         named = ("token_type_ids", "attention_mask", "position_ids")
         types, mask, positions = (_beside(where, name, row.get(name), ids) for name in named)

@@ -297,10 +297,7 @@ def read_file(
     columns: Columns = Columns(),  # noqa: B008
     rules: RowRules = RowRules(),  # noqa: B008
 ) -> Pairs:
-    """Read all pairs of a file. With ``labels`` each row must have one of those.
-
-    Raises InputError naming file:line for a bad row, and when the file changes while it is read.
-    """
+    """Read all pairs, with one of ``labels`` each. Raises InputError naming file:line, or for a change."""
     refuse_missing(path)
     sha256, stamp = sha256_of_file(path), stamp_of(path)
     bad: list[BadRow] = []
@@ -324,10 +321,7 @@ def refuse_changed(path: Path, stamp: tuple[int, int]) -> None:
 
 
 def pairs_of(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
-    """Collect rows into `Pairs`, with labels and line numbers as arrays [rows].
-
-    ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.
-    """
+    """Collect rows into `Pairs`; ``bad`` is read when all of ``found`` have come, which may fill it."""
     numbers, left, right, classes, queries = [], [], [], [], []
     for row in found:
         numbers.append(row.number)
@@ -394,10 +388,7 @@ def rows_of(
     columns: Columns,
     rules: RowRules = RowRules(),  # noqa: B008
 ) -> Iterator[Union[Pair, BadRow]]:
-    """Yield every row of a file as a `Pair`, or as a `BadRow` that says what is wrong.
-
-    A line at a time. Raises InputError when the first line does not tell how the others are to be read.
-    """
+    """Yield each row as a `Pair` or a `BadRow`, line by line. Raises InputError for an unclear layout."""
     for number, cells in read_cells(path, columns, rules, needs_label=labels is not None):
         row: Union[Pair, BadRow]
         try:
@@ -445,10 +436,7 @@ def error_of_file(
 
 
 def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
-    """Return whether the first good row of a file has a label.
-
-    Raises InputError when the file is missing or its first line does not tell how to read the others.
-    """
+    """Return whether the first good row has a label. Raises InputError without a file or a layout."""
     refuse_missing(path)
     read = read_cells(path, columns, rules, needs_label=False)
     first = next((cells for _, cells in read if not isinstance(cells, InputError)), None)

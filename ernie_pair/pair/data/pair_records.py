@@ -147,10 +147,7 @@ def layout_of(
 def keys_of(
     where: str, first: Sequence[str], columns: Columns, rows: Sequence[dict] = ()
 ) -> tuple[str, str, str]:
-    """Return the keys of the two texts and the label in JSON lines, judged by their keys and ``rows``.
-
-    Raises InputError when two keys may name the same role.
-    """
+    """Return the keys of texts and label in JSON lines. Raises InputError if two may have one role."""
     places = _known_places(where, list(first), columns, must_be_there=False)
     if rows and not {LEFT, RIGHT} <= set(places) and not any(columns.by_role.values()):
         table = [[row.get(key) for key in first] for row in rows]

@@ -72,10 +72,7 @@ class SetFile(NamedTuple):
 
 @lru_cache(maxsize=4)
 def open_set(flag: str, name: str, split: str) -> Union[SetFile, list[dict]]:
-    """Return the file of a PaddleNLP set, or the rows of a set of the Hugging Face Hub.
-
-    Raises InputError when the set cannot be loaded or lacks the part ``split``.
-    """
+    """Return a set's file, or rows of the Hub. Raises InputError: it is not there, or lacks ``split``."""
     path, part = SETS.get(name, (name.partition(":")[0], name.partition(":")[2] or None))
     try:
         return _open(path, part, SPLITS[split])
@@ -167,10 +164,7 @@ _NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is 
 
 @dataclass(frozen=True)
 class PairSource:
-    """A file of pairs, or the part ``split`` of a set; ``name`` is what ``flag`` was given.
-
-    With ``labels`` each row must have one of those, otherwise labels are not read.
-    """
+    """A file of pairs, or part ``split`` of a set, given to ``flag``; ``labels`` None: they are not read."""
 
     flag: str
     name: str
@@ -228,10 +222,7 @@ class PairSource:
         return group_candidates(found, self.labels, self.rules)
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
-        """Iterate over the good rows, a file read line by line; call ``reject`` with each row left out.
-
-        Raises InputError naming file:line, or the row of a set.
-        """
+        """Iterate over good rows, line by line; ``reject`` gets the others. InputError names file:line."""
         if not self.is_file:
             return good_rows(self._rows_of_set(), self.rules.skips, self.name, reject)
         path = Path(self.name)
@@ -396,10 +387,7 @@ class CheckedPairs:
             rejects.tell(self.count)
 
     def windows(self, size: int) -> Iterator[Pairs]:
-        """Yield the good pairs in their order, ``size`` at a time.
-
-        Raises InputError behind the last one when the file has changed since it was checked.
-        """
+        """Yield the good pairs, ``size`` at a time. Raises InputError at the end for a changed file."""
         rows = self.source.rows(lambda row: self.left_out.append(row.place))
         yield from chunks_of(rows, size, self.source.name)
         if self.source.file is not None and self._stamp is not None:

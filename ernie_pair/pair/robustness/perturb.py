@@ -502,10 +502,7 @@ class Perturbed(NamedTuple):
 
 
 def parse_kinds(text: str) -> Tuple[str, ...]:
-    """Return the kinds that --robustness names, in the order of KINDS; `all` names every one.
-
-    Raises InputError for an unknown name, and for homophones without pypinyin.
-    """
+    """Return the named kinds in order; `all`: each. Raises InputError for others, or without pypinyin."""
     names = names_in(text)
     fault = f" is no kind; name some of {', '.join(KINDS)}, or {ALL}"
     refuse_unknown_names("robustness", names, (*KINDS, ALL), fault)

@@ -33,10 +33,7 @@ def percentile_interval(values: np.ndarray) -> list[float]:
 def bootstrap_intervals(
     measure: Measure, names: Sequence[str], num_rows: int, samples: int, seed: int
 ) -> dict[str, list[float]]:
-    """Return {metric: [low, high]}, the percentile bootstrap of ``samples`` resamples of the rows.
-
-    A metric that has no value on any resample is left out.
-    """
+    """Return {metric: [low, high]} of ``samples`` resamples of the rows, where it has a value on any."""
     drawn = [measure(counts) for counts in resamples(num_rows, samples, seed)]
     columns = {name: np.array([values[name] for values in drawn]) for name in names}
     return {n: percentile_interval(column) for n, column in columns.items() if not np.isnan(column).all()}
@@ -464,10 +461,7 @@ def refuse_other_metric(metric: str, target: str) -> None:
 
 
 def measure_of(labels: Labels, groups: Optional[np.ndarray] = None) -> MeasureFunction:
-    """Return the function that measures outputs float32 [N, C] on labels [N] of a model for these.
-
-    ``groups`` int64 [N]: the query of each row, where candidates are ranked.
-    """
+    """Return what measures outputs float32 [N, C] on labels [N]; ``groups`` int64 [N]: their queries."""
     if labels.has_classes:
         return measure
     if labels.target == RANKING:

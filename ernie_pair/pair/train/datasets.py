@@ -279,10 +279,7 @@ def open_source(
 
 
 def split_first(dataset: Any, flag: str = "dataset") -> tuple[Any, Any]:
-    """Return a list of the first row, or the file that the dataset is; and the whole dataset.
-
-    An iterator is read once: go on with what is returned.
-    """
+    """Return the first row as a list (a file: itself), and the whole; go on with these two."""
     if isinstance(dataset, (str, Path)):
         return dataset, dataset
     examples = examples_of(flag, dataset)

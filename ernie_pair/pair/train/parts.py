@@ -58,10 +58,7 @@ class TrainedModel:
 
 
 class UserLoss(PairLoss):
-    """The loss that ``compute`` returns, in the place of that of the flags.
-
-    ``metric`` is empty where the outputs do not show which rows were right.
-    """
+    """The loss that ``compute`` returns; ``metric`` is empty where outputs do not show what was right."""
 
     def __init__(self, compute: ComputeLoss, model: PairClassifier, name: str):
         super().__init__()

@@ -291,10 +291,7 @@ logger = logging.getLogger(__name__)
 
 
 def train_pair(config: TrainConfig) -> TrainResult:
-    """Fine-tune from the newest checkpoint of ``output_dir``, or from the model that is named.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Fine-tune from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
     return result_of(PairTask(config))
 
 

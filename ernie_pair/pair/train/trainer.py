@@ -473,20 +473,11 @@ class PairTrainer:
         task = PairTask(self.config, self._start, data, own_parts_of(self))
         return Run(task, self.world, self._device, self.callbacks)
 
-    def _on_batch(self) -> Optional[Callable[[int], None]]:
-        """Return what tells the callbacks of each batch of a prediction; None: nobody listens."""
-        silent = PairCallback.on_prediction_step
-        if not self.world.is_first or all(type(c).on_prediction_step is silent for c in self.callbacks):
-            return None
-        return lambda rows: self._call_callbacks("on_prediction_step")
-
     def _call_callbacks(self, event: str, **kwargs: Any) -> None:
         if self.world.is_first:
             for callback in self.callbacks:
-                control = TrainerControl()
-                getattr(callback, event)(
-                    self.config, replace(self.state), control, model=self.model, **kwargs
-                )
+                given = self.config, replace(self.state), TrainerControl()
+                getattr(callback, event)(*given, model=self.model, **kwargs)
 
     def _train(self, signals: StopSignals) -> TrainResult:
         run = self._open_run()
@@ -564,9 +555,14 @@ class PairTrainer:
         group = join_process_group(self.world)
         group.barrier()
         choose_path(self.model, self.config, self.config.device, group.size, group.all_reduce)
+        silent = PairCallback.on_prediction_step
+        listens = self.world.is_first and any(
+            type(c).on_prediction_step is not silent for c in self.callbacks
+        )
+        on_batch = (lambda rows: self._call_callbacks("on_prediction_step")) if listens else None
         try:
             with self._casting():
-                return logits_of(self.model, rows, self.config.batch_size, group, self._on_batch())
+                return logits_of(self.model, rows, self.config.batch_size, group, on_batch)
         finally:
             if was_training:
                 self.model.train()
