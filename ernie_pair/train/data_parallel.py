@@ -125,9 +125,8 @@ PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"
 class Zero2:
     """ZeRO stage 2, with the methods of `DataParallel`; ``optimizer`` is Paddle's own, without a wrapper.
 
-    ``widens_sums``: gradients in half precision are summed in float32, and rounded once.
-
-    Raises InputError for a single process.
+    ``widens_sums``: gradients in half precision are summed in float32, and rounded once. Raises InputError
+    for a single process.
     """
 
     loss_factor = 1  # Paddle adds up what the processes have

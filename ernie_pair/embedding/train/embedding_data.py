@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
@@ -38,12 +38,7 @@ PARTS = {"train": "train", "dev": "dev", "negatives": "train"}  # of a set that 
 ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "negatives": "negatives"}  # of Python
 
 
-class EmbeddingDatasets(NamedTuple):
-    """The data of a run as a user gives them; ``negatives`` None or empty: there are none besides."""
-
-    train: Dataset
-    dev: Dataset
-    negatives: Optional[Dataset] = None
+Datasets = Mapping[str, Any]  # {part, a key of PARTS: its Dataset}; negatives None or empty: there are none
 
 
 class DevTexts(NamedTuple):
@@ -66,7 +61,7 @@ class EmbeddingData(NamedTuple):
 
 def open_embedding_data(
     config: EmbeddingConfig,
-    datasets: EmbeddingDatasets,
+    datasets: Datasets,
     source: ModelSource,
     settings: EmbeddingSettings,
     world: World,
@@ -77,20 +72,20 @@ def open_embedding_data(
     belongs to itself with its default prompt. Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
-    dev_source = source_of(config, "dev", datasets.dev, labelled=True)
+    dev_source = source_of(config, "dev", datasets["dev"], labelled=True)
     dev = _open_dev(config, dev_source, tokenizer, settings, world)
     texts, hashes = _open_texts(config, datasets, world)
     if config.objective == "pairs" and isinstance(dev_source, PairSource) and world.is_first:
-        train = source_of(config, "train", datasets.train, labelled=True)
+        train = source_of(config, "train", datasets["train"], labelled=True)
         if isinstance(train, PairSource):
             warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
     rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
-    _describe(config, datasets, texts, rows.num_cut)
+    _describe(config, _name_of(datasets["train"]), texts, rows.num_cut)
     steps = ContrastiveSteps(texts, rows, config)
     hashes["dev_file"] = dev_source.sha256()
-    counts = {"train_file": len(texts), "dev_file": len(dev.retrieval.labels), "negatives_file": None}
-    names = {"train_file": datasets.train, "dev_file": datasets.dev, "negatives_file": datasets.negatives}
-    files = [DataFile(flag, _name_of(names[flag]), hashes[flag], counts[flag]) for flag in hashes]
+    counts = {"train_file": len(texts), "dev_file": len(dev.retrieval.labels)}
+    names = {f"{part}_file": _name_of(datasets[part]) for part in datasets}
+    files = [DataFile(flag, names[flag], hashes[flag], counts.get(flag)) for flag in hashes]
     return EmbeddingData(
         partial(steps.of_rank, world), len(texts), dev, {**hashes, "vocabulary": tokenizer.sha256}, files
     )
@@ -105,18 +100,19 @@ def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
     return read + settings.texts_read(texts.texts, of_query) if of_query != of_passage else read
 
 
-def _open_texts(config: EmbeddingConfig, datasets: EmbeddingDatasets, world: World):
-    name = _name_of(datasets.train)
+def _open_texts(config: EmbeddingConfig, datasets: Datasets, world: World):
+    name, given = _name_of(datasets["train"]), datasets["negatives"]
+    has_negatives = given is not None and not (isinstance(given, str) and not given)
     if config.objective == "simcse":
-        if _is_there(datasets.negatives):
+        if has_negatives:
             raise InputError("--negatives_file is for --objective pairs; leave one of them out")
-        texts, sha256 = read_any_texts(config, datasets.train, world)
+        texts, sha256 = read_any_texts(config, datasets["train"], world)
         return texts_alone(texts, name), {"train_file": sha256}
-    source = source_of(config, "train", datasets.train, labelled=True)
+    source = source_of(config, "train", datasets["train"], labelled=True)
     pairs = _read(config, "train", source, world)
     negatives, hashes = None, {"train_file": source.sha256()}
-    if datasets.negatives is not None and _is_there(datasets.negatives):
-        more = source_of(config, "negatives", datasets.negatives, labelled=False)
+    if has_negatives:
+        more = source_of(config, "negatives", given, labelled=False)
         negatives = _read(config, "negatives", more, world)
         hashes["negatives_file"] = more.sha256()
     return texts_of_pairs(pairs, negatives, name), hashes
@@ -179,10 +175,8 @@ def _read(config: EmbeddingConfig, part: str, source, world: World):
     return pairs
 
 
-def _describe(
-    config: EmbeddingConfig, datasets: EmbeddingDatasets, texts: TrainingTexts, num_cut: int
-) -> None:
-    name, count = _name_of(datasets.train), len(texts)
+def _describe(config: EmbeddingConfig, name: str, texts: TrainingTexts, num_cut: int) -> None:
+    count = len(texts)
     if texts.is_augmented:
         logger.info("%s: %d texts, each its own match", name, count)
     else:
@@ -194,10 +188,6 @@ def _describe(
         )  # fmt: skip
     if num_cut:
         logger.info("%s: cut to --max_seq_len: %s", name, counted(num_cut, "text"))
-
-
-def _is_there(dataset: Optional[Dataset]) -> bool:
-    return dataset is not None and not (isinstance(dataset, str) and not dataset)
 
 
 def _name_of(dataset: Optional[Dataset]) -> str:

@@ -11,7 +11,7 @@ from ernie_pair.embedding.embed_config import AUTO
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import Dataset, EmbeddingDatasets, source_of
+from ernie_pair.embedding.train.embedding_data import Dataset, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.pair_tokenizer import PairTokenizer
@@ -97,8 +97,8 @@ class EmbeddingTrainer:
     def _open_run(self) -> Run:
         if self.train_dataset is None or self.eval_dataset is None:
             raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
-        dataset = EmbeddingDatasets(self.train_dataset, self.eval_dataset, self._negatives)
-        task = EmbeddingTask(self.config, self._model, dataset)
+        given = {"train": self.train_dataset, "dev": self.eval_dataset, "negatives": self._negatives}
+        task = EmbeddingTask(self.config, self._model, given)
         task.open_model()
         task.open_data(self.world)
         return Run(task, self.world, self._device, self.callbacks)

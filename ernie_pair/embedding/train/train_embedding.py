@@ -26,9 +26,10 @@ from ernie_pair.embedding.retrieval import BEST, measure_retrieval
 from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import (
+    PARTS,
+    Datasets,
     DevTexts,
     EmbeddingData,
-    EmbeddingDatasets,
     open_embedding_data,
 )
 from ernie_pair.inference.embedder import unit_rows
@@ -179,9 +180,7 @@ class EmbeddingTask(Task):
     data: EmbeddingData
     settings: EmbeddingSettings  # of the trained model
 
-    def __init__(
-        self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[EmbeddingDatasets] = None
-    ):
+    def __init__(self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[Datasets] = None):
         metric = BEST if config.best_metric == AUTO else config.best_metric
         super().__init__(replace(config, best_metric=metric))
         self._name_or_path, self._datasets = name_or_path, datasets
@@ -207,11 +206,8 @@ class EmbeddingTask(Task):
 
     def open_data(self, world: World) -> None:
         """Open the texts to train on and the dev pairs."""
-        config = self.config
-        datasets = self._datasets or EmbeddingDatasets(
-            config.train_file, config.dev_file, config.negatives_file
-        )
-        self.data = open_embedding_data(config, datasets, self.source, self.settings, world)
+        datasets = self._datasets or {part: getattr(self.config, f"{part}_file") for part in PARTS}
+        self.data = open_embedding_data(self.config, datasets, self.source, self.settings, world)
 
     def open_job(self, total_steps: int, process_group) -> EmbeddingJob:
         """Return the steps, each with one loss of the vectors of its global batch."""

@@ -48,11 +48,7 @@ from ernie_pair.pair.data.rejected import Rejects
 from ernie_pair.pair.targets.metrics import numbers_of, rows_without_positive
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
-SETS = {
-    "afqmc": ("clue", "afqmc"),
-    "mrpc": ("glue", "mrpc"),
-    "qqp": ("glue", "qqp"),
-}
+SETS = {"afqmc": ("clue", "afqmc"), "mrpc": ("glue", "mrpc"), "qqp": ("glue", "qqp")}
 SPLITS = {
     "train": ("train",),
     "dev": ("dev", "validation", "dev_matched"),

@@ -93,6 +93,10 @@ class Untouched(NamedTuple):
     label: int
     rng: np.random.Generator
 
+    def one_of(self, found: Sequence[str]) -> Optional[str]:
+        """Return one of ``found`` that is drawn, None of nothing."""
+        return found[int(self.rng.integers(len(found)))] if found else None
+
     def on_a_side(self, rewrite: Callable[[str], Optional[str]], label: int, how: str) -> Optional[Change]:
         """Return the pair with ``rewrite`` of a text that is drawn, or of the other where that is None."""
         for is_right in (True, False) if self.rng.integers(2) else (False, True):
@@ -302,12 +306,7 @@ def change_negation(pair: Untouched, facts: Facts) -> Optional[Change]:
         rewritings, how = _affirmed, "removed"
     else:
         return None
-
-    def rewrite(text: str) -> Optional[str]:
-        found = rewritings(text)
-        return found[int(pair.rng.integers(len(found)))] if found else None
-
-    return pair.on_a_side(rewrite, facts.different, how)
+    return pair.on_a_side(lambda text: pair.one_of(rewritings(text)), facts.different, how)
 
 
 def is_polar(text: str) -> bool:
@@ -374,20 +373,19 @@ def make_typo(pair: Untouched, facts: Facts) -> Optional[Change]:
     """
     for place in pair.rng.permutation(len(TYPOS)).tolist():
         how = TYPOS[place]
-        found = pair.on_a_side(partial(_with_typo, how, pair.rng), pair.label, how)
+        found = pair.on_a_side(partial(_with_typo, pair, how), pair.label, how)
         if found is not None:
             return found
     return None
 
 
-def _with_typo(how: str, rng: np.random.Generator, text: str) -> Optional[str]:
-    found = [one for one in _typos(how, text) if one != text]
-    return found[int(rng.integers(len(found)))] if found and len(text) >= SHORTEST_TEXT else None
+def _with_typo(pair: Untouched, how: str, text: str) -> Optional[str]:
+    return pair.one_of([one for one in _typos(how, text) if one != text])
 
 
 def _typos(how: str, text: str) -> Iterator[str]:
     """Yield ``text`` with one typo, for each place that may have one; the first Latin letter stays."""
-    for begin, word, _ in _placed(text):
+    for begin, word, _ in _placed(text) if len(text) >= SHORTEST_TEXT else ():
         end = begin + len(word)
         if word.isascii() and word.isalpha() and len(word) >= SHORTEST_WORD:
             begin += 1
@@ -433,12 +431,9 @@ def exchange_texts(pair: Untouched, facts: Facts) -> Optional[Change]:
 
 def add_filler(pair: Untouched, facts: Facts) -> Optional[Change]:
     """Return the pair with a word in one text that only fills, its label unchanged; None where none fits."""
-
-    def rewrite(text: str) -> Optional[str]:
-        found = fillings(text)
-        return found[int(pair.rng.integers(len(found)))][1] if found else None
-
-    return pair.on_a_side(rewrite, pair.label, "filler")
+    return pair.on_a_side(
+        lambda text: pair.one_of([filled for _, filled in fillings(text)]), pair.label, "filler"
+    )
 
 
 def fillings(text: str) -> List[Tuple[str, str]]:

@@ -107,17 +107,15 @@ def with_best_metric(config: Config, start: InitialModel, has_own: bool = False)
 def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> InitialModel:
     """Return a start from a model that is in memory already; it keeps its labels and its own dropout.
 
-    What the caller froze, by ``stop_gradient``, stays frozen.
-
-    Raises InputError when ``config`` asks for another target, or for what this one has no use of.
+    What the caller froze, by ``stop_gradient``, stays frozen. Raises InputError when ``config`` asks for
+    another target, or for what this one has no use of.
     """
     labels, model.keeps_frozen = model.spec.labels, True
     if config.target not in ("auto", labels.target):
         raise InputError(f"--target {config.target}: the model is one for {labels.target}; leave it out")
     refuse_unfit_flags(config, labels)
-    return InitialModel(
-        model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
-    )
+    source = ModelSource("the model", model.spec, vocab_file, None)
+    return InitialModel(model, source, "start from the model as given")
 
 
 def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:
@@ -146,9 +144,8 @@ def open_given_model(
 ) -> InitialModel:
     """Open what PairTrainer is given as a model; ``weights``: the folder of an earlier `PlainModel`.
 
-    ``words``: see `open_initial_model`.
-
-    Raises InputError when the flags and the model do not fit, or a layer comes without its vocabulary.
+    ``words``: see `open_initial_model`. Raises InputError when the flags and the model do not fit, or a layer
+    comes without its vocabulary.
     """
     is_own = isinstance(model, nn.Layer) and not isinstance(model, PairClassifier) and not known_family(model)
     if weights is not None and not is_own:

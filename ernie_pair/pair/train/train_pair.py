@@ -105,13 +105,10 @@ class PairJob(TaskJob):
 
     def placer(self) -> Optional[Callable[[list[Batch]], list[Batch]]]:
         """Return what lays the next micro-batches into pinned memory, from which a GPU reads on its own."""
-        return self.place if self.config.device == "gpu" else None
-
-    def place(self, micro_batches: list[Batch]) -> list[Batch]:
-        """Return the micro-batches of a step in pinned memory; nothing of the job changes."""
-        if self.loss.passes_twice:  # the rows are doubled first
-            return micro_batches
-        return [PinnedBatch.of(batch) for batch in micro_batches]
+        if self.config.device != "gpu":
+            return None
+        doubles = self.loss.passes_twice  # the rows, before they are laid there
+        return lambda batches: batches if doubles else [PinnedBatch.of(batch) for batch in batches]
 
     def loss_of(self, batch: Batch) -> LossParts:
         """Return the loss of a micro-batch, as `PairLoss` computes it."""
@@ -280,10 +277,7 @@ layer = {name}(...)  # as it was made for this run
 trainer = PairTrainer(layer, PairConfig("output", max_seq_len={length}), weights=".")
 answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
-TITLES = {
-    True: "{} sentence-pair classifier",
-    False: "{} model that scores sentence pairs",
-}
+TITLES = {True: "{} sentence-pair classifier", False: "{} model that scores sentence pairs"}
 SHOWN = {True: "answer.names, answer.probabilities", False: "answer.scores"}
 OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
 
