@@ -180,7 +180,7 @@ def test_a_custom_measure_gets_all_logits_and_labels(make):
 
     job = make(measure=measure).job
     assert job.evaluate("valid") == {"loss": 0.0, "sum": 48.0}
-    assert seen == [((96, 2), job.splits["valid"].labels.tolist())]
+    assert seen == [((96, 2), job.valid.labels.tolist())]
 
 
 def test_a_mismatched_state_is_refused_and_changes_nothing(make, resume):
