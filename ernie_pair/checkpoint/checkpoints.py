@@ -168,9 +168,8 @@ class Checkpoints:
             "step": state.step,
             "fingerprint": fingerprint,
             "topology": topology,
-            "changes": self.changes,
-            "versions": installed_versions(),
         }
+        manifest.update(changes=self.changes, versions=installed_versions())
         try:
             self._together(lambda: self._first_does(self._begin, draft))
             rank = self.world.rank

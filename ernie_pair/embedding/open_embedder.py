@@ -57,13 +57,9 @@ def open_embedder(
         if settings.is_exported:
             if device != "cpu":
                 raise InputError(f"{path} is an exported model, which runs on a CPU; use --device cpu")
-            return open_exported_embedder(
-                path,
-                dim=options.dim,
-                threads=options.threads,
-                batch_size=options.batch_size,
-                prompt=options.prompt_in(settings, str(path)),
-            )
+            more = {"threads": options.threads, "batch_size": options.batch_size}
+            prompt = options.prompt_in(settings, str(path))
+            return open_exported_embedder(path, dim=options.dim, prompt=prompt, **more)
     from ernie_pair.embedding.trained_model import open_trained  # which loads Paddle
     from ernie_pair.models.source import open_model, refuse_no_family
 

@@ -132,14 +132,7 @@ class Zero2:
     loss_factor = 1  # Paddle adds up what the processes have
 
     def __init__(
-        self,
-        model,
-        optimizer,
-        process_group,
-        *,
-        offload: bool,
-        weight_decay: float,
-        widens_sums: bool = False,
+        self, model, optimizer, process_group, offload: bool, weight_decay: float, widens_sums: bool = False
     ):
         if process_group.size == 1:
             raise InputError(

@@ -131,13 +131,7 @@ logger = logging.getLogger(__name__)
 
 
 def learning_rate(
-    step: int,
-    *,
-    max_lr: float,
-    min_lr: float,
-    warmup_steps: int,
-    decay_steps: int,
-    style: str = "linear",
+    step: int, *, max_lr: float, min_lr: float, warmup_steps: int, decay_steps: int, style: str = "linear"
 ) -> float:
     """Return the learning rate of step ``step``; 1 is the first, 0 stands for what comes before it.
 

@@ -312,11 +312,9 @@ class RunHooks(Hooks):
             job.on_batch = lambda rows: callbacks.call_first(
                 "on_prediction_step", TrainerControl(), model=job.model
             )
+        place = Path(config.output_dir), self._write_best, run.world, run.process_group.all_reduce
         self.best = BestModel(
-            Path(config.output_dir),
-            self._write_best,
-            run.world,
-            run.process_group.all_reduce,
+            *place,
             metric=config.best_metric,
             lower_is_better=lower,
             keep=config.keep_best,

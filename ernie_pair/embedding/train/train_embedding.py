@@ -11,7 +11,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 import numpy as np
 import paddle
@@ -211,16 +211,9 @@ class EmbeddingTask(Task):
 
     def open_job(self, total_steps: int, process_group) -> EmbeddingJob:
         """Return the steps, each with one loss of the vectors of its global batch."""
-        return EmbeddingJob(
-            self.config,
-            self.model,
-            self.data.dev,
-            total_steps,
-            process_group,
-            self.settings,
-            vocab_file=self.source.vocab_file,
-            beginning=self.beginning,
-        )
+        of_run = total_steps, process_group, self.settings
+        more: dict[str, Any] = {"vocab_file": self.source.vocab_file, "beginning": self.beginning}
+        return EmbeddingJob(self.config, self.model, self.data.dev, *of_run, **more)
 
     def on_log(self, line: dict[str, float]) -> None:
         """Warn, where nothing is evaluated, as `on_evaluate` does."""

@@ -149,11 +149,7 @@ def _refused(what: str, wanted: str) -> InputError:
 
 
 def training_steps(
-    rows: EncodedPairs,
-    config: Any,
-    world: World,
-    consumed: int,
-    candidates: Optional[list[np.ndarray]] = None,
+    rows: EncodedPairs, config, world: World, consumed: int, candidates: Optional[list[np.ndarray]] = None
 ) -> Iterator[list[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 

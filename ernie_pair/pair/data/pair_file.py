@@ -383,10 +383,7 @@ def refuse_missing(path: Path) -> None:
 
 
 def rows_of(
-    path: Path,
-    labels: Optional[Labels],
-    columns: Columns,
-    rules: RowRules = RowRules(),  # noqa: B008
+    path: Path, labels: Optional[Labels], columns: Columns, rules: RowRules
 ) -> Iterator[Union[Pair, BadRow]]:
     """Yield each row as a `Pair` or a `BadRow`, line by line. Raises InputError for an unclear layout."""
     for number, cells in read_cells(path, columns, rules, needs_label=labels is not None):

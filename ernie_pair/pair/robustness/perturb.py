@@ -512,18 +512,12 @@ def perturb(pairs: Pairs, num_classes: int, asked: Perturbing) -> Perturbed:
     same, different = (1, 0) if num_classes == 2 else (None, None)
     facts = Facts(sorted({*pairs.left, *pairs.right}), same, different)
     found = [
-        (kind, row, change) for kind in asked.kinds for row, change in _changes(pairs, facts, kind, asked)
+        (kind, row, *change) for kind in asked.kinds for row, change in _changes(pairs, facts, kind, asked)
     ]
     if not found:
         raise InputError(f"{pairs.path}: no rule of {', '.join(asked.kinds)} applies to any row; name others")
-    return Perturbed(
-        [change.left for _, _, change in found],
-        [change.right for _, _, change in found],
-        np.array([change.label for _, _, change in found], dtype=np.int64),
-        [kind for kind, _, _ in found],
-        [change.how for _, _, change in found],
-        np.array([row for _, row, _ in found], dtype=np.int64),
-    )
+    kinds, rows, left, right, labels, hows = map(list, zip(*found))
+    return Perturbed(left, right, np.array(labels, np.int64), kinds, hows, np.array(rows, np.int64))
 
 
 def _changes(pairs: Pairs, facts: Facts, kind: str, asked: Perturbing) -> List[Tuple[int, Change]]:

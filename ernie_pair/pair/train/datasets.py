@@ -196,10 +196,7 @@ def _cache_dir(config: PairConfig) -> Path:
 
 
 def _refuse_labels(
-    config: PairConfig,
-    labels: Labels,
-    sources: list[PairSource],
-    found: Sequence[Union[Pairs, EncodedPairs]],
+    config: PairConfig, labels: Labels, sources: list[PairSource], found: Sequence[Union[Pairs, EncodedPairs]]
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
     metric, train, dev = config.best_metric, found[0], found[-1]

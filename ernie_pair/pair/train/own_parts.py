@@ -81,14 +81,9 @@ class Predictions:
             labels, scores = spread(self.label_ids, np.nan), spread(self.scores, np.nan)
             return replace(self, predictions=outputs, label_ids=labels, scores=scores)
         names = iter(self.names)
-        return Predictions(
-            outputs,
-            spread(self.label_ids, -1),
-            self.metrics,
-            spread(self.classes, -1),
-            [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)],
-            spread(self.probabilities, np.nan),
-        )
+        named = [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)]
+        labels, classes = spread(self.label_ids, -1), spread(self.classes, -1)
+        return Predictions(outputs, labels, self.metrics, classes, named, spread(self.probabilities, np.nan))
 
 
 OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")
