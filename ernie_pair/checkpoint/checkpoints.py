@@ -2,11 +2,11 @@
 
 output_dir/
     run.lock                        held by the first rank for the life of the run
-    run.json                        which run it is, and whether it has published a checkpoint (run_note.py)
+    run.json                        which run it is, and whether it has published a checkpoint (run_folder.py)
     ranks/                          heartbeats of a run of several processes (watchdog.py)
     checkpoints/step_00005000/      see checkpoint_folder.py
     checkpoints/.tmp-* .trash-*     being made or deleted: never read; those of a killed run are removed
-                                    at the next start, recognized by their names (own_names.py)
+                                    at the next start, recognized by their names (atomic_files.py)
     checkpoints/.bad-*              damaged, set aside, never read or deleted
     model_last -> checkpoints/step_00005000     for the user; a run does not rely on it
 

@@ -31,7 +31,7 @@ from ernie_pair.train.optimizer import (
     INFINITE,
     SCALE,
     AmpContext,
-    loss_scale_of,
+    LossScale,
     move_if_sound,
     new_optimizer,
     refuse_other_state,
@@ -147,7 +147,8 @@ class TaskJob(ABC):
                 "decay_steps": total_steps + 1,
                 "style": config.lr_scheduler_type,
             }
-        self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
+        self.precision = AmpContext(config, model)
+        self.loss_scale = LossScale(config) if config.scales_loss else None
         self.optimizer = open_optimizer(config, model) if optimizer is None else optimizer
         self.parallel: Any  # a DataParallel, or a Zero2
         shared = model, self.optimizer, process_group

@@ -213,11 +213,6 @@ class LossScale(AnyDeviceGradScaler):
         self.load_state_dict({**self.state_dict(), "scale": arrays[SCALE], **counts})
 
 
-def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:
-    """Return a loss scale if ``config`` needs one, otherwise None."""
-    return LossScale(config) if config.scales_loss else None
-
-
 def move_if_sound(job, rate: float, loss: float, norm: float) -> dict[str, float]:
     """Update the weights of ``job`` or skip the step, and return a message about it, if any.
 
