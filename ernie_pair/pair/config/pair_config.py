@@ -6,7 +6,7 @@ A trained model keeps its target in its config.json: whoever uses it, or trains 
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, Optional, Sequence, Union
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -263,7 +263,12 @@ class TrainConfig(PairConfig):
     )
 
 
-DEFAULTS: dict[str, Any] = {"ranking_loss": "listwise", "margin": 1.0, "most_candidates": 16, "query": ""}
+def usual_of(names: Sequence[str]) -> dict[str, Any]:
+    """Return {flag of training: its default}."""
+    return {name: getattr(PairConfig, name) for name in names}
+
+
+OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
 # {flag: (its value that asks for nothing, why a model without classes has no use of it)}.
 OF_CLASSES: dict[str, tuple[Any, str]] = {
     "label_map": ("", "names classes"),
@@ -316,10 +321,10 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
             )
         if config.label_range:
             raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
-        if config.ranking_loss == "listwise" and config.margin != DEFAULTS["margin"]:
+        if config.ranking_loss == "listwise" and config.margin != PairConfig.margin:
             raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
         return
-    refuse_set(config, DEFAULTS, f" is for --target ranking, not {labels.target}; leave it out")
+    refuse_set(config, usual_of(OF_RANKING), f" is for --target ranking, not {labels.target}; leave it out")
 
 
 def refuse_query(query: str, labels: Labels) -> None:

@@ -1,6 +1,6 @@
 """The model of a training run before its first step."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, TypeVar, Union
 
@@ -38,7 +38,7 @@ from ernie_pair.models.spec import (
     parse_spec,
     read_tokenizer_settings,
 )
-from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags
+from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags, usual_of
 from ernie_pair.pair.targets.metrics import chosen_metric, refuse_other_metric
 from ernie_pair.train.recompute import num_frozen_layers
 from ernie_pair.train.run_flags import refuse_set
@@ -170,9 +170,7 @@ def _open_layer(
     name, family = type(layer).__name__, known_family(layer)
     if isinstance(layer, paddle.DataParallel):
         raise InputError("PairTrainer averages gradients itself; give it the layer without DataParallel")
-    usual = {item.name: item.default for item in fields(config)}
-    made = {flag: usual[flag] for flag in OF_MAKING}
-    refuse_set(config, made, f": {name} is made already, and keeps what it has; leave it out")
+    refuse_set(config, usual_of(OF_MAKING), f": {name} is made already, and keeps what it has; leave it out")
     tokenizer, settings = _open_vocabulary(vocab_file)
     if family:
         spec, width = spec_of(layer, family, settings), layer.config.num_labels
@@ -180,8 +178,10 @@ def _open_layer(
         model = classifier_around(layer, _with_labels(spec, known, config, width, name))
         if model is not None:
             return wrap_model(model, vocab_file, config)
-    inside = {flag: usual[flag] for flag in OF_ENCODERS if flag != "to_static" or config.to_static is True}
-    refuse_set(config, inside, f": {name} is a layer of your own, whose encoder is unknown; leave it out")
+    inside = [flag for flag in OF_ENCODERS if flag != "to_static" or config.to_static is True]
+    refuse_set(
+        config, usual_of(inside), f": {name} is a layer of your own, whose encoder is unknown; leave it out"
+    )
     settings_of_layer = plain_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
     width = width_of(layer, spec, vocab_file, config.max_seq_len)

@@ -4,7 +4,7 @@ The names are those of the Trainer of transformers and PaddleNLP.
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
@@ -14,6 +14,7 @@ from paddle.optimizer import LBFGS, Optimizer
 from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from data_tools.files.errors import InputError
+from ernie_pair.pair.config.pair_config import usual_of
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.targets.metrics import ComputeMetrics, numbers_in
 from ernie_pair.pair.train.loss import PairLoss
@@ -238,15 +239,14 @@ def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
 def refuse_ignored_flags(trainer) -> None:
     """Raise InputError for a flag that what replaces its part would ignore."""
     ignored: dict[str, object] = {}
-    usual = {item.name: item.default for item in fields(trainer.config)}
     if trainer.compute_loss_func is not None:
         ignored.update(OF_THE_LOSS)
     if trainer.optimizer is not None or "create_optimizer" in trainer.overridden:
-        ignored.update({"sharding": "none", "dry_run": False})
+        ignored.update(usual_of(["sharding", "dry_run"]))
     if trainer.optimizer is not None:
-        ignored.update({name: usual[name] for name in OF_THE_OPTIMIZER})
+        ignored.update(usual_of(OF_THE_OPTIMIZER))
     if trainer.lr_scheduler is not None or (trainer.optimizer and scheduler_in(trainer.optimizer)):
-        ignored.update({name: usual[name] for name in OF_THE_SCHEDULE})
+        ignored.update(usual_of(OF_THE_SCHEDULE))
     if "get_train_dataloader" in trainer.overridden:
-        ignored.update({"streaming": False})
+        ignored.update(usual_of(["streaming"]))
     refuse_set(trainer.config, ignored, " is of a part that PairTrainer is given here; leave it out")

@@ -16,7 +16,7 @@ from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.models.labels import RANKING
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.config.pair_config import PairConfig, usual_of
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.loss import Forward, PairLoss, ToDevice, wide_logits
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
@@ -27,13 +27,8 @@ from ernie_pair.train.optimizer import move_if_sound
 from ernie_pair.train.run_flags import refuse_set
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
-# What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.
-OF_THE_LOSS: dict[str, object] = {
-    "class_weights": "",
-    "rdrop_alpha": 0.0,
-    "symmetric": "none",
-    "ranking_loss": "listwise",
-}
+# What the loss of the flags does and one of the user's own does not: {flag: its default}.
+OF_THE_LOSS = usual_of(["class_weights", "rdrop_alpha", "symmetric", "ranking_loss"])
 Inputs = dict[str, Any]
 # Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
 ComputeLoss = Callable[[Any, Inputs], tuple[Any, Any]]
@@ -148,18 +143,11 @@ def loss_of_flags(
     return found, seen[0][: len(batch.input_ids)]
 
 
-# What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
-OF_THE_LOOP: dict[str, object] = {
-    "fgm_epsilon": 0.0,
-    "early_stopping_patience": 0,
-    "report_to": "",
-    "dry_run": False,
-    "evaluation_strategy": "auto",
-    "save_strategy": "steps",
-    "save_format": "paddle",
-    "keep_best": 1,
-    "keep_every": 0,
-}
+# What PairTrainer does and a user's own loop does not.
+OF_THE_LOOP = (
+    "fgm_epsilon", "early_stopping_patience", "report_to", "dry_run", "evaluation_strategy", "save_strategy",
+    "save_format", "keep_best", "keep_every",
+)  # fmt: skip
 
 
 class TrainingParts:
@@ -181,7 +169,7 @@ class TrainingParts:
     """
 
     def __init__(self, job: Any, data: PairData):  # of a PairJob
-        for name, nothing in OF_THE_LOOP.items():
+        for name, nothing in usual_of(OF_THE_LOOP).items():
             if getattr(job.config, name) != nothing:
                 raise InputError(
                     f"--{name} {getattr(job.config, name)} is done by PairTrainer.train, and not by a loop "

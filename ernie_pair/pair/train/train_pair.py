@@ -28,7 +28,7 @@ from ernie_pair.models.temperature import (
     mean_of_orders,
     write_calibration,
 )
-from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.config.pair_config import OF_RANKING, PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.targets.metrics import (
     LOWER_IS_BETTER,
@@ -279,7 +279,6 @@ answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
 TITLES = {True: "{} sentence-pair classifier", False: "{} model that scores sentence pairs"}
 SHOWN = {True: "answer.names, answer.probabilities", False: "answer.scores"}
-OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
 
 logger = logging.getLogger(__name__)
 
