@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Mapping, Optional
+from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -13,6 +13,7 @@ from data_tools.options.options import (
     names_in,
     optimisation_option,
     refuse_empty,
+    refuse_set,
     refuse_unknown_names,
 )
 from ernie_pair.kernels.choice import KernelFlags
@@ -64,15 +65,6 @@ keep_every_option = partial(
     unit="steps",
     at_least=0,
 )
-
-
-def refuse_set(config, usual: Mapping[str, object], fault: str) -> None:
-    """Raise InputError, --NAME VALUE and ``fault``, for the first flag that is not as in ``usual``."""
-    for name, nothing in usual.items():
-        value = getattr(config, name, nothing)
-        if value != nothing:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise InputError(f"--{name} {shown}{fault}")
 
 
 def allow_change_option(example: str):

@@ -15,6 +15,7 @@ from data_tools.options.options import (
     devices_option,
     evaluation_option,
     model_option,
+    refuse_set,
 )
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, parse_label_map, parse_label_range
@@ -29,7 +30,6 @@ from ernie_pair.train.run_flags import (
     best_metric_option,
     dropout_option,
     family_option,
-    refuse_set,
     step_option,
 )
 

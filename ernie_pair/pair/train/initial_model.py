@@ -9,6 +9,7 @@ from paddle import nn
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import read_json_object
+from data_tools.options.options import refuse_set
 from data_tools.text.folder_tokenizer import (
     AnyTokenizer,
     cuts_by_own_rule,
@@ -41,7 +42,6 @@ from ernie_pair.models.spec import (
 from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags, usual_of
 from ernie_pair.pair.targets.metrics import chosen_metric, refuse_other_metric
 from ernie_pair.train.recompute import num_frozen_layers
-from ernie_pair.train.run_flags import refuse_set
 
 
 class InitialModel(NamedTuple):

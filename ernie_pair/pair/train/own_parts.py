@@ -14,6 +14,7 @@ from paddle.optimizer import LBFGS, Optimizer
 from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from data_tools.files.errors import InputError
+from data_tools.options.options import refuse_set
 from ernie_pair.pair.config.pair_config import usual_of
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.targets.metrics import ComputeMetrics, numbers_in
@@ -29,7 +30,6 @@ from ernie_pair.pair.train.parts import (
 from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in
 from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.run_flags import refuse_set
 
 TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for
 

@@ -12,6 +12,7 @@ import paddle
 from paddle import nn
 
 from data_tools.files.errors import InputError, NumbersError
+from data_tools.options.options import refuse_set
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.models.labels import RANKING
 from ernie_pair.models.networks.classifier import PairClassifier
@@ -24,7 +25,6 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.data_parallel import Zero2
 from ernie_pair.train.job import LossParts
 from ernie_pair.train.optimizer import move_if_sound
-from ernie_pair.train.run_flags import refuse_set
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
 # What the loss of the flags does and one of the user's own does not: {flag: its default}.
