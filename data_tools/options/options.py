@@ -394,6 +394,15 @@ def _fits_float(value) -> bool:
         return False
 
 
+def refuse_set(config, usual: Mapping[str, object], fault: str) -> None:
+    """Raise InputError, --NAME VALUE and ``fault``, for the first flag that is not as in ``usual``."""
+    for name, nothing in usual.items():
+        value = getattr(config, name, nothing)
+        if value != nothing:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise InputError(f"--{name} {shown}{fault}")
+
+
 def refuse_empty(config: Options, *names: str) -> None:
     """Raise InputError if one of these options, which name what to write, is empty, or a file as folder."""
     for name in names:

@@ -126,17 +126,21 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
                 os.fsync(file.fileno())
                 kept = os.fstat(file.fileno()).st_size
         except OSError as error:
-            raise MachineError(f"{path}: {error.strerror or error}{_room(path.parent, size)}") from None
+            room = os.statvfs(path.parent)
+            free = f"{room.f_bavail * room.f_frsize} free"
+            if room.f_files and not room.f_favail:
+                free = "no free inodes"
+            raise MachineError(
+                f"{path}: {error.strerror or error}; {size} bytes wanted, {free}: make room, the checkpoints "
+                "before it are intact, then start the same command again"
+            ) from None
     if kept != size:
         raise MachineError(f"{path}: the disk kept {kept} of {size} bytes; fix it and start again")
     return {"name": path.name, "size": size, "sha256": sha256.result()}
 
 
 def write_content(path: Path, content: Content) -> Dict[str, object]:
-    """Write a file of a job as ``write_synced`` does: bytes, or named arrays as safetensors.
-
-    Raises NumbersError when an array in it is not finite, MachineError when the disk fails.
-    """
+    """Write bytes, or arrays as safetensors, as `write_synced` does; NumbersError: one is not finite."""
     if isinstance(content, bytes):
         return write_synced(path, content)
     wrong = first_not_finite(content)
@@ -148,20 +152,8 @@ def write_content(path: Path, content: Content) -> Dict[str, object]:
     return write_synced(path, *safetensors_parts(content))
 
 
-def _room(folder: Path, wanted: int) -> str:
-    room = os.statvfs(folder)
-    free = "no free inodes" if room.f_files and not room.f_favail else f"{room.f_bavail * room.f_frsize} free"
-    return (
-        f"; {wanted} bytes wanted, {free}: make room, the checkpoints before it are intact, then start the "
-        "same command again"
-    )
-
-
 def _read_regular(path: Path, most: int) -> bytes:
-    """Read at most ``most`` bytes of a regular file; links are not followed, and a pipe does not block.
-
-    Raises DamagedError; CheckpointError if a permission is missing; OSError if the machine fails.
-    """
+    """Read a regular file, or raise DamagedError, CheckpointError (permission), OSError (the machine)."""
     try:
         return read_regular(path, most, follow=False)
     except PermissionError:

@@ -2,11 +2,11 @@
 
 output_dir/
     run.lock                        held by the first rank for the life of the run
-    run.json                        which run it is, and whether it has published a checkpoint (run_note.py)
+    run.json                        which run it is, and whether it has published a checkpoint (run_folder.py)
     ranks/                          heartbeats of a run of several processes (watchdog.py)
     checkpoints/step_00005000/      see checkpoint_folder.py
     checkpoints/.tmp-* .trash-*     being made or deleted: never read; those of a killed run are removed
-                                    at the next start, recognized by their names (own_names.py)
+                                    at the next start, recognized by their names (atomic_files.py)
     checkpoints/.bad-*              damaged, set aside, never read or deleted
     model_last -> checkpoints/step_00005000     for the user; a run does not rely on it
 
@@ -168,9 +168,8 @@ class Checkpoints:
             "step": state.step,
             "fingerprint": fingerprint,
             "topology": topology,
-            "changes": self.changes,
-            "versions": installed_versions(),
         }
+        manifest.update(changes=self.changes, versions=installed_versions())
         try:
             self._together(lambda: self._first_does(self._begin, draft))
             rank = self.world.rank
@@ -236,30 +235,14 @@ class Checkpoints:
         return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
 
     def _offer(self, most: int) -> Optional[Tuple[int, str]]:
-        """Return the newest sound checkpoint up to step ``most`` and its manifest's hash.
-
-        None: another rank decides.
-        """
+        """Return step and hash of the newest sound checkpoint up to ``most``; None: another rank decides."""
         if not self.local.is_first:
             return None
-        published = published_steps(self.folder)
-        for step in sorted(filter(most.__ge__, published), reverse=True):
-            try:
-                checkpoint = Checkpoint(published[step])
-                checkpoint.verify()
-                if checkpoint.step != step:
-                    raise DamagedError(f"{checkpoint.folder} is of step {checkpoint.step}")
-                self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
-                return step, checkpoint.sha256
-            except DamagedError as error:
-                self._damaged[published[step]] = error.message
-        aside = sorted(self.folder.glob(f"{BAD}*"))
-        if self._damaged or aside:
-            reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in aside)]
-            raise CheckpointError(
-                f"no usable checkpoint in {self.folder}: {'; '.join(reasons[:5])}; use another --output_dir"
-            )
-        return NONE, ""
+        checkpoint = newest_sound(self.folder, self._damaged, most)
+        if checkpoint is None:
+            return NONE, ""
+        self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
+        return checkpoint.step, checkpoint.sha256
 
     def _take(self, folder: Path, sha256: str) -> Checkpoint:
         """Make ``folder`` the newest checkpoint, and check that this rank sees it as the first one does."""
@@ -315,10 +298,7 @@ class Checkpoints:
             logger.warning("%s did not point to the newest checkpoint, %s; now it does", link, final.name)
 
     def _retire(self) -> None:
-        """Delete old checkpoints, only after a success.
-
-        Each is renamed first, so that a partly deleted folder is never mistaken for a complete one.
-        """
+        """Delete old checkpoints; each is renamed first: none that is partly deleted looks complete."""
         published = published_steps(self.folder)
         for step in sorted(published)[: -self.keep]:
             if self.every and step % self.every == 0:
@@ -349,6 +329,29 @@ def published_steps(folder: Path) -> Dict[int, Path]:
     with os.scandir(folder) as entries:
         folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return {int(name[5:]): folder / name for name in folders if STEP_FOLDER.fullmatch(name)}
+
+
+def newest_sound(folder: Path, damaged: Dict[Path, str], most: int = NEWEST_OF_ALL) -> Optional[Checkpoint]:
+    """Return the newest checkpoint up to step ``most`` whose every byte is right; None: there never was one.
+
+    ``damaged`` grows by {folder: why} of the others. Raises CheckpointError if all are damaged.
+    """
+    published = published_steps(folder)
+    for step in sorted(filter(most.__ge__, published), reverse=True):
+        try:
+            checkpoint = Checkpoint(published[step])
+            checkpoint.verify()
+            if checkpoint.step != step:
+                raise DamagedError(f"{checkpoint.folder} is of step {checkpoint.step}")
+            return checkpoint
+        except DamagedError as error:
+            damaged[published[step]] = error.message
+    reasons = [*damaged.values(), *(f"{path} was set aside" for path in sorted(folder.glob(f"{BAD}*")))]
+    if not reasons:
+        return None
+    raise CheckpointError(
+        f"no usable checkpoint in {folder}: {'; '.join(reasons[:5])}; use another --output_dir"
+    )
 
 
 def _name_of(step: int) -> str:

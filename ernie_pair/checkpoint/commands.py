@@ -9,7 +9,7 @@ import numpy as np
 
 from data_tools.files.atomic_files import BAD
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.options.options import Options, option
+from data_tools.options.options import Options, checkpoints_option
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE, Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
 from ernie_pair.weights.weight_files import BFLOAT16, Arrays, bfloat16_to_float32
@@ -25,18 +25,14 @@ class ShowConfig(Options):
 
     EXAMPLE = "output/model_last"
 
-    checkpoint: str = option(
+    checkpoint: str = checkpoints_option(
         help="a checkpoint (OUT/checkpoints/step_00005000 or OUT/model_last), or the output folder of a run",
         positional=True,
-        group="checkpoints",
     )
 
 
 def show_checkpoint(config: ShowConfig) -> None:
-    """Print the content of a checkpoint or a run.
-
-    Raises InputError when it is neither, and CheckpointError, after printing all else, if one is damaged.
-    """
+    """Print a checkpoint or a run. Raises InputError for neither, CheckpointError at the end for damage."""
     folder = Path(config.checkpoint)
     if (folder / MANIFEST).is_file():
         _show_one(folder)
@@ -118,13 +114,10 @@ class DiffConfig(Options):
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000"
 
-    first: str = option(help="a checkpoint, OUT/model_last for example", positional=True, group="checkpoints")
-    second: str = option(help="another checkpoint", positional=True, group="checkpoints")
-    most_lines: int = option(
-        20,
-        help="maximum number of differing arrays to show, largest difference first",
-        group="checkpoints",
-        at_least=1,
+    first: str = checkpoints_option(help="a checkpoint, OUT/model_last for example", positional=True)
+    second: str = checkpoints_option(help="another checkpoint", positional=True)
+    most_lines: int = checkpoints_option(
+        20, help="maximum number of differing arrays to show, largest difference first", at_least=1
     )
 
 
@@ -145,16 +138,9 @@ def diff_checkpoints(config: DiffConfig) -> int:
         for key in sorted(states[0])
         if states[0][key] != states[1][key]
     ]
-    one, other = (
-        {
-            name: entry["sha256"]
-            for name, entry in checkpoint.files.items()
-            if name != STATE and not name.endswith(".safetensors")
-        }
-        for checkpoint in (first, second)
-    )
-    for name in sorted({*one, *other}):
-        if one.get(name) != other.get(name):
+    one, other = ({name: e["sha256"] for name, e in each.files.items()} for each in (first, second))
+    for name in sorted({*one, *other} - {STATE}):
+        if one.get(name) != other.get(name) and not name.endswith(".safetensors"):
             is_in_both = name in one and name in other
             lines.append(f"{name}: {'its content differs' if is_in_both else 'only one of them has it'}")
     print("\n".join(lines or ["equal: every array, the state and the other files"]))

@@ -90,10 +90,7 @@ def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
 
 
 def parse_manifest(data: bytes, path: Path) -> Dict:
-    """Parse MANIFEST.json, and check its checksum and every value that is used.
-
-    Raises DamagedError, and CheckpointError for the format of a newer version.
-    """
+    """Parse and check MANIFEST.json. Raises DamagedError, or CheckpointError for a newer format."""
     manifest = _parse_object(data, path)
     written_by = manifest.get("format")
     if isinstance(written_by, int) and written_by > MANIFEST_FORMAT and _matches_checksum(manifest, data):

@@ -66,10 +66,7 @@ def flags_of(config: Options) -> Dict[str, Any]:
 
 
 def about_now(command: str, **more: object) -> Dict[str, Any]:
-    """Return the facts of this start of ``command``; ``more`` stands behind its name.
-
-    They are the date, the command line, its folder, its Git state, the versions and the machine.
-    """
+    """Return what is to be known of this start of ``command``: ``more``, then when, where and on what."""
     folder = Path.cwd()
     git = git_state(folder)
     return {
@@ -95,18 +92,13 @@ def text_of_config(flags: Dict[str, Any], about: Dict[str, Any]) -> str:
     return head + _dumped(flags) + _dumped({ABOUT: about})
 
 
-def write_config(folder: Path, command: str, config: Options) -> None:
-    """Write config.yaml into a folder that is being made."""
-    text = text_of_config(flags_of(config), about_now(command))
-    (folder / CONFIG_YAML).write_text(text, encoding="utf-8")
-
-
 def with_config(fill: Callable[[Path], Result], command: str, config: Options) -> Callable[[Path], Result]:
     """Return what fills a folder as ``fill`` does, and writes config.yaml into it."""
 
     def fill_and_tell(draft: Path) -> Result:
         filled = fill(draft)
-        write_config(draft, command, config)
+        text = text_of_config(flags_of(config), about_now(command))
+        (draft / CONFIG_YAML).write_text(text, encoding="utf-8")
         return filled
 
     return fill_and_tell

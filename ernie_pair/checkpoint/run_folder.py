@@ -37,10 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_run(output_dir: Path) -> Dict[str, Any]:
-    """Return the note of ``output_dir``, {} if there is none.
-
-    Raises CheckpointError when the file of that name is not such a note.
-    """
+    """Return the note of ``output_dir``, {} if there is none. Raises CheckpointError for another file."""
     path = output_dir / RUN
     if not os.path.lexists(path):
         return {}
@@ -149,10 +146,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def point_best(folder: Path) -> None:
-    """Point the link beside ``folder``, a best model, to it. Raises OSError.
-
-    Anything else under that name is set aside with a warning.
-    """
+    """Point the link beside a best model to it; all else of that name is set aside. Raises OSError."""
     point_link(folder.with_name(BEST), Path(folder.name), OWN_TARGET)
 
 
@@ -162,10 +156,7 @@ def is_own_best(link: Path) -> bool:
 
 
 def best_of(output_dir: Path) -> Optional[Path]:
-    """Return the folder of the best model of the run in ``output_dir``; None: it has published none.
-
-    A run of an earlier version has no link; then the metadata of its folders decides.
-    """
+    """Return the folder of a run's best model, by its link or else its metadata; None: there is none."""
     link = output_dir / BEST
     if is_own_best(link) and link.is_dir():
         return output_dir / os.readlink(link)
@@ -174,10 +165,7 @@ def best_of(output_dir: Path) -> Optional[Path]:
 
 
 def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[str, Any]]]:
-    """Return (folder, its metadata) of the best models of the run in ``output_dir``, best first.
-
-    With ``metric``, only the models chosen by it.
-    """
+    """Return (folder, metadata) of a run's best models, best first; with ``metric``, those chosen by it."""
     found = [
         (path, note)
         for path, note in folders_of_run(output_dir, PREFIX)

@@ -11,6 +11,7 @@ import numpy as np
 
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.targets.metrics import numbers_of
 
 CUTOFFS, NDCG_AT = (1, 10, 100), 10
 METRICS = (*(f"recall_at_{k}" for k in CUTOFFS), "mrr", f"ndcg_at_{NDCG_AT}", "spearman")
@@ -37,10 +38,7 @@ class RetrievalSet(NamedTuple):
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
     """Build the set of labelled pairs, 1 for a match. Raises InputError if no row is one."""
     places: dict[str, int] = {}
-    left, right = (
-        np.array([places.setdefault(text, len(places)) for text in side], dtype=np.int64)
-        for side in (pairs.left, pairs.right)
-    )
+    left, right = (numbers_of(side, places) for side in (pairs.left, pairs.right))
     labels = pairs.known_labels
     matches: dict[int, list[int]] = {}
     for query, text in zip(left[labels == 1].tolist(), right[labels == 1].tolist()):
@@ -66,7 +64,8 @@ def measure_retrieval(
     """
     from scipy.stats import spearmanr
 
-    ranks = match_ranks(vectors, retrieval, query_vectors)
+    of_queries = vectors if query_vectors is None else query_vectors
+    ranks = match_ranks(vectors, retrieval, of_queries)
     counts = np.array([len(one) for one in ranks], dtype=np.float64)
     gains = 1 / np.log2(np.arange(2, NDCG_AT + 2))
     best = np.array([gains[: int(count)].sum() for count in counts])
@@ -74,7 +73,8 @@ def measure_retrieval(
     values = {f"recall_at_{k}": np.mean([(one <= k).mean() for one in ranks]) for k in CUTOFFS}
     values["mrr"] = np.mean([1 / one.min() for one in ranks])
     values[f"ndcg_at_{NDCG_AT}"] = np.mean(found / best)
-    cosines = cosines_of(vectors, retrieval.left, retrieval.right, query_vectors)
+    of_left, of_right = of_queries[retrieval.left], vectors[retrieval.right]
+    cosines = np.einsum("nd,nd->n", of_left, of_right, dtype=np.float64)
     is_constant = len(np.unique(retrieval.labels)) < 2 or len(np.unique(cosines)) < 2
     values["spearman"] = 0.0 if is_constant else spearmanr(cosines, retrieval.labels).correlation
     return {name: float(values[name]) for name in METRICS}
@@ -90,28 +90,10 @@ def match_ranks(
         queries = retrieval.queries[begin : begin + BLOCK]
         scores = of_queries[queries] @ corpus.T
         for row, query, matches in zip(scores, queries, retrieval.matches[begin : begin + BLOCK]):
-            ranks.append(
-                _ranks_of(row, int(query), np.searchsorted(retrieval.corpus, matches), retrieval.corpus)
-            )
+            places = np.searchsorted(retrieval.corpus, matches)
+            is_other = retrieval.corpus != query
+            is_other[places] = False
+            others, own = np.sort(row[is_other]), np.sort(row[places])[::-1]
+            better = len(others) - np.searchsorted(others, own, side="left")  # equal ones before a match
+            ranks.append(better + np.arange(1, len(own) + 1))
     return ranks
-
-
-def _ranks_of(scores: np.ndarray, query: int, matches: np.ndarray, corpus: np.ndarray) -> np.ndarray:
-    """Return the ranks of ``matches``, places in ``corpus``, by their ``scores`` float32 [C]."""
-    is_other = np.ones(len(corpus), dtype=bool)
-    is_other[matches] = False
-    is_other[corpus == query] = False
-    others, own = np.sort(scores[is_other]), np.sort(scores[matches])[::-1]
-    better = len(others) - np.searchsorted(others, own, side="left")  # equal ones stand before a match
-    return better + np.arange(1, len(own) + 1)
-
-
-def cosines_of(
-    vectors: np.ndarray, left: np.ndarray, right: np.ndarray, query_vectors: Optional[np.ndarray] = None
-) -> np.ndarray:
-    """Return the cosines of rows ``left`` and ``right`` of vectors of length 1, float64 [pairs].
-
-    The rows ``left`` are those of ``query_vectors``, if that is given.
-    """
-    of_left = vectors if query_vectors is None else query_vectors
-    return np.einsum("nd,nd->n", of_left[left], vectors[right], dtype=np.float64)

@@ -14,12 +14,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Literal, NamedTuple, Set, Tuple
 
 import numpy as np
 
 from data_tools.files.errors import InputError
-from data_tools.options.options import Options, names_in, option, refuse_empty, refuse_unknown_names
+from data_tools.options.options import (
+    Options,
+    data_option,
+    devices_option,
+    model_option,
+    names_in,
+    refuse_empty,
+    refuse_unknown_names,
+)
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import ENCODINGS
 from ernie_pair.mining.neighbours import (
@@ -34,6 +42,7 @@ from ernie_pair.mining.neighbours import (
 )
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import files_of_model
+from ernie_pair.pair.audit.audit_pairs import same_of
 from ernie_pair.pair.audit.findings import Coded, Links, coded, is_contradicted
 from ernie_pair.pair.audit.new_pairs import (
     KnownPairs,
@@ -69,77 +78,56 @@ class MineConfig(Options):
         "--include_labelled true"
     )
 
-    train_file: str = option(
-        help="labelled pairs of two classes: a file, or a set such as lcqmc",
-        group="data",
-        stdin=(".tsv", ".jsonl"),
+    train_file: str = data_option(
+        help="labelled pairs of two classes: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
     )
-    output_file: str = option(
-        help="file to write the new pairs to: .tsv, .csv, .json or .jsonl", group="data", stdout=True
+    output_file: str = data_option(
+        help="file to write the new pairs to: .tsv, .csv, .json or .jsonl", stdout=True
     )
-    dev_file: str = option(
-        "", help="pairs for choosing the best model; none of them is written", group="data"
+    dev_file: str = data_option("", help="pairs for choosing the best model; none of them is written")
+    test_file: str = data_option("", help="test pairs, labelled or not; none of them is written")
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    label_map: str = data_option(
+        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
     )
-    test_file: str = option("", help="test pairs, labelled or not; none of them is written", group="data")
-    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
-    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-    label_map: str = option(
-        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1", group="data"
-    )
-    same: str = option("", help="label of pairs that mean the same; empty: class 1", group="data")
-    kinds: str = option(
+    same: str = data_option("", help="label of pairs that mean the same; empty: class 1")
+    kinds: str = data_option(
         "transitive implied near",
         help="transitive: a=b and b=c give a=c; implied: a=b and b!=c give a!=c; near: texts that look alike "
         "but are not known to be equal are labelled different",
-        group="data",
     )
-    include_labelled: bool = option(
-        False,
-        help="also write the labelled pairs, first, so that the file can be used for training",
-        group="data",
+    include_labelled: bool = data_option(
+        False, help="also write the labelled pairs, first, so that the file can be used for training"
     )
-    hops: int = option(
-        2,
-        help="maximum number of labelled rows in a chain of equal texts",
-        group="data",
-        unit="rows",
-        at_least=2,
+    hops: int = data_option(
+        2, help="maximum number of labelled rows in a chain of equal texts", unit="rows", at_least=2
     )
-    per_text: int = option(
-        2, help="maximum new pairs of each kind per text", group="data", unit="pairs", at_least=1
+    per_text: int = data_option(2, help="maximum new pairs of each kind per text", unit="pairs", at_least=1)
+    limit: int = data_option(
+        0, help="maximum new pairs of each kind, drawn with --seed; 0: all", unit="pairs", at_least=0
     )
-    limit: int = option(
-        0,
-        help="maximum new pairs of each kind, drawn with --seed; 0: all",
-        group="data",
-        unit="pairs",
-        at_least=0,
+    embedding_model: str = model_option(
+        "", help="embedding model that decides which texts are near; empty: character n-grams"
     )
-    embedding_model: str = option(
-        "", help="embedding model that decides which texts are near; empty: character n-grams", group="model"
-    )
-    max_similarity: float = option(
+    max_similarity: float = data_option(
         0.6,
         help="maximum cosine similarity of near texts; more similar texts may well be equal and are left out",
-        group="data",
         above=0,
         at_most=1,
     )
-    min_similarity: float = option(
+    min_similarity: float = data_option(
         0.3,
         help="minimum similarity of near texts; less similar texts are not hard negatives",
-        group="data",
         at_least=0,
         at_most=1,
     )
-    seed: int = option(1234, help="seed of the random draws", group="data", at_least=0)
-    device: Literal["cpu", "gpu"] = option(
-        default_device(), help="where the embedding model runs", group="devices"
-    )
-    overwrite: bool = option(False, help="replace an existing result", group="data")
+    seed: int = data_option(1234, help="seed of the random draws", at_least=0)
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where the embedding model runs")
+    overwrite: bool = data_option(False, help="replace an existing result")
 
     def __post_init__(self):
         super().__post_init__()
@@ -181,8 +169,8 @@ class TextGraph:
     """
 
     def __init__(self, file: Coded, same: int):
-        self.file, pairs = file, file.pairs
-        is_same = pairs.known_labels == same
+        self.file, self.pairs = file, file.pairs
+        is_same = self.pairs.known_labels == same
         is_loop = file.left == file.right
         doubtful = is_contradicted(file)
         self.equal_rows = np.flatnonzero(is_same & ~is_loop & ~doubtful)
@@ -193,11 +181,6 @@ class TextGraph:
         self.is_sound[self.group[file.left[inside & ~is_same]]] = False
         self.is_sound[self.group[file.left[doubtful]]] = False
         self.is_sound[self.group[file.right[doubtful]]] = False
-
-    @property
-    def pairs(self) -> Pairs:
-        """Return the labelled pairs."""
-        return self.file.pairs
 
     @cached_property
     def texts(self) -> List[str]:
@@ -249,14 +232,6 @@ class Mined(NamedTuple):
     similarity: float = 0.0
 
 
-class MiningRules(NamedTuple):
-    """How many new pairs of a kind a text may stand in, how long chains may be, and the seed."""
-
-    per_text: int
-    hops: int
-    seed: int
-
-
 class Quota:
     """Which pairs may be added yet: not labelled, not added, their texts below ``per_text`` pairs."""
 
@@ -281,16 +256,16 @@ class Quota:
         return True
 
 
-def transitive_pairs(graph: TextGraph, rules: MiningRules, taken: Set[int]) -> Iterator[Mined]:
+def transitive_pairs(graph: TextGraph, config: MineConfig, taken: Set[int]) -> Iterator[Mined]:
     """Yield equal pairs whose texts a chain of 2 to ``hops`` sure rows joins; ``taken`` grows by them."""
-    quota = Quota(graph, rules.per_text, taken)
+    quota = Quota(graph, config.per_text, taken)
     for node in sorted(graph.equals):
         if graph.is_sound_node(node) and not quota.is_full(node):
-            rng = np.random.default_rng([rules.seed, _TRANSITIVE, node])
-            for tries, (other, rows) in enumerate(_reached(graph, node, rules.hops, rng)):
+            rng = np.random.default_rng([config.seed, _TRANSITIVE, node])
+            for tries, (other, rows) in enumerate(_reached(graph, node, config.hops, rng)):
                 if quota.take(node, other):
                     yield Mined(node, other, True, "transitive", rows)
-                if quota.is_full(node) or tries >= TRIES * rules.per_text:
+                if quota.is_full(node) or tries >= TRIES * config.per_text:
                     break
 
 
@@ -303,7 +278,10 @@ def _reached(
     for hop in range(1, hops + 1):
         following: List[Tuple[int, Tuple[int, ...]]] = []
         for node, rows in ring:
-            for edge in _rotated(graph.equals[node], rng):
+            edges = graph.equals[node]
+            first = int(rng.integers(len(edges)))  # a permutation would look at all of a hub's
+            for place in range(len(edges)):
+                edge = edges[(first + place) % len(edges)]
                 if edge.node not in seen:
                     seen.add(edge.node)
                     following.append((edge.node, (*rows, edge.row)))
@@ -312,24 +290,17 @@ def _reached(
         ring = following
 
 
-def _rotated(edges: Sequence[Edge], rng: np.random.Generator) -> Iterator[Edge]:
-    """Yield ``edges`` from a drawn one on: a permutation would look at all of a hub's."""
-    first = int(rng.integers(len(edges)))
-    for place in range(len(edges)):
-        yield edges[(first + place) % len(edges)]
-
-
-def implied_differences(graph: TextGraph, rules: MiningRules, taken: Set[int]) -> Iterator[Mined]:
+def implied_differences(graph: TextGraph, config: MineConfig, taken: Set[int]) -> Iterator[Mined]:
     """Yield different pairs: a row a/c says it of the equals of a beside c, and of those of c beside a."""
-    quota = Quota(graph, rules.per_text, taken)
-    order = np.random.default_rng([rules.seed, _IMPLIED]).permutation(graph.different_rows)
+    quota = Quota(graph, config.per_text, taken)
+    order = np.random.default_rng([config.seed, _IMPLIED]).permutation(graph.different_rows)
     for row in order.tolist():
         ends = int(graph.file.left[row]), int(graph.file.right[row])
         if not all(map(graph.is_sound_node, ends)):
             continue
         for one, other in (ends, ends[::-1]):
             for tries, edge in enumerate(graph.equals.get(one, ())):
-                if quota.is_full(other) or tries >= TRIES * rules.per_text:
+                if quota.is_full(other) or tries >= TRIES * config.per_text:
                     break
                 if quota.take(edge.node, other):
                     yield Mined(edge.node, other, False, "implied", (edge.row, row))
@@ -355,7 +326,12 @@ def mine_pairs(config: MineConfig) -> None:
     if results.are_done():
         return
     labels = labels_for(source, config.label_map)
-    same = _same_of(labels, config.same)
+    if len(labels.names) != 2:
+        raise InputError(
+            f"mining needs two classes, same and different, not {len(labels.names)}; fix --label_map"
+        )
+    same = same_of(labels, config.same)
+    assert same is not None  # of two classes
     read = read_splits(config, columns, labels)
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
     known, known_labelled = KnownPairs(read), KnownPairs(read)
@@ -369,17 +345,16 @@ def mine_pairs(config: MineConfig) -> None:
     if config.include_labelled:
         for line in known_labelled.lines("labelled pairs"):
             logger.info("%s", line)
-    _tell(mined, known, graph, config)
-
-
-def _same_of(labels: Labels, name: str) -> int:
-    if len(labels.names) != 2:
-        raise InputError(
-            f"mining needs two classes, same and different, not {len(labels.names)}; fix --label_map"
+    for line in known.lines():
+        logger.info("%s", line)
+    doubtful = int((~graph.is_sound).sum())
+    if doubtful:
+        logger.info(
+            "%d groups of texts have a row that contradicts them: nothing is inferred in them", doubtful
         )
-    if name and name not in labels.classes:
-        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
-    return labels.classes[name] if name else 1
+    for kind, pairs in mined.items():
+        logger.info("%s: %d new pairs", kind, len(pairs))
+    logger.info("new pairs: %s", config.output_file)
 
 
 def _mine(
@@ -387,11 +362,10 @@ def _mine(
 ) -> Dict[str, List[Mined]]:
     """Return the new pairs of each kind that the files that measure do not have."""
     taken: Set[int] = set()
-    rules = MiningRules(config.per_text, config.hops, config.seed)
     makers = {
-        "transitive": lambda: transitive_pairs(graph, rules, taken),
-        "implied": lambda: implied_differences(graph, rules, taken),
-        "near": lambda: _near_pairs(graph, rules, taken, kept, config),
+        "transitive": lambda: transitive_pairs(graph, config, taken),
+        "implied": lambda: implied_differences(graph, config, taken),
+        "near": lambda: _near_pairs(graph, config, taken, kept),
     }
     found = {}
     for kind in config.chosen_kinds:
@@ -402,12 +376,10 @@ def _mine(
     return found
 
 
-def _near_pairs(
-    graph: TextGraph, rules: MiningRules, taken: Set[int], kept: KeptBlocks, config: MineConfig
-) -> Iterator[Mined]:
+def _near_pairs(graph: TextGraph, config: MineConfig, taken: Set[int], kept: KeptBlocks) -> Iterator[Mined]:
     """Yield near texts of different groups, called different; ``taken`` grows by them."""
-    quota = Quota(graph, rules.per_text, taken)
-    wanted = Range(config.min_similarity, config.max_similarity, SPARE * rules.per_text)
+    quota = Quota(graph, config.per_text, taken)
+    wanted = Range(config.min_similarity, config.max_similarity, SPARE * config.per_text)
     compare = _compare(graph, kept, config)
     _tell_doubt(graph, compare, config)
     found = nearest(compare, graph.group, wanted, kept)
@@ -491,16 +463,3 @@ def _rows(graph: TextGraph, mined: Dict[str, List[Mined]], labels: Labels, same:
             origin = " ".join([pair.kind, "lines", *(str(graph.pairs.number(row)) for row in pair.rows)])
         name = labels.names[same if pair.is_same else 1 - same]
         yield NewPair(graph.texts[pair.left], graph.texts[pair.right], name, origin)
-
-
-def _tell(mined: Dict[str, List[Mined]], known: KnownPairs, graph: TextGraph, config: MineConfig) -> None:
-    for line in known.lines():
-        logger.info("%s", line)
-    doubtful = int((~graph.is_sound).sum())
-    if doubtful:
-        logger.info(
-            "%d groups of texts have a row that contradicts them: nothing is inferred in them", doubtful
-        )
-    for kind, pairs in mined.items():
-        logger.info("%s: %d new pairs", kind, len(pairs))
-    logger.info("new pairs: %s", config.output_file)

@@ -9,13 +9,14 @@ import logging
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.files.keyed_cache import KeyedCache, array_cache, remove_arrays
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import followed, is_stream
+from ernie_pair.inference.embedder import TextEmbedder
 
 ENDING, KIND = ".work", "block-"
 LOCK_SECONDS = 24 * 3600.0
@@ -65,17 +66,6 @@ NOBODY = -1
 logger = logging.getLogger(__name__)
 
 
-class Embeds(Protocol):
-    """What makes vectors of texts: `ernie_pair.inference.embedder.TextEmbedder`."""
-
-    @property
-    def has_roles(self) -> bool:
-        """Return whether a text that asks has another vector than the same text that is found."""
-
-    def unit_vectors(self, texts: Sequence[str], role: str) -> np.ndarray:
-        """Return float32 [N, D], each row of length 1, of texts in a ``role``: query or passage."""
-
-
 class Range(NamedTuple):
     """Which similarities count, and how many neighbours a text may have."""
 
@@ -84,14 +74,7 @@ class Range(NamedTuple):
     most_texts: int
 
 
-class Compare(Protocol):
-    """A way to compare the texts of a list."""
-
-    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-        """Yield, text by text from ``first`` to ``end``, other texts int64 and their similarities float32."""
-
-    def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the similarities float32 [N] of the texts ``left`` int64 [N] and ``right``."""
+Compare = Union["Embeddings", "Ngrams"]  # the texts of a list
 
 
 def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks) -> Iterator[np.ndarray]:
@@ -110,10 +93,7 @@ def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks
 
 
 def seen_range(compare: Compare, group: np.ndarray, count: int) -> Tuple[float, float]:
-    """Return the least and the greatest similarity of the first ``count`` texts with those of other groups.
-
-    ``group`` int64 [N], as in `nearest`. They are inf and -inf where there is none.
-    """
+    """Return least and greatest similarity of ``count`` texts with other groups' [N]; inf, -inf: none."""
     least, most = np.inf, -np.inf
     for row, (nodes, similarities) in enumerate(compare.block(0, min(count, len(group)))):
         others = similarities[group[nodes] != group[row]]
@@ -130,9 +110,7 @@ def _block(compare: Compare, group: np.ndarray, wanted: Range, span: Tuple[int, 
         fits = (similarities >= wanted.least) & (similarities <= wanted.most)
         fits &= group[nodes] != group[first + row]
         nodes, similarities = nodes[fits], similarities[fits]
-        if (
-            len(nodes) > wanted.most_texts
-        ):  # those as near as the last one stay, so that no order of ties decides
+        if len(nodes) > wanted.most_texts:  # as near as the last one stay: no order of ties decides
             last = np.partition(similarities, -wanted.most_texts)[-wanted.most_texts]
             nodes, similarities = nodes[similarities >= last], similarities[similarities >= last]
         order = np.lexsort((nodes, -similarities))[: wanted.most_texts]
@@ -147,7 +125,7 @@ class Embeddings:
     A text asks with the prompt of queries, if the model has one, and is found with that of passages.
     """
 
-    def __init__(self, embedder: Embeds, texts: Sequence[str], kept: KeptBlocks):
+    def __init__(self, embedder: TextEmbedder, texts: Sequence[str], kept: KeptBlocks):
         self.parts: List[np.ndarray] = []
         self.everyone, self.size = np.arange(len(texts)), EMBEDDED_AT_ONCE
         self.asking = [] if embedder.has_roles else self.parts
@@ -161,19 +139,18 @@ class Embeddings:
                 progress.advance(len(part))
 
     def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-        """Yield, text by text, all texts and their similarities."""
+        """Yield, text by text from ``first`` to ``end``, all texts int64 and their similarities float32."""
         asked = self._rows(self.asking, self.everyone[first:end])
         for similarities in np.concatenate([asked @ part.T for part in self.parts], axis=1):
             yield self.everyone, similarities
 
     def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the similarities of pairs, float32 [N]."""
+        """Return the similarities float32 [N] of the texts ``left`` int64 [N] and ``right``."""
         found = np.zeros(len(left), dtype=np.float32)
         for first in range(0, len(left), self.size):
             part = slice(first, first + self.size)
-            found[part] = np.einsum(
-                "nd,nd->n", self._rows(self.asking, left[part]), self._rows(self.parts, right[part])
-            )
+            asked, others = self._rows(self.asking, left[part]), self._rows(self.parts, right[part])
+            found[part] = np.einsum("nd,nd->n", asked, others)
         return found
 
     def _rows(self, parts: Sequence[np.ndarray], nodes: np.ndarray) -> np.ndarray:
@@ -205,10 +182,7 @@ class Ngrams:
 
 
 def _count_ngrams(texts: Sequence[str], most: int) -> Any:
-    """Return the weights of the n-grams of at most ``most`` texts, sparse float32 [texts, n-grams].
-
-    Raises ValueError if there is no such n-gram.
-    """
+    """Return TF-IDF of n-grams of at most ``most`` texts, sparse float32 [texts, n-grams], or ValueError."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     counted = TfidfVectorizer(analyzer="char", ngram_range=NGRAMS, max_df=most, dtype=np.float32)

@@ -10,7 +10,7 @@ Any number of pairs takes the same memory. A run that is killed continues where 
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -49,10 +49,7 @@ class PreciseThreshold(NamedTuple):
 def precise_thresholds(
     probabilities: np.ndarray, labels: np.ndarray, precision: float, confidence: float
 ) -> List[PreciseThreshold]:
-    """Return a threshold per class: the lowest whose bound is ``precision`` or more.
-
-    ``probabilities`` float64 [N, C], ``labels`` int64 [N].
-    """
+    """Return per class the lowest threshold whose bound is ``precision``; float64 [N, C], int64 [N]."""
     predictions = probabilities.argmax(axis=1)
     found = []
     for label in range(probabilities.shape[1]):
@@ -70,9 +67,8 @@ def _threshold(scores: np.ndarray, hits: np.ndarray, precision: float, confidenc
         count = round(len(scores) * step / STEPS)
         if not count:
             break
-        count = int(
-            np.searchsorted(-scores, -scores[count - 1], side="right")
-        )  # rows of one score go together
+        # Rows of one score go together.
+        count = int(np.searchsorted(-scores, -scores[count - 1], side="right"))
         bound = lower_bound(int(right[count - 1]), count, 1 - (1 - confidence) / STEPS)
         reached = PreciseThreshold(None, count, len(scores), float(right[count - 1] / count), bound)
         if bound >= precision:
@@ -114,8 +110,8 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
         files["test"] = read_pairs(config, "test_file", None, "test", is_first)
     pairs, known = check_pairs(config, is_first), KnownPairs(files)
     kept = KeptBlocks(results.outputs[0], results.about({}))
-    rows = _rows(scorer, pairs, thresholds, known, _windows(scorer, pairs, symmetric, kept))
-    if scorer.world.is_first:
+    rows = _rows(scorer, pairs, thresholds, known, symmetric, kept)
+    if is_first:
         with results.published() as (draft,):
             count = write_new_pairs(draft, results.outputs[0], rows)
         kept.remove()
@@ -131,10 +127,7 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
 def _thresholds(
     scorer: PairScorer, dev: Pairs, symmetric: str, config: PseudoLabelConfig
 ) -> List[PreciseThreshold]:
-    """Choose the thresholds on ``dev``, and log them.
-
-    Raises InputError when no class has one, or ``dev`` lacks a class.
-    """
+    """Choose thresholds on ``dev``, and log them. Raises InputError without one, or where a class lacks."""
     names = scorer.labels.names
     rows = np.bincount(dev.known_labels, minlength=len(names))
     if not rows.all():  # nothing tells how often that class is mistaken for another
@@ -161,16 +154,6 @@ def _thresholds(
     return found
 
 
-def _windows(
-    scorer: PairScorer, pairs: CheckedPairs, symmetric: str, kept: KeptBlocks
-) -> Iterator[Tuple[Pairs, np.ndarray]]:
-    """Yield the pairs, a block at a time, with their logits float32 [N, C]."""
-    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
-        for number, block in enumerate(pairs.windows(BLOCK)):
-            yield block, _logits(scorer, block, symmetric, str(number), kept)
-            progress.advance(len(block))
-
-
 def _logits(scorer: PairScorer, block: Pairs, symmetric: str, name: str, kept: KeptBlocks) -> np.ndarray:
     """Return the logits of a block on every process: those that a killed run has left, or computed now."""
     if scorer.world.size == 1:
@@ -189,16 +172,20 @@ def _rows(
     pairs: CheckedPairs,
     thresholds: List[PreciseThreshold],
     known: KnownPairs,
-    windows: Iterator[Tuple[Pairs, np.ndarray]],
+    symmetric: str,
+    kept: KeptBlocks,
 ) -> Iterator[NewPair]:
     least = np.array([np.inf if one.threshold is None else one.threshold for one in thresholds])
     names = scorer.labels.names
-    for window, logits in windows:
-        shown = probabilities(logits, scorer.calibration.temperature)
-        classes = shown.argmax(axis=1)
-        highest = shown[np.arange(len(classes)), classes]
-        sure = np.flatnonzero(highest >= least[classes])
-        texts = [window.left[row] for row in sure], [window.right[row] for row in sure]
-        for row in sure[known.unknown(*texts)].tolist():
-            origin = f"pseudo-label {highest[row]:.4f} line {window.number(row)}"
-            yield NewPair(window.left[row], window.right[row], names[classes[row]], origin)
+    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
+        for number, block in enumerate(pairs.windows(BLOCK)):
+            logits = _logits(scorer, block, symmetric, str(number), kept)
+            shown = probabilities(logits, scorer.calibration.temperature)
+            classes = shown.argmax(axis=1)
+            highest = shown[np.arange(len(classes)), classes]
+            sure = np.flatnonzero(highest >= least[classes])
+            texts = [block.left[row] for row in sure], [block.right[row] for row in sure]
+            for row in sure[known.unknown(*texts)].tolist():
+                origin = f"pseudo-label {highest[row]:.4f} line {block.number(row)}"
+                yield NewPair(block.left[row], block.right[row], names[classes[row]], origin)
+            progress.advance(len(block))

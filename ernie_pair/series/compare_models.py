@@ -19,7 +19,7 @@ from ernie_pair.models.model_card import markdown_table
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import model_folder_of, open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
-from ernie_pair.pair.config.named_models import parse_named_models
+from ernie_pair.pair.config.ask_config import parse_named_models
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource

@@ -18,7 +18,7 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
-from ernie_pair.pair.config.named_models import parse_named_models
+from ernie_pair.pair.config.ask_config import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules

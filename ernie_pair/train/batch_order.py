@@ -19,10 +19,7 @@ POOL_BATCHES = 50  # sorted together: more of them pad less, and make batches th
 
 
 class BatchOrder:
-    """The order of training rows with the given ``lengths`` int64 [rows].
-
-    ``batch_size`` rows make a step, over all ranks and micro-batches.
-    """
+    """The order of rows of ``lengths`` int64 [rows], ``batch_size`` of which make a step over all ranks."""
 
     def __init__(self, lengths: np.ndarray, seed: int, batch_size: int, bucket: bool):
         self.lengths, self.seed, self.batch_size, self.bucket = lengths, seed, batch_size, bucket
@@ -47,10 +44,7 @@ class BatchOrder:
         return self._order
 
     def _in_buckets(self, order: np.ndarray, epoch: int, rng: np.random.Generator) -> np.ndarray:
-        """Sort the rows that make whole batches of this epoch into buckets, and shuffle these batches.
-
-        The first ``head`` rows complete a batch that began in the epoch before, and stay where they are.
-        """
+        """Sort whole batches into buckets, and shuffle them; ``head`` rows end the batch before."""
         size, rows = self.batch_size, len(order)
         head = min(-epoch * rows % size, rows)
         whole = slice(head, head + (rows - head) // size * size)
@@ -60,10 +54,7 @@ class BatchOrder:
 
 
 def alike(rows: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
-    """Return ``rows`` as batches [n, size] of similar length, sorted by length within pools.
-
-    The number of rows is a multiple of ``size``. A pool has about POOL_BATCHES batches.
-    """
+    """Return ``rows``, a multiple of ``size``, as batches [n, size] of like length, sorted within pools."""
     num_batches = len(rows) // size
     num_pools = max(1, round(num_batches / POOL_BATCHES))
     pool_of = np.arange(len(rows)) // size * num_pools // max(1, num_batches)

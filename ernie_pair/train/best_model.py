@@ -5,6 +5,7 @@ Its .made.json says of which run it is and how good; other entries called best-*
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -18,6 +19,7 @@ from ernie_pair.runtime.processes.world import World
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class BestModel:
     """The best model of a run: one that beats those before it is published; of equal ones the first stays.
 
@@ -26,35 +28,25 @@ class BestModel:
     all wait, or raise the same error; see ``gather_results``.
     """
 
-    def __init__(
-        self,
-        output_dir: Path,
-        write: Callable[[Path], None],
-        world: World,
-        all_reduce: AllReduce,
-        metric: str = "accuracy",
-        lower_is_better: bool = False,
-        keep: int = 1,
-        baseline: Optional[float] = None,
-    ):
-        self.output_dir, self.write, self.metric = Path(output_dir), write, metric
-        self.world, self.all_reduce = world, all_reduce
-        self.lower_is_better, self.keep, self.baseline = lower_is_better, keep, baseline
-        self.learned_nothing = ""  # why the model that is published is no better than without training
+    output_dir: Path
+    write: Callable[[Path], None]
+    world: World
+    all_reduce: AllReduce
+    metric: str = "accuracy"
+    lower_is_better: bool = False
+    keep: int = 1
+    baseline: Optional[float] = None
+    learned_nothing: str = ""  # why the model that is published is no better than without training
 
     def judge(self, state: TrainState, metrics: dict[str, float]) -> bool:
-        """Publish the model if this evaluation is the best so far, and return whether it is.
-
-        ``state.best_metric`` is the best value so far, ``state.best_step`` its step; both are updated.
-        """
+        """Publish the model and note it in ``state`` if it is the best so far; return whether it is."""
         value, best = metrics[self.metric], state.best_metric
         if best is not None and not (value < best if self.lower_is_better else value > best):
             return False
         state.best_metric, state.best_step = value, state.step
         self.learned_nothing = self._why_nothing(value, state.step)
-        gather_results(
-            self.all_reduce, self.world, lambda: self._publish(value) if self.world.is_first else None
-        )
+        own = partial(self._publish, value) if self.world.is_first else lambda: None
+        gather_results(self.all_reduce, self.world, own)
         return True
 
     def folder(self) -> Optional[Path]:

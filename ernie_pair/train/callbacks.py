@@ -4,6 +4,7 @@ They have the names, the arguments and the order of those of the Trainer of Tran
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -52,93 +53,53 @@ class PairCallback:
     continues from there.
     """
 
-    def on_init_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_init_end(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle the end of the construction of a trainer; there is no optimizer yet."""
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_train_begin(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle the start of the run, or its resumption."""
 
-    def on_epoch_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_epoch_begin(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle the start of a pass over the training pairs, before the first step in it."""
 
-    def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_step_begin(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle the start of a step."""
 
-    def on_substep_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_substep_end(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle a micro-batch that is not the last one of its step."""
 
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_pre_optimizer_step(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle gradients that are complete, before the weights move."""
 
-    def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_optimizer_step(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle weights that have moved, before the gradients are cleared."""
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_step_end(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle a step; ``control`` says whether it will be logged, evaluated and saved."""
 
-    def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_epoch_end(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
 
-    def on_log(
-        self, args, state: TrainerState, control: TrainerControl, *, model: Any, logs: Metrics, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_log(self, args, state: TrainerState, control: TrainerControl, *, model, logs: Metrics, **kwargs):
         """Handle a training log line, every ``logging_freq`` steps."""
 
-    def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_prediction_step(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle a batch of an evaluation or a prediction, of rank 0; ``control`` is not read."""
 
     def on_evaluate(
-        self,
-        args,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        metrics: Metrics,
-        **kwargs: Any,
-    ) -> Optional[TrainerControl]:
+        self, args, state: TrainerState, control: TrainerControl, *, model, metrics: Metrics, **kwargs
+    ):
         """Handle an evaluation, including the one before the first step."""
 
     def on_predict(
-        self,
-        args,
-        state: TrainerState,
-        control: TrainerControl,
-        *,
-        model: Any,
-        metrics: Metrics,
-        **kwargs: Any,
-    ) -> Optional[TrainerControl]:
+        self, args, state: TrainerState, control: TrainerControl, *, model, metrics: Metrics, **kwargs
+    ):
         """Handle a prediction; ``metrics`` are empty without labels."""
 
-    def on_save(
-        self, args, state: TrainerState, control: TrainerControl, *, model: Any, folder: Path, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_save(self, args, state: TrainerState, control: TrainerControl, *, model, folder: Path, **kwargs):
         """Handle a checkpoint that has been written."""
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
-    ) -> Optional[TrainerControl]:
+    def on_train_end(self, args, state: TrainerState, control: TrainerControl, *, model, **kwargs):
         """Handle the end of the run: finished, stopped early, or interrupted."""
 
 
@@ -146,10 +107,7 @@ EVENTS = tuple(name for name in vars(PairCallback) if name.startswith("on_"))
 
 
 def checked_callback(callback) -> PairCallback:
-    """Return a callback, made of its class if that is what is given.
-
-    Raises InputError for one that is not a callback, or that would never be called.
-    """
+    """Return a callback, or one of a class. Raises InputError for another, or one that nothing calls."""
     made = callback() if isinstance(callback, type) else callback
     name = type(made).__name__
     if not isinstance(made, PairCallback):
@@ -183,15 +141,10 @@ class Callbacks:
         self.heard = gather_results(all_reduce, world, lambda: own)[0]
 
     def call(self, event: str, control: TrainerControl, **kwargs) -> None:
-        """Call the method ``event`` of every callback, and set ``control`` on all ranks as rank 0 leaves it.
-
-        Raises on all ranks what rank 0 raises.
-        """
+        """Call ``event`` of every callback; all ranks get the ``control``, or the error, of rank 0."""
         if event in self.heard:
-            left = gather_results(
-                self.all_reduce, self.world, lambda: self.call_first(event, control, **kwargs)
-            )
-            for name, value in left[0].items():
+            left = partial(self.call_first, event, control, **kwargs)
+            for name, value in gather_results(self.all_reduce, self.world, left)[0].items():
                 setattr(control, name, value)
 
     def call_first(self, event: str, control: TrainerControl, **kwargs) -> dict[str, bool]:
@@ -201,9 +154,3 @@ class Callbacks:
             answer = getattr(callback, event)(self.args, replace(self.state), changed, **kwargs)
             changed = answer if isinstance(answer, TrainerControl) else changed
         return {name: bool(value) for name, value in asdict(changed).items()}
-
-
-def history_entry(split: str, metrics: dict[str, Any], step: int, epoch: float) -> dict[str, Any]:
-    """Return the entry of ``log_history`` for a training line or an evaluation."""
-    start = "" if split == "train" else "eval_"
-    return {**{f"{start}{name}": value for name, value in metrics.items()}, "epoch": epoch, "step": step}

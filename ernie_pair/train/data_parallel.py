@@ -113,14 +113,9 @@ class DataParallel:
 
 
 def squares_of(gradients: Iterable) -> Squares:
-    """Return the sum of the squares of all gradients, added up in float32, []; None is no gradient.
-
-    0.0 where there is none.
-    """
+    """Return the sum of the squares of all gradients, float32 []; None is no gradient. 0.0: there is none."""
     known = [gradient for gradient in gradients if gradient is not None]
-    wide = [
-        gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in known
-    ]
+    wide = [each if each.dtype == paddle.float32 else each.astype("float32") for each in known]
     return paddle.add_n(list(map(squared_norm, wide))).reshape([]) if wide else 0.0
 
 
@@ -130,22 +125,14 @@ PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"
 class Zero2:
     """ZeRO stage 2, with the methods of `DataParallel`; ``optimizer`` is Paddle's own, without a wrapper.
 
-    ``widens_sums``: gradients in half precision are summed in float32, and rounded once.
-
-    Raises InputError for a single process.
+    ``widens_sums``: gradients in half precision are summed in float32, and rounded once. Raises InputError
+    for a single process.
     """
 
     loss_factor = 1  # Paddle adds up what the processes have
 
     def __init__(
-        self,
-        model,
-        optimizer,
-        process_group,
-        *,
-        offload: bool,
-        weight_decay: float,
-        widens_sums: bool = False,
+        self, model, optimizer, process_group, offload: bool, weight_decay: float, widens_sums: bool = False
     ):
         if process_group.size == 1:
             raise InputError(
@@ -193,10 +180,7 @@ class Zero2:
         yield name, {**arrays, **(more if self.process_group.rank == 0 else {})}
 
     def restore(self, arrays: Arrays, where: str) -> None:
-        """Take this rank's part of the state of all parameters, however it was split before.
-
-        Raises CheckpointError naming ``where``, with nothing set.
-        """
+        """Take this rank's part of the state, however it was split. CheckpointError: nothing is set."""
         refuse_mismatch(state_shapes(self.model, self.inner), arrays, where)
         self.state.restore(self.model, arrays, where)
 

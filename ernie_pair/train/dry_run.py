@@ -14,12 +14,10 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 import numpy as np
 
 from data_tools.files.atomic_files import BAD
-from data_tools.files.errors import CheckpointError
-from data_tools.options.options import Options
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
-from ernie_pair.checkpoint.checkpoints import published_steps
+from ernie_pair.checkpoint.checkpoints import newest_sound, published_steps
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_unknown_keys
-from ernie_pair.checkpoint.manifest import DamagedError, TrainState
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import about_now, flags_of, text_of_config
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LOCK, refuse_locked, refuse_lost_checkpoints
 from ernie_pair.runtime.cpu import free_memory
@@ -31,52 +29,33 @@ logger = logging.getLogger(__name__)
 def look_at_run(
     output_dir: Path, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules, fresh_start: bool
 ) -> Optional[Checkpoint]:
-    """Return the checkpoint that a start would go on from; None: it would begin.
-
-    Refuses what `Checkpoints` and its ``resume`` refuse, with the same words, and changes nothing.
-    """
+    """Return what a start would go on from, or refuse as it would, changing nothing; None: it begins."""
     refuse_unknown_keys(fingerprint, allowed)
-    _refuse_no_folder(output_dir)
-    refuse_locked(output_dir / LOCK)
-    if fresh_start:
-        return None
-    folder = output_dir / CHECKPOINTS
-    found = published_steps(folder) if folder.is_dir() else {}
-    if not found and not list(folder.glob(f"{BAD}*")):
-        refuse_lost_checkpoints(output_dir)
-        return None
-    checkpoint = _newest_sound(folder, found)
-    checkpoint.refuse_other_run(fingerprint, allowed, rules)
-    return checkpoint
-
-
-def _refuse_no_folder(output_dir: Path) -> None:
     there = _existing(output_dir)
     if not there.is_dir():
         raise NotADirectoryError(20, os.strerror(20), str(there))
     if not os.access(there, os.W_OK | os.X_OK):
         raise PermissionError(13, os.strerror(13), str(there))
+    refuse_locked(output_dir / LOCK)
+    if fresh_start:
+        return None
+    folder = output_dir / CHECKPOINTS
+    if not (folder.is_dir() and published_steps(folder)) and not list(folder.glob(f"{BAD}*")):
+        refuse_lost_checkpoints(output_dir)
+        return None
+    damaged: dict[Path, str] = {}
+    try:
+        checkpoint = newest_sound(folder, damaged)
+    finally:
+        for reason in damaged.values():
+            logger.warning("%s; a start would set it aside", reason)
+    assert checkpoint is not None  # there is one, or it is damaged
+    checkpoint.refuse_other_run(fingerprint, allowed, rules)
+    return checkpoint
 
 
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-
-
-def _newest_sound(folder: Path, found: dict[int, Path]) -> Checkpoint:
-    """Return the newest checkpoint whose every byte is right. Raises CheckpointError if none is."""
-    reasons: list[str] = []
-    for step in sorted(found, reverse=True):
-        try:
-            checkpoint = Checkpoint(found[step])
-            checkpoint.verify()
-            return checkpoint
-        except DamagedError as error:
-            logger.warning("%s; a start would set it aside", error.message)
-            reasons.append(error.message)
-    reasons += [f"{path} was set aside" for path in sorted(folder.glob(f"{BAD}*"))]
-    raise CheckpointError(
-        f"no usable checkpoint in {folder}: {'; '.join(reasons[:5])}; use another --output_dir"
-    )
 
 
 WARM_STEPS, STEPS = 1, 3  # the first one also chooses kernels and takes memory
@@ -136,32 +115,28 @@ GIGA = 1e9
 MOST_COUNTED = 5_000_000  # steps of which it is counted where something is due
 
 
-def plan_of(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) -> dict[str, Any]:
-    """Return what the run would do from ``state`` on; a few of its steps are taken in memory and timed.
+def print_plan(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) -> None:
+    """Print the flags, and what the run would do from ``state`` on, as a file that --config reads.
 
-    ``settings``: `run.RunSettings`. Called by every rank.
+    A few of its steps are taken in memory and timed. ``settings``: `run.RunSettings`. Called by every rank.
     """
     schedule = settings.schedule
     # The samples seen are not always whole steps of today's size: it may have changed.
     offset = state.consumed_samples - state.step * schedule.global_batch_size
-    stretches = [
-        measure(
-            stretch,
-            job,
-            lambda consumed: data.updates(consumed + offset),
-            schedule.global_batch_size,
-            settings.place,
-            stop,
-        )
-        for stretch in stretches_of(settings.phases, state.step, schedule.max_steps)
-    ]
+
+    def updates(consumed: int) -> Iterable[list]:
+        return data.updates(consumed + offset)
+
+    kinds = stretches_of(settings.phases, state.step, schedule.max_steps)
+    size, place = schedule.global_batch_size, settings.place
+    stretches = [measure(kind, job, updates, size, place, stop) for kind in kinds]
     sizes = (
         len(content) if isinstance(content, bytes) else sum(array.nbytes for array in content.values())
         for _, content in job.state_files()
     )
     checkpoint = _sum(settings, sum(sizes))
     memory = _memory_of(settings)  # now, after the arrays of a checkpoint
-    return {
+    plan = {
         **_counts_of(settings, state),
         "parameters": settings.num_parameters,
         "processes": settings.world.size,
@@ -172,12 +147,10 @@ def plan_of(job: Any, data: Any, settings: Any, state: TrainState, stop: Any) ->
         **memory,
         **_time_of(stretches),
     }
-
-
-def print_plan(command: str, flags: Options, plan: dict[str, Any]) -> None:
-    """Print the flags and the plan on standard output, as a file that --config reads."""
-    sys.stdout.write(text_of_config(flags_of(flags), {**about_now(command), "plan": plan}))
-    sys.stdout.flush()
+    if settings.world.is_first:
+        about = {**about_now(settings.command), "plan": plan}
+        sys.stdout.write(text_of_config(flags_of(settings.flags), about))
+        sys.stdout.flush()
 
 
 def _counts_of(settings: Any, state: TrainState) -> dict[str, Any]:

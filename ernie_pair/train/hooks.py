@@ -31,20 +31,13 @@ class Schedule:
         return step == self.max_steps or _is_multiple(step, self.logging_freq)
 
     def evaluates_at(self, step: int) -> bool:
-        """Return whether an evaluation is due.
-
-        That is before the first step, every ``eval_freq`` steps, at the end of each epoch if these are to be
-        evaluated, and at the end.
-        """
+        """Return whether to evaluate: at step 0, by ``eval_freq``, where epochs end if asked, at the end."""
         ends_an_epoch = self.evaluates_epochs and self.ends_an_epoch(step)
         is_end = step in (0, self.max_steps)
         return self.evaluates and (is_end or ends_an_epoch or _is_multiple(step, self.eval_freq))
 
     def saves_at(self, step: int) -> bool:
-        """Return whether a checkpoint is due.
-
-        That is every ``checkpoint_steps`` steps, at the end of each epoch if these are saved, and at the end.
-        """
+        """Return whether a checkpoint is due: by ``checkpoint_steps``, after epochs if so, at the end."""
         ends_an_epoch = self.saves_epochs and self.ends_an_epoch(step)
         return step == self.max_steps or ends_an_epoch or _is_multiple(step, self.checkpoint_steps)
 
@@ -53,10 +46,7 @@ class Schedule:
         return _is_multiple(step, self.export_steps)
 
     def reads_at(self, step: int) -> bool:
-        """Return whether the metrics of a step, and of those before it, must be read after it.
-
-        That is every ``sync_freq`` steps, and whenever something is due that depends on them.
-        """
+        """Return whether to read metrics after a step: by ``sync_freq``, or for what depends on them."""
         due = (self.logs_at, self.evaluates_at, self.saves_at, self.exports_at)
         return _is_multiple(step, self.sync_freq) or any(is_due(step) for is_due in due)
 
@@ -164,10 +154,7 @@ class Hooks:
         """Handle a logged training line; ``metrics`` are over the steps since the previous line."""
 
     def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
-        """Handle an evaluation: at step 0, every ``eval_freq`` steps, and the last one.
-
-        ``metrics`` is empty if there is no validation data.
-        """
+        """Handle an evaluation, also that of step 0; ``metrics`` is empty without validation data."""
 
     def counts(self) -> dict[str, object]:
         """Return what is logged besides the metrics of the last evaluation; see `probability_counts`."""

@@ -31,7 +31,7 @@ from ernie_pair.train.optimizer import (
     INFINITE,
     SCALE,
     AmpContext,
-    loss_scale_of,
+    LossScale,
     move_if_sound,
     new_optimizer,
     refuse_other_state,
@@ -41,7 +41,7 @@ from ernie_pair.train.run_flags import TrainingFlags
 from ernie_pair.train.step_work import DeferredMetrics, EncoderSize, count_classifier, count_encoder
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.parameter_names import match_parameters
-from ernie_pair.weights.weight_files import Arrays, from_safetensors
+from ernie_pair.weights.weight_files import Arrays
 
 MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"
 BESIDE_FILE = f"{TRAINING_ONLY}.safetensors"
@@ -110,7 +110,7 @@ class StepOperations:
 
 
 class TaskJob(ABC):
-    """The steps of ``model``; satisfies ``ernie_pair.train.run.ResumableJob``.
+    """The steps of ``model``; satisfies ``ernie_pair.train.loop.Job``.
 
     ``total_steps`` bounds the schedule. ``beginning`` says in words what the initial weights are.
     Without ``vocab_file`` a checkpoint holds the weights alone, and does not load as a model. ``optimizer``,
@@ -147,7 +147,8 @@ class TaskJob(ABC):
                 "decay_steps": total_steps + 1,
                 "style": config.lr_scheduler_type,
             }
-        self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
+        self.precision = AmpContext(config, model)
+        self.loss_scale = LossScale(config) if config.scales_loss else None
         self.optimizer = open_optimizer(config, model) if optimizer is None else optimizer
         self.parallel: Any  # a DataParallel, or a Zero2
         shared = model, self.optimizer, process_group
@@ -299,10 +300,7 @@ class TaskJob(ABC):
             return self.parallel.forward(*inputs, **named)
 
     def backward(self, loss: paddle.Tensor, weight: float, weight_of_all: float) -> None:
-        """Add the gradients of a micro-batch to those of the mean over the rows of all ranks.
-
-        ``weight`` is what its rows count, of ``weight_of_all``; ``loss`` is their mean.
-        """
+        """Add gradients of ``loss``, the mean of rows that count ``weight`` of ``weight_of_all``."""
         part = weight * self.parallel.loss_factor / weight_of_all
         loss = loss if part == 1.0 else loss * part
         (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
@@ -369,20 +367,17 @@ class TaskJob(ABC):
             yield from self.more_files()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore what the ranks of a run wrote, however many they were and are.
-
-        Everything is matched before anything is set. Raises CheckpointError.
-        """
+        """Restore what any number of ranks wrote; all is matched first. Raises CheckpointError."""
         weights: Arrays = {}
         for name in (MODEL_FILE, BESIDE_FILE):
             if name == MODEL_FILE or name in checkpoint.files:
-                weights.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
+                weights.update(checkpoint.arrays(name))
         chosen = match_parameters(self.model.saved_tensors(), weights, f"{checkpoint.folder}/{MODEL_FILE}")
         parts = sorted(name for name in checkpoint.files if fnmatch(name, ANY_OPTIMIZER))
         where = f"{checkpoint.folder}/{parts[0] if len(parts) == 1 else ANY_OPTIMIZER}"
         state: Arrays = {}
         for name in parts:
-            state.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
+            state.update(checkpoint.arrays(name))
         # The loss scale may be switched on by --allow_change: then it starts afresh.
         scale = {name: state.pop(name) for name in SCALE_STATE if name in state}
         refuse_other_state(self.model, self.optimizer, state, where)

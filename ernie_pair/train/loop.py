@@ -3,15 +3,25 @@
 import logging
 import math
 import time
-from typing import Iterable, Mapping, Optional, Protocol
+from typing import Iterable, Iterator, Mapping, Optional, Protocol
 
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.train.hooks import Hooks, Schedule, StopRequests
 from ernie_pair.train.step_work import Readings, window_means
 
 
 class Job(Protocol):
-    """The step and the evaluation of a kind of training: the only part that knows the framework."""
+    """A kind of training, which can be saved and resumed: the only part that knows the framework."""
+
+    def load_initial_weights(self) -> str:
+        """Load the initial weights of a new run, and return their description for the log."""
+
+    def state_files(self) -> Iterator[tuple[str, Content]]:
+        """Yield (name, content) of the files of this rank in a checkpoint."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Restore weights and optimizer state. Raises CheckpointError, with nothing changed."""
 
     def step(self, micro_batches: list, number: int, stop: StopRequests) -> Mapping[str, float]:
         """Update the weights once, in step ``number``, and sum the stop requests of ``stop`` over the ranks.
@@ -69,19 +79,14 @@ def train(
             hooks.on_step_end(state)  # which may change the actions after this step
             if schedule.ends_an_epoch(state.step):
                 hooks.on_epoch_end(state)
-            seconds += _read_for_others(readings, state, schedule, hooks)
+            control, reading = hooks.control, time.monotonic()
+            is_due = control.should_log or control.should_evaluate or control.should_save
+            if is_due or hooks.should_stop(state):
+                readings.read()
+            seconds += time.monotonic() - reading
             log.tick(seconds, waited, readings.take_work())
             _end_step(job, state, readings, schedule, log, hooks)
         started = time.monotonic()  # the clock covers waiting for data and the step, nothing else
-
-
-def _read_for_others(readings: Readings, state: TrainState, schedule: Schedule, hooks: Hooks) -> float:
-    """Read the pending metrics if a hook's action needs them, and return the seconds that it took."""
-    control, started = hooks.control, time.monotonic()
-    is_due = control.should_log or control.should_evaluate or control.should_save
-    if is_due or hooks.should_stop(state):
-        readings.read()
-    return time.monotonic() - started
 
 
 def _end_step(job: Job, state: TrainState, readings: Readings, schedule: Schedule, log, hooks: Hooks) -> None:
@@ -126,13 +131,7 @@ logger = logging.getLogger(__name__)
 
 
 def learning_rate(
-    step: int,
-    *,
-    max_lr: float,
-    min_lr: float,
-    warmup_steps: int,
-    decay_steps: int,
-    style: str = "linear",
+    step: int, *, max_lr: float, min_lr: float, warmup_steps: int, decay_steps: int, style: str = "linear"
 ) -> float:
     """Return the learning rate of step ``step``; 1 is the first, 0 stands for what comes before it.
 

@@ -111,10 +111,7 @@ def optimizer_arrays(model, optimizer, owned: Optional[Parameters] = None) -> Ar
 def restore_optimizer(
     model, optimizer, arrays: Arrays, where: str, owned: Optional[Parameters] = None
 ) -> None:
-    """Take what ``optimizer_arrays`` gave of all parameters; ``owned`` are those that this rank keeps.
-
-    Raises CheckpointError naming ``where`` before anything is set.
-    """
+    """Take what ``optimizer_arrays`` gave, for ``owned``. CheckpointError names ``where``: nothing is set."""
     trained = trained_parameters(model) if owned is None else owned
     refuse_other_state(model, optimizer, arrays, where)
     if not is_named_adamw(optimizer):
@@ -176,6 +173,9 @@ def is_master_kept(optimizer, parameter) -> bool:
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.
 FLOAT32_OPS = {"softmax", "softmax_with_cross_entropy", "layer_norm", "reduce_sum"}
+OF_THE_SCALE = (
+    "init_loss_scaling", "incr_ratio", "decr_ratio", "incr_every_n_steps", "decr_every_n_nan_or_inf",
+)  # fmt: skip
 SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 
 
@@ -199,13 +199,7 @@ class LossScale(AnyDeviceGradScaler):
     """Paddle's loss scale; the caller, who has heard all processes, says what is to be skipped."""
 
     def __init__(self, config: AmpFlags):
-        super().__init__(
-            init_loss_scaling=config.init_loss_scaling,
-            incr_ratio=config.incr_ratio,
-            decr_ratio=config.decr_ratio,
-            incr_every_n_steps=config.incr_every_n_steps,
-            decr_every_n_nan_or_inf=config.decr_every_n_nan_or_inf,
-        )
+        super().__init__(**{name: getattr(config, name) for name in OF_THE_SCALE})
 
     def arrays(self) -> Arrays:
         """Return the state as arrays, which ``restore`` takes: the loss scale and two counts, [1] each."""
@@ -215,19 +209,8 @@ class LossScale(AnyDeviceGradScaler):
 
     def restore(self, arrays: Arrays) -> None:
         """Restore the state that ``arrays`` returned."""
-        self.load_state_dict(
-            {
-                **self.state_dict(),
-                "scale": arrays[SCALE],
-                "incr_count": int(arrays[FINITE][0]),
-                "decr_count": int(arrays[INFINITE][0]),
-            }
-        )
-
-
-def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:
-    """Return a loss scale if ``config`` needs one, otherwise None."""
-    return LossScale(config) if config.scales_loss else None
+        counts = {"incr_count": int(arrays[FINITE][0]), "decr_count": int(arrays[INFINITE][0])}
+        self.load_state_dict({**self.state_dict(), "scale": arrays[SCALE], **counts})
 
 
 def move_if_sound(job, rate: float, loss: float, norm: float) -> dict[str, float]:

@@ -20,13 +20,13 @@ def count_probabilities(probabilities: np.ndarray, labels: np.ndarray) -> List[L
 
 def parse_counts(content: object) -> Optional[np.ndarray]:
     """Return the counts of an event, int64 [2, PARTS]; None if it has no valid ones."""
-    if not (isinstance(content, list) and len(content) == 2):
-        return None
-    if not all(isinstance(row, list) and len(row) == PARTS for row in content):
-        return None
-    if not all(type(count) is int and 0 <= count < LARGEST for row in content for count in row):
-        return None
-    return np.array(content, dtype=np.int64)
+    sound = (
+        isinstance(content, list)
+        and len(content) == 2
+        and all(isinstance(row, list) and len(row) == PARTS for row in content)
+        and all(type(count) is int and 0 <= count < LARGEST for row in content for count in row)
+    )
+    return np.array(content, dtype=np.int64) if sound else None
 
 
 def curve_of(counts: np.ndarray) -> Dict[str, List]:

@@ -31,12 +31,13 @@ class ProcessGroup:
         self._is_nccl = self._widens = self._averages_afterwards = False
         if self.size == 1:
             return
-        import paddle.distributed as dist
+        import paddle.distributed
 
+        self._dist = paddle.distributed
         with all_start(world):
             join_processes()
             self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
-        self._is_nccl = dist.get_backend() == "NCCL"
+        self._is_nccl = self._dist.get_backend() == "NCCL"
         if not self._is_nccl:
             skip_destructors()
 
@@ -64,31 +65,24 @@ class ProcessGroup:
         if self.size == 1:
             return array
         import paddle
-        import paddle.distributed as dist
 
         tensor = paddle.to_tensor(array)
         with self._meeting():
-            dist.all_reduce(tensor)
+            self._dist.all_reduce(tensor)
             return tensor.numpy()
 
     def average(self, tensor) -> None:
         """Make ``tensor``, of Paddle, the mean over all ranks, the same bits on each."""
-        if self.size == 1:
-            return
-        import paddle.distributed as dist
-
-        with self._meeting():
-            dist.all_reduce(tensor)
-        tensor.scale_(1.0 / self.size)
+        if self.size > 1:
+            with self._meeting():
+                self._dist.all_reduce(tensor)
+            tensor.scale_(1.0 / self.size)
 
     def broadcast(self, tensor, root: int) -> None:
         """Copy ``tensor``, of Paddle, from rank ``root`` to all ranks."""
-        if self.size == 1:
-            return
-        import paddle.distributed as dist
-
-        with self._meeting():
-            dist.broadcast(tensor, src=root)
+        if self.size > 1:
+            with self._meeting():
+                self._dist.broadcast(tensor, src=root)
 
     def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
         """Return the forward pass of ``model``, its weights made equal to those of rank 0.

@@ -39,10 +39,7 @@ class _Forgetful:
         return _Forgetful(plain)
 
     def __call__(self, states, *others, **named):
-        """Run the layer, and let it run again for its gradient if ``states`` have one.
-
-        Without a gradient they are those of an evaluation, or stand above what is frozen.
-        """
+        """Run the layer, and again for a gradient that ``states`` have: not in an evaluation."""
         if states.stop_gradient:
             return self.forward(states, *others, **named)
         forward = _Twice(self.forward)

@@ -8,14 +8,14 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Optional, Protocol, Sequence
+from typing import Any, Callable, Iterable, Optional, Protocol, Sequence
 
 import numpy as np
 import yaml
 
 from data_tools.files.errors import InputError, counted
 from data_tools.options.options import names_in
-from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import Checkpoints, refuse_unlike_ranks
 from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
 from ernie_pair.checkpoint.manifest import TrainState
@@ -30,7 +30,7 @@ from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import Watchdog
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import loop
-from ernie_pair.train.dry_run import look_at_run, plan_of, print_plan
+from ernie_pair.train.dry_run import look_at_run, print_plan
 from ernie_pair.train.hooks import Hooks, NoStop, Schedule
 from ernie_pair.train.loop import tell_schedule
 from ernie_pair.train.run_log import open_log, refuse_missing
@@ -38,19 +38,6 @@ from ernie_pair.train.run_log import open_log, refuse_missing
 START = "start "  # which begins the line about the start of a run
 
 logger = logging.getLogger(__name__)
-
-
-class ResumableJob(loop.Job, Protocol):
-    """A job whose run can be saved and resumed."""
-
-    def load_initial_weights(self) -> str:
-        """Load the initial weights of a new run, and return their description for the log."""
-
-    def state_files(self) -> Iterator[tuple[str, Content]]:
-        """Yield (name, content) of the files of this rank in a checkpoint."""
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore weights and optimizer state. Raises CheckpointError, with nothing changed."""
 
 
 class Data(Protocol):
@@ -101,12 +88,9 @@ class RunSettings:
 
 
 def run_training(
-    job: ResumableJob, data: Data, settings: RunSettings, hooks: Hooks, stop: StopSignals
+    job: loop.Job, data: Data, settings: RunSettings, hooks: Hooks, stop: StopSignals
 ) -> TrainState:
-    """Train until the schedule ends, from the newest checkpoint of the output folder or from the start.
-
-    Raises an ErniePairError for whatever the user can fix, and Stopped after a signal.
-    """
+    """Train to the end from the newest checkpoint, or the start. Raises an ErniePairError, or Stopped."""
     flags, world = settings.flags, settings.world
     refuse_missing(flags.reporters)  # here, so that all ranks raise it
     lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
@@ -129,7 +113,7 @@ def run_training(
         checkpoints.close()
 
 
-def _print_plan(job: ResumableJob, data: Data, settings: RunSettings, lines: EventLines) -> TrainState:
+def _print_plan(job: loop.Job, data: Data, settings: RunSettings, lines: EventLines) -> TrainState:
     """Print what `run_training` would do, and return where it would resume; raise what it would raise."""
     world, all_reduce = settings.world, settings.all_reduce
     refuse_unlike_ranks(all_reduce, world, settings.fingerprint)
@@ -143,14 +127,12 @@ def _print_plan(job: ResumableJob, data: Data, settings: RunSettings, lines: Eve
 
     newest = gather_results(all_reduce, world, look)[0]
     state = _begin_from(None if newest is None else Checkpoint(Path(newest)), job, settings, lines)
-    plan = plan_of(job, data, settings, state, NoStop())
-    if world.is_first:
-        print_plan(settings.command, settings.flags, plan)
+    print_plan(job, data, settings, state, NoStop())
     return state
 
 
 def _begin_from(
-    checkpoint: Optional[Checkpoint], job: ResumableJob, settings: RunSettings, lines: EventLines
+    checkpoint: Optional[Checkpoint], job: loop.Job, settings: RunSettings, lines: EventLines
 ) -> TrainState:
     """Restore the job from the checkpoint, or else from the given weights or random ones; log what begins."""
     schedule = settings.schedule
@@ -175,7 +157,7 @@ def _begin_from(
 
 
 def _train(
-    job: ResumableJob, data: Data, settings: RunSettings, hooks: Hooks, checkpoints: Checkpoints
+    job: loop.Job, data: Data, settings: RunSettings, hooks: Hooks, checkpoints: Checkpoints
 ) -> TrainState:
     flags, schedule, topology, world = settings.flags, settings.schedule, settings.topology, settings.world
     newest = checkpoints.resume(settings.fingerprint, topology, settings.allowed, settings.rules)

@@ -13,6 +13,7 @@ from data_tools.options.options import (
     names_in,
     optimisation_option,
     refuse_empty,
+    refuse_set,
     refuse_unknown_names,
 )
 from ernie_pair.kernels.choice import KernelFlags
@@ -24,18 +25,20 @@ from ernie_pair.train.loop import STYLES
 LARGEST_SEED = 2**31 - 1
 REPORTERS = ("tensorboard", "wandb", "mlflow")
 
+# Of what a step computes: another value makes another run.
+step_option = partial(optimisation_option, resume="same")
 # Fields that trainings share; each says what is its own of them.
 from_scratch_option = partial(
     model_option, False, help="start from random weights: config.json and the tokenizer's files are enough"
 )
 family_option = partial(model_option, None, help="model family; none: taken from config.json")
 weight_decay_option = partial(
-    optimisation_option, 0.01, help="decay of every weight except biases and norms", at_least=0, resume="same"
+    step_option, 0.01, help="decay of every weight except biases and norms", at_least=0
 )
 grad_clip_option = partial(
-    optimisation_option, help="maximum global norm of the gradient; 0: no clipping", at_least=0, resume="same"
+    step_option, help="maximum global norm of the gradient; 0: no clipping", at_least=0
 )
-seed_option = partial(optimisation_option, 1234, at_least=0, resume="same")
+seed_option = partial(step_option, 1234, at_least=0)
 on_nan_option = partial(
     optimisation_option, "stop", help="when the loss is not finite: stop the run, or skip the step"
 )
@@ -175,14 +178,11 @@ class RunFlags(Options):
         resume="layout",
     )
     grad_clip: float = grad_clip_option(0.0)
-    learning_rate: float = optimisation_option(
-        5e-5, help="peak learning rate, reached at the end of warm-up", above=0, resume="same"
+    learning_rate: float = step_option(
+        5e-5, help="peak learning rate, reached at the end of warm-up", above=0
     )
-    lr_scheduler_type: str = optimisation_option(
-        "linear",
-        help="schedule after warm-up: linear or cosine decay to 0, or constant",
-        choices=STYLES,
-        resume="same",
+    lr_scheduler_type: str = step_option(
+        "linear", help="schedule after warm-up: linear or cosine decay to 0, or constant", choices=STYLES
     )
     weight_decay: float = weight_decay_option()
     evaluation_strategy: Literal["auto", "steps", "epoch", "no"] = evaluation_option(
@@ -228,13 +228,10 @@ class RunFlags(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        for name, nothing in (("early_stopping_patience", 0), ("keep_best", 1), ("save_format", "paddle")):
-            value = getattr(self, name, nothing)
-            if self.evaluation_strategy == "no" and value != nothing:
-                raise InputError(
-                    f"--{name} {value} is for best models, and --evaluation_strategy no chooses none; leave "
-                    "one of them out"
-                )
+        if self.evaluation_strategy == "no":
+            usual = {"early_stopping_patience": 0, "keep_best": 1, "save_format": "paddle"}
+            fault = " is for best models, and --evaluation_strategy no chooses none; leave one of them out"
+            refuse_set(self, usual, fault)
 
     def pairs_per_step(self, processes: int) -> int:
         """Return the global batch size: the number of pairs in one step, over all ``processes``."""
@@ -272,13 +269,12 @@ class TrainingFlags(SharedFlags, RunFlags):
         at_least=0,
         resume="fixed",
     )
-    layer_decay: float = optimisation_option(
+    layer_decay: float = step_option(
         1.0,
         help="layer-wise learning rate decay: each layer below the head learns at this fraction of the rate "
         "of the layer above",
         above=0,
         at_most=1,
-        resume="same",
     )
     use_recompute: bool = optimisation_option(
         False, help="recompute each encoder layer in the backward pass: slower, but with far less memory"

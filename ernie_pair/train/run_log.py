@@ -23,9 +23,8 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Protocol, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 from tqdm import tqdm
 
@@ -47,23 +46,6 @@ RUN_TAG = "ernie_pair.run_id"
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 LONGEST_PARAM = 500  # characters, on older servers of MLflow
 
-logger = logging.getLogger(__name__)
-
-
-class Reporter(Protocol):
-    """A tool that shows one run."""
-
-    draws_again: bool  # whether it needs the events from before a resume
-
-    def configuration(self, flags: dict[str, Any]) -> None:
-        """Show the settings of the run."""
-
-    def scalars(self, values: dict[str, float], step: int) -> None:
-        """Show values, all finite, under names such as train/loss."""
-
-    def close(self) -> None:
-        """End the reporting of this start."""
-
 
 def refuse_missing(names: Sequence[str]) -> None:
     """Raise InputError if the library of a reporter is not installed."""
@@ -71,26 +53,24 @@ def refuse_missing(names: Sequence[str]) -> None:
         import_optional(PACKAGES[name], name)
 
 
-def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> list[Reporter]:
+def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> list["Reporter"]:
     """Return the reporters of these names for the run ``run_id``. Raises InputError for a missing library."""
     refuse_missing(names)
-    kinds: dict[str, Callable[[Path, str], Reporter]] = {
-        "tensorboard": TensorBoard,
-        "wandb": WeightsAndBiases,
-        "mlflow": MLflow,
-    }
-    return [Guarded(name, partial(kinds[name], output_dir, run_id)) for name in names]
+    return [Reporter(name, output_dir, run_id) for name in names]
 
 
-class Guarded:
-    """A reporter whose failures end the reporter but not the run."""
+class Reporter:
+    """A tool that shows one run; its failures end the reporter but not the run.
 
-    def __init__(self, name: str, start: Callable[[], Reporter]):
+    ``draws_again``: whether it needs the events from before a resume.
+    """
+
+    def __init__(self, name: str, output_dir: Path, run_id: str):
         self.name = name
-        self.reporter: Optional[Reporter] = None
+        self.tool: Any = None
         with self._dropped_on_error():
-            self.reporter = start()
-        self.draws_again = self.reporter is not None and self.reporter.draws_again
+            self.tool = TOOLS[name](output_dir, run_id)
+        self.draws_again = self.tool is not None and self.tool.draws_again
 
     def configuration(self, flags: dict[str, Any]) -> None:
         """Show the settings of the run."""
@@ -106,20 +86,20 @@ class Guarded:
 
     def _ask(self, name: str, *arguments: Any) -> None:
         with self._dropped_on_error():
-            if self.reporter is not None:
-                getattr(self.reporter, name)(*arguments)
+            if self.tool is not None:
+                getattr(self.tool, name)(*arguments)
 
     @contextmanager
     def _dropped_on_error(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # each tool has its own errors: of its files, its service, its account
-            self.reporter = None
+            self.tool = None
             what = " ".join(str(error).split())[:200] or type(error).__name__
             logger.warning("--report_to %s: %s; the run continues without it", self.name, what)
 
 
-class TensorBoard:
+class _TensorBoard:
     """OUT/tensorboard/RUN_ID, by tensorboardX, which needs neither TensorFlow nor PyTorch."""
 
     draws_again = True
@@ -129,22 +109,18 @@ class TensorBoard:
         self.writer = import_optional("tensorboardX", "tensorboard").SummaryWriter(str(folder))
 
     def configuration(self, flags: dict[str, Any]) -> None:
-        """Show the settings as a text."""
-        self.writer.add_text(
-            "configuration", "  \n".join(f"{name}: {value}" for name, value in flags.items())
-        )
+        lines = (f"{name}: {value}" for name, value in flags.items())
+        self.writer.add_text("configuration", "  \n".join(lines))
 
     def scalars(self, values: dict[str, float], step: int) -> None:
-        """Draw a point of each curve."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write the last points."""
         self.writer.close()
 
 
-class WeightsAndBiases:
+class _WeightsAndBiases:
     """A run of W&B whose id is ours, so that a resumed one is the same there; its files are in OUT/wandb."""
 
     draws_again = False
@@ -160,19 +136,16 @@ class WeightsAndBiases:
         )
 
     def configuration(self, flags: dict[str, Any]) -> None:
-        """Show the settings as the configuration of the run."""
         self.run.config.update(flags, allow_val_change=True)
 
     def scalars(self, values: dict[str, float], step: int) -> None:
-        """Log the values of a step."""
         self.run.log(values, step=step)
 
     def close(self) -> None:
-        """Finish the run."""
         self.run.finish()
 
 
-class MLflow:
+class _MLflow:
     """A run of MLflow, found by a tag; through the client, so an active run of the caller stays active."""
 
     draws_again = False
@@ -193,27 +166,24 @@ class MLflow:
             self.run_id = run.info.run_id
 
     def configuration(self, flags: dict[str, Any]) -> None:
-        """Show the settings of the first start: MLflow does not allow a parameter to change."""
-        if self.is_new:
+        if self.is_new:  # MLflow does not allow a parameter to change
             params = [self.entities.Param(name, str(value)[:LONGEST_PARAM]) for name, value in flags.items()]
             self.client.log_batch(self.run_id, params=params)
 
     def scalars(self, values: dict[str, float], step: int) -> None:
-        """Log the values of a step."""
         now = int(time.time() * 1000)
         metrics = [self.entities.Metric(name, value, now, step) for name, value in values.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self) -> None:
-        """Note that this start has ended."""
         self.client.set_terminated(self.run_id)
 
 
-def clear_records(folder: Path, pattern: str) -> Path:
-    """Return ``folder``, used by this run only, created if missing and without the records of ``pattern``.
+TOOLS: dict[str, Any] = {"tensorboard": _TensorBoard, "wandb": _WeightsAndBiases, "mlflow": _MLflow}
 
-    A link in its place is set aside with a warning. Raises OSError.
-    """
+
+def clear_records(folder: Path, pattern: str) -> Path:
+    """Return a run's own ``folder`` without records of ``pattern``; a link is set aside. Raises OSError."""
     if folder.is_symlink():
         logger.warning("%s is a link; it is now %s", folder, set_aside(folder).name)
     for record in folder.glob(pattern):
@@ -282,10 +252,7 @@ class RunLog:
             self.writer.add_text(name, text, step=number)
 
     def configuration(self, config) -> None:
-        """Show a dataclass of flags: in VisualDL's text tab as on a command line.
-
-        From here on, evaluations are compared by its ``best_metric``; see `improvement_of`.
-        """
+        """Show flags as on a command line; from here on their ``best_metric`` compares evaluations."""
         self.improvement = improvement_of(config)
         for event in self.kept:  # of earlier starts
             self._is_better(event)
@@ -300,13 +267,13 @@ class RunLog:
         self.texts("configuration", [" ".join(words)])
 
     def scalars(self, split: str, values: Mapping[str, Any], state: TrainState) -> None:
-        """Log one event, ``values`` of ``split`` at ``state``: numbers, and counts for `probability_counts`.
-
-        Speeds are per second, over the time since the last training event.
-        """
+        """Log an event of numbers and of `probability_counts`; speeds are since the last training line."""
         event = {"split": split, "step": state.step, **values, "consumed_samples": state.consumed_samples}
         if split == "train":
-            event.update(self._speeds())
+            seconds = max(self.seconds, 1e-9)
+            event.update(self.work.speeds(seconds, self.product_rate), data_wait_share=self.waited / seconds)
+            event["memory_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+            self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
         self._write(_line_of(event))
         self._draw(event, self.reporters)
         shown = {name: value for name, value in event.items() if name not in NOT_CURVES}
@@ -334,13 +301,6 @@ class RunLog:
             if self.is_writable:
                 logger.warning("%s: %s; metrics are lost from here on", self.path, error.strerror)
             self.is_writable = False
-
-    def _speeds(self) -> dict[str, float]:
-        seconds = max(self.seconds, 1e-9)
-        speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
-        self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {**speeds, "data_wait_share": waited, "memory_gb": memory}
 
     def _draw(self, event: dict, reporters: Iterable[Reporter]) -> None:
         values = {

@@ -39,9 +39,8 @@ def count_encoder(size: EncoderSize, batch: int, length: int, rows_read: Optiona
         return 0
     every = batch * length
     last = every if rows_read is None else min(rows_read, every)
-    return (size.layers - 1) * _count_layer(size, batch, length, every) + _count_layer(
-        size, batch, length, last
-    )
+    of_layer, of_last = (_count_layer(size, batch, length, rows) for rows in (every, last))
+    return (size.layers - 1) * of_layer + of_last
 
 
 def _count_layer(size: EncoderSize, batch: int, length: int, rows: int) -> int:
@@ -83,10 +82,7 @@ class StepWork(NamedTuple):
         return StepWork(*(mine + theirs for mine, theirs in zip(self, other)))
 
     def speeds(self, seconds: float, product_rate: float = 0) -> dict[str, float]:
-        """Return the speeds for a training line, of what was counted in ``seconds``.
-
-        ``product_rate``: FLOP/s that products reach on all ranks together; 0: not known.
-        """
+        """Return the speeds of a line; ``product_rate``: FLOP/s of products on all ranks, 0: not known."""
         speeds = {"samples_per_second": self.samples / seconds}
         if self.padded_tokens:
             speeds["tokens_per_second"] = self.padded_tokens / seconds
@@ -110,10 +106,7 @@ LARGEST_EXPONENT = 700
 
 
 def add_step(window: Window, metrics: dict[str, float]) -> Window:
-    """Return ``window`` with the metrics of one more step; ``window`` itself stays as it is.
-
-    Values that are not finite, those of a skipped step, are left out.
-    """
+    """Return ``window`` with one more step, as a new one; values that are not finite are left out."""
     grown = dict(window)
     for name, value in metrics.items():
         if name not in AS_OF_NOW and math.isfinite(value):
@@ -144,10 +137,7 @@ MOST_SKIPPED_IN_A_ROW = 50
 
 
 class DeferredMetrics(Mapping[str, float]):
-    """The metrics of a step, which are read on first access.
-
-    ``read`` is called then, and calls `set` of these metrics, and of all others that are pending.
-    """
+    """Metrics of a step, read on first access: ``read`` then calls `set` of all that are pending."""
 
     def __init__(self, read: Callable[[], None]):
         self._read = read
@@ -173,12 +163,6 @@ class DeferredMetrics(Mapping[str, float]):
         return len(self._known())
 
 
-class _Step(NamedTuple):
-    number: int
-    last_sample: int
-    metrics: Mapping[str, float]
-
-
 class Readings:
     """The steps of a loop whose metrics have not been read yet; reading them updates ``state``.
 
@@ -188,27 +172,24 @@ class Readings:
     def __init__(self, state: TrainState, schedule: Schedule):
         self.state, self.schedule = state, schedule
         self.latest: dict[str, float] = {}
-        self._steps: list[_Step] = []
+        self._steps: list[tuple[int, int, Mapping[str, float]]] = []  # number, last sample, metrics
         self._skipped_in_a_row, self._work = 0, StepWork()
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics of the step that ``state`` has just taken."""
-        self._steps.append(_Step(self.state.step, self.state.consumed_samples - 1, metrics))
+        self._steps.append((self.state.step, self.state.consumed_samples - 1, metrics))
 
     def is_due(self, stop: StopRequests) -> bool:
         """Return whether to read the metrics after this step, because of the schedule or a stop."""
         return self.schedule.reads_at(self.state.step) or stop.requested
 
     def read(self) -> None:
-        """Read all pending metrics, in the order of the steps.
-
-        Raises NumbersError if a step must not be kept.
-        """
+        """Read all pending metrics, in their order. Raises NumbersError if a step must not be kept."""
         steps, self._steps = self._steps, []
-        for step in steps:
-            metrics = dict(step.metrics)
+        for number, last_sample, read in steps:
+            metrics = dict(read)
             self._work = self._work.plus(take_work(metrics, self.schedule.global_batch_size))
-            self._check_numbers(metrics, step)
+            self._check_numbers(metrics, number, last_sample)
             self.state.window = add_step(self.state.window, metrics)
             self.latest = metrics
 
@@ -217,22 +198,22 @@ class Readings:
         work, self._work = self._work, StepWork()
         return work
 
-    def _check_numbers(self, metrics: dict[str, float], step: _Step) -> None:
+    def _check_numbers(self, metrics: dict[str, float], number: int, last: int) -> None:
         """Count skipped steps. Raises NumbersError if the run must not continue."""
-        state, last = self.state, step.last_sample
+        state = self.state
         skipped = int(metrics.get("skipped_updates", state.skipped_updates))
         in_a_row = self._skipped_in_a_row + 1 if skipped > state.skipped_updates else 0
         state.skipped_updates, self._skipped_in_a_row = skipped, in_a_row
         if in_a_row >= MOST_SKIPPED_IN_A_ROW:
             raise NumbersError(
-                f"{in_a_row} steps in a row were skipped, up to {step.number}: their numbers were not "
+                f"{in_a_row} steps in a row were skipped, up to {number}: their numbers were not "
                 f"finite; lower --max_lr or --learning_rate, or look at the samples up to {last}, then start "
                 "the same command again"
             )
         if not in_a_row and not math.isfinite(metrics["loss"]):
             first = last + 1 - self.schedule.global_batch_size
             raise NumbersError(
-                f"the loss of step {step.number} (samples {first} to {last}) is {metrics['loss']}; the "
+                f"the loss of step {number} (samples {first} to {last}) is {metrics['loss']}; the "
                 "checkpoints before it are intact: lower --max_lr or --learning_rate, or look at these "
                 "samples, then start the same command again"
             )

@@ -26,7 +26,7 @@ from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.train.best_model import BestModel, EarlyStopping
-from ernie_pair.train.callbacks import Callbacks, PairCallback, TrainerState, history_entry
+from ernie_pair.train.callbacks import Callbacks, PairCallback, TrainerState
 from ernie_pair.train.hooks import Hooks, TrainerControl
 from ernie_pair.train.job import LossParts, TaskJob
 from ernie_pair.train.process_group import join_process_group
@@ -34,6 +34,7 @@ from ernie_pair.train.recompute import freeze, recompute_layers
 from ernie_pair.train.run import RunSettings, run_training
 from ernie_pair.train.run_log import metrics_in, read_events
 
+EVALUATED = "eval_"  # begins the names of an evaluation in the history
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 # In the card elsewhere, or of no effect on the model.
 NOT_SHOWN = (
@@ -186,14 +187,8 @@ def rules_of_task(config_class: type):
 
 class _JobOfTask(TaskJob):
     def __init__(self, task: Task, total_steps: int, process_group: Any):
-        super().__init__(
-            task.config,
-            task.model,
-            total_steps,
-            process_group,
-            beginning=task.beginning,
-            vocab_file=task.source.vocab_file,
-        )
+        more: dict[str, Any] = {"beginning": task.beginning, "vocab_file": task.source.vocab_file}
+        super().__init__(task.config, task.model, total_steps, process_group, **more)
         self.task, self.names = task, task.names
 
     def loss_of(self, batch: Any) -> LossParts:
@@ -206,10 +201,7 @@ class _JobOfTask(TaskJob):
 
 
 def run(task_class: type[Task], config: Any) -> TrainState:
-    """Train from the newest checkpoint of ``output_dir``, or from the start; return the last state.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Train from the newest checkpoint, or the start; return the last state. Raises an ErniePairError."""
     return _train(task_class(config))[1]
 
 
@@ -223,18 +215,13 @@ def _train(task: Task, callbacks: Sequence[PairCallback] = ()) -> tuple["Run", T
     world = launched_world()
     start_console(world)
     with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(task.config.dry_run):
-        opened = open_run(task, world, callbacks)
+        device = start_training_device(task.config, world)
+        task.open_model()
+        if task.model.fused_state is not None:
+            keep_freed_memory()
+        task.open_data(world)
+        opened = Run(task, world, device, callbacks)
         return opened, opened.train(stop)
-
-
-def open_run(task: Task, world: World, callbacks: Sequence[PairCallback] = ()) -> "Run":
-    """Return the run of a task whose model and data are still to be opened."""
-    device = start_training_device(task.config, world)
-    task.open_model()
-    if task.model.fused_state is not None:
-        keep_freed_memory()
-    task.open_data(world)
-    return Run(task, world, device, callbacks)
 
 
 class TrainResult(NamedTuple):
@@ -253,6 +240,7 @@ class Run:
     def __init__(self, task: Task, world: World, device: str, callbacks: Sequence[PairCallback] = ()):
         config = task.config
         self.task, self.config, self.data, self.world = task, config, task.data, world
+        self._rows_per_step = config.pairs_per_step(world.size)
         self.process_group = group = join_process_group(world)
         group.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %s", device, counted(world.size, "process", "processes"))
@@ -272,10 +260,6 @@ class Run:
         )
         callbacks = () if config.dry_run else callbacks
         self.hooks = RunHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
-
-    @property
-    def _rows_per_step(self) -> int:
-        return self.config.pairs_per_step(self.world.size)
 
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
@@ -304,16 +288,13 @@ class Run:
         return TrainResult(state.step, metrics, state.best_metric, best, state.step == self.job.total_steps)
 
     def metrics_of_best(self, state: TrainState) -> dict[str, float]:
-        """Return the metrics of the best model, seen by this start or one before it.
-
-        Without the log of the latter, only the one that chose the model is known.
-        """
+        """Return the metrics of the best model; without the log of its start, only what chose it."""
         if self.hooks.best_metrics or state.best_metric is None:
             return dict(self.hooks.best_metrics)
-        start = "eval_"
         for each in reversed(self.state.log_history):
-            if each["step"] == state.best_step and f"{start}loss" in each:
-                return {name[len(start) :]: each[name] for name in each if name.startswith(start)}
+            if each["step"] == state.best_step and f"{EVALUATED}loss" in each:
+                names = [name for name in each if name.startswith(EVALUATED)]
+                return {name.removeprefix(EVALUATED): each[name] for name in names}
         return {self.config.best_metric: state.best_metric}
 
 
@@ -331,11 +312,9 @@ class RunHooks(Hooks):
             job.on_batch = lambda rows: callbacks.call_first(
                 "on_prediction_step", TrainerControl(), model=job.model
             )
+        place = Path(config.output_dir), self._write_best, run.world, run.process_group.all_reduce
         self.best = BestModel(
-            Path(config.output_dir),
-            self._write_best,
-            run.world,
-            run.process_group.all_reduce,
+            *place,
             metric=config.best_metric,
             lower_is_better=lower,
             keep=config.keep_best,
@@ -354,7 +333,9 @@ class RunHooks(Hooks):
 
     def remember(self, split: str, step: int, metrics: dict[str, Any], samples: int) -> dict[str, Any]:
         """Add a training line or an evaluation to the history, and return it."""
-        self.run.state.log_history.append(history_entry(split, metrics, step, self._epoch_of(samples)))
+        start = "" if split == "train" else EVALUATED
+        named = {f"{start}{name}": value for name, value in metrics.items()}
+        self.run.state.log_history.append({**named, "epoch": self._epoch_of(samples), "step": step})
         return dict(self.run.state.log_history[-1])
 
     def _epoch_of(self, samples: int) -> float:

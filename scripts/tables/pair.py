@@ -16,8 +16,8 @@ from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.encoded_pairs import StreamRules, streamed_steps
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.data.encoded_pairs import streamed_steps
 from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.train.datasets import open_pair_data
@@ -111,8 +111,8 @@ def _streaming(config, folder: Path) -> Iterator[Row]:
 def stream(path: str, vocab_file: str, rows: str, max_seq_len: str) -> None:
     """Read every row of ``path`` as training does, and print the peak memory, in MB."""
     source = PairSource("train_file", path, "train", Labels.numbered(2), Columns("", "", ""))
-    rules = StreamRules(seed=0, batch_size=64, buffer=10_000, bucket=True, max_seq_len=int(max_seq_len))
-    updates = streamed_steps(source, WordPiece.from_file(vocab_file), rules, World(), 0)
-    for _ in islice(updates, int(rows) // rules.batch_size):
+    config = PairConfig("output", seed=0, batch_size=64, max_seq_len=int(max_seq_len))
+    updates = streamed_steps(source, WordPiece.from_file(vocab_file), config, World(), 0)
+    for _ in islice(updates, int(rows) // config.batch_size):
         pass
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)

@@ -6,7 +6,6 @@ from launched import launch
 from tiny_embedding import embedding_job, gradients_of_next, run_steps, write_files
 from tiny_pair_job import weights
 
-from ernie_pair.embedding.train.train_embedding import vectors_of_rows
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.train.process_group import ProcessGroup, join_process_group
 
@@ -27,7 +26,7 @@ def run_layout(folder, group, flags):
     gradients = gradients_of_next(job, updates)
     metrics = run_steps(job, updates, STEPS, first=2)
     curves = {name: np.array([values[name] for values in metrics]) for name in ("loss", "gradient_norm")}
-    vectors = vectors_of_rows(job.model, job.dev.rows, 8, group)
+    vectors = job.vectors_of(job.dev.rows)
     curves.update({f"gradient of {name}": gradient for name, gradient in gradients.items()})
     return {**curves, "accuracy": np.array(metrics[-1]["accuracy"]), "vectors": vectors, **weights(job)}
 

@@ -64,15 +64,7 @@ def tiny_job(
     weights = class_weights_of(config.class_weights, 2, train.labels, "train.tsv")
     more = {"measure": measure} if measure else {}
     job = PairJob(config, model, dev, STEPS, process_group, class_weights=weights, **more)
-    updates = training_steps(
-        train,
-        config.seed,
-        config.batch_size,
-        World(process_group.rank, process_group.size),
-        consumed,
-        config.bucket,
-        accumulation_steps=config.gradient_accumulation_steps,
-    )
+    updates = training_steps(train, config, World(process_group.rank, process_group.size), consumed)
     return Tiny(job, train, updates)
 
 

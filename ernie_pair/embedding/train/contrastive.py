@@ -11,8 +11,10 @@ import paddle
 from paddle.nn import functional as F
 
 from data_tools.files.errors import InputError, counted
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.targets.metrics import numbers_of
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.batch_order import BatchOrder
 
@@ -66,14 +68,14 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     negative of it. Raises InputError if nothing belongs together, or no row of ``negatives`` is of use.
     """
     places: dict[str, int] = {}
-    left, right = (_places_of(side, places) for side in (pairs.left, pairs.right))
+    left, right = (numbers_of(side, places) for side in (pairs.left, pairs.right))
     is_match = pairs.known_labels == 1
     if not is_match.any():
         raise InputError(f"{where} has no pair of label 1: nothing belongs together; take another file")
     anchors, positives = left[is_match], right[is_match]
     rows = [(left[~is_match], right[~is_match])]
     if negatives is not None:
-        more = tuple(_places_of(side, places) for side in (negatives.left, negatives.right))
+        more = tuple(numbers_of(side, places) for side in (negatives.left, negatives.right))
         if not np.isin(more[0], anchors).any():
             raise InputError(
                 f"{negatives.path}: none of its first texts is that of a pair of label 1 in {where}; give "
@@ -106,10 +108,6 @@ def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:
         )
     places = np.arange(len(every), dtype=np.int64)
     return TrainingTexts(every, places, places)
-
-
-def _places_of(texts: Iterable[str], places: dict[str, int]) -> np.ndarray:
-    return np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int64)
 
 
 def sha256_of_texts(texts: Iterable[str]) -> str:
@@ -146,36 +144,17 @@ class ContrastiveBatch(NamedTuple):
     step: StepTexts
 
 
-class StepRules(NamedTuple):
-    """How texts make steps: ``batch_size`` pairs a micro-batch of a process.
-
-    ``hard_negatives`` at most go with each pair; ``bucket``: pairs of similar length stand together.
-    """
-
-    seed: int
-    batch_size: int
-    accumulation_steps: int = 1
-    hard_negatives: int = 1
-    bucket: bool = True
-
-
 class ContrastiveSteps:
-    """The steps of a training: a pure function of the texts, the rules and the place."""
+    """The steps of a training: a pure function of the texts, the flags and the place."""
 
-    def __init__(self, texts: TrainingTexts, rows: EncodedPairs, rules: StepRules):
-        self.texts, self.rows, self.rules = texts, rows, rules
+    def __init__(self, texts: TrainingTexts, rows: EncodedPairs, config: EmbeddingConfig):
+        self.texts, self.rows, self.config = texts, rows, config
 
     def of_rank(self, world: World, consumed: int) -> Iterator[list[ContrastiveBatch]]:
-        """Yield the micro-batches of a rank for every step, without end, from pair ``consumed`` on.
-
-        A step takes the same pairs however they are divided over ranks and micro-batches.
-        """
-        rules = self.rules
-        size = rules.batch_size * rules.accumulation_steps * world.size
-        lengths = np.maximum(
-            *(self.rows.lengths[side] for side in (self.texts.anchors, self.texts.positives))
-        )
-        order = BatchOrder(lengths, rules.seed, size, rules.bucket)
+        """Yield a rank's micro-batches of each step from pair ``consumed`` on, alike in any layout."""
+        size, found = self.config.pairs_per_step(world.size), self.rows.lengths
+        lengths = np.maximum(found[self.texts.anchors], found[self.texts.positives])
+        order = BatchOrder(lengths, self.config.seed, size, self.config.bucket)
         while True:
             pairs = order.rows_at(consumed, size)
             epochs = np.arange(consumed, consumed + size) // len(self.texts)
@@ -184,12 +163,12 @@ class ContrastiveSteps:
 
     def _micro_batches(self, pairs: np.ndarray, epochs: np.ndarray, world: World) -> list[ContrastiveBatch]:
         negatives = [
-            self.texts.negatives_of(pair, epoch, self.rules.hard_negatives)
+            self.texts.negatives_of(pair, epoch, self.config.hard_negatives)
             for pair, epoch in zip(pairs.tolist(), epochs.tolist())
         ]
         step = describe_step(self.texts, pairs, negatives)
         ends = np.cumsum([0, *map(len, negatives)]) + 2 * len(pairs)
-        found, size = [], self.rules.batch_size
+        found, size = [], self.config.batch_size
         # The micro-batches of one pass of all ranks lie side by side.
         for begin in range(0, len(pairs), size)[world.rank :: world.size]:
             own = np.arange(begin, begin + size)

@@ -25,6 +25,7 @@ from ernie_pair.train.run_flags import (
     best_metric_option,
     dropout_option,
     family_option,
+    step_option,
 )
 
 USUAL_LENGTH = 64  # tokens of a text
@@ -34,11 +35,10 @@ USUAL_LENGTH = 64  # tokens of a text
 class EmbeddingConfig(RowFlags, TrainingFlags):
     """Settings for training an embedding model; the data are given to the command or the trainer."""
 
-    objective: Literal["pairs", "simcse"] = optimisation_option(
+    objective: Literal["pairs", "simcse"] = step_option(
         "pairs",
         help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
         "under different dropout",
-        resume="same",
     )
     pooling: str = model_option(
         AUTO,
@@ -51,15 +51,12 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         help="lengths to which vectors may be truncated (Matryoshka), for example 64,128; empty: none",
         resume="fixed",
     )
-    temperature: float = optimisation_option(
-        0.05, help="divisor of the cosines before the softmax", above=0, resume="same"
-    )
-    hard_negatives: int = optimisation_option(
+    temperature: float = step_option(0.05, help="divisor of the cosines before the softmax", above=0)
+    hard_negatives: int = step_option(
         1,
         help="hard negatives per pair in a step: texts of label 0, or from --negatives_file",
         unit="texts",
         at_least=0,
-        resume="same",
     )
     gradient_accumulation_steps: int = optimisation_option(
         1,

@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
@@ -14,7 +14,6 @@ from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveBatch,
     ContrastiveSteps,
-    StepRules,
     TrainingTexts,
     sha256_of_texts,
     texts_alone,
@@ -39,19 +38,11 @@ PARTS = {"train": "train", "dev": "dev", "negatives": "train"}  # of a set that 
 ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "negatives": "negatives"}  # of Python
 
 
-class EmbeddingDatasets(NamedTuple):
-    """The data of a run as a user gives them; ``negatives`` None or empty: there are none besides."""
-
-    train: Dataset
-    dev: Dataset
-    negatives: Optional[Dataset] = None
+Datasets = Mapping[str, Any]  # {part, a key of PARTS: its Dataset}; negatives None or empty: there are none
 
 
 class DevTexts(NamedTuple):
-    """What an evaluation asks: the retrieval set, and its texts as token ids.
-
-    ``as_queries``: the same texts with the prompt of queries, where that is another one.
-    """
+    """What an evaluation asks, as token ids; ``as_queries``: with the prompt of queries, if another."""
 
     retrieval: RetrievalSet
     rows: EncodedPairs
@@ -70,7 +61,7 @@ class EmbeddingData(NamedTuple):
 
 def open_embedding_data(
     config: EmbeddingConfig,
-    datasets: EmbeddingDatasets,
+    datasets: Datasets,
     source: ModelSource,
     settings: EmbeddingSettings,
     world: World,
@@ -81,27 +72,20 @@ def open_embedding_data(
     belongs to itself with its default prompt. Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
-    dev_source = source_of(config, "dev", datasets.dev, labelled=True)
+    dev_source = source_of(config, "dev", datasets["dev"], labelled=True)
     dev = _open_dev(config, dev_source, tokenizer, settings, world)
     texts, hashes = _open_texts(config, datasets, world)
     if config.objective == "pairs" and isinstance(dev_source, PairSource) and world.is_first:
-        train = source_of(config, "train", datasets.train, labelled=True)
+        train = source_of(config, "train", datasets["train"], labelled=True)
         if isinstance(train, PairSource):
             warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
     rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
-    _describe(config, datasets, texts, rows.num_cut)
-    rules = StepRules(
-        config.seed,
-        config.batch_size,
-        config.gradient_accumulation_steps,
-        config.hard_negatives,
-        config.bucket,
-    )
-    steps = ContrastiveSteps(texts, rows, rules)
+    _describe(config, _name_of(datasets["train"]), texts, rows.num_cut)
+    steps = ContrastiveSteps(texts, rows, config)
     hashes["dev_file"] = dev_source.sha256()
-    counts = {"train_file": len(texts), "dev_file": len(dev.retrieval.labels), "negatives_file": None}
-    names = {"train_file": datasets.train, "dev_file": datasets.dev, "negatives_file": datasets.negatives}
-    files = [DataFile(flag, _name_of(names[flag]), hashes[flag], counts[flag]) for flag in hashes]
+    counts = {"train_file": len(texts), "dev_file": len(dev.retrieval.labels)}
+    names = {f"{part}_file": _name_of(datasets[part]) for part in datasets}
+    files = [DataFile(flag, names[flag], hashes[flag], counts.get(flag)) for flag in hashes]
     return EmbeddingData(
         partial(steps.of_rank, world), len(texts), dev, {**hashes, "vocabulary": tokenizer.sha256}, files
     )
@@ -116,29 +100,26 @@ def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
     return read + settings.texts_read(texts.texts, of_query) if of_query != of_passage else read
 
 
-def _open_texts(config: EmbeddingConfig, datasets: EmbeddingDatasets, world: World):
-    name = _name_of(datasets.train)
+def _open_texts(config: EmbeddingConfig, datasets: Datasets, world: World):
+    name, given = _name_of(datasets["train"]), datasets["negatives"]
+    has_negatives = given is not None and not (isinstance(given, str) and not given)
     if config.objective == "simcse":
-        if _is_there(datasets.negatives):
+        if has_negatives:
             raise InputError("--negatives_file is for --objective pairs; leave one of them out")
-        texts, sha256 = read_any_texts(config, datasets.train, world)
+        texts, sha256 = read_any_texts(config, datasets["train"], world)
         return texts_alone(texts, name), {"train_file": sha256}
-    source = source_of(config, "train", datasets.train, labelled=True)
+    source = source_of(config, "train", datasets["train"], labelled=True)
     pairs = _read(config, "train", source, world)
-    if not _is_there(datasets.negatives):
-        return texts_of_pairs(pairs, None, name), {"train_file": source.sha256()}
-    assert datasets.negatives is not None
-    more = source_of(config, "negatives", datasets.negatives, labelled=False)
-    negatives = _read(config, "negatives", more, world)
-    hashes = {"train_file": source.sha256(), "negatives_file": more.sha256()}
+    negatives, hashes = None, {"train_file": source.sha256()}
+    if has_negatives:
+        more = source_of(config, "negatives", given, labelled=False)
+        negatives = _read(config, "negatives", more, world)
+        hashes["negatives_file"] = more.sha256()
     return texts_of_pairs(pairs, negatives, name), hashes
 
 
 def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
-    """Return texts and their SHA-256: of a text file, of both columns of pairs, or of a list of texts.
-
-    What --on_bad_row skip leaves out is logged.
-    """
+    """Return texts and SHA-256 of a text file, of pairs' columns or a list; log what is left out."""
     if isinstance(dataset, (str, Path)) and is_text_file(str(dataset)):
         path = Path(dataset)
         left_out = LeftOut() if config.on_bad_row == "skip" else None
@@ -168,10 +149,10 @@ def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, labelled: bo
                 f"--{part}_file {dataset} has a text in each line, and pairs are needed; give a .tsv, .csv "
                 "or .jsonl file, or pass --objective simcse to train on texts alone"
             )
-        source = PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
-        return replace(source, labels=labels_for(source, config.label_map, 2)) if labelled else source
-    given = GivenPairs(ARGUMENTS[part], dataset, None, columns, rules)
-    return replace(given, labels=labels_for(given, config.label_map, 2)) if labelled else given
+        source: Any = PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
+    else:
+        source = GivenPairs(ARGUMENTS[part], dataset, None, columns, rules)
+    return replace(source, labels=labels_for(source, config.label_map, 2)) if labelled else source
 
 
 def _open_dev(
@@ -194,10 +175,8 @@ def _read(config: EmbeddingConfig, part: str, source, world: World):
     return pairs
 
 
-def _describe(
-    config: EmbeddingConfig, datasets: EmbeddingDatasets, texts: TrainingTexts, num_cut: int
-) -> None:
-    name, count = _name_of(datasets.train), len(texts)
+def _describe(config: EmbeddingConfig, name: str, texts: TrainingTexts, num_cut: int) -> None:
+    count = len(texts)
     if texts.is_augmented:
         logger.info("%s: %d texts, each its own match", name, count)
     else:
@@ -209,10 +188,6 @@ def _describe(
         )  # fmt: skip
     if num_cut:
         logger.info("%s: cut to --max_seq_len: %s", name, counted(num_cut, "text"))
-
-
-def _is_there(dataset: Optional[Dataset]) -> bool:
-    return dataset is not None and not (isinstance(dataset, str) and not dataset)
 
 
 def _name_of(dataset: Optional[Dataset]) -> str:

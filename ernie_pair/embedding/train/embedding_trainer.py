@@ -11,7 +11,7 @@ from ernie_pair.embedding.embed_config import AUTO
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import Dataset, EmbeddingDatasets, source_of
+from ernie_pair.embedding.train.embedding_data import Dataset, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.pair_tokenizer import PairTokenizer
@@ -97,8 +97,8 @@ class EmbeddingTrainer:
     def _open_run(self) -> Run:
         if self.train_dataset is None or self.eval_dataset is None:
             raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
-        dataset = EmbeddingDatasets(self.train_dataset, self.eval_dataset, self._negatives)
-        task = EmbeddingTask(self.config, self._model, dataset)
+        given = {"train": self.train_dataset, "dev": self.eval_dataset, "negatives": self._negatives}
+        task = EmbeddingTask(self.config, self._model, given)
         task.open_model()
         task.open_data(self.world)
         return Run(task, self.world, self._device, self.callbacks)
@@ -109,14 +109,12 @@ class EmbeddingTrainer:
         if self._embedder is None:
             config = self.config
             kernels = KernelFlags(config.kernels, config.precision if config.device == "cpu" else "fp32")
-            options = EmbedderOptions(batch_size=config.eval_batch_size)
+            pooling, length = "", 0
             if not (self._folder / EMBEDDING).is_file():  # untrained: as it would be trained
-                usual = 0 if is_sentence_folder(self._folder) else USUAL_LENGTH
-                options = EmbedderOptions(
-                    pooling="" if config.pooling == AUTO else config.pooling,
-                    max_seq_len=config.max_seq_len or usual,
-                    batch_size=config.eval_batch_size,
-                )
+                pooling = "" if config.pooling == AUTO else config.pooling
+                length = config.max_seq_len or (0 if is_sentence_folder(self._folder) else USUAL_LENGTH)
+            size = config.eval_batch_size
+            options = EmbedderOptions(pooling=pooling, max_seq_len=length, batch_size=size)
             self._embedder = open_embedder(self._folder, config.device, options, kernels)
         return self._embedder
 
@@ -135,10 +133,7 @@ class EmbeddingTrainer:
         return self.embedder.embed(texts)
 
     def evaluate(self, eval_dataset: Optional[Dataset] = None) -> dict[str, float]:
-        """Return how well the texts of labelled pairs find their matches; see `measure_retrieval`.
-
-        Each process computes it on its own.
-        """
+        """Return how well texts find their matches; see `measure_retrieval`. Each process computes it."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")

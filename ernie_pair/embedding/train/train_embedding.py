@@ -11,7 +11,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Iterator, Optional
+from typing import Any, Iterator, Optional
 
 import numpy as np
 import paddle
@@ -26,9 +26,10 @@ from ernie_pair.embedding.retrieval import BEST, measure_retrieval
 from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import (
+    PARTS,
+    Datasets,
     DevTexts,
     EmbeddingData,
-    EmbeddingDatasets,
     open_embedding_data,
 )
 from ernie_pair.inference.embedder import unit_rows
@@ -52,27 +53,8 @@ from ernie_pair.train.recompute import num_frozen_layers
 from ernie_pair.train.task import Task, TrainResult, result_of
 
 
-def vectors_of_rows(
-    model: TextEncoder,
-    rows: EncodedPairs,
-    batch_size: int,
-    process_group,
-    advance: Optional[Callable[[int], None]] = None,
-) -> np.ndarray:
-    """Return the vector of every row, float32 [N, D] of length 1, in their order, on every rank.
-
-    ``advance`` and the batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises
-    NumbersError for a vector that is not finite.
-    """
-    vectors = answers_of_rows(model, rows, model.dim, batch_size, process_group, advance)
-    return unit_rows(vectors, "the model")
-
-
 class EmbeddingJob(TaskJob):
-    """The job of training ``model``; see `TaskJob`, whose arguments ``more`` are.
-
-    ``settings`` are those of the trained model.
-    """
+    """The job of training ``model``, with the ``settings`` of what it becomes; ``more``: of `TaskJob`."""
 
     def __init__(
         self,
@@ -151,10 +133,7 @@ class EmbeddingJob(TaskJob):
         return every.grad, paddle.stack([loss.detach(), right])
 
     def _send_back(self, vectors: paddle.Tensor, gradient: paddle.Tensor, batch: ContrastiveBatch) -> None:
-        """Send the gradient of a micro-batch's vectors back through the pass that made them.
-
-        The ranks' gradients become means, and are to be sums: hence the factor.
-        """
+        """Send back a micro-batch's gradient; the ranks' means are to be sums: hence the factor."""
         own = gradient if len(gradient) == len(vectors) else gradient[paddle.to_tensor(batch.places)]
         loss = (vectors * own).sum() * self.parallel.loss_factor
         (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
@@ -162,13 +141,15 @@ class EmbeddingJob(TaskJob):
     def evaluate(self, split: str) -> dict[str, float]:
         """Return how well the texts of the dev pairs find their matches; see `measure_retrieval`."""
         self.read()
-        group, size, dev = self.process_group, self.config.eval_batch_size, self.dev
         with self.precision.casting():
-            vectors = vectors_of_rows(self.model, dev.rows, size, group, self.on_batch)
-            as_queries = None
-            if dev.as_queries is not None:
-                as_queries = vectors_of_rows(self.model, dev.as_queries, size, group, self.on_batch)
-        return measure_retrieval(vectors, dev.retrieval, as_queries)
+            vectors = self.vectors_of(self.dev.rows)
+            as_queries = None if self.dev.as_queries is None else self.vectors_of(self.dev.as_queries)
+        return measure_retrieval(vectors, self.dev.retrieval, as_queries)
+
+    def vectors_of(self, rows: EncodedPairs) -> np.ndarray:
+        """Return the vectors of rows, float32 [N, D] of length 1, on every rank; or NumbersError."""
+        shared = self.model.dim, self.config.eval_batch_size, self.process_group, self.on_batch
+        return unit_rows(answers_of_rows(self.model, rows, *shared), "the model")
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield embedding.json."""
@@ -183,10 +164,7 @@ ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.
 
 
 def train_embedding(config: TrainEmbeddingConfig) -> TrainResult:
-    """Train from the newest checkpoint of ``output_dir``, or from the model that is named.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Train from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
     return result_of(EmbeddingTask(config))
 
 
@@ -202,19 +180,14 @@ class EmbeddingTask(Task):
     data: EmbeddingData
     settings: EmbeddingSettings  # of the trained model
 
-    def __init__(
-        self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[EmbeddingDatasets] = None
-    ):
+    def __init__(self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[Datasets] = None):
         metric = BEST if config.best_metric == AUTO else config.best_metric
         super().__init__(replace(config, best_metric=metric))
         self._name_or_path, self._datasets = name_or_path, datasets
         self._has_warned = False  # of steps without negatives
 
     def open_model(self) -> None:
-        """Open the model, and take its pooling and length where no flag says them.
-
-        Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
-        """
+        """Open the model, its pooling and length where no flag says. Raises InputError, CheckpointError."""
         config = self.config
         name = self._name_or_path or config.model_name_or_path
         self.source = open_model(name, model_type=config.model_type or "", from_scratch=config.from_scratch)
@@ -233,24 +206,14 @@ class EmbeddingTask(Task):
 
     def open_data(self, world: World) -> None:
         """Open the texts to train on and the dev pairs."""
-        config = self.config
-        datasets = self._datasets or EmbeddingDatasets(
-            config.train_file, config.dev_file, config.negatives_file
-        )
-        self.data = open_embedding_data(config, datasets, self.source, self.settings, world)
+        datasets = self._datasets or {part: getattr(self.config, f"{part}_file") for part in PARTS}
+        self.data = open_embedding_data(self.config, datasets, self.source, self.settings, world)
 
     def open_job(self, total_steps: int, process_group) -> EmbeddingJob:
         """Return the steps, each with one loss of the vectors of its global batch."""
-        return EmbeddingJob(
-            self.config,
-            self.model,
-            self.data.dev,
-            total_steps,
-            process_group,
-            self.settings,
-            vocab_file=self.source.vocab_file,
-            beginning=self.beginning,
-        )
+        of_run = total_steps, process_group, self.settings
+        more: dict[str, Any] = {"vocab_file": self.source.vocab_file, "beginning": self.beginning}
+        return EmbeddingJob(self.config, self.model, self.data.dev, *of_run, **more)
 
     def on_log(self, line: dict[str, float]) -> None:
         """Warn, where nothing is evaluated, as `on_evaluate` does."""

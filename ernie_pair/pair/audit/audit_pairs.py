@@ -115,10 +115,7 @@ class AuditPairsConfig(Options):
 
 @with_standard_streams
 def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
-    """Print the report, and write it, its picture and the cleaned file below ``output_dir``; return it.
-
-    Raises InputError.
-    """
+    """Print the report; write it, its picture and the cleaned file; return it. Raises InputError."""
     columns = Columns(config.text_a, config.text_b, config.label)
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
     rules = RowRules.of(config)
@@ -138,9 +135,7 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
         for split, source in sources.items()
     }
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
-    if config.same and config.same not in labels.classes:
-        raise InputError(f"--same {config.same} is not one of {labels.allowed}; give one of them")
-    same = labels.classes[config.same] if config.same else same_of(labels)
+    same = same_of(labels, config.same)
     results = _results(config)
     are_there = config.output_dir and results.are_done()
     read = dict(zip(sources, read_all([*sources.values()])))
@@ -187,10 +182,7 @@ def audit_of(
     tokenizer: Optional[AnyTokenizer],
     max_seq_len: int,
 ) -> PairAudit:
-    """Return the facts and findings of the files, train first.
-
-    ``same``: the class of texts that mean the same. Without ``tokenizer`` lengths are in characters.
-    """
+    """Return facts and findings, train first; ``same``: the equal class; lengths, else in characters."""
     facts = {}
     for name, file in files.items():
         texts = (file.pairs.left, file.pairs.right)
@@ -207,8 +199,12 @@ def audit_of(
     return PairAudit(unit, max_seq_len, facts, findings_of(files, same))
 
 
-def same_of(labels: Labels) -> Optional[int]:
-    """Return the class that says that the texts mean the same: 1 of two classes; of more, None."""
+def same_of(labels: Labels, name: str = "") -> Optional[int]:
+    """Return the class of equal texts: ``name``, or 1 of two classes; None of more. Raises InputError."""
+    if name and name not in labels.classes:
+        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
+    if name:
+        return labels.classes[name]
     return 1 if len(labels.names) == 2 else None
 
 
@@ -230,10 +226,7 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
 
 
 def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleaned, Iterable[bytes]]:
-    """Return what is left of the training file, and its kept lines as they are.
-
-    Raises InputError when no pair would be left.
-    """
+    """Return what is left of the training file, and its lines as they are. Raises InputError for none."""
     if compared == "exact":
         files = {name: file.by_characters for name, file in files.items()}
     train = files["train"]

@@ -11,6 +11,7 @@ import numpy as np
 from data_tools.audit.text_quality import normalised, quote
 from data_tools.files.errors import counted
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.targets.metrics import numbers_of
 
 
 class Coded(NamedTuple):
@@ -48,12 +49,11 @@ def coded(files: dict[str, Pairs]) -> dict[str, Coded]:
 
 
 def _numbered(files: dict[str, Pairs], compared: Callable[[list[str]], Iterable[str]]) -> dict[str, Coded]:
-    numbers: dict[str, int] = {}
-
-    def number(side: list[str]) -> np.ndarray:
-        return np.array([numbers.setdefault(text, len(numbers)) for text in compared(side)], dtype=np.int64)
-
-    return {name: Coded(pairs, number(pairs.left), number(pairs.right)) for name, pairs in files.items()}
+    known: dict[str, int] = {}
+    return {
+        name: Coded(pairs, numbers_of(compared(pairs.left), known), numbers_of(compared(pairs.right), known))
+        for name, pairs in files.items()
+    }
 
 
 def compared_texts(texts: list[str]) -> Iterator[str]:
@@ -109,10 +109,7 @@ class Finding:
 
 
 def findings_of(files: dict[str, Coded], same: Optional[int]) -> list[Finding]:
-    """Return everything that was found, in the order of a report.
-
-    ``same``: the class of A=B, where there is one. Files without labels are only compared with train.
-    """
+    """Return all findings in order; ``same``: the class of A=B. Without labels: those against train."""
     found: list[Finding] = []
     for name, file in files.items():
         if file.pairs.labels is not None:
@@ -147,10 +144,7 @@ def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Findin
 
 
 def is_contradicted(file: Coded) -> np.ndarray:
-    """Return whether each pair stands elsewhere in the file with another label, bool [rows].
-
-    The order of its two texts does not matter.
-    """
+    """Return whether each pair, in either order, stands elsewhere with another label, bool [rows]."""
     _, group = np.unique(file.unordered, return_inverse=True)
     labels = file.pairs.known_labels
     lowest = np.full(group.max() + 1, labels.max())
@@ -267,10 +261,7 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The cleaned training file; ``removed``: {kind of finding: rows that are left out because of it}.
-
-    ``compared``: exact or normalised.
-    """
+    """The cleaned training file. ``removed``: {kind: rows left out}; ``compared``: exact or normalised."""
 
     path: str
     rows: int
@@ -280,10 +271,7 @@ class Cleaned:
 
 @dataclass(frozen=True)
 class PairAudit:
-    """The result of an audit, which can be written as JSON.
-
-    ``unit``: tokens or characters; ``files``: train, dev, test.
-    """
+    """The result of an audit. ``unit``: tokens or characters; ``files``: train, dev, test."""
 
     unit: str
     max_seq_len: int

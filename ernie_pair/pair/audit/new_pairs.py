@@ -46,10 +46,7 @@ class KnownPairs:
         return mask
 
     def lines(self, what: str = "new pairs") -> list[str]:
-        """Return how many of ``what`` were found, a line per file and one on single texts.
-
-        There are none where no file was given.
-        """
+        """Return how many of ``what`` were found: a line per file, one on single texts, if files are."""
         if not self._pairs:
             return []
         lines = [

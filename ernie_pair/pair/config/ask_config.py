@@ -1,5 +1,7 @@
-"""The flags of evaluation and prediction by a trained model."""
+"""The flags of evaluation and prediction by a trained model, or by models with names of the user's."""
 
+import re
+import shlex
 from dataclasses import MISSING, dataclass
 from typing import Literal, Optional
 
@@ -11,12 +13,12 @@ from data_tools.options.options import (
     evaluation_option,
     model_option,
     refuse_empty,
+    refuse_set,
 )
 from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.pair.config.named_models import RobustnessFlags
 from ernie_pair.pair.data.pair_records import PAIR_HELP, RowFlags
 
 
@@ -78,12 +80,27 @@ OF_EXPORTED = {"backend": "auto"}
 def refuse_flags_of_others(config: InferenceFlags, is_exported: bool) -> None:
     """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
     other, kind = ("a trained", "an exported") if is_exported else ("an exported", "a trained")
-    for name, usual in (OF_TRAINED if is_exported else OF_EXPORTED).items():
-        value = getattr(config, name)
-        if value != usual:
-            raise InputError(
-                f"--{name} {value} is for {other} model, and {config.model_path} is {kind} one; leave it out"
-            )
+    fault = f" is for {other} model, and {config.model_path} is {kind} one; leave it out"
+    refuse_set(config, OF_TRAINED if is_exported else OF_EXPORTED, fault)
+
+
+@dataclass(frozen=True)
+class RobustnessFlags(Options):
+    """How the robustness and the intervals of a model are measured."""
+
+    robustness_rows: int = evaluation_option(
+        2000, help="maximum rows of each kind; 0: all", unit="rows", at_least=0
+    )
+    robustness_file: str = evaluation_option(
+        "", help="file to write the perturbed pairs to: .tsv, .csv or .jsonl; empty: none"
+    )
+    bootstrap: int = evaluation_option(
+        1000,
+        help="bootstrap resamples for the confidence intervals; 0: no intervals",
+        unit="resamples",
+        at_least=0,
+    )
+    seed: int = evaluation_option(1234, help="seed of the resamples and of the perturbed pairs", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -218,3 +235,30 @@ class PseudoLabelConfig(InferenceFlags):
         above=0,
         below=1,
     )
+
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # of folders and of pictures, whose font lacks Chinese
+RULE = "a name has only a to z, A to Z, 0 to 9, _ . and -, at most 40 of them"
+
+
+def parse_named_models(flag: str, text: str, example: str) -> dict[str, str]:
+    """Return {name: model} of ``text``, words apart by blanks; quotes, as of a shell, keep a blank in a word.
+
+    ``flag`` and ``example``, how it is written right, are said in errors. Raises InputError naming the word
+    that is wrong.
+    """
+    found: dict[str, str] = {}
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise InputError(
+            f"--{flag} {text}: a quote, or a backslash, has no counterpart; {example}, and a path with "
+            "blanks in quotes: 'a=my models/small'"
+        ) from None
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not (equals and path and NAME.fullmatch(name)) or name in found:
+            rule = "" if not name or NAME.fullmatch(name) else f" ({RULE})"
+            raise InputError(f"--{flag} {text}: {word} is not NAME=MODEL with a new name{rule}; {example}")
+        found[name] = path
+    return found

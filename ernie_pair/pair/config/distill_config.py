@@ -8,7 +8,7 @@ from data_tools.options.options import data_option, model_option, optimisation_o
 from ernie_pair.models.labels import CLASSIFICATION
 from ernie_pair.pair.config.pair_config import PairConfig, dev_file_option
 from ernie_pair.pair.targets.metrics import AUTO, METRICS
-from ernie_pair.train.run_flags import BEST_IF_AUTO, best_metric_option
+from ernie_pair.train.run_flags import BEST_IF_AUTO, best_metric_option, step_option
 
 
 @dataclass(frozen=True)
@@ -39,29 +39,23 @@ class StudentConfig(PairConfig):
     intermediate_size: int = model_option(
         0, help="width inside the feed-forward blocks; 0: in proportion to hidden_size", at_least=0
     )
-    temperature: float = optimisation_option(
-        2.0,
-        help="divisor of the logits of teacher and student before they are compared",
-        above=0,
-        resume="same",
+    temperature: float = step_option(
+        2.0, help="divisor of the logits of teacher and student before they are compared", above=0
     )
-    soft_weight: float = optimisation_option(
+    soft_weight: float = step_option(
         0.5,
         help="weight of the soft targets in the loss of a labelled pair; the rest is the weight of its label",
         at_least=0,
         at_most=1,
-        resume="same",
     )
-    hidden_weight: float = optimisation_option(
+    hidden_weight: float = step_option(
         0.0,
         help="weight of the squared difference of the hidden states in the loss; 0: they are not compared",
         at_least=0,
-        resume="same",
     )
-    layer_map: Literal["uniform", "last"] = optimisation_option(
+    layer_map: Literal["uniform", "last"] = step_option(
         "uniform",
         help="for --hidden_weight: compare with every k-th layer of the teacher, or with its last layers",
-        resume="same",
     )
     teacher_logits: Literal["auto", "cached", "on_the_fly"] = optimisation_option(
         "auto",
@@ -75,16 +69,6 @@ class StudentConfig(PairConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self._refuse_other_target()
-        if self.soft_weight == 0 and not self.hidden_weight:
-            raise InputError(
-                "--soft_weight 0 without --hidden_weight learns nothing from the teacher; "
-                "use ernie-pair train"
-            )
-        self._refuse_hidden_states()
-        self._refuse_cache()
-
-    def _refuse_other_target(self) -> None:
         theirs = "the classes of a student are those of its teacher"
         if self.label_map:
             raise InputError(f"--label_map: {theirs}, whatever the files call them; leave it out")
@@ -92,6 +76,22 @@ class StudentConfig(PairConfig):
             raise InputError(f"--target {self.target}: {theirs}; leave it out")
         if self.label_range:
             raise InputError(f"--label_range {self.label_range}: {theirs}; leave it out")
+        if self.soft_weight == 0 and not self.hidden_weight:
+            raise InputError(
+                "--soft_weight 0 without --hidden_weight learns nothing from the teacher; "
+                "use ernie-pair train"
+            )
+        self._refuse_hidden_states()
+        if self.streaming and self.unlabelled_file:
+            raise InputError(
+                "--unlabelled_file is read whole, and --streaming true reads one file; put the pairs into "
+                "--train_file, where a row needs no label"
+            )
+        if self.teacher_logits == "cached" and (self.streaming or self.hidden_weight):
+            reason = "--streaming true never has all rows" if self.streaming else "--hidden_weight asks it"
+            raise InputError(
+                f"--teacher_logits cached: {reason}, so the teacher answers in every step; leave it out"
+            )
 
     def _refuse_hidden_states(self) -> None:
         if not self.hidden_weight:
@@ -109,18 +109,6 @@ class StudentConfig(PairConfig):
                     f"--hidden_weight compares the states of one pass, and --{name} {getattr(self, name)} "
                     "runs every pair twice; leave one of them out"
                 )
-
-    def _refuse_cache(self) -> None:
-        if self.streaming and self.unlabelled_file:
-            raise InputError(
-                "--unlabelled_file is read whole, and --streaming true reads one file; put the pairs into "
-                "--train_file, where a row needs no label"
-            )
-        if self.teacher_logits == "cached" and (self.streaming or self.hidden_weight):
-            reason = "--streaming true never has all rows" if self.streaming else "--hidden_weight asks it"
-            raise InputError(
-                f"--teacher_logits cached: {reason}, so the teacher answers in every step; leave it out"
-            )
 
     @property
     def asks_in_each_step(self) -> bool:

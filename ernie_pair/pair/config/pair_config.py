@@ -6,7 +6,7 @@ A trained model keeps its target in its config.json: whoever uses it, or trains 
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, Optional, Sequence, Union
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -15,7 +15,7 @@ from data_tools.options.options import (
     devices_option,
     evaluation_option,
     model_option,
-    optimisation_option,
+    refuse_set,
 )
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, parse_label_map, parse_label_range
@@ -30,6 +30,7 @@ from ernie_pair.train.run_flags import (
     best_metric_option,
     dropout_option,
     family_option,
+    step_option,
 )
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -41,35 +42,28 @@ dev_file_option = partial(data_option, help="labelled pairs for choosing the bes
 class PairConfig(RowFlags, TrainingFlags):
     """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
 
-    class_weights: str = optimisation_option(
+    class_weights: str = step_option(
         "",
         help="weight of each class in the loss, for example 1,2.5; balanced: computed from the training "
         "labels",
-        resume="same",
     )
-    rdrop_alpha: float = optimisation_option(
+    rdrop_alpha: float = step_option(
         0.0,
         help="R-Drop: run every pair twice and add this times the divergence to the loss; 0: off",
         at_least=0,
-        resume="same",
     )
-    symmetric: Literal["none", "average", "consistency"] = optimisation_option(
+    symmetric: Literal["none", "average", "consistency"] = step_option(
         "none",
         help="run every pair in both orders; average: train and score with the mean of the logits; "
         "consistency: add the divergence of the two orders to the loss, and score in one order",
-        resume="same",
     )
-    symmetric_alpha: float = optimisation_option(
-        1.0,
-        help="for --symmetric consistency: weight of the divergence of the two orders",
-        at_least=0,
-        resume="same",
+    symmetric_alpha: float = step_option(
+        1.0, help="for --symmetric consistency: weight of the divergence of the two orders", at_least=0
     )
-    fgm_epsilon: float = optimisation_option(
+    fgm_epsilon: float = step_option(
         0.0,
         help="FGM: length of the adversarial step on the word embeddings, for example 1; 0: off",
         at_least=0,
-        resume="same",
     )
     sharding: Literal["none", "stage2"] = devices_option(
         "none",
@@ -96,24 +90,21 @@ class PairConfig(RowFlags, TrainingFlags):
         help="regression: the label is a score; ranking: label 1 marks the candidates that answer a query; "
         "auto: as in the model's config.json",
     )
-    ranking_loss: Literal["listwise", "margin"] = optimisation_option(
+    ranking_loss: Literal["listwise", "margin"] = step_option(
         "listwise",
         help="for ranking: softmax over the candidates of a query, or a --margin between two of them",
-        resume="same",
     )
-    margin: float = optimisation_option(
+    margin: float = step_option(
         1.0,
         help="for --ranking_loss margin: how much higher the score of a relevant candidate must be",
         above=0,
-        resume="same",
     )
-    most_candidates: int = optimisation_option(
+    most_candidates: int = step_option(
         16,
         help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
         "turns",
         unit="pairs",
         at_least=2,
-        resume="same",
     )
     query: str = data_option(
         "",
@@ -158,7 +149,16 @@ class PairConfig(RowFlags, TrainingFlags):
     def __post_init__(self):
         super().__post_init__()
         class_weights_in(self.class_weights)
-        self._refuse_symmetry()
+        if self.symmetric != "none" and self.rdrop_alpha:
+            raise InputError(
+                f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
+                f"{self.rdrop_alpha} twice in one; leave one of them out"
+            )
+        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
+            raise InputError(
+                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
+                f"--symmetric {self.symmetric}; leave it out"
+            )
         if self.fgm_epsilon and self.narrows_weights:
             raise InputError(
                 f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
@@ -170,7 +170,18 @@ class PairConfig(RowFlags, TrainingFlags):
             raise InputError(
                 f"--best_metric {self.best_metric} names a folder: use letters, digits, _ and - alone"
             )
-        self._refuse_streaming()
+        if self.streaming and not self.max_steps:
+            raise InputError("--streaming true does not know the number of rows; pass --max_steps")
+        for name in ("evaluation_strategy", "save_strategy") if self.streaming else ():
+            if getattr(self, name) == "epoch":
+                raise InputError(
+                    f"--streaming true has no epochs, and --{name} epoch waits for them; use steps"
+                )
+        if self.streaming and self.class_weights == BALANCED:
+            raise InputError(
+                "--class_weights balanced counts the labels of all training pairs, and --streaming true "
+                "never has them all; give the numbers, 1,2.5 for example"
+            )
         if self.rdrop_alpha and not self.dropout:
             raise InputError(
                 f"--rdrop_alpha {self.rdrop_alpha} compares two passes that differ by their dropout, and "
@@ -180,18 +191,6 @@ class PairConfig(RowFlags, TrainingFlags):
             raise InputError(
                 "--fgm_epsilon steps along the gradient of the word embedding, which is frozen; leave "
                 "--fgm_epsilon out, or freeze nothing"
-            )
-
-    def _refuse_symmetry(self) -> None:
-        if self.symmetric != "none" and self.rdrop_alpha:
-            raise InputError(
-                f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
-                f"{self.rdrop_alpha} twice in one; leave one of them out"
-            )
-        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
-            raise InputError(
-                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
-                f"--symmetric {self.symmetric}; leave it out"
             )
 
     def _refuse_sharding(self) -> None:
@@ -217,20 +216,6 @@ class PairConfig(RowFlags, TrainingFlags):
             raise InputError(
                 f"--sharding_offload true updates all weights as one, at one rate, and --layer_decay "
                 f"{self.layer_decay} asks for several; leave one of them out"
-            )
-
-    def _refuse_streaming(self) -> None:
-        if self.streaming and not self.max_steps:
-            raise InputError("--streaming true does not know the number of rows; pass --max_steps")
-        for name in ("evaluation_strategy", "save_strategy") if self.streaming else ():
-            if getattr(self, name) == "epoch":
-                raise InputError(
-                    f"--streaming true has no epochs, and --{name} epoch waits for them; use steps"
-                )
-        if self.streaming and self.class_weights == BALANCED:
-            raise InputError(
-                "--class_weights balanced counts the labels of all training pairs, and --streaming true "
-                "never has them all; give the numbers, 1,2.5 for example"
             )
 
     @property
@@ -278,7 +263,12 @@ class TrainConfig(PairConfig):
     )
 
 
-DEFAULTS: dict[str, Any] = {"ranking_loss": "listwise", "margin": 1.0, "most_candidates": 16, "query": ""}
+def usual_of(names: Sequence[str]) -> dict[str, Any]:
+    """Return {flag of training: its default}."""
+    return {name: getattr(PairConfig, name) for name in names}
+
+
+OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
 # {flag: (its value that asks for nothing, why a model without classes has no use of it)}.
 OF_CLASSES: dict[str, tuple[Any, str]] = {
     "label_map": ("", "names classes"),
@@ -296,10 +286,7 @@ OF_CLASSES: dict[str, tuple[Any, str]] = {
 
 
 def chosen_labels(config, spec: ModelSpec) -> Labels:
-    """Return what the model is to learn: as the flags of ``config`` say, otherwise as ``spec`` does.
-
-    Raises InputError for flags that contradict each other.
-    """
+    """Return what is learned, as ``config`` says, else ``spec``. Raises InputError for contradictions."""
     target = spec.target if config.target == "auto" else config.target
     if target == CLASSIFICATION:
         if config.label_range:
@@ -334,13 +321,10 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
             )
         if config.label_range:
             raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
-        if config.ranking_loss == "listwise" and config.margin != DEFAULTS["margin"]:
+        if config.ranking_loss == "listwise" and config.margin != PairConfig.margin:
             raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
         return
-    for name, usual in DEFAULTS.items():
-        value = getattr(config, name)
-        if value != usual:
-            raise InputError(f"--{name} {value} is for --target ranking, not {labels.target}; leave it out")
+    refuse_set(config, usual_of(OF_RANKING), f" is for --target ranking, not {labels.target}; leave it out")
 
 
 def refuse_query(query: str, labels: Labels) -> None:
@@ -354,9 +338,5 @@ def refuse_class_flags(config, labels: Labels, where: str) -> None:
     if labels.has_classes:
         return
     for name, (nothing, reason) in OF_CLASSES.items():
-        value = getattr(config, name, nothing)
-        if value != nothing:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise InputError(
-                f"--{name} {shown} {reason}, and {where} is a model for {labels.target}; leave it out"
-            )
+        fault = f" {reason}, and {where} is a model for {labels.target}; leave it out"
+        refuse_set(config, {name: nothing}, fault)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
@@ -149,27 +149,20 @@ def _refused(what: str, wanted: str) -> InputError:
 
 
 def training_steps(
-    rows: EncodedPairs,
-    seed: int,
-    batch_size: int,
-    world: World,
-    consumed: int,
-    bucket: bool = True,
-    accumulation_steps: int = 1,
-    candidates: Optional[list[np.ndarray]] = None,
+    rows: EncodedPairs, config, world: World, consumed: int, candidates: Optional[list[np.ndarray]] = None
 ) -> Iterator[list[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
-    A step takes batch_size x world size x ``accumulation_steps`` rows of the stream of `BatchOrder`: the
-    same rows however they are divided over ranks and micro-batches. ``candidates`` are rows that stand
+    A step takes ``config.pairs_per_step`` rows of the stream of `BatchOrder`: the same rows however they are
+    divided over ranks and micro-batches. ``config``: a `PairConfig`. ``candidates`` are rows that stand
     together, see ``training_groups``: each of them counts as one row, and all of it is in one micro-batch.
     """
     lengths = rows.lengths
     if candidates is not None:
         lengths = np.array([lengths[each].max() for each in candidates])
-    order = BatchOrder(lengths, seed, batch_size * world.size * accumulation_steps, bucket)
+    order = BatchOrder(lengths, config.seed, config.pairs_per_step(world.size), config.bucket)
     for numbers in order.batches(consumed):
-        parts = split_among_ranks(numbers, world, accumulation_steps)
+        parts = split_among_ranks(numbers, world, config.gradient_accumulation_steps)
         if candidates is None:
             yield [rows.batch(part) for part in parts]
             continue
@@ -183,7 +176,7 @@ def training_steps(
         yield batches
 
 
-def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> list[np.ndarray]:
+def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int) -> list[np.ndarray]:
     """Return this rank's share of the row ``numbers`` of a step, int64 [N], one array per micro-batch.
 
     Each array is a slice, so that rows of like length stay together. The slices of one micro-batch lie side
@@ -193,72 +186,53 @@ def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int
     return np.split(numbers, world.size * accumulation_steps)[world.rank :: world.size]
 
 
-class StreamRules(NamedTuple):
-    """How a stream is shuffled and batched.
-
-    ``batch_size`` rows make a step, over all ranks and micro-batches; ``accumulation_steps`` is the number of
-    micro-batches of a rank. ``buffer`` rows wait to be drawn. ``collator`` makes the batches.
-    """
-
-    seed: int
-    batch_size: int
-    buffer: int
-    bucket: bool
-    max_seq_len: int
-    accumulation_steps: int = 1
-    collator: Optional[UserCollator] = None
-
-    @property
-    def pool_size(self) -> int:
-        """Return how many rows are tokenised, and with ``bucket`` sorted by length, together."""
-        return self.batch_size * (POOL_BATCHES if self.bucket else 1)
-
-
 def streamed_steps(
     source: PairSource,
     tokenizer: AnyTokenizer,
-    rules: StreamRules,
+    config: Any,
     world: World,
     consumed: int,
     rejects: Optional[StreamedRejects] = None,
+    collator: Optional[UserCollator] = None,
 ) -> Iterator[list[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
-    The rows of a step are the same however they are divided over ranks and micro-batches. Raises InputError
-    naming file:line when a row is bad.
+    The rows of a step are the same however they are divided over ranks and micro-batches. ``config``: a
+    `PairConfig`; ``collator`` makes the batches. Raises InputError naming file:line when a row is bad.
     """
-    first_pool, done = divmod(consumed, rules.pool_size)
-    stream = islice(shuffled(source, rules, rejects), first_pool * rules.pool_size, None)
+    size = config.pairs_per_step(world.size)
+    pool_size = size * (POOL_BATCHES if config.bucket else 1)  # rows that are tokenised and sorted together
+    first_pool, done = divmod(consumed, pool_size)
+    drawn = shuffled(source, config.seed, config.shuffle_buffer, rejects)
+    stream = islice(drawn, first_pool * pool_size, None)
     for pool in count(first_pool):
-        rows = list(islice(stream, rules.pool_size))
+        rows = list(islice(stream, pool_size))
         if isinstance(source, TokenizedPairs):
             encoded = source.form.encoded(rows)
         else:
             labels = labels_array([row.label for row in rows])
             texts = [row.left for row in rows], [row.right for row in rows]
-            encoded = encode_texts(*texts, labels, tokenizer, rules.max_seq_len)
-        encoded.collator = rules.collator
-        batches = np.arange(rules.pool_size).reshape(-1, rules.batch_size)
-        if rules.bucket:
-            batches = alike(batches.ravel(), encoded.lengths, rules.batch_size)
-            batches = batches[np.random.default_rng([rules.seed, pool, _POOLS]).permutation(len(batches))]
-        for picked in batches[done // rules.batch_size :]:
-            yield [encoded.batch(part) for part in split_among_ranks(picked, world, rules.accumulation_steps)]
+            encoded = encode_texts(*texts, labels, tokenizer, config.max_seq_len)
+        encoded.collator = collator
+        batches = np.arange(pool_size).reshape(-1, size)
+        if config.bucket:
+            batches = alike(batches.ravel(), encoded.lengths, size)
+            batches = batches[np.random.default_rng([config.seed, pool, _POOLS]).permutation(len(batches))]
+        for picked in batches[done // size :]:
+            parts = split_among_ranks(picked, world, config.gradient_accumulation_steps)
+            yield [encoded.batch(part) for part in parts]
         done = 0
 
 
 def shuffled(
-    source: PairSource, rules: StreamRules, rejects: Optional[StreamedRejects] = None
+    source: PairSource, seed: int, buffer: int, rejects: Optional[StreamedRejects] = None
 ) -> Iterator[Pair]:
-    """Yield the rows of all epochs without end, shuffled within a buffer; an epoch holds every row once.
-
-    ``rejects`` is called with the rows that the first epoch leaves out.
-    """
+    """Yield the rows of all epochs, shuffled in a buffer; ``rejects`` gets what the first leaves out."""
     for epoch in count():
-        rng = np.random.default_rng([rules.seed, epoch])
+        rng = np.random.default_rng([seed, epoch])
         waiting: list[Pair] = []
         for row in source.rows() if epoch or rejects is None else source.rows(rejects):
-            if len(waiting) < rules.buffer:
+            if len(waiting) < buffer:
                 waiting.append(row)
                 continue
             place = int(rng.integers(len(waiting)))
@@ -272,10 +246,7 @@ def shuffled(
 def shown_pairs(
     path: Path, tokenizer: AnyTokenizer, columns: Columns, rules: RowRules, count: int, max_seq_len: int
 ) -> Iterator[str]:
-    """Yield lines about each of the first ``count`` pairs: its label, tokens, ids, segments, what is cut.
-
-    Raises InputError naming file:line for a row that is no pair.
-    """
+    """Yield label, tokens, ids, segments and cuts of ``count`` pairs. InputError names file:line."""
     for number, cells in islice(read_cells(path, columns, rules), count):
         if isinstance(cells, InputError):
             raise cells

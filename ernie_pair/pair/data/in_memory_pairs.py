@@ -72,10 +72,7 @@ class InMemoryPairs(Generic[One, All]):
         return self._content()[1]
 
     def sha256_of_ends(self) -> str:
-        """Return the SHA-256 of the first BEGINNING rows, in hex. Raises InputError naming a bad row.
-
-        The hash identifies a stream without reading all of it.
-        """
+        """Return the SHA-256 of BEGINNING rows, for a stream not read whole. Raises InputError."""
         return self._hash_of(islice(self.rows(), BEGINNING))
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[One]:
@@ -90,8 +87,12 @@ class InMemoryPairs(Generic[One, All]):
         return self._content()[0]
 
     def refuse_one_shot(self) -> None:
-        """Raise InputError when the rows can be read only once."""
-        refuse_one_shot(self.flag, self.examples)
+        """Raise InputError when the rows can be read only once: streaming reads them in each epoch."""
+        if is_one_shot(self.examples):
+            raise InputError(
+                f"streaming reads {self.flag} once per epoch, and an iterator or generator can be read once; "
+                "give a list, a Dataset or an IterableDataset, or leave streaming out"
+            )
 
     def _content(self) -> tuple[All, str]:
         # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
@@ -199,10 +200,7 @@ class TokenForm(NamedTuple):
     token_types: int
 
     def ids_and_head(self, where: str, row: Mapping) -> tuple[np.ndarray, int]:
-        """Return the ids int32 [tokens] of a row without its padding, and how many are of the first text.
-
-        Raises InputError naming the row when they are not those of a pair.
-        """
+        """Return ids int32 [tokens] without padding, and the first text's number. Raises InputError."""
         ids, tokenizer = _whole_numbers(where, "input_ids", row["input_ids"]), self.tokenizer
         named = ("token_type_ids", "attention_mask", "position_ids")
         types, mask, positions = (_beside(where, name, row.get(name), ids) for name in named)
@@ -345,15 +343,6 @@ def _beside(where: str, name: str, value: Any, ids: np.ndarray) -> Optional[np.n
 def is_one_shot(examples: object) -> bool:
     """Return whether ``examples`` can be read only once: an iterator, or PaddleNLP's IterDataset of one."""
     return isinstance(examples, OneShot) or isinstance(getattr(examples, "data", None), OneShot)
-
-
-def refuse_one_shot(flag: str, examples: object) -> None:
-    """Raise InputError when ``examples`` can be read only once, and streaming is to read it in each epoch."""
-    if is_one_shot(examples):
-        raise InputError(
-            f"streaming reads {flag} once per epoch, and an iterator or generator can be read once; give a "
-            "list, a Dataset or an IterableDataset, or leave streaming out"
-        )
 
 
 def is_token_row(example: Any) -> bool:

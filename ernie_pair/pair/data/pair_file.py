@@ -116,15 +116,8 @@ def read_cells(
         elif len(cells) != width:
             yield number, _bad_width(path, number, cells, layout, rules)
         else:
-            yield (
-                number,
-                (
-                    cells[left],
-                    cells[right],
-                    None if label is None else cells[label],
-                    None if query is None else "" if is_missing(cells[query]) else cells[query],
-                ),
-            )
+            asked = None if query is None else "" if is_missing(cells[query]) else cells[query]
+            yield number, (cells[left], cells[right], None if label is None else cells[label], asked)
 
 
 def _said(form: Form, left: str, right: str, label: str) -> str:
@@ -294,10 +287,7 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(path: Union[str, Path], num_classes: Optional[int]) -> Pairs:
-    """Read a file of pairs whose labels are 0 to num_classes - 1; None: labels are not read.
-
-    Raises InputError naming file:line.
-    """
+    """Read pairs labelled 0 to num_classes - 1; None: without labels. Raises InputError naming file:line."""
     return read_file(Path(path), None if num_classes is None else Labels.numbered(num_classes))
 
 
@@ -307,10 +297,7 @@ def read_file(
     columns: Columns = Columns(),  # noqa: B008
     rules: RowRules = RowRules(),  # noqa: B008
 ) -> Pairs:
-    """Read all pairs of a file. With ``labels`` each row must have one of those.
-
-    Raises InputError naming file:line for a bad row, and when the file changes while it is read.
-    """
+    """Read all pairs, with one of ``labels`` each. Raises InputError naming file:line, or for a change."""
     refuse_missing(path)
     sha256, stamp = sha256_of_file(path), stamp_of(path)
     bad: list[BadRow] = []
@@ -334,10 +321,7 @@ def refuse_changed(path: Path, stamp: tuple[int, int]) -> None:
 
 
 def pairs_of(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
-    """Collect rows into `Pairs`, with labels and line numbers as arrays [rows].
-
-    ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.
-    """
+    """Collect rows into `Pairs`; ``bad`` is read when all of ``found`` have come, which may fill it."""
     numbers, left, right, classes, queries = [], [], [], [], []
     for row in found:
         numbers.append(row.number)
@@ -357,14 +341,8 @@ def labels_array(labels: Sequence[Union[int, float, None]]) -> np.ndarray:
 
 
 def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
-    """Yield ``rows`` in chunks of ``size``, the last one shorter, read when asked for.
-
-    A chunk is labelled as its first row is.
-    """
-    while True:
-        part = list(islice(rows, size))
-        if not part:
-            return
+    """Yield ``rows`` in chunks of ``size``, read when asked for, each labelled as its first row is."""
+    while part := list(islice(rows, size)):
         yield pairs_of(part, [], part[0].label is not None, "", path)
 
 
@@ -405,15 +383,9 @@ def refuse_missing(path: Path) -> None:
 
 
 def rows_of(
-    path: Path,
-    labels: Optional[Labels],
-    columns: Columns,
-    rules: RowRules = RowRules(),  # noqa: B008
+    path: Path, labels: Optional[Labels], columns: Columns, rules: RowRules
 ) -> Iterator[Union[Pair, BadRow]]:
-    """Yield every row of a file as a `Pair`, or as a `BadRow` that says what is wrong.
-
-    A line at a time. Raises InputError when the first line does not tell how the others are to be read.
-    """
+    """Yield each row as a `Pair` or a `BadRow`, line by line. Raises InputError for an unclear layout."""
     for number, cells in read_cells(path, columns, rules, needs_label=labels is not None):
         row: Union[Pair, BadRow]
         try:
@@ -461,10 +433,7 @@ def error_of_file(
 
 
 def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
-    """Return whether the first good row of a file has a label.
-
-    Raises InputError when the file is missing or its first line does not tell how to read the others.
-    """
+    """Return whether the first good row has a label. Raises InputError without a file or a layout."""
     refuse_missing(path)
     read = read_cells(path, columns, rules, needs_label=False)
     first = next((cells for _, cells in read if not isinstance(cells, InputError)), None)
@@ -472,10 +441,7 @@ def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
 
 
 def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
-    """Return the cells as a `Pair`.
-
-    Raises InputError when a text is missing or blank, or the label is none of ``labels``.
-    """
+    """Return the cells as a `Pair`. Raises InputError for a blank text, or a label not in ``labels``."""
     left, right, label, query = cells
     label = label if isinstance(label, str) or not is_missing(label) else None
     if query is not None and not str(query).strip():

@@ -55,9 +55,7 @@ NAMES = {
 ALSO_NAMES = {name for pair in PAIRS for name in pair} | {"sentence", *TEXTS}
 FIRST_TEXT_HELP = "the column of the first text; empty: a known name, or the first column"
 SECOND_TEXT_HELP = "the column of the second text"
-PASSED_OVER = {
-    "", "id", "index", "idx", "#1id", "#2id", "qid", "qid1", "qid2", "pairid", "origin", "编号", "序号", "no",
-}  # fmt: skip
+PASSED_OVER = re.compile(r"(id|index|idx|#[12]id|qid[12]?|pairid|origin|编号|序号|no)?\Z|unnamed:")
 MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
 LONGEST_WORD = 12
 _SHORT = 20  # characters of the name of a column
@@ -149,10 +147,7 @@ def layout_of(
 def keys_of(
     where: str, first: Sequence[str], columns: Columns, rows: Sequence[dict] = ()
 ) -> tuple[str, str, str]:
-    """Return the keys of the two texts and the label in JSON lines, judged by their keys and ``rows``.
-
-    Raises InputError when two keys may name the same role.
-    """
+    """Return the keys of texts and label in JSON lines. Raises InputError if two may have one role."""
     places = _known_places(where, list(first), columns, must_be_there=False)
     if rows and not {LEFT, RIGHT} <= set(places) and not any(columns.by_role.values()):
         table = [[row.get(key) for key in first] for row in rows]
@@ -258,7 +253,7 @@ def _places(
     free = [
         n
         for n, cell in enumerate(cells)
-        if found[n] and n not in places.values() and n not in nested and not _is_passed_over(cell)
+        if found[n] and n not in places.values() and n not in nested and not PASSED_OVER.match(_plain(cell))
     ]
     texts = [n for n in free if _is_text(found[n])]
     lacking = [role for role in (LEFT, RIGHT) if role not in places]
@@ -305,11 +300,6 @@ def _not_understood(
         "text_b, label, or name its columns",
         flags,
     )
-
-
-def _is_passed_over(name: str) -> bool:
-    plain = _plain(name)
-    return plain in PASSED_OVER or plain.startswith("unnamed:")
 
 
 def _is_text(column: Sequence[str]) -> bool:

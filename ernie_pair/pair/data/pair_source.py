@@ -45,14 +45,10 @@ from ernie_pair.pair.data.pair_file import (
 )
 from ernie_pair.pair.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules, keys_of
 from ernie_pair.pair.data.rejected import Rejects
-from ernie_pair.pair.targets.metrics import groups_of, rows_without_positive
+from ernie_pair.pair.targets.metrics import numbers_of, rows_without_positive
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
-SETS = {
-    "afqmc": ("clue", "afqmc"),
-    "mrpc": ("glue", "mrpc"),
-    "qqp": ("glue", "qqp"),
-}
+SETS = {"afqmc": ("clue", "afqmc"), "mrpc": ("glue", "mrpc"), "qqp": ("glue", "qqp")}
 SPLITS = {
     "train": ("train",),
     "dev": ("dev", "validation", "dev_matched"),
@@ -72,10 +68,7 @@ class SetFile(NamedTuple):
 
 @lru_cache(maxsize=4)
 def open_set(flag: str, name: str, split: str) -> Union[SetFile, list[dict]]:
-    """Return the file of a PaddleNLP set, or the rows of a set of the Hugging Face Hub.
-
-    Raises InputError when the set cannot be loaded or lacks the part ``split``.
-    """
+    """Return a set's file, or rows of the Hub. Raises InputError: it is not there, or lacks ``split``."""
     path, part = SETS.get(name, (name.partition(":")[0], name.partition(":")[2] or None))
     try:
         return _open(path, part, SPLITS[split])
@@ -135,7 +128,7 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
     if labels is None or labels.target != RANKING:
         return pairs
     queries = pairs.left if pairs.queries is None else pairs.queries
-    groups = groups_of(queries)
+    groups = numbers_of(queries)
     unanswered = rows_without_positive(groups, pairs.known_labels)
     if not len(unanswered):
         return pairs.changed(groups=groups)
@@ -156,7 +149,7 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
     ]
     return pairs.rows(kept).changed(
         bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)),
-        groups=groups_of([queries[row] for row in kept]),
+        groups=numbers_of([queries[row] for row in kept]),
     )
 
 
@@ -167,10 +160,7 @@ _NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is 
 
 @dataclass(frozen=True)
 class PairSource:
-    """A file of pairs, or the part ``split`` of a set; ``name`` is what ``flag`` was given.
-
-    With ``labels`` each row must have one of those, otherwise labels are not read.
-    """
+    """A file of pairs, or part ``split`` of a set, given to ``flag``; ``labels`` None: they are not read."""
 
     flag: str
     name: str
@@ -228,10 +218,7 @@ class PairSource:
         return group_candidates(found, self.labels, self.rules)
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
-        """Iterate over the good rows, a file read line by line; call ``reject`` with each row left out.
-
-        Raises InputError naming file:line, or the row of a set.
-        """
+        """Iterate over good rows, line by line; ``reject`` gets the others. InputError names file:line."""
         if not self.is_file:
             return good_rows(self._rows_of_set(), self.rules.skips, self.name, reject)
         path = Path(self.name)
@@ -306,16 +293,18 @@ def refuse_unread(sources: Sequence[Any]) -> None:
             {role: roles.get(role) for role in (LEFT, RIGHT)} for roles in (layout.roles, first.roles)
         )
         if theirs != ours:
-            other = layouts[0][0].name
-            errors.append(
-                OpenError(
-                    f"{source.name}:1: its columns {', '.join(layout.names)} are not those of {other}, "
-                    f"{', '.join(first.names)}; call them alike, and name the texts",
-                    {"text_a": first.roles[LEFT], "text_b": first.roles[RIGHT]},
-                )
+            fault = (
+                f"{source.name}:1: its columns {', '.join(layout.names)} are not those of "
+                f"{layouts[0][0].name}, {', '.join(first.names)}; call them alike, and name the texts"
             )
+            flags = {"text_a": first.roles[LEFT], "text_b": first.roles[RIGHT]}
+            errors.append(OpenError(fault, flags))
+    if errors and _are_misnamed(sources):
+        told = "; ".join(error.message for error in errors)
+        flags = {"text_a": "", "text_b": "", "label": ""}
+        raise OpenError(f"{told}; the files tell their columns without these flags", flags)
     if errors:
-        raise one_error(errors) if not _are_misnamed(sources) else _misnamed(errors)
+        raise one_error(errors)
 
 
 def _are_misnamed(sources: Sequence[Any]) -> bool:
@@ -328,13 +317,6 @@ def _are_misnamed(sources: Sequence[Any]) -> bool:
     except InputError:
         return False
     return True
-
-
-def _misnamed(errors: Sequence[InputError]) -> InputError:
-    return OpenError(
-        "; ".join(error.message for error in errors) + "; the files tell their columns without these flags",
-        {"text_a": "", "text_b": "", "label": ""},
-    )
 
 
 def read_all(sources: Sequence[Any]) -> list[Any]:
@@ -401,10 +383,7 @@ class CheckedPairs:
             rejects.tell(self.count)
 
     def windows(self, size: int) -> Iterator[Pairs]:
-        """Yield the good pairs in their order, ``size`` at a time.
-
-        Raises InputError behind the last one when the file has changed since it was checked.
-        """
+        """Yield the good pairs, ``size`` at a time. Raises InputError at the end for a changed file."""
         rows = self.source.rows(lambda row: self.left_out.append(row.place))
         yield from chunks_of(rows, size, self.source.name)
         if self.source.file is not None and self._stamp is not None:

@@ -17,7 +17,6 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.distill.models import DistillLoss, StateDistance, Teacher, open_student
 from ernie_pair.pair.targets.metrics import chosen_metric
 from ernie_pair.pair.train.datasets import PairData, open_pairs
-from ernie_pair.pair.train.loss import SuppliedLoss
 from ernie_pair.pair.train.train_pair import PairTask
 from ernie_pair.pair.train.trainer import PairDataset
 from ernie_pair.runtime.processes.world import World
@@ -81,7 +80,7 @@ class DistillTask(PairTask):
         teacher.prepare(group)
         if not config.asks_in_each_step:
             _keep_logits(config, self.data, teacher, group)
-        self.supplied = SuppliedLoss(DistillLoss(config, teacher, data.class_weights, distance))
+        self.own.loss = DistillLoss(config, teacher, data.class_weights, distance)
 
     def layout(self) -> dict[str, object]:
         """Return when the teacher is asked."""
@@ -96,11 +95,8 @@ def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> 
             "unlabelled_dataset is read whole, and streaming reads one dataset; put the pairs into "
             "train_dataset, where a row needs no label"
         )
-    sources = {
-        "train": _source_of(config, "train", datasets.get("train"), optional),
-        "unlabelled": _source_of(config, "unlabelled", datasets.get("unlabelled"), None),
-        "dev": _source_of(config, "dev", datasets.get("dev"), labels),
-    }
+    known = {"train": optional, "unlabelled": None, "dev": labels}
+    sources = {split: _source_of(config, split, datasets.get(split), known[split]) for split in known}
     for split in ("train", "dev"):
         if sources[split] is None:
             raise InputError(f"there is no {ARGUMENTS[split]}; give it to distill, or pass a DistillConfig")

@@ -127,10 +127,7 @@ class StateDistance:
             student.add_sublayer(TRAINING_ONLY, self.projections)
 
     def rows(self, is_token_BS1: paddle.Tensor) -> paddle.Tensor:
-        """Return the distance of every row, float32 [B]: the mean over layers, widths and its tokens.
-
-        ``is_token_BS1``: float32, 0 for padding.
-        """
+        """Return each row's mean distance over layers, widths and its tokens (1.0, else 0), float32 [B]."""
         states = self.of_student.states, self.of_teacher.states, self.projections
         distances = []
         for own_BSD, theirs_BST, projection in zip(*states):
@@ -237,14 +234,8 @@ class Teacher:
                 logits = cache.read()
                 is_missing = process_group.all_reduce(np.array([float(logits is None)]))[0]
                 if logits is None or is_missing:
-                    answers = logits_of(
-                        self,  # type: ignore[arg-type]  # answers alike
-                        part,
-                        self.config.batch_size,
-                        process_group,
-                        progress.advance,
-                    )
-                    logits = answers
+                    asked = self.config.batch_size, process_group, progress.advance
+                    answers = logits = logits_of(self, part, *asked)  # type: ignore[arg-type]  # answers alike
                     if process_group.rank == 0:
                         logits = cache.get(partial(np.asarray, answers), LOCK_SECONDS)
                 else:
@@ -386,10 +377,9 @@ class DistillLoss(PairLoss):
     def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
         """Return the loss of a micro-batch; see `PairLoss`."""
         with ExitStack() as reading:
-            for reader in (
-                () if self.distance is None else (self.distance.of_student, self.distance.of_teacher)
-            ):
-                reading.enter_context(reader)
+            if self.distance is not None:
+                reading.enter_context(self.distance.of_student)
+                reading.enter_context(self.distance.of_teacher)
             self._batch = batch
             return super().__call__(forward, batch, to_device)
 

@@ -93,6 +93,10 @@ class Untouched(NamedTuple):
     label: int
     rng: np.random.Generator
 
+    def one_of(self, found: Sequence[str]) -> Optional[str]:
+        """Return one of ``found`` that is drawn, None of nothing."""
+        return found[int(self.rng.integers(len(found)))] if found else None
+
     def on_a_side(self, rewrite: Callable[[str], Optional[str]], label: int, how: str) -> Optional[Change]:
         """Return the pair with ``rewrite`` of a text that is drawn, or of the other where that is None."""
         for is_right in (True, False) if self.rng.integers(2) else (False, True):
@@ -302,12 +306,7 @@ def change_negation(pair: Untouched, facts: Facts) -> Optional[Change]:
         rewritings, how = _affirmed, "removed"
     else:
         return None
-
-    def rewrite(text: str) -> Optional[str]:
-        found = rewritings(text)
-        return found[int(pair.rng.integers(len(found)))] if found else None
-
-    return pair.on_a_side(rewrite, facts.different, how)
+    return pair.on_a_side(lambda text: pair.one_of(rewritings(text)), facts.different, how)
 
 
 def is_polar(text: str) -> bool:
@@ -374,20 +373,19 @@ def make_typo(pair: Untouched, facts: Facts) -> Optional[Change]:
     """
     for place in pair.rng.permutation(len(TYPOS)).tolist():
         how = TYPOS[place]
-        found = pair.on_a_side(partial(_with_typo, how, pair.rng), pair.label, how)
+        found = pair.on_a_side(partial(_with_typo, pair, how), pair.label, how)
         if found is not None:
             return found
     return None
 
 
-def _with_typo(how: str, rng: np.random.Generator, text: str) -> Optional[str]:
-    found = [one for one in _typos(how, text) if one != text]
-    return found[int(rng.integers(len(found)))] if found and len(text) >= SHORTEST_TEXT else None
+def _with_typo(pair: Untouched, how: str, text: str) -> Optional[str]:
+    return pair.one_of([one for one in _typos(how, text) if one != text])
 
 
 def _typos(how: str, text: str) -> Iterator[str]:
     """Yield ``text`` with one typo, for each place that may have one; the first Latin letter stays."""
-    for begin, word, _ in _placed(text):
+    for begin, word, _ in _placed(text) if len(text) >= SHORTEST_TEXT else ():
         end = begin + len(word)
         if word.isascii() and word.isalpha() and len(word) >= SHORTEST_WORD:
             begin += 1
@@ -425,10 +423,7 @@ _PARTICLE = re.compile(r"[吗呢啊呀吧嘛么呗哦哈了的没不]\W*$")
 
 
 def exchange_texts(pair: Untouched, facts: Facts) -> Optional[Change]:
-    """Return the pair the other way round; of classes that may mean a direction the label is unknown.
-
-    None where both texts are one.
-    """
+    """Return the pair turned round, its label unknown if classes may mean a direction; None of one text."""
     if pair.left == pair.right:
         return None
     return Change(pair.right, pair.left, UNKNOWN if facts.same is None else pair.label, "exchanged")
@@ -436,12 +431,9 @@ def exchange_texts(pair: Untouched, facts: Facts) -> Optional[Change]:
 
 def add_filler(pair: Untouched, facts: Facts) -> Optional[Change]:
     """Return the pair with a word in one text that only fills, its label unchanged; None where none fits."""
-
-    def rewrite(text: str) -> Optional[str]:
-        found = fillings(text)
-        return found[int(pair.rng.integers(len(found)))][1] if found else None
-
-    return pair.on_a_side(rewrite, pair.label, "filler")
+    return pair.on_a_side(
+        lambda text: pair.one_of([filled for _, filled in fillings(text)]), pair.label, "filler"
+    )
 
 
 def fillings(text: str) -> List[Tuple[str, str]]:
@@ -505,10 +497,7 @@ class Perturbed(NamedTuple):
 
 
 def parse_kinds(text: str) -> Tuple[str, ...]:
-    """Return the kinds that --robustness names, in the order of KINDS; `all` names every one.
-
-    Raises InputError for an unknown name, and for homophones without pypinyin.
-    """
+    """Return the named kinds in order; `all`: each. Raises InputError for others, or without pypinyin."""
     names = names_in(text)
     fault = f" is no kind; name some of {', '.join(KINDS)}, or {ALL}"
     refuse_unknown_names("robustness", names, (*KINDS, ALL), fault)
@@ -523,18 +512,12 @@ def perturb(pairs: Pairs, num_classes: int, asked: Perturbing) -> Perturbed:
     same, different = (1, 0) if num_classes == 2 else (None, None)
     facts = Facts(sorted({*pairs.left, *pairs.right}), same, different)
     found = [
-        (kind, row, change) for kind in asked.kinds for row, change in _changes(pairs, facts, kind, asked)
+        (kind, row, *change) for kind in asked.kinds for row, change in _changes(pairs, facts, kind, asked)
     ]
     if not found:
         raise InputError(f"{pairs.path}: no rule of {', '.join(asked.kinds)} applies to any row; name others")
-    return Perturbed(
-        [change.left for _, _, change in found],
-        [change.right for _, _, change in found],
-        np.array([change.label for _, _, change in found], dtype=np.int64),
-        [kind for kind, _, _ in found],
-        [change.how for _, _, change in found],
-        np.array([row for _, row, _ in found], dtype=np.int64),
-    )
+    kinds, rows, left, right, labels, hows = map(list, zip(*found))
+    return Perturbed(left, right, np.array(labels, np.int64), kinds, hows, np.array(rows, np.int64))
 
 
 def _changes(pairs: Pairs, facts: Facts, kind: str, asked: Perturbing) -> List[Tuple[int, Change]]:

@@ -33,10 +33,7 @@ def percentile_interval(values: np.ndarray) -> list[float]:
 def bootstrap_intervals(
     measure: Measure, names: Sequence[str], num_rows: int, samples: int, seed: int
 ) -> dict[str, list[float]]:
-    """Return {metric: [low, high]}, the percentile bootstrap of ``samples`` resamples of the rows.
-
-    A metric that has no value on any resample is left out.
-    """
+    """Return {metric: [low, high]} of ``samples`` resamples of the rows, where it has a value on any."""
     drawn = [measure(counts) for counts in resamples(num_rows, samples, seed)]
     columns = {name: np.array([values[name] for values in drawn]) for name in names}
     return {n: percentile_interval(column) for n, column in columns.items() if not np.isnan(column).all()}
@@ -125,25 +122,18 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     return exact - np.stack(others, axis=1)
 
 
+OF_A_CLASS = ("precision", "recall", "f1")
+
+
 def class_table(confusion: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return a dictionary per class: class, rows, predicted, precision, recall, f1.
 
     ``confusion`` int [C, C]: counts by label, then by prediction. What is divided by nothing is 0, as in
     scikit-learn with zero_division=0.
     """
-    precision, recall, f1 = _values(confusion)
-    labelled, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
-    return [
-        {
-            "class": name,
-            "rows": int(labelled[c]),
-            "predicted": int(predicted[c]),
-            "precision": float(precision[c]),
-            "recall": float(recall[c]),
-            "f1": float(f1[c]),
-        }
-        for c, name in enumerate(names)
-    ]
+    columns = confusion.sum(axis=1), confusion.sum(axis=0), *_values(confusion)
+    rows = zip(names, *(column.tolist() for column in columns))
+    return [dict(zip(("class", "rows", "predicted", *OF_A_CLASS), row)) for row in rows]
 
 
 def class_averages(confusion: np.ndarray) -> dict[str, dict[str, float]]:
@@ -151,9 +141,8 @@ def class_averages(confusion: np.ndarray) -> dict[str, dict[str, float]]:
     labelled, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
     occurs = (labelled + predicted > 0).astype(np.float64)
     means = {"macro": occurs / occurs.sum(), "weighted": labelled / labelled.sum()}
-    names = ("precision", "recall", "f1")
     return {
-        mean: {name: float(values @ shares) for name, values in zip(names, _values(confusion))}
+        mean: {name: float(values @ shares) for name, values in zip(OF_A_CLASS, _values(confusion))}
         for mean, shares in means.items()
     }
 
@@ -171,10 +160,7 @@ BALANCED = "balanced"
 
 
 def class_weights_in(text: str) -> tuple[float, ...]:
-    """Parse '1,2.5' as (1.0, 2.5), and '' and 'balanced' as ().
-
-    Raises InputError for anything but numbers of 0 or more that are not all 0.
-    """
+    """Parse '1,2.5' as (1.0, 2.5), '' and 'balanced' as (). Raises InputError for other texts, or all 0."""
     if text in ("", BALANCED):
         return ()
     try:
@@ -219,10 +205,10 @@ def class_weights_of(
     return np.array(weights, dtype=np.float32)
 
 
-def groups_of(queries: Sequence[str]) -> np.ndarray:
-    """Return the number of the query of each row, int64 [N], counted by first appearance."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(query, len(numbers)) for query in queries], dtype=np.int64)
+def numbers_of(texts: Iterable[str], known: Optional[dict[str, int]] = None) -> np.ndarray:
+    """Return the number of each text, int64 [N], by first appearance; ``known``: {text: number}, grows."""
+    numbers = {} if known is None else known
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
 
 
 def rows_without_positive(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -232,7 +218,7 @@ def rows_without_positive(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def rows_by_group(groups: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each query, int64, rising; ``groups`` int64 [N] as of ``groups_of``."""
+    """Return the rows of each query, int64, rising; ``groups`` int64 [N] as of ``numbers_of``."""
     order = np.argsort(groups, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
@@ -416,15 +402,6 @@ def correlation(found: np.ndarray, wanted: np.ndarray, counts: np.ndarray) -> fl
     return float(np.clip((found * wanted) @ counts / spreads, -1.0, 1.0)) if spreads else 0.0
 
 
-def refuse_equal_labels(metric: str, labels: np.ndarray, where: str) -> None:
-    """Raise InputError when ``metric`` has no value on these labels float64 [N], whatever the scores."""
-    if metric in CORRELATIONS and len(np.unique(labels)) < 2:
-        raise InputError(
-            f"{where} has a single label, {labels[0]:g}, so {metric} is undefined on it; take a file with "
-            "several, or another metric"
-        )
-
-
 def error_bins(scores: np.ndarray, labels: np.ndarray, bins: int = 10) -> list[dict[str, float]]:
     """Return how good the scores are by label: at most ``bins`` parts of the labels' range that hold rows.
 
@@ -484,10 +461,7 @@ def refuse_other_metric(metric: str, target: str) -> None:
 
 
 def measure_of(labels: Labels, groups: Optional[np.ndarray] = None) -> MeasureFunction:
-    """Return the function that measures outputs float32 [N, C] on labels [N] of a model for these.
-
-    ``groups`` int64 [N]: the query of each row, where candidates are ranked.
-    """
+    """Return what measures outputs float32 [N, C] on labels [N]; ``groups`` int64 [N]: their queries."""
     if labels.has_classes:
         return measure
     if labels.target == RANKING:
@@ -498,16 +472,16 @@ def measure_of(labels: Labels, groups: Optional[np.ndarray] = None) -> MeasureFu
 def refuse_unmeasurable(
     metric: str, found: np.ndarray, labels: Labels, where: str, groups: Optional[np.ndarray] = None
 ) -> None:
-    """Raise InputError when ``metric`` has no value on the labels ``found`` [N], whatever the model says.
-
-    ``groups``: see ``measure_of``.
-    """
+    """Raise InputError when ``metric`` has no value on labels ``found`` [N]; ``groups``: see `measure_of`."""
     if labels.target == RANKING:
         refuse_nothing_to_rank(found, groups, where)
     elif labels.has_classes:
         refuse_undefined(metric, found, len(labels.names), where)
-    else:
-        refuse_equal_labels(metric, found, where)
+    elif metric in CORRELATIONS and len(np.unique(found)) < 2:
+        raise InputError(
+            f"{where} has a single label, {found[0]:g}, so {metric} is undefined on it; take a file with "
+            "several, or another metric"
+        )
 
 
 class EvalPrediction(NamedTuple):
@@ -520,39 +494,33 @@ class EvalPrediction(NamedTuple):
 ComputeMetrics = Callable[[EvalPrediction], dict[str, float]]
 
 
-class UserMetrics:
-    """The metrics of ``measure`` and those that ``compute_metrics`` adds, or puts in place of one of them.
+def measure_with(
+    measure: MeasureFunction,
+    compute_metrics: Optional[ComputeMetrics],
+    best_metric: str,
+    world: World,
+    all_reduce: AllReduce,
+    logits: np.ndarray,
+    labels: np.ndarray,
+) -> dict[str, float]:
+    """Return the metrics of ``measure`` and those that ``compute_metrics`` adds, or puts in place of one.
 
-    With several ranks rank 0 calls ``compute_metrics``, and all get its answer. Raises InputError if that is
-    no dictionary of numbers, or ``best_metric`` is not in it, or is not finite.
+    ``logits`` float32 [N, C], ``labels`` [N]. With several ranks rank 0 calls ``compute_metrics``, and all
+    get its answer. Raises InputError if that is no dictionary of numbers, or ``best_metric`` is not in it, or
+    is not finite.
     """
+    metrics = measure(logits, labels)
+    if compute_metrics is not None:
 
-    def __init__(
-        self,
-        measure: MeasureFunction,
-        compute_metrics: Optional[ComputeMetrics],
-        best_metric: str,
-        world: World,
-        all_reduce: AllReduce,
-    ):
-        self.measure, self.compute_metrics, self.best_metric = measure, compute_metrics, best_metric
-        self.world, self.all_reduce = world, all_reduce
+        def own() -> dict[str, float]:
+            if not world.is_first:
+                return {}
+            found = compute_metrics(EvalPrediction(logits, labels))
+            return numbers_in(found, best_metric, "compute_metrics")
 
-    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Return the metrics of logits float32 [N, C] on labels [N]."""
-        metrics = self.measure(logits, labels)
-        if self.compute_metrics is not None:
-            compute = self.compute_metrics
-
-            def own() -> dict[str, float]:
-                if not self.world.is_first:
-                    return {}
-                found = compute(EvalPrediction(logits, labels))
-                return numbers_in(found, self.best_metric, "compute_metrics")
-
-            metrics.update(gather_results(self.all_reduce, self.world, own)[0])
-        refuse_unknown(self.best_metric, metrics)
-        return metrics
+        metrics.update(gather_results(all_reduce, world, own)[0])
+    refuse_unknown(best_metric, metrics)
+    return metrics
 
 
 def numbers_in(found: Any, best_metric: str, where: str) -> dict[str, float]:

@@ -20,7 +20,6 @@ from ernie_pair.models.temperature import both_orders
 from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import (
-    StreamRules,
     UserCollator,
     join_rows,
     streamed_steps,
@@ -150,16 +149,7 @@ def _open_in_memory(
     if train.groups is not None:
         candidates = training_groups(train.groups, train.known_labels, config.most_candidates)
         logger.info("%d queries to learn from, %d rows", len(candidates), sum(map(len, candidates)))
-    updates = partial(
-        training_steps,
-        train,
-        config.seed,
-        config.batch_size,
-        world,
-        bucket=config.bucket,
-        accumulation_steps=config.gradient_accumulation_steps,
-        candidates=candidates,
-    )
+    updates = partial(training_steps, train, config, world, candidates=candidates)
     hashes = {source.flag: source.sha256() for source in in_order}
     weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)
     if weights is not None:
@@ -191,17 +181,8 @@ def _open_stream(
     (dev_rows,) = cached_rows(_cache_dir(config), [dev], tokenizer, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
     _describe(config, "dev", dev, dev_rows, labels, world)
-    rules = StreamRules(
-        config.seed,
-        config.pairs_per_step(world.size),
-        config.shuffle_buffer,
-        config.bucket,
-        config.max_seq_len,
-        config.gradient_accumulation_steps,
-        collator,
-    )
     rejects = StreamedRejects(train.name, _rejected(config, "train", world))
-    updates = partial(streamed_steps, train, tokenizer, rules, world, rejects=rejects)
+    updates = partial(streamed_steps, train, tokenizer, config, world, rejects=rejects, collator=collator)
     hashes = {train.flag: train.sha256_of_ends(), dev.flag: dev.sha256()}
     files = [
         DataFile("train, streamed", train.name, f"{hashes[train.flag]} (of its two ends)", None),
@@ -215,10 +196,7 @@ def _cache_dir(config: PairConfig) -> Path:
 
 
 def _refuse_labels(
-    config: PairConfig,
-    labels: Labels,
-    sources: list[PairSource],
-    found: Sequence[Union[Pairs, EncodedPairs]],
+    config: PairConfig, labels: Labels, sources: list[PairSource], found: Sequence[Union[Pairs, EncodedPairs]]
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
     metric, train, dev = config.best_metric, found[0], found[-1]
@@ -298,10 +276,7 @@ def open_source(
 
 
 def split_first(dataset: Any, flag: str = "dataset") -> tuple[Any, Any]:
-    """Return a list of the first row, or the file that the dataset is; and the whole dataset.
-
-    An iterator is read once: go on with what is returned.
-    """
+    """Return the first row as a list (a file: itself), and the whole; go on with these two."""
     if isinstance(dataset, (str, Path)):
         return dataset, dataset
     examples = examples_of(flag, dataset)

@@ -1,14 +1,15 @@
 """The model of a training run before its first step."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, TypeVar, Union
 
 import paddle
 from paddle import nn
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import read_json_object
+from data_tools.options.options import refuse_set
 from data_tools.text.folder_tokenizer import (
     AnyTokenizer,
     cuts_by_own_rule,
@@ -38,7 +39,7 @@ from ernie_pair.models.spec import (
     parse_spec,
     read_tokenizer_settings,
 )
-from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags
+from ernie_pair.pair.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags, usual_of
 from ernie_pair.pair.targets.metrics import chosen_metric, refuse_other_metric
 from ernie_pair.train.recompute import num_frozen_layers
 
@@ -106,17 +107,15 @@ def with_best_metric(config: Config, start: InitialModel, has_own: bool = False)
 def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> InitialModel:
     """Return a start from a model that is in memory already; it keeps its labels and its own dropout.
 
-    What the caller froze, by ``stop_gradient``, stays frozen.
-
-    Raises InputError when ``config`` asks for another target, or for what this one has no use of.
+    What the caller froze, by ``stop_gradient``, stays frozen. Raises InputError when ``config`` asks for
+    another target, or for what this one has no use of.
     """
     labels, model.keeps_frozen = model.spec.labels, True
     if config.target not in ("auto", labels.target):
         raise InputError(f"--target {config.target}: the model is one for {labels.target}; leave it out")
     refuse_unfit_flags(config, labels)
-    return InitialModel(
-        model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
-    )
+    source = ModelSource("the model", model.spec, vocab_file, None)
+    return InitialModel(model, source, "start from the model as given")
 
 
 def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:
@@ -145,9 +144,8 @@ def open_given_model(
 ) -> InitialModel:
     """Open what PairTrainer is given as a model; ``weights``: the folder of an earlier `PlainModel`.
 
-    ``words``: see `open_initial_model`.
-
-    Raises InputError when the flags and the model do not fit, or a layer comes without its vocabulary.
+    ``words``: see `open_initial_model`. Raises InputError when the flags and the model do not fit, or a layer
+    comes without its vocabulary.
     """
     is_own = isinstance(model, nn.Layer) and not isinstance(model, PairClassifier) and not known_family(model)
     if weights is not None and not is_own:
@@ -172,7 +170,7 @@ def _open_layer(
     name, family = type(layer).__name__, known_family(layer)
     if isinstance(layer, paddle.DataParallel):
         raise InputError("PairTrainer averages gradients itself; give it the layer without DataParallel")
-    _refuse_flags(config, OF_MAKING, f"{name} is made already, and keeps what it has")
+    refuse_set(config, usual_of(OF_MAKING), f": {name} is made already, and keeps what it has; leave it out")
     tokenizer, settings = _open_vocabulary(vocab_file)
     if family:
         spec, width = spec_of(layer, family, settings), layer.config.num_labels
@@ -180,7 +178,10 @@ def _open_layer(
         model = classifier_around(layer, _with_labels(spec, known, config, width, name))
         if model is not None:
             return wrap_model(model, vocab_file, config)
-    _refuse_flags(config, OF_ENCODERS, f"{name} is a layer of your own, whose encoder is unknown")
+    inside = [flag for flag in OF_ENCODERS if flag != "to_static" or config.to_static is True]
+    refuse_set(
+        config, usual_of(inside), f": {name} is a layer of your own, whose encoder is unknown; leave it out"
+    )
     settings_of_layer = plain_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
     width = width_of(layer, spec, vocab_file, config.max_seq_len)
@@ -194,15 +195,6 @@ def _open_layer(
         load_plain_weights(plain, source)
         beginning = f"start from the weights {source.weights}"
     return InitialModel(plain, ModelSource("the model", plain.spec, vocab_file, None), beginning)
-
-
-def _refuse_flags(config: PairConfig, names: Sequence[str], reason: str) -> None:
-    defaults = {item.name: item.default for item in fields(config)}
-    for name in names:
-        value = getattr(config, name)
-        if value is True if name == "to_static" else value != defaults[name]:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise InputError(f"--{name} {shown}: {reason}; leave it out")
 
 
 def _with_labels(spec: ModelSpec, known: Labels, config: PairConfig, width: int, name: str) -> ModelSpec:

@@ -27,10 +27,7 @@ ToDevice = Callable[[np.ndarray], paddle.Tensor]
 
 
 class RowLosses(NamedTuple):
-    """The losses of rows, float32 [B] with their graph, and the classes that were right, int64 [B].
-
-    ``parts``: float32 [B] each, for the log alone.
-    """
+    """Losses of rows, float32 [B], the right classes, int64 [B], and ``parts`` float32 [B] for the log."""
 
     losses: paddle.Tensor
     answers: paddle.Tensor
@@ -47,6 +44,7 @@ class PairLoss:
 
     metric = "accuracy"
     parts: tuple[str, ...] = ()
+    fingerprint: Mapping[str, object] = {}  # what of it must stay for a run to be resumed
 
     def __init__(
         self,
@@ -120,13 +118,6 @@ class PairLoss:
         return (values_B * paddle.to_tensor(shares_B)).sum()
 
 
-class SuppliedLoss(NamedTuple):
-    """A loss that replaces that of the flags, and what of it must stay for a run to be resumed."""
-
-    loss: PairLoss
-    fingerprint: Mapping[str, object] = {}
-
-
 def _known(labels: Optional[np.ndarray]) -> np.ndarray:
     assert labels is not None  # training reads them
     return labels
@@ -154,10 +145,7 @@ def loss_of(labels: Labels, config: PairConfig, class_weights: Optional[np.ndarr
 
 
 class SquaredError(PairLoss):
-    """The loss of regression: the mean squared error of the output, as transformers computes it.
-
-    ``numbers`` of what it returns end with the sum of the absolute errors.
-    """
+    """Mean squared error of the output, as in transformers; ``numbers`` end with the absolute errors."""
 
     metric = "mae"
 
@@ -204,10 +192,7 @@ class RankingLoss(PairLoss, ABC):
 
 
 class ListwiseLoss(RankingLoss):
-    """The cross-entropy of softmax over the candidates of a query against its relevant ones, all alike.
-
-    That is ListNet (Cao et al. 2007) with labels of 1 and 0.
-    """
+    """Cross-entropy of softmax over a query's candidates: ListNet (Cao et al. 2007), labels 1 and 0."""
 
     def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
         wanted_QM = relevant_QM / relevant_QM.sum(axis=1, keepdim=True)
@@ -229,10 +214,7 @@ class MarginLoss(RankingLoss):
 
 
 def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows of each query int64 [Q, M], which of them are there, bool, and relevant, float32.
-
-    ``labels`` int64 [B, 2]: the label of each row and the number of its query, which rises from 0.
-    """
+    """Return rows int64 [Q, M], which are there, which relevant, of labels int64 [B, 2] with queries."""
     relevance, queries = labels.T
     sizes = np.bincount(queries)
     columns = np.arange(sizes.max())
@@ -242,10 +224,7 @@ def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class Fgm:
-    """The perturbation of ``embedding``; ``average`` makes a tensor the mean over all ranks, in place.
-
-    Raises InputError when the embedding is frozen.
-    """
+    """The perturbation of ``embedding``; ``average``: over ranks, in place. InputError: it is frozen."""
 
     def __init__(self, embedding, epsilon: float, average: Callable[[paddle.Tensor], None]):
         if embedding.stop_gradient:
@@ -257,10 +236,7 @@ class Fgm:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Move the embedding within the context, and restore it bit by bit afterwards.
-
-        A gradient that is zero or not finite moves nothing, on all ranks alike.
-        """
+        """Move the embedding within, and restore it; a gradient of 0 or not finite moves nothing."""
         with paddle.no_grad():
             gradient = self.embedding.grad.clone()
             self.average(gradient)

@@ -4,7 +4,7 @@ The names are those of the Trainer of transformers and PaddleNLP.
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
@@ -14,9 +14,11 @@ from paddle.optimizer import LBFGS, Optimizer
 from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from data_tools.files.errors import InputError
+from data_tools.options.options import refuse_set
+from ernie_pair.pair.config.pair_config import usual_of
 from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair.targets.metrics import ComputeMetrics, numbers_in
-from ernie_pair.pair.train.loss import SuppliedLoss
+from ernie_pair.pair.train.loss import PairLoss
 from ernie_pair.pair.train.parts import (
     OF_THE_LOSS,
     ComputeLoss,
@@ -27,7 +29,6 @@ from ernie_pair.pair.train.parts import (
 )
 from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in
 from ernie_pair.runtime.processes.collectives import gather_results
-from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
 
 TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for
@@ -81,14 +82,9 @@ class Predictions:
             labels, scores = spread(self.label_ids, np.nan), spread(self.scores, np.nan)
             return replace(self, predictions=outputs, label_ids=labels, scores=scores)
         names = iter(self.names)
-        return Predictions(
-            outputs,
-            spread(self.label_ids, -1),
-            self.metrics,
-            spread(self.classes, -1),
-            [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)],
-            spread(self.probabilities, np.nan),
-        )
+        named = [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)]
+        labels, classes = spread(self.label_ids, -1), spread(self.classes, -1)
+        return Predictions(outputs, labels, self.metrics, classes, named, spread(self.probabilities, np.nan))
 
 
 OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")
@@ -139,7 +135,7 @@ class OwnParts:
     """
 
     compute_metrics: Optional[ComputeMetrics] = None
-    callbacks: Sequence[PairCallback] = ()
+    loss: Optional[PairLoss] = None
     make_optimizer: Optional[Callable[[], Optimizer]] = None
     make_scheduler: Optional[Callable[[int, Any], LRScheduler]] = None  # takes the steps, and an optimizer
     evaluate: Optional[Callable[[], dict[str, float]]] = None
@@ -153,7 +149,7 @@ def own_parts_of(trainer) -> OwnParts:
     has_scheduler = trainer.lr_scheduler is not None or "create_scheduler" in names
     return OwnParts(
         compute_metrics=trainer.compute_metrics,
-        callbacks=trainer.callbacks,
+        loss=_own_loss_of(trainer),
         make_optimizer=partial(_make_optimizer, trainer, has_scheduler) if has_optimizer else None,
         make_scheduler=partial(_make_scheduler, trainer) if has_scheduler else None,
         evaluate=partial(_evaluate, trainer) if "evaluate" in names else None,
@@ -212,8 +208,7 @@ def _evaluate(trainer) -> dict[str, float]:
     return gather_results(join_process_group(trainer.world).all_reduce, trainer.world, own)[0]
 
 
-def own_loss_of(trainer) -> Optional[SuppliedLoss]:
-    """Return the loss that a PairTrainer has in the place of that of the flags; None: it has none."""
+def _own_loss_of(trainer) -> Optional[UserLoss]:
     if "compute_loss" in trainer.overridden:
         name = f"{type(trainer).__name__}.compute_loss"
         compute = _with_flags(trainer, loss_of_override(trainer.compute_loss), name)
@@ -221,7 +216,7 @@ def own_loss_of(trainer) -> Optional[SuppliedLoss]:
         name, compute = "compute_loss_func", loss_of_function(trainer.compute_loss_func)
     else:
         return None
-    return SuppliedLoss(UserLoss(compute, trainer.model, name), {"loss": name})
+    return UserLoss(compute, trainer.model, name)
 
 
 def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
@@ -244,19 +239,14 @@ def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
 def refuse_ignored_flags(trainer) -> None:
     """Raise InputError for a flag that what replaces its part would ignore."""
     ignored: dict[str, object] = {}
-    usual = {item.name: item.default for item in fields(trainer.config)}
     if trainer.compute_loss_func is not None:
         ignored.update(OF_THE_LOSS)
     if trainer.optimizer is not None or "create_optimizer" in trainer.overridden:
-        ignored.update({"sharding": "none", "dry_run": False})
+        ignored.update(usual_of(["sharding", "dry_run"]))
     if trainer.optimizer is not None:
-        ignored.update({name: usual[name] for name in OF_THE_OPTIMIZER})
+        ignored.update(usual_of(OF_THE_OPTIMIZER))
     if trainer.lr_scheduler is not None or (trainer.optimizer and scheduler_in(trainer.optimizer)):
-        ignored.update({name: usual[name] for name in OF_THE_SCHEDULE})
+        ignored.update(usual_of(OF_THE_SCHEDULE))
     if "get_train_dataloader" in trainer.overridden:
-        ignored.update({"streaming": False})
-    for name, nothing in ignored.items():
-        value = getattr(trainer.config, name)
-        if value != nothing:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise InputError(f"--{name} {shown} is of a part that PairTrainer is given here; leave it out")
+        ignored.update(usual_of(["streaming"]))
+    refuse_set(trainer.config, ignored, " is of a part that PairTrainer is given here; leave it out")

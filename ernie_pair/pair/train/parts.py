@@ -12,11 +12,12 @@ import paddle
 from paddle import nn
 
 from data_tools.files.errors import InputError, NumbersError
+from data_tools.options.options import refuse_set
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.models.labels import RANKING
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.config.pair_config import PairConfig, usual_of
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.loss import Forward, PairLoss, ToDevice, wide_logits
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
@@ -26,13 +27,8 @@ from ernie_pair.train.job import LossParts
 from ernie_pair.train.optimizer import move_if_sound
 
 INPUTS = ("input_ids", "token_type_ids", "labels")
-# What the loss of the flags does and one of the user's own does not: {flag: the value that asks for nothing}.
-OF_THE_LOSS: dict[str, object] = {
-    "class_weights": "",
-    "rdrop_alpha": 0.0,
-    "symmetric": "none",
-    "ranking_loss": "listwise",
-}
+# What the loss of the flags does and one of the user's own does not: {flag: its default}.
+OF_THE_LOSS = usual_of(["class_weights", "rdrop_alpha", "symmetric", "ranking_loss"])
 Inputs = dict[str, Any]
 # Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
 ComputeLoss = Callable[[Any, Inputs], tuple[Any, Any]]
@@ -57,14 +53,12 @@ class TrainedModel:
 
 
 class UserLoss(PairLoss):
-    """The loss that ``compute`` returns, in the place of that of the flags.
-
-    ``metric`` is empty where the outputs do not show which rows were right.
-    """
+    """The loss that ``compute`` returns; ``metric`` is empty where outputs do not show what was right."""
 
     def __init__(self, compute: ComputeLoss, model: PairClassifier, name: str):
         super().__init__()
         self.compute, self.model, self.name = compute, model, name
+        self.fingerprint = {"loss": name}
         self.metric = "accuracy" if model.spec.labels.has_classes else ""
 
     def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
@@ -134,10 +128,7 @@ def loss_of_function(function: Callable) -> ComputeLoss:
 def loss_of_flags(
     loss: PairLoss, model: Callable, inputs: Mapping[str, Any]
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Return the loss of the flags on the ``inputs`` of ``model``, and its logits [B, C].
-
-    Raises InputError where the inputs lack something.
-    """
+    """Return the flags' loss on ``inputs`` of ``model``, and logits [B, C]. Raises InputError for a lack."""
     missing = [name for name in INPUTS if inputs.get(name) is None]
     if missing:
         raise InputError(f"compute_loss: the inputs have no {missing[0]}; pass the inputs as they were given")
@@ -152,18 +143,11 @@ def loss_of_flags(
     return found, seen[0][: len(batch.input_ids)]
 
 
-# What PairTrainer does and a user's own loop does not: {flag: the value that asks for nothing}.
-OF_THE_LOOP: dict[str, object] = {
-    "fgm_epsilon": 0.0,
-    "early_stopping_patience": 0,
-    "report_to": "",
-    "dry_run": False,
-    "evaluation_strategy": "auto",
-    "save_strategy": "steps",
-    "save_format": "paddle",
-    "keep_best": 1,
-    "keep_every": 0,
-}
+# What PairTrainer does and a user's own loop does not.
+OF_THE_LOOP = (
+    "fgm_epsilon", "early_stopping_patience", "report_to", "dry_run", "evaluation_strategy", "save_strategy",
+    "save_format", "keep_best", "keep_every",
+)  # fmt: skip
 
 
 class TrainingParts:
@@ -185,7 +169,7 @@ class TrainingParts:
     """
 
     def __init__(self, job: Any, data: PairData):  # of a PairJob
-        for name, nothing in OF_THE_LOOP.items():
+        for name, nothing in usual_of(OF_THE_LOOP).items():
             if getattr(job.config, name) != nothing:
                 raise InputError(
                     f"--{name} {getattr(job.config, name)} is done by PairTrainer.train, and not by a loop "
@@ -286,12 +270,9 @@ class TrainingParts:
                 f"update: backward was called {self._backwards} times, and a step has "
                 f"{self._num_micro_batches} micro-batches (--gradient_accumulation_steps); call it for each"
             )
-        for name, nothing in OF_THE_LOSS.items():
-            if self._has_own_loss and getattr(job.config, name) != nothing:
-                raise InputError(
-                    f"--{name} {getattr(job.config, name)} is part of parts.loss, and this loop has a loss "
-                    "of its own; use parts.loss(batch), or leave it out"
-                )
+        if self._has_own_loss:
+            what = "part of parts.loss, and this loop has a loss of its own; use parts.loss(batch)"
+            refuse_set(job.config, OF_THE_LOSS, f" is {what}, or leave it out")
         rate = self.learning_rate(self.step + 1 - job.skipped_updates)
         numbers: dict[str, float] = {"learning_rate": rate}
         if job.judges:
@@ -309,10 +290,7 @@ class TrainingParts:
         return numbers
 
     def dev_batches(self, batch_size: int = 0) -> Iterator[Batch]:
-        """Iterate over all dev pairs in the order of the file, once each, on every process.
-
-        ``batch_size`` 0: that of the configuration.
-        """
+        """Iterate over all dev pairs once, in order, on every process; 0: the configuration's batch size."""
         size = batch_size or self._job.config.batch_size
         for first in range(0, len(self.dev), size):
             yield self.dev.batch(np.arange(first, min(first + size, len(self.dev))))
@@ -322,10 +300,7 @@ class TrainingParts:
         return len(self._batches) or self._job.config.gradient_accumulation_steps
 
     def _take(self, number: int, batches: list[Batch]) -> None:
-        """Begin the step ``number`` with the micro-batches of this process.
-
-        Raises InputError if the gradients of the step before it are still there.
-        """
+        """Begin a step with its micro-batches. Raises InputError if gradients of the one before are there."""
         gradients = [p.grad for p in self.model.parameters() if self._backwards and p.grad is not None]
         if any(float(gradient.abs().max()) != 0 for gradient in gradients):
             raise InputError(

@@ -6,7 +6,7 @@ The job is what a step and an evaluation of the model are, and what a step costs
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Callable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 import paddle
@@ -28,7 +28,7 @@ from ernie_pair.models.temperature import (
     mean_of_orders,
     write_calibration,
 )
-from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.config.pair_config import OF_RANKING, PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.targets.metrics import (
     LOWER_IS_BETTER,
@@ -36,16 +36,16 @@ from ernie_pair.pair.targets.metrics import (
     CountedQueries,
     CountedScores,
     MeasureFunction,
-    UserMetrics,
     bootstrap_intervals,
     describe_single_class,
     find_single_class,
     measure_of,
+    measure_with,
     refuse_unknown,
 )
 from ernie_pair.pair.train.datasets import PairData, open_pair_data, pair_sources, words_of_pairs
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
-from ernie_pair.pair.train.loss import Fgm, PairLoss, SuppliedLoss, loss_of
+from ernie_pair.pair.train.loss import Fgm, PairLoss, loss_of
 from ernie_pair.pair.train.own_parts import OwnParts
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.world import World
@@ -55,14 +55,6 @@ from ernie_pair.train.job import LossParts, Pass, StepOperations, TaskJob, Waiti
 from ernie_pair.train.task import Task, TrainResult, result_of
 
 LOSS, DIVERGENCE, RIGHT, PARTS = range(4)  # places among the numbers of a pass, see `LossParts`
-
-
-class Evaluated(NamedTuple):
-    """The logits float32 [N, C] and the labels [N] of an evaluation."""
-
-    logits: np.ndarray
-    labels: np.ndarray
-    groups: Optional[np.ndarray] = None  # int64 [N], the query of each row, where candidates are ranked
 
 
 class PairJob(TaskJob):
@@ -97,7 +89,7 @@ class PairJob(TaskJob):
         super().__init__(
             config, model, total_steps, process_group, vocab_file=vocab_file, operations=operations, **more
         )
-        self.own_evaluation, self.splits = own_evaluation, {"valid": valid}
+        self.own_evaluation, self.valid = own_evaluation, valid
         self.measure = measure or measure_of(model.spec.labels, valid.groups)
         compiled = compile_forward(config, model, process_group.size)
         if compiled is not None:
@@ -108,18 +100,15 @@ class PairJob(TaskJob):
         if config.fgm_epsilon:
             words = model.encoder.embeddings.word_embeddings.weight
             self.fgm = Fgm(words, config.fgm_epsilon, process_group.average)
-        self.evaluated: Optional[Evaluated] = None  # the last time
+        self.logits: Optional[np.ndarray] = None  # of ``valid``, float32 [N, C], the last time
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
     def placer(self) -> Optional[Callable[[list[Batch]], list[Batch]]]:
         """Return what lays the next micro-batches into pinned memory, from which a GPU reads on its own."""
-        return self.place if self.config.device == "gpu" else None
-
-    def place(self, micro_batches: list[Batch]) -> list[Batch]:
-        """Return the micro-batches of a step in pinned memory; nothing of the job changes."""
-        if self.loss.passes_twice:  # the rows are doubled first
-            return micro_batches
-        return [PinnedBatch.of(batch) for batch in micro_batches]
+        if self.config.device != "gpu":
+            return None
+        doubles = self.loss.passes_twice  # the rows, before they are laid there
+        return lambda batches: batches if doubles else [PinnedBatch.of(batch) for batch in batches]
 
     def loss_of(self, batch: Batch) -> LossParts:
         """Return the loss of a micro-batch, as `PairLoss` computes it."""
@@ -172,21 +161,18 @@ class PairJob(TaskJob):
         return metrics
 
     def evaluate(self, split: str) -> dict[str, float]:
-        """Return the metrics that ``measure`` gives of ``split``.
-
-        Every row counts the same there, whatever the class weights.
-        """
+        """Return what ``measure`` gives of ``split``, where every row counts the same."""
         self.read()
         if self.own_evaluation is not None:
             metrics = self.own_evaluation()
             refuse_unknown(self.config.best_metric, metrics)
             return metrics
-        rows = self.splits[split]
+        rows = self.valid
         passed = rows if rows.orders is None else rows.orders
         with self.precision.casting():
             logits = logits_of(self.model, passed, self.config.batch_size, self.process_group, self.on_batch)
         logits = logits if rows.orders is None else mean_of_orders(logits)
-        self.evaluated = Evaluated(logits, rows.known_labels, rows.groups)
+        self.logits = logits
         if self.model.spec.labels.has_classes:
             self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)
@@ -291,28 +277,21 @@ layer = {name}(...)  # as it was made for this run
 trainer = PairTrainer(layer, PairConfig("output", max_seq_len={length}), weights=".")
 answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
-TITLES = {
-    True: "{} sentence-pair classifier",
-    False: "{} model that scores sentence pairs",
-}
+TITLES = {True: "{} sentence-pair classifier", False: "{} model that scores sentence pairs"}
 SHOWN = {True: "answer.names, answer.probabilities", False: "answer.scores"}
-OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
 
 logger = logging.getLogger(__name__)
 
 
 def train_pair(config: TrainConfig) -> TrainResult:
-    """Fine-tune from the newest checkpoint of ``output_dir``, or from the model that is named.
-
-    Raises an ErniePairError for whatever the user can fix.
-    """
+    """Fine-tune from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
     return result_of(PairTask(config))
 
 
 class PairTask(Task):
     """The training of a model of pairs, for the command and for `PairTrainer`, which opens its parts itself.
 
-    ``own``: what the user replaces. ``supplied``: another loss than that of the flags.
+    ``own``: what the user replaces.
     """
 
     command = "train"
@@ -326,10 +305,9 @@ class PairTask(Task):
         start: Optional[InitialModel] = None,
         data: Optional[PairData] = None,
         own: Optional[OwnParts] = None,
-        supplied: Optional[SuppliedLoss] = None,
     ):
         super().__init__(config)
-        self.own, self.supplied = own or OwnParts(), supplied
+        self.own = own or OwnParts()
         self._single_class: Optional[int] = None  # predicted for all rows at the last evaluation
         if start is not None:
             self.take(start)
@@ -382,7 +360,7 @@ class PairTask(Task):
         config, own, data, labels = self.config, self.own, self.data, self.model.spec.labels
         optimizer = own.make_optimizer() if own.make_optimizer else None
         scheduler = own.make_scheduler(total_steps, optimizer) if own.make_scheduler else None
-        world = World(process_group.rank, process_group.size)
+        shared = World(process_group.rank, process_group.size), process_group.all_reduce
         measure = measure_of(labels, data.dev.groups)
         job = PairJob(
             config,
@@ -390,13 +368,11 @@ class PairTask(Task):
             data.dev,
             total_steps,
             process_group,
-            measure=UserMetrics(
-                measure, own.compute_metrics, config.best_metric, world, process_group.all_reduce
-            ),
+            measure=partial(measure_with, measure, own.compute_metrics, config.best_metric, *shared),
             optimizer=optimizer,
             scheduler=scheduler or (None if optimizer is None else scheduler_in(optimizer)),
             own_evaluation=own.evaluate,
-            loss=self.supplied.loss if self.supplied else loss_of(labels, config, data.class_weights),
+            loss=own.loss or loss_of(labels, config, data.class_weights),
             beginning=self.beginning,
             vocab_file=self.source.vocab_file,
         )
@@ -443,16 +419,16 @@ class PairTask(Task):
             "pooling": self.model.pooling,
             "order of the rows (--bucket, --streaming, --shuffle_buffer)": order + streamed,
             **own,
-            **(self.supplied.fingerprint if self.supplied else {}),
+            **(self.own.loss.fingerprint if self.own.loss else {}),
         }
 
     def counts(self) -> dict[str, object]:
         """Return how often each probability of class 1 was given, of a model with two classes."""
-        evaluated = self.job.evaluated
-        if evaluated is None or not self.model.spec.labels.has_classes or self.model.num_classes != 2:
+        logits = self.job.logits
+        if logits is None or not self.model.spec.labels.has_classes or self.model.num_classes != 2:
             return {}
-        shares = probabilities(evaluated.logits)[:, 1]
-        return {probability_counts.NAME: probability_counts.count_probabilities(shares, evaluated.labels)}
+        shares, labels = probabilities(logits)[:, 1], self.data.dev.known_labels
+        return {probability_counts.NAME: probability_counts.count_probabilities(shares, labels)}
 
     def on_log(self, line: dict[str, float]) -> None:
         """Give the line to the user's own ``log``."""
@@ -481,8 +457,8 @@ class PairTask(Task):
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the model of ``step``; classes, queries or scores give the intervals."""
         config, spec, is_layer = self.config, self.model.spec, isinstance(self.model, PlainModel)
-        evaluated = self.job.evaluated
-        found = {} if evaluated is None else _intervals(evaluated, spec.labels, config.seed)
+        logits = self.job.logits
+        found = {} if logits is None else _intervals(logits, self.data.dev, spec.labels, config.seed)
         return ModelCard(
             title=TITLES[spec.labels.has_classes].format(self.model.family),
             facts={
@@ -515,13 +491,13 @@ def _meaning_of(labels: Labels) -> dict[str, str]:
     return {"scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits)}
 
 
-def _intervals(evaluated: Evaluated, labels: Labels, seed: int) -> dict[str, list]:
-    if not labels.has_classes:
-        names = OF_TARGET[labels.target].names
-        if labels.target == RANKING:
-            assert evaluated.groups is not None  # the dev pairs are read with their queries
-            queries = CountedQueries(evaluated.logits, evaluated.labels, evaluated.groups)
-            return bootstrap_intervals(queries.measure, names, queries.num_queries, RESAMPLES, seed)
-        scores = CountedScores(evaluated.logits, evaluated.labels, labels.label_range)
-        return bootstrap_intervals(scores.measure, names, len(evaluated.labels), RESAMPLES, seed)
-    return intervals(np.asarray(evaluated.logits), evaluated.labels, RESAMPLES, seed)
+def _intervals(logits: np.ndarray, dev: EncodedPairs, labels: Labels, seed: int) -> dict[str, list]:
+    if labels.has_classes:
+        return intervals(np.asarray(logits), dev.known_labels, RESAMPLES, seed)
+    names = OF_TARGET[labels.target].names
+    if labels.target == RANKING:
+        assert dev.groups is not None  # the dev pairs are read with their queries
+        queries = CountedQueries(logits, dev.known_labels, dev.groups)
+        return bootstrap_intervals(queries.measure, names, queries.num_queries, RESAMPLES, seed)
+    scores = CountedScores(logits, dev.known_labels, labels.label_range)
+    return bootstrap_intervals(scores.measure, names, len(dev), RESAMPLES, seed)

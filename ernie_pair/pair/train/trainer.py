@@ -34,9 +34,9 @@ from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.targets.metrics import (
     OF_TARGET,
     ComputeMetrics,
-    UserMetrics,
-    groups_of,
     measure_of,
+    measure_with,
+    numbers_of,
     refuse_unknown,
 )
 from ernie_pair.pair.train.datasets import (
@@ -61,7 +61,6 @@ from ernie_pair.pair.train.own_parts import (
     TIMES,
     Predictions,
     overridden,
-    own_loss_of,
     own_parts_of,
     refuse_ignored_flags,
 )
@@ -379,9 +378,8 @@ class PairTrainer:
         if outputs.labels is None:
             return {}
         measure, own = measure_of(self._start.source.spec.labels, outputs.groups), self.compute_metrics
-        all_reduce = join_process_group(self.world).all_reduce
-        measured = UserMetrics(measure, own, self.config.best_metric, self.world, all_reduce)
-        return measured(outputs.logits, outputs.labels)
+        shared = self.world, join_process_group(self.world).all_reduce
+        return measure_with(measure, own, self.config.best_metric, *shared, outputs.logits, outputs.labels)
 
     def _with_times(self, metrics: dict[str, float], begin: float, count: int) -> dict[str, float]:
         own = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
@@ -472,24 +470,14 @@ class PairTrainer:
             finally:
                 self._run_data = None
             data = with_batches(data, loader, self.config, self.world.size, self.model.spec)
-        own, loss = own_parts_of(self), own_loss_of(self)
-        task = PairTask(self.config, self._start, data, own, loss)
-        return Run(task, self.world, self._device, own.callbacks)
-
-    def _on_batch(self) -> Optional[Callable[[int], None]]:
-        """Return what tells the callbacks of each batch of a prediction; None: nobody listens."""
-        silent = PairCallback.on_prediction_step
-        if not self.world.is_first or all(type(c).on_prediction_step is silent for c in self.callbacks):
-            return None
-        return lambda rows: self._call_callbacks("on_prediction_step")
+        task = PairTask(self.config, self._start, data, own_parts_of(self))
+        return Run(task, self.world, self._device, self.callbacks)
 
     def _call_callbacks(self, event: str, **kwargs: Any) -> None:
         if self.world.is_first:
             for callback in self.callbacks:
-                control = TrainerControl()
-                getattr(callback, event)(
-                    self.config, replace(self.state), control, model=self.model, **kwargs
-                )
+                given = self.config, replace(self.state), TrainerControl()
+                getattr(callback, event)(*given, model=self.model, **kwargs)
 
     def _train(self, signals: StopSignals) -> TrainResult:
         run = self._open_run()
@@ -548,7 +536,7 @@ class PairTrainer:
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
         if source.labels is None:
             return _Outputs(np.concatenate(logits), None, bad)
-        groups = groups_of(queries) if source.labels.target == RANKING else None
+        groups = numbers_of(queries) if source.labels.target == RANKING else None
         return _Outputs(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
@@ -567,9 +555,14 @@ class PairTrainer:
         group = join_process_group(self.world)
         group.barrier()
         choose_path(self.model, self.config, self.config.device, group.size, group.all_reduce)
+        silent = PairCallback.on_prediction_step
+        listens = self.world.is_first and any(
+            type(c).on_prediction_step is not silent for c in self.callbacks
+        )
+        on_batch = (lambda rows: self._call_callbacks("on_prediction_step")) if listens else None
         try:
             with self._casting():
-                return logits_of(self.model, rows, self.config.batch_size, group, self._on_batch())
+                return logits_of(self.model, rows, self.config.batch_size, group, on_batch)
         finally:
             if was_training:
                 self.model.train()

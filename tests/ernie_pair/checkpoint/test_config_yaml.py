@@ -24,7 +24,7 @@ from data_tools.options.cli import parse_config
 from ernie_pair import PairConfig, PairTrainer, TrainConfig, load_config
 from ernie_pair.checkpoint import run_config as facts
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, git_state, keep_config, replace_config, write_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, git_state, keep_config, replace_config, with_config
 from ernie_pair.checks.doctor import DoctorConfig
 from ernie_pair.embedding.embed_config import EmbedConfig, ExportEmbeddingConfig
 from ernie_pair.launch.launch_config import read_launch
@@ -69,7 +69,7 @@ def config(**changes):
 
 
 def written(folder, given=None, command="train"):
-    write_config(folder, command, given or config())
+    with_config(lambda draft: None, command, given or config())(folder)
     return folder / CONFIG_YAML
 
 

@@ -16,7 +16,6 @@ from ernie_pair.mining import neighbours
 from ernie_pair.mining import neighbours as kept_blocks
 from ernie_pair.mining.mine_pairs import (
     MineConfig,
-    MiningRules,
     TextGraph,
     implied_differences,
     mine_pairs,
@@ -40,7 +39,7 @@ def mined(make, graph, per_text=9, hops=2, seed=1):
     """The set of the new pairs, each as its two texts joined: `ab`."""
     found = [
         "".join(sorted(graph.texts[node] for node in (pair.left, pair.right)))
-        for pair in make(graph, MiningRules(per_text, hops, seed), set())
+        for pair in make(graph, MineConfig("", "out.tsv", per_text=per_text, hops=hops, seed=seed), set())
     ]
     assert len(found) == len(set(found))
     return set(found)
@@ -82,10 +81,13 @@ def test_a_difference_extends_to_equivalent_texts(tmp_path, rows, expected):
 def test_per_text_limits_the_new_pairs_of_a_text(tmp_path):
     star = " ".join(f"h={chr(place)}" for place in range(0x4E00, 0x4E40))
     graph = graph_of(tmp_path, star)
-    found = list(transitive_pairs(graph, MiningRules(2, 2, 1), set()))
+    found, other = (
+        list(transitive_pairs(graph, MineConfig("", "out.tsv", per_text=2, hops=2, seed=seed), set()))
+        for seed in (1, 2)
+    )
     counts = Counter(node for pair in found for node in (pair.left, pair.right))
     assert max(counts.values()) == 2 and len(found) > 40
-    assert found != list(transitive_pairs(graph, MiningRules(2, 2, 2), set()))  # another seed, another sample
+    assert found != other  # another seed, another sample
 
 
 def test_texts_of_the_same_group_are_never_neighbours(tmp_path):

@@ -11,13 +11,13 @@ from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveSteps,
-    StepRules,
     StepTexts,
     contrastive_loss,
     describe_step,
     texts_alone,
     texts_of_pairs,
 )
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.runtime.processes.world import World
@@ -111,9 +111,9 @@ def tokenizer(tmp_path_factory):
 
 def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed=0, bucket=True):
     rows = encode_single_texts(texts.texts, tokenizer, 16)
-    rules = StepRules(7, batch_size, accumulation_steps, 2, bucket)
-    steps = ContrastiveSteps(texts, rows, rules)
-    return steps.of_rank(world, consumed)
+    sizes = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation_steps}
+    config = EmbeddingConfig("output", seed=7, hard_negatives=2, bucket=bucket, **sizes)
+    return ContrastiveSteps(texts, rows, config).of_rank(world, consumed)
 
 
 def rows_of_step(batches):

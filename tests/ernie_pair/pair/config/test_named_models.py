@@ -3,7 +3,7 @@
 import pytest
 
 from data_tools.files.errors import InputError
-from ernie_pair.pair.config.named_models import parse_named_models
+from ernie_pair.pair.config.ask_config import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.series import compare_starts
 from ernie_pair.series.compare_models import models_in

@@ -13,13 +13,15 @@ from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
 from data_tools.files.errors import InputError, MachineError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.labels import Labels
+from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data import row_cache
-from ernie_pair.pair.data.encoded_pairs import StreamRules, encode_pairs, shuffled, streamed_steps
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, shuffled, streamed_steps
 from ernie_pair.pair.data.pair_file import Pair
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.batch_order import POOL_BATCHES
 
 TWO = Labels.numbered(2)
 
@@ -190,23 +192,23 @@ def test_a_file_with_too_many_tokens_must_be_streamed(tmp_path, source, tokenize
     assert not names_in(tmp_path / "cache", ".arrow")
 
 
-RULES = StreamRules(seed=3, batch_size=8, buffer=16, bucket=True, max_seq_len=64)
+CONFIG = PairConfig("output", seed=3, batch_size=8, shuffle_buffer=16, max_seq_len=64)
 
 
 @pytest.mark.parametrize("buffer", [1, 16, 60, 1000])
 def test_each_stream_epoch_has_every_row_in_a_new_order(source, buffer):
-    stream = shuffled(source, RULES._replace(buffer=buffer))
+    stream = shuffled(source, 3, buffer)
     epochs = [[row.number for row in islice(stream, 60)] for _ in range(3)]
     assert all(sorted(epoch) == list(range(1, 61)) for epoch in epochs)
     if buffer > 1:
         assert len(set(map(tuple, epochs))) == 3 and epochs[0] != sorted(epochs[0])
-        other = shuffled(source, RULES._replace(buffer=buffer, seed=4))
+        other = shuffled(source, 4, buffer)
         assert [row.number for row in islice(other, 60)] != epochs[0]
 
 
 def updates(source, tokenizer, count, consumed=0, world=World(), **changes):  # noqa: B008
-    rules = RULES._replace(**changes)
-    return list(islice(streamed_steps(source, tokenizer, rules, world, consumed), count))
+    config = replace(CONFIG, batch_size=8 // world.size, **changes)
+    return list(islice(streamed_steps(source, tokenizer, config, world, consumed), count))
 
 
 def strip(batches):
@@ -250,14 +252,14 @@ def test_a_stream_never_reads_far_ahead(tokenizer):
                 yield Pair(number, CHARACTERS[number % 9], CHARACTERS[: 1 + number % 5], number % 2)
 
     assert len(updates(Endless(), tokenizer, 150)) == 150
-    assert len(read) == 3 * RULES.pool_size + RULES.buffer
+    assert len(read) == 3 * 8 * POOL_BATCHES + CONFIG.shuffle_buffer
 
 
 def test_a_bad_row_ends_the_stream_when_it_is_reached(tmp_path, tokenizer):
     path = write_pairs(tmp_path / "train.tsv", 900)
     path.write_text(path.read_text().replace("\t1\n", "\tyes\n").replace("\tyes\n", "\t1\n", 400))
     number = 1 + [line[-1] for line in path.read_text().splitlines()].index("s")
-    stream = streamed_steps(source_of(path), tokenizer, RULES, World(), 0)
+    stream = streamed_steps(source_of(path), tokenizer, CONFIG, World(), 0)
     assert number > 800 and len(list(islice(stream, 50))) == 50
     with pytest.raises(InputError, match=rf"train\.tsv:{number}: label 'yes' is not one of 0, 1"):
         list(islice(stream, 500))

@@ -15,10 +15,10 @@ from ernie_pair.pair.targets.metrics import (
     class_averages,
     class_table,
     error_bins,
-    groups_of,
     measure_of,
     measure_ranking,
     measure_scores,
+    numbers_of,
     refuse_other_metric,
     refuse_unmeasurable,
     resamples,
@@ -70,7 +70,7 @@ def test_every_row_falls_into_exactly_one_label_bin():
 def queries(count, seed=0):
     """Scores with ties, labels and queries; the rows of a query are not adjacent."""
     rng = np.random.default_rng(seed)
-    groups = groups_of([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
+    groups = numbers_of([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
     return (
         rng.integers(0, 4, len(groups)).astype(np.float32)[:, None],
         rng.integers(0, 2, len(groups)),
@@ -105,7 +105,7 @@ def test_counted_queries_equal_repeated_queries():
         for time in range(times):
             rows += mine.tolist()
             names += [f"{number} {time}"] * len(mine)
-    again = measure_ranking(outputs[rows], labels[rows], groups_of(names))
+    again = measure_ranking(outputs[rows], labels[rows], numbers_of(names))
     assert counted.measure(counts) == pytest.approx(again)
 
 

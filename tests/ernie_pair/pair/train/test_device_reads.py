@@ -81,7 +81,7 @@ def test_on_nan_skip_reads_one_value_per_step(folder, looks):
 
 def test_an_evaluation_copies_its_logits_once(folder, looks):
     tiny = tiny_job(folder, kernels="plain")
-    assert len(tiny.job.splits["valid"]) > 2 * tiny.job.config.batch_size
+    assert len(tiny.job.valid) > 2 * tiny.job.config.batch_size
     looks.clear()
     tiny.job.evaluate("valid")
     assert looks == {"numpy": 1}

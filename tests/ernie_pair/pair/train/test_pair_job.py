@@ -157,7 +157,7 @@ def test_a_second_job_on_the_same_model_continues_the_first(make, resume):
     run(whole, 6)
     run(tiny, 4)
     old = tiny.job
-    again = PairJob(old.config, old.model, old.splits["valid"], STEPS, ProcessGroup())
+    again = PairJob(old.config, old.model, old.valid, STEPS, ProcessGroup())
     run(resume(old, 4, to=tiny._replace(job=again)), 6, first=5)
     assert same(state(again), state(whole.job))
 
@@ -180,7 +180,7 @@ def test_a_custom_measure_gets_all_logits_and_labels(make):
 
     job = make(measure=measure).job
     assert job.evaluate("valid") == {"loss": 0.0, "sum": 48.0}
-    assert seen == [((96, 2), job.splits["valid"].labels.tolist())]
+    assert seen == [((96, 2), job.valid.labels.tolist())]
 
 
 def test_a_mismatched_state_is_refused_and_changes_nothing(make, resume):
