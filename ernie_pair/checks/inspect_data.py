@@ -6,7 +6,7 @@ ernie-pair inspect-data --input_path train.tsv --vocab_file MODEL: the same for 
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus, find_corpus, open_corpus
