@@ -9,7 +9,7 @@ can be told from the other (task-adaptive pretraining: Gururangan et al., 2020, 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Iterable, Iterator, Literal
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.results import followed, is_stream
@@ -76,11 +76,14 @@ def pairs_to_text(config: PairsToTextConfig) -> None:
     if not kept:
         raise InputError(f"{config.train_file}: every pair stands in the dev or the test file; give others")
     with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
-        for place in kept:  # a line for each of its texts, and an empty line
-            texts = (" ".join(text.split()) for text in (pairs.left[place], pairs.right[place]))
-            file.write("\n".join([*texts, "\n"]))
+        file.writelines(documents((pairs.left[place], pairs.right[place]) for place in kept))
     for name, count in known.dropped.items():
         logger.info("left out: %s of the %s file", counted(count, "pair"), name)
     repeated = counted(int(unknown.sum()) - len(kept), "pair")
     logger.info("left out: %s that would repeat another one", repeated)
     logger.info("written: %s", counted(len(kept), "document"))
+
+
+def documents(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the raw text of each pair: a line for each of its texts, and an empty line."""
+    return ("".join(f"{' '.join(text.split())}\n" for text in pair) + "\n" for pair in pairs)

@@ -8,6 +8,7 @@ from tiny_pair import VOCAB, write_model, write_pairs
 
 from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair import PairConfig
 from ernie_pair.inference.token_rows import BatchRules, evaluation_batches, kept_lengths, open_tokenizer
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.spec import read_spec
@@ -308,7 +309,7 @@ def test_buckets_group_similar_lengths_in_random_order(num_rows, batch_size):
 
 
 def updates_of(rows, count, world=ALONE, consumed=0, batch_size=8):
-    stream = training_steps(rows, 3, batch_size, world, consumed)
+    stream = training_steps(rows, PairConfig("out", seed=3, batch_size=batch_size), world, consumed)
     return [batch.input_ids for batches in islice(stream, count) for batch in batches]
 
 
