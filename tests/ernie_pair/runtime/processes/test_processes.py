@@ -219,10 +219,10 @@ def test_a_signal_in_the_last_step_stops_what_comes_next():
             signals.finish_the_step()
             kill(signal.SIGTERM)
 
-    with pytest.raises(Stopped, match="^stopped by SIGTERM between two runs; run the same") as stopped:
-        with StopSignals(when="between two runs"):
-            last_step()
-            pytest.fail("the next run begins")
+    line = "^stopped by SIGTERM between two runs; run the same"
+    with pytest.raises(Stopped, match=line) as stopped, StopSignals(when="between two runs"):
+        last_step()
+        pytest.fail("the next run begins")
     assert stopped.value.exit_code == 143
     with pytest.raises(Stopped, match="after the last step, saved"):
         last_step(goes_on=True)
