@@ -12,8 +12,8 @@ is divided over them.
 In Paddle 3.3 the collectives of static programs use what `init_parallel_env` makes in dynamic mode; a context
 that `core.CommContextManager` makes for them never connects in a process that was forked with Paddle loaded.
 `paddle.distributed.parallel` has `_print_modified_flags`, with which it prints the settings that differ from
-Paddle's defaults, including ours. The module `fleet.utils.http_server`, by which the first process connects the
-others, opens http.log in the working folder as it is imported, over a user's own.
+Paddle's defaults, including ours. The module `fleet.utils.http_server`, by which the first process connects
+the others, opens http.log in the working folder as it is imported, over a user's own.
 
 Of group sharding, stage 2: `GroupShardedStage2._world_size_scaling` (float16 gradients are divided by the
 number of processes in the backward pass, others in the update; if both kinds occur, as at O2, whose norms
