@@ -22,6 +22,7 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.targets.metrics import METRICS, chosen_metric, measure, percentile_interval, resamples
 from ernie_pair.report.page import Table
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.score.evaluation.calibration import fit_temperature
 from ernie_pair.score.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
@@ -154,7 +155,8 @@ def lines_of_folds(result: CrossValidation) -> Iterator[str]:
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
     """Run the missing folds, write and print the results, and return them. Raises an ErniePairError."""
-    return _CrossValidation(config).make()
+    with StopSignals(when="between two folds"):
+        return _CrossValidation(config).make()
 
 
 class _CrossValidation(PairSeries):

@@ -27,6 +27,7 @@ from ernie_pair.pair.targets.metrics import chosen_metric, training_groups
 from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
 from ernie_pair.report.page import Table, render_page, table_line
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.series.config import SearchParamsConfig
 from ernie_pair.series.series import OneRun, PairSeries, pair_source, report_series
 from ernie_pair.series.study import (
@@ -68,7 +69,8 @@ def search_params(config: SearchParamsConfig) -> SearchResult:
 
     Raises an ErniePairError for whatever the user can fix, NumbersError if no trial has a metric.
     """
-    return _Search(config).make()
+    with StopSignals(when="between two trials"):
+        return _Search(config).make()
 
 
 class _Search(PairSeries):

@@ -12,7 +12,8 @@ is divided over them.
 In Paddle 3.3 the collectives of static programs use what `init_parallel_env` makes in dynamic mode; a context
 that `core.CommContextManager` makes for them never connects in a process that was forked with Paddle loaded.
 `paddle.distributed.parallel` has `_print_modified_flags`, with which it prints the settings that differ from
-Paddle's defaults, including ours.
+Paddle's defaults, including ours. The module `fleet.utils.http_server`, by which the first process connects
+the others, opens http.log in the working folder as it is imported, over a user's own.
 
 Of group sharding, stage 2: `GroupShardedStage2._world_size_scaling` (float16 gradients are divided by the
 number of processes in the backward pass, others in the update; if both kinds occur, as at O2, whose norms
@@ -21,7 +22,9 @@ stay float32, it does both or, with offload, neither); `GroupShardedOptimizerSta
 Its module `group_sharded_stage2` sums gradients in their own type, under the name `dist`.
 """
 
+import logging
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Dict, Iterator, List, NamedTuple
 
 import paddle
@@ -31,7 +34,9 @@ from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 
 def join_processes() -> None:
-    """Connect the processes of the run, without printing a list of Paddle's flags."""
+    """Connect the processes of the run, without printing a list of Paddle's flags or writing its http.log."""
+    with replaced(logging, "FileHandler", lambda name, mode: logging.NullHandler()):
+        import_module("paddle.distributed.fleet.utils.http_server")
     with replaced(paddle.distributed.parallel, "_print_modified_flags", lambda flags: None):
         paddle.distributed.init_parallel_env()
 

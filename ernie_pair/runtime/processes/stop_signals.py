@@ -31,12 +31,13 @@ class StopSignals:
     A signal raises Stopped at once, or is only noted once ``finish_the_step`` was called. Signals that come
     again change nothing. What handled them before is put back at the end, unless the end is that the
     process stops; one that ``goes_on``, that of a caller in Python, gets them back in any case. Outside the
-    main thread, which alone may listen, no signal is heard. ``is_launched``: a launcher has started this
-    process, which dies with it.
+    main thread, which alone may listen, no signal is heard. One that is noted in the last step stops what
+    would come next: the context around this one, or the caller in Python. ``is_launched``: a launcher has
+    started this process, which dies with it. ``when``: where Stopped says that the run was stopped at once.
     """
 
-    def __init__(self, goes_on: bool = False, is_launched: bool = False):
-        self._goes_on, self._is_launched = goes_on, is_launched
+    def __init__(self, goes_on: bool = False, is_launched: bool = False, when: str = "before the first step"):
+        self._goes_on, self._is_launched, self._when = goes_on, is_launched, when
         self._is_deaf = threading.current_thread() is not threading.main_thread()
         self._seen: Optional[signal.Signals] = None
         self._total = 0
@@ -55,6 +56,13 @@ class StopSignals:
         for number, handler in () if self._is_deaf else self._before.items():
             # A signal that comes again must not spoil the exit code of a process that is leaving.
             signal.signal(number, signal.SIG_IGN if is_leaving else handler)
+        total = self._total if self._is_launched else self.local()
+        if kind is None and total:
+            outer = getattr(self._before[signal.SIGTERM], "__self__", None)
+            if isinstance(outer, StopSignals):
+                raise_stopped(total, outer._when)
+            if self._goes_on or is_called_from_python():
+                raise_stopped(total, "after the last step, saved")
 
     def listen(self) -> None:
         """Handle the signals; again once Paddle and PaddleNLP are imported, which take SIGTERM away."""
@@ -89,7 +97,7 @@ class StopSignals:
     def _note(self, number: int, frame) -> None:
         self._seen = self._seen or signal.Signals(number)
         if not self._patient:
-            raise_stopped(self.local(), "before the first step")
+            raise_stopped(self.local(), self._when)
 
 
 def call_with_signals(train: Callable[[StopSignals], Result], is_launched: bool) -> Result:

@@ -3,6 +3,7 @@
 import logging
 import random
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from ernie_pair.runtime.deterministic import DETERMINISTIC, set_deterministic
 from ernie_pair.runtime.device import VIEWS, start_device
 from ernie_pair.runtime.gpu import builds
 from ernie_pair.runtime.gpu.builds import Build
-from ernie_pair.runtime.paddle_patches import static_programs
+from ernie_pair.runtime.paddle_patches import process_groups, static_programs
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
 from ernie_pair.runtime.paddle_patches.launcher import end_noted, private_environment
 from ernie_pair.runtime.paddle_patches.layers import activation_of
@@ -200,6 +201,7 @@ def test_paddlenlp_is_imported_as_far_as_it_is_asked_for(code, words):
 
 BROKEN = f"""
 import sys
+from importlib import import_module
 from data_tools.files.errors import InputError
 sys.modules["aistudio_sdk"] = None
 try:
@@ -307,3 +309,14 @@ def test_a_seed_that_is_no_such_number_is_refused(seed):
     with pytest.raises(InputError, match="set_seed takes a whole number from 0 to 4294967295, not "):
         set_seed(seed)
     assert random.getstate() == before
+
+
+def test_joining_leaves_the_http_log_of_a_user_alone(tmp_path, monkeypatch):
+    (tmp_path / "http.log").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    server = "paddle.distributed.fleet.utils.http_server"
+    monkeypatch.delitem(sys.modules, server, raising=False)
+    monkeypatch.setattr(paddle.distributed, "init_parallel_env", lambda: import_module(server))
+    process_groups.join_processes()
+    assert (tmp_path / "http.log").read_text() == "mine"
+    assert import_module(server)._http_server_logger.handlers

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -17,7 +19,7 @@ from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.series import search_params as module
-from ernie_pair.series.study import Study, space_of
+from ernie_pair.series.study import Study, TrialCallback, space_of
 from ernie_pair.train.task import TrainResult
 
 SEARCH = "learning_rate=1e-4..2e-2:log batch_size=16,32"
@@ -197,6 +199,33 @@ def test_a_killed_search_resumes_to_the_same_trials(finished, tmp_path, place):
     assert table_of(tmp_path / "killed") == table_of(whole)
     one, other = (folder / "best" / "model_state.pdparams" for folder in (whole, tmp_path / "killed"))
     assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("place", ["step", "between"])
+def test_a_signal_at_the_end_of_a_trial_stops_the_search(finished, tmp_path, monkeypatch, place):
+    """In its last step, which saves as ever, and between two trials."""
+    whole, stopped = Path(finished[0].output_dir), replace(finished[0], output_dir=str(tmp_path / "stopped"))
+    evaluate, publish = TrialCallback.on_evaluate, module._Search._publish
+
+    def at_the_last_step(callback, args, state, control, **kwargs):
+        if place == "step" and state.global_step == state.max_steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(callback, args, state, control, **kwargs)
+
+    def after_a_trial(search):
+        if place == "between":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return publish(search)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(TrialCallback, "on_evaluate", at_the_last_step)
+        patches.setattr(module._Search, "_publish", after_a_trial)
+        with pytest.raises(SystemExit) as ended:
+            search_params(stopped)
+    assert ended.value.code == 143
+    assert not (tmp_path / "stopped" / "trials" / "trial-0002").exists()
+    search_params(stopped)
+    assert table_of(tmp_path / "stopped") == table_of(whole)
 
 
 def test_a_trial_killed_while_sampling_gets_the_same_values(config, tmp_path):

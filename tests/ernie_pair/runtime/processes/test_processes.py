@@ -211,6 +211,24 @@ def test_signals_in_the_loop_are_recorded_and_the_first_counts(number):
     assert {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS} == before
 
 
+def test_a_signal_in_the_last_step_stops_what_comes_next():
+    """A series, or the program that has called; a command has done all it was asked for, and ends with 0."""
+
+    def last_step(**settings):
+        with StopSignals(**settings) as signals:
+            signals.finish_the_step()
+            kill(signal.SIGTERM)
+
+    line = "^stopped by SIGTERM between two runs; run the same"
+    with pytest.raises(Stopped, match=line) as stopped, StopSignals(when="between two runs"):
+        last_step()
+        pytest.fail("the next run begins")
+    assert stopped.value.exit_code == 143
+    with pytest.raises(Stopped, match="after the last step, saved"):
+        last_step(goes_on=True)
+    assert exit_code_of(last_step) == 0
+
+
 def test_a_signal_does_not_interrupt_a_blocking_system_call():
     ours, theirs = os.pipe()
 
