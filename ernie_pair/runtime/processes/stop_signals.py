@@ -37,7 +37,7 @@ class StopSignals:
     """
 
     def __init__(self, goes_on: bool = False, is_launched: bool = False, when: str = "before the first step"):
-        self._goes_on, self._is_launched, self._when = goes_on, is_launched, when
+        self._goes_on, self._is_launched, self.when = goes_on, is_launched, when
         self._is_deaf = threading.current_thread() is not threading.main_thread()
         self._seen: Optional[signal.Signals] = None
         self._total = 0
@@ -60,7 +60,7 @@ class StopSignals:
         if kind is None and total:
             outer = getattr(self._before[signal.SIGTERM], "__self__", None)
             if isinstance(outer, StopSignals):
-                raise_stopped(total, outer._when)
+                raise_stopped(total, outer.when)
             if self._goes_on or is_called_from_python():
                 raise_stopped(total, "after the last step, saved")
 
@@ -97,7 +97,7 @@ class StopSignals:
     def _note(self, number: int, frame) -> None:
         self._seen = self._seen or signal.Signals(number)
         if not self._patient:
-            raise_stopped(self.local(), self._when)
+            raise_stopped(self.local(), self.when)
 
 
 def call_with_signals(train: Callable[[StopSignals], Result], is_launched: bool) -> Result:
