@@ -1,7 +1,9 @@
 """Cross-validation: finished runs are not repeated, every row is predicted once, and folds are summarised."""
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -290,3 +292,11 @@ def test_the_mean_is_logged_to_the_report_to_tools(finished):
     assert points[-1][1]["mean/accuracy"] == result.mean["accuracy"]
     log = read_log_probabilities(Path(config.output_dir) / "fold-1" / "predictions.tsv", 2)
     assert points[0][1]["fold/accuracy"] == result.folds[0]["accuracy"] and len(log) == result.rows[0]
+
+
+def test_a_signal_between_two_folds_stops_the_series(config, monkeypatch):
+    monkeypatch.setattr(OneRun, "logits", lambda run, file: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        cross_validate(config)
+    assert ended.value.code == 143
+    assert not (Path(config.output_dir) / "fold-2").exists()
