@@ -16,8 +16,9 @@ from typing import Any, Dict, List, Literal, Sequence
 
 from other_libraries.client import open_peer
 from readme_block import render_rows
-from side_by_side.cases import CASES, Bench, Shape
+from side_by_side.cases import CASES_OF_STEPS, Bench, Shape
 from side_by_side.lanes import TurnPlan, case_figures
+from side_by_side.waiting import CASES_OF_WAITING
 
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError
@@ -38,6 +39,7 @@ from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
 
+CASES = {**CASES_OF_STEPS, **CASES_OF_WAITING}
 OURS, PEERS = "#1f77b4", "#999999"
 RATIO_HEAD = ("ours", "against", "CPU", "from", "to", "by the clock", "from", "to")
 COLUMNS = {  # head: a figure of a lane, and how it is shown

@@ -238,6 +238,10 @@ def _bad_csv(where: str, reason: str) -> InputError:
             f"{where}: a cell that begins with a quote in this row has no quote at its end; close it, and "
             "double the quotes within"
         )
+    if "NUL" in reason:  # of Python 3.10
+        return InputError(
+            f"{where}: a NUL character, which Python reads in a CSV from 3.11 on; remove it, or use that"
+        )
     if "new-line" in reason:
         return InputError(f"{where}: CR outside of quotes; save the file with LF or CRLF line ends")
     return InputError(

@@ -1,6 +1,7 @@
 """A trained embedding model on Paddle, in the dynamic graph."""
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_enco
 from ernie_pair.models.source import ModelSource
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
+from ernie_pair.runtime.paddle_patches.initializers import drawing_nothing
 from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
@@ -52,7 +54,8 @@ def load_text_encoder(
     source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags, folder: Path
 ) -> tuple[TextEncoder, KernelChoice]:
     """Return the encoder of ``source`` in ``folder`` in evaluation mode, and the kernels that compute it."""
-    model = build_text_encoder(source, 0, 0.0, settings.pooling, settings.graph_steps)
+    with nullcontext() if source.weights is None else drawing_nothing():
+        model = build_text_encoder(source, 0, 0.0, settings.pooling, settings.graph_steps)
     load_text_weights(model, source, folder)
     choice = choose_path(model, kernels, device, casts=True)
     model.eval()

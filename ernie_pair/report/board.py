@@ -174,8 +174,7 @@ def board(config: BoardConfig) -> None:
                 if config.host not in LOOPBACK:
                     logger.warning("%s can be seen by anyone who reaches it: there is no password", address)
                 logger.info("%s: %s", counted(len(names), "run"), ", ".join(names))
-                logger.info("open %s/app/scalar; Ctrl-C ends it", address)
-                _serve(server)
+                _serve(server, f"open {address}/app/scalar; Ctrl-C ends it")
             finally:
                 os.chdir(before)
         finally:
@@ -212,14 +211,18 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
     return make_server(host, port, answer_in_turn, threaded=True, fd=listener.fileno())
 
 
-def _serve(server: Any) -> None:
-    """Serve until a signal; the handlers are set after VisualDL has set its own, which kill."""
+def _serve(server: Any, announced: str) -> None:
+    """Serve until a signal; the handlers are set after VisualDL has set its own, which kill.
+
+    ``announced``: a line for the log, written when a signal would end it in order.
+    """
 
     def stop(number: int, frame: object) -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()  # it waits for this thread
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        logger.info("%s", announced)
         server.serve_forever()
     finally:
         server.server_close()

@@ -23,7 +23,12 @@ from data_tools.files.json_file import read_json_object
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.inference.token_rows import (
+    encode_single_texts,
+    encode_texts,
+    evaluation_batches,
+    open_tokenizer,
+)
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.commands import NewModelConfig, new_model
 from ernie_pair.models.source import CONFIG, VOCAB, open_model
@@ -243,7 +248,7 @@ def ask_lanes(bench: Bench) -> List[Lane]:
     start = PairConfig(str(folder / "trainer"), from_scratch=True, device=flags.device, **sizes)
     PairTrainer(str(folder / "start"), start).save_model(model)
     spec = open_model(str(model), model_type="").spec
-    work = [_ask_work(spec, rows, model, shape)] * flags.rounds
+    work = [rows_work(spec, rows, model / VOCAB, shape)] * flags.rounds
     places = {"model_path": str(model), "input_file": texts, "output_file": str(folder / "out.tsv")}
     settings = {**places, "batch_size": shape.batch_size, "device": flags.device}
     lanes = our_lanes(bench, PredictConfig, "ask_trained", settings, work)
@@ -255,14 +260,20 @@ def ask_lanes(bench: Bench) -> List[Lane]:
     for name, (precision, way) in (EXPORTED if on_cpu else EXPORTED_ON_GPU).items():
         if precision != "bf16" or not on_cpu or open_kernels().has_bf16:
             task = {"folder": ship, "texts": texts, "settings": {**way, "threads": flags.threads}}
-            lanes.append(_our_lane(folder, name, precision, {"task": "ask_exported", **task}, work))
+            lanes.append(our_lane(folder, name, precision, {"task": "ask_exported", **task}, work))
     task = {"task": "ask", "texts": texts, "vocab_file": str(model / VOCAB), **sizes}
     return [*lanes, *peer_lanes(bench, task, work, work, model, spec)]
 
 
-def _ask_work(spec: ModelSpec, rows: Sequence[Tuple[str, str]], model: Path, shape: Shape) -> Work:
-    tokenizer = open_tokenizer(model / VOCAB, spec, shape.max_seq_len)
-    encoded = encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len)
+def rows_work(spec: ModelSpec, rows: Sequence[Sequence[str]], vocab_file: Path, shape: Shape) -> Work:
+    """Return the work of reading ``rows``, pairs or single texts, in batches of similar length."""
+    single = len(rows[0]) == 1
+    tokenizer = open_tokenizer(vocab_file, spec, shape.max_seq_len, of_pairs=not single)
+    columns = list(map(list, zip(*rows)))
+    if single:
+        encoded = encode_single_texts(columns[0], tokenizer, shape.max_seq_len)
+    else:
+        encoded = encode_texts(*columns, None, tokenizer, shape.max_seq_len)
     padded = flops = 0
     for picked in evaluation_batches(encoded.lengths, shape.batch_size):
         length = int(encoded.lengths[picked].max())
@@ -280,7 +291,7 @@ def encode_lanes(bench: Bench) -> List[Lane]:
     work = [Work(len(rows), tokens, tokens, 0)] * flags.rounds
     task = {"task": "encode", "texts": texts, "vocab_file": flags.vocab_file}
     task["max_seq_len"] = shape.max_seq_len
-    return [_our_lane(folder, "encode", "fp32", task, work), *peer_lanes(bench, task, work, work)]
+    return [our_lane(folder, "encode", "fp32", task, work), *peer_lanes(bench, task, work, work)]
 
 
 def our_lanes(
@@ -290,7 +301,7 @@ def our_lanes(
     for name, (precision, way) in ways_of(config_class, bench.flags.device).items():
         output = {"output_dir": str(bench.folder / name.replace(" ", "_"))}
         flags = {**settings, **way, **(output if config_class is not PredictConfig else {})}
-        lanes.append(_our_lane(bench.folder, name, precision, {"task": task, "flags": flags}, work))
+        lanes.append(our_lane(bench.folder, name, precision, {"task": task, "flags": flags}, work))
     return lanes
 
 
@@ -309,7 +320,7 @@ def ways_of(config_class: type, device: str) -> Dict[str, Tuple[str, Dict[str, A
     return ways
 
 
-def _our_lane(
+def our_lane(
     folder: Path, name: str, precision: str, task: Mapping[str, Any], work: Sequence[Work] = ()
 ) -> Lane:
     paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH", "")])]
@@ -384,7 +395,7 @@ def in_turn(lanes_of: Callable[[Bench], List[Lane]]) -> Callable[[Bench], List[L
             PRODUCTS.items() if any(w.flops for lane in chosen for w in lane.work) else ()
         ):
             task = {"task": "product", "dtype": dtype, "device": flags.device}
-            chosen.append(_our_lane(folder, f"product {precision}", precision, task))
+            chosen.append(our_lane(folder, f"product {precision}", precision, task))
         measure_lanes(chosen, flags.plan, flags.threads)
         return chosen
 
@@ -478,7 +489,7 @@ ENCODED, WHOLE_RUNS = "the token ids of {pairs} pairs", "{batch_size} pairs, by 
 BESIDE = f"{PROCESSES} processes of 1 thread, 1 process of {PROCESSES}: {TRAIN}"
 BASE = {"num_hidden_layers": 12, "hidden_size": 768}
 FULL = Shape(**BASE, batch_size=8, is_full=True)
-CASES = {
+CASES_OF_STEPS = {
     "pair-small": Case(TRAIN, PAIRS, Shape(), in_turn(pair_lanes)),
     "pair-base": Case(TRAIN, PAIRS, Shape(**BASE), in_turn(pair_lanes)),
     "pair-base-full": Case(f"{TRAIN} x {{max_seq_len}}", PAIRS, FULL, in_turn(pair_lanes)),

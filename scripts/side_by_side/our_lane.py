@@ -78,13 +78,11 @@ def pretrain(spec, turns):
 def ask_trained(spec, turns):
     """Predict with a trained model, as the command does: from texts to logits."""
     from ernie_pair.pair.config.ask_config import PredictConfig
-    from ernie_pair.pair.data.pair_records import Columns
-    from ernie_pair.pair.data.pair_source import PairSource
     from ernie_pair.score.evaluation.inference_model import InferenceModel
 
     model = InferenceModel(PredictConfig(**spec["flags"]))
-    pairs = PairSource("input_file", spec["flags"]["input_file"], "test", None, Columns("", "", "")).read()
-    turns.repeat(lambda: model.logits(pairs, "none"))
+    left, right = map(list, zip(*_rows_of(spec["flags"]["input_file"])))
+    turns.repeat(lambda: model.logits_of_texts(left, right))
 
 
 def ask_exported(spec, turns):
@@ -92,8 +90,19 @@ def ask_exported(spec, turns):
     from ernie_pair.inference.predictor import PairPredictor
 
     predictor = PairPredictor(spec["folder"], symmetric="none", **spec["settings"])
-    pairs = list(map(tuple, _rows_of(spec)))
+    pairs = list(map(tuple, _rows_of(spec["texts"])))
     turns.repeat(lambda: predictor.logits(pairs))
+
+
+def embed(spec, turns):
+    """Compute vectors with a trained or an exported model, as the command does: from texts to arrays."""
+    from ernie_pair.embedding.embed_config import EmbedConfig
+    from ernie_pair.embedding.open_embedder import open_embedder
+
+    config = EmbedConfig(**spec["flags"])
+    embedder = open_embedder(config.model_path, config.device, config.options, config)
+    texts = Path(config.input_file).read_text(encoding="utf-8").splitlines()
+    turns.repeat(lambda: embedder.embed(texts))
 
 
 def encode(spec, turns):
@@ -101,12 +110,12 @@ def encode(spec, turns):
     from ernie_pair.inference.token_rows import encode_texts
 
     tokenizer = WordPiece.from_file(spec["vocab_file"])
-    left, right = map(list, zip(*_rows_of(spec)))
+    left, right = map(list, zip(*_rows_of(spec["texts"])))
     turns.repeat(lambda: encode_texts(left, right, None, tokenizer, spec["max_seq_len"]))
 
 
-def _rows_of(spec):
-    return [row.split("\t")[:2] for row in Path(spec["texts"]).read_text(encoding="utf-8").splitlines()]
+def _rows_of(path):
+    return [row.split("\t")[:2] for row in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def product(spec, turns):
@@ -119,7 +128,8 @@ def product(spec, turns):
     turns.repeat(lambda: measure_product_rate(spec["dtype"], spec["device"], cpu_threads())._asdict())
 
 
-TASKS = {task.__name__: task for task in (train_pairs, pretrain, ask_trained, ask_exported, encode, product)}
+LANES = (train_pairs, pretrain, ask_trained, ask_exported, embed, encode, product)
+TASKS = {task.__name__: task for task in LANES}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ again, so there are as many requests in flight as clients.
 import asyncio
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import quantiles
-from typing import Iterator, List
+from typing import Iterator, List, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import read_pairs
@@ -22,7 +23,7 @@ from ernie_pair.runtime.processes.child_command import words_of
 from tables import Row
 
 ADDRESS = re.compile(r"at http://127\.0\.0\.1:(\d+)")
-HEAD = "POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n"
+HEAD = "POST {} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
 
 def measured(config, folder: Path) -> Iterator[Row]:
@@ -31,7 +32,7 @@ def measured(config, folder: Path) -> Iterator[Row]:
     bodies = [json.dumps({"pairs": [pair]}, ensure_ascii=False).encode() for pair in texts]
     yield Row("backend, clients", "p50, p95, p99: ms", "requests/s")
     for backend in config.backends.split():
-        with served(config, backend) as port:
+        with served(command_of(config, backend), backend) as (port, _):
             for clients in map(int, config.clients.split()):
                 taken = asyncio.run(milliseconds_of(port, bodies, clients, config.seconds))
                 shares = quantiles(taken, n=100)
@@ -39,29 +40,36 @@ def measured(config, folder: Path) -> Iterator[Row]:
                 yield Row(f"{backend}, {clients}", figures, f"{len(taken) / config.seconds:.1f}")
 
 
-@contextlib.contextmanager
-def served(config, backend: str) -> Iterator[int]:
-    """Serve the model, and yield the port. Raises InputError when the service does not start."""
+def command_of(config, backend: str) -> List[str]:
     name, _, precision = backend.partition(":")
-    flags = {"model": config.model, "port": 0, "backend": name, "threads": config.threads}
+    flags = {"model_path": config.model, "port": 0, "backend": name, "threads": config.threads}
     flags.update(max_wait_ms=config.max_wait_ms, device=config.device)
     flags.update({"precision": precision} if precision else {})
-    command = [sys.executable, "-m", "ernie_pair", *words_of("serve", **flags)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+    return [sys.executable, "-m", "ernie_pair", *words_of("serve", **flags)]
+
+
+@contextlib.contextmanager
+def served(command: Sequence[str], name: str, **environment: str) -> Iterator[Tuple[int, int]]:
+    """Run the service ``name``, and yield its port and process id. Raises InputError if it does not start."""
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    ) as service:
         try:
             line = ""
             for line in service.stderr:
                 address = ADDRESS.search(line)
                 if address is not None:
-                    yield int(address[1])
+                    yield int(address[1]), service.pid
                     return
-            raise InputError(f"the service of {backend} does not start: {line.strip()}")
+            raise InputError(f"the service of {name} does not start: {line.strip()}")
         finally:
             service.terminate()
             service.communicate()
 
 
-async def milliseconds_of(port: int, bodies: List[bytes], clients: int, seconds: float) -> List[float]:
+async def milliseconds_of(
+    port: int, bodies: List[bytes], clients: int, seconds: float, path: str = "/predict"
+) -> List[float]:
     """Return what each request took in ``seconds`` with ``clients``, after a warm-up; or InputError."""
     warm_until = time.perf_counter() + seconds / 5
     until = warm_until + seconds
@@ -73,7 +81,7 @@ async def milliseconds_of(port: int, bodies: List[bytes], clients: int, seconds:
             started = time.perf_counter()
             if started >= until:
                 break
-            writer.write(HEAD.format(len(body)).encode() + body)
+            writer.write(HEAD.format(path, len(body)).encode() + body)
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             size = re.search(r"content-length: (\d+)", head, re.I)
             answer = await reader.readexactly(int(size[1]) if size else 0)

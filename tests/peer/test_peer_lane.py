@@ -7,8 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from other_libraries.client import SCRIPTS
+from other_libraries.client import SCRIPTS, newest_python
 from side_by_side.cases import save_batches
+from small_bench import small_bench
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -61,3 +62,28 @@ def test_unlabelled_tokens_do_not_change_the_pretraining_loss(tmp_path):
         losses(tmp_path, "pretrain", batch, best=best, precision="fp32") for best in (True, False)
     )
     assert best[1] != best[0] and defaults == pytest.approx(best, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "case, lanes",
+    [
+        ("pair-small", "plain fp32, peer fp32, peer defaults"),
+        ("pretrain-base", "plain fp32, peer fp32"),
+        ("ask-small", "plain fp32, exported onnx, peer fp32"),
+        ("encode", ""),
+        ("embed-mini", "plain fp32, exported onnx int8, peer fp32, peer defaults"),
+        ("rerank-mini", "plain fp32, peer fp32"),
+        ("serve-4", ""),
+        ("cold-predict", ""),
+        ("cold-embed", ""),
+        ("cold-train", ""),
+    ],
+)
+def test_each_case_runs_beside_the_newest_libraries(case, lanes, tmp_path, monkeypatch, capsys):
+    python = newest_python()
+    if python is None:
+        pytest.skip("the newest libraries are not there: scripts/test_peer.sh")
+    figures = small_bench(tmp_path, monkeypatch)(case, str(python), lanes=lanes, pairs=8)
+    sides = {lane["side"] for lane in figures["lanes"]}
+    assert sides == {"ours", "peer"} and all(lane["step_seconds"] > 0 for lane in figures["lanes"])
+    assert figures["ratios"] and all(ratio["wall"]["ratio"] > 0 for ratio in figures["ratios"])

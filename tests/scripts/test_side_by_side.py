@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 import readme_block
 import side_by_side_table
-from bench_side_by_side import BenchConfig, compare
+from bench_side_by_side import CASES, BenchConfig, compare
 from fake_peer import write_fake_peer
 from other_libraries.client import PATH_OF_PEER
 from places import ROOT
 from side_by_side import cases, turns
-from side_by_side.cases import CASES, Bench, Case, Shape, pair_work, train_events
+from side_by_side.cases import Bench, Case, Shape, pair_work, train_events
 from side_by_side.lanes import Lane, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
+from small_bench import small_bench
 from tables import serve
-from tiny_pair import VOCAB, write_pairs
 from tiny_pair import write_model as write_tiny_model
 
 from data_tools.files.errors import InputError
-from data_tools.make_sample import SampleConfig, make_sample
 from ernie_pair.models.source import open_model
 from ernie_pair.runtime import cpu as malloc
 from ernie_pair.train.step_work import EncoderSize, count_classifier, count_encoder
@@ -163,24 +162,12 @@ def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, mo
 @pytest.fixture
 def lanes_of(tmp_path, monkeypatch):
     """A function that measures a case beside a peer without torch, in small; returns its lanes by name."""
-    peer = write_fake_peer(tmp_path, PEER)
-    make_sample(SampleConfig(output_dir=str(tmp_path / "sample"), documents=200))
-    characters = sorted(set((tmp_path / "sample" / "corpus.txt").read_text(encoding="utf-8")) - {"\n", " "})
-    tokens = dict.fromkeys([*VOCAB, *characters, *(f"##{character}" for character in characters)])
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
-    monkeypatch.setattr(cases, "DOCUMENTS", 200)
+    peer, measure = write_fake_peer(tmp_path, PEER), small_bench(tmp_path, monkeypatch)
 
-    def measure(case, **flags):
-        output = tmp_path / "out.json"
-        small = {"num_hidden_layers": 1, "hidden_size": 64, "batch_size": 4, "max_seq_len": 32}
-        turns_of_each = {"rounds": 2, "steps": 1, "warmup": 1, "device": "cpu", "peer_python": peer}
-        files = (str(write_pairs(tmp_path / "pairs.tsv", 40)), str(vocab))
-        compare(BenchConfig(*files, cases=case, output=str(output), **small, **turns_of_each, **flags))
-        (case,) = json.loads(output.read_text())["cases"]
-        return {each["name"]: each for each in case["lanes"]}
+    def lanes(case, **flags):
+        return {each["name"]: each for each in measure(case, peer, **flags)["lanes"]}
 
-    return measure
+    return lanes
 
 
 def test_pair_training_is_measured_beside_a_peer(lanes_of, capsys):

@@ -23,6 +23,7 @@ pooling the encoder's pooler is kept unchanged, frozen and unused. B batch, S se
 """
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ from ernie_pair.models.networks.encoders import (
 )
 from ernie_pair.models.source import ModelSource, open_model, refuse_no_family
 from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, TokenizerSettings, architecture_in, parse_spec
+from ernie_pair.runtime.paddle_patches.initializers import drawing_nothing
 from ernie_pair.runtime.paddle_patches.layers import init_like
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.weights.parameter_names import match_parameters
@@ -331,7 +333,9 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     source = open_model(model_path, model_type="")
     refuse_no_family(source, "write model_type there")
     chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
-    model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
+    # A class of a person's own may draw what is in no file.
+    with drawing_nothing() if chosen is PairClassifier else nullcontext():
+        model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
     assert source.weights is not None  # a model that is not from scratch has some
     found = source.read_weights()
     if any(name.startswith(HEADS[0]) for name, _ in model.named_parameters()):  # an own class may have none
@@ -391,8 +395,9 @@ def set_matching(
 def known_family(layer: nn.Layer) -> str:
     """Return the family of an object of PaddleNLP's XForSequenceClassification; '' of a subclass or other."""
     kind = type(layer)
-    names = {family: f"{begins}ForSequenceClassification" for family, begins in FAMILIES.items()}
-    return next((f for f, name in names.items() if getattr(transformers, name, None) is kind), "")
+    names = {f"{begins}ForSequenceClassification": family for family, begins in reversed(FAMILIES.items())}
+    family = names.get(kind.__name__, "")
+    return family if family and getattr(transformers, kind.__name__, None) is kind else ""
 
 
 def spec_of(layer: nn.Layer, family: str, tokenizer: TokenizerSettings) -> ModelSpec:

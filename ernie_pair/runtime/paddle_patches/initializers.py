@@ -1,4 +1,4 @@
-"""The weights that a static start-up program of Paddle 2.6 draws, drawn in the dynamic graph of any version.
+"""What models draw when they are built: as a static start-up program of Paddle 2.6, in any graph; or nothing.
 
 Both graphs draw in the order in which layers create parameters. Where the numbers would differ: PaddleNLP
 draws the weights of its models a second time in the dynamic graph alone (`init_weights`), nn.Embedding clears
@@ -10,11 +10,34 @@ from contextlib import contextmanager
 from typing import Dict, Iterator
 
 import numpy as np
-from paddle.nn.initializer import TruncatedNormal
+import paddle
+from paddle.nn.initializer import Constant, Normal, TruncatedNormal, Uniform
+from paddle.nn.initializer.xavier import XavierInitializer
 
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 
 CUT = 2.0  # standard deviations
+# What the layers of PaddleNLP's models draw with.
+RANDOM = (Normal, TruncatedNormal, Uniform, XavierInitializer)
+
+
+@contextmanager
+def drawing_nothing() -> Iterator[None]:
+    """Leave at zero what models that are built inside would draw: their weights are read from a file.
+
+    To draw them takes longer than to read them. `init_weights` of PaddleNLP's models draws by paddle.normal,
+    and runs: it sets the epsilon of norms.
+    """
+    forwards, normal, zero = [kind.forward for kind in RANDOM], paddle.normal, Constant(0.0)
+    for kind in RANDOM:
+        kind.forward = lambda self, parameter, block=None: zero(parameter, block)
+    paddle.normal = paddle.tensor.normal = lambda mean=0.0, std=1.0, shape=None: paddle.zeros(shape)
+    try:
+        yield
+    finally:
+        for kind, forward in zip(RANDOM, forwards):
+            kind.forward = forward
+        paddle.normal = paddle.tensor.normal = normal
 
 
 @contextmanager

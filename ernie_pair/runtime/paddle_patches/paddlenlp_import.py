@@ -6,10 +6,13 @@ of initializers beside this file), the files of pretrained models (`paddlenlp.ut
 and its named data sets (`paddlenlp.datasets`: pair/data/pair_source). Nothing else imports it.
 
 The parts that models do not need (datasets, scikit-learn, the trainer, Taskflow) take 3 s of a processor in
-every process. In PaddleNLP 2.8.1 `paddlenlp.data` and `paddlenlp.transformers` import each other, and only
-the order of that `__init__`, `data` first, works. `paddlenlp.trainer` works after that `__init__` alone.
+every process, and the families of models that are not asked for another half: a package here imports a part
+when it is asked for, and whole for a name that it does not know. In PaddleNLP 2.8.1 `paddlenlp.data` and
+`paddlenlp.transformers` import each other, and whole only in the order of that `__init__`, `data` first;
+`paddlenlp.trainer` works after that `__init__` alone.
 """
 
+import re
 import sys
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -17,19 +20,43 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from data_tools.files.errors import InputError
 from data_tools.files.installation import install_command, missing_of_training, training_extra
 
+# Of `paddlenlp.transformers`: where the classes are that all models are made of, and the parts of a family.
+BASES = {
+    "PretrainedModel": "model_utils", "register_base_model": "model_utils",
+    "PretrainedConfig": "configuration_utils", "PretrainedTokenizer": "tokenizer_utils",
+}  # fmt: skip
+FAMILIES = (
+    "albert bert distilbert electra ernie ernie_gram megatronbert mobilebert nezha ppminilm roberta roformer "
+    "roformerv2 skep squeezebert tinybert"
+)
+FOLDERS = {folder.replace("_", ""): folder for folder in FAMILIES.split()}
+BESIDE_THEM = (
+    "activations aistudio_utils attention_utils conversion_utils model_outputs tokenizer_utils_base utils"
+)
+KNOWN_PARTS = {  # of the packages that are imported alone: what the models need of them
+    "paddlenlp": "data datasets generation layers quantization transformers utils".split(),
+    "paddlenlp.transformers": [*FOLDERS.values(), *BASES.values(), *BESIDE_THEM.split()],
+}
+PARTS = {"Config": "configuration", "Tokenizer": "tokenizer"}
+
 
 class _WholeFirst(MetaPathFinder, Loader):
-    """Find `paddlenlp.trainer` by importing all of PaddleNLP first, where its models were imported alone."""
+    """Find other parts of PaddleNLP by importing all of it first, where its models were imported alone."""
 
     def find_spec(self, fullname: str, path=None, target=None) -> Optional[ModuleSpec]:
-        if fullname != "paddlenlp.trainer" or "__getattr__" not in vars(sys.modules["paddlenlp"]):
+        parent, _, part = fullname.rpartition(".")
+        is_known = part in KNOWN_PARTS.get(parent, (part,))
+        if is_known or "__getattr__" not in vars(sys.modules[parent]):
             return None
-        self._module = sys.modules["paddlenlp"].trainer  # asking for it imports everything
+        hasattr(sys.modules[parent], "__all__")  # imports everything
+        if fullname not in sys.modules:
+            return None
+        self._module = sys.modules[fullname]
         self._spec = self._module.__spec__
         return ModuleSpec(fullname, self)
 
@@ -60,27 +87,60 @@ def import_transformers() -> ModuleType:
 def _import_models_alone() -> None:
     import paddle
 
-    spec = find_spec("paddlenlp")
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError("No module named 'paddlenlp'", name="paddlenlp")
-    package, loader = module_from_spec(spec), spec.loader
-
-    def import_all(name: str):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        del vars(package)["__getattr__"]
-        loader.exec_module(package)
-        return getattr(package, name)
-
-    vars(package).update(__version__=version("paddlenlp"), __getattr__=import_all)
-    sys.modules["paddlenlp"] = package
+    package = _import_lazily("paddlenlp", lambda name: None)
+    vars(package).update(__version__=version("paddlenlp"))
     sys.meta_path.insert(0, _WholeFirst())
     paddle.disable_signal_handler()  # as PaddleNLP's __init__ does
     try:
-        import_module("paddlenlp.data")
+        _import_lazily("paddlenlp.data", lambda name: None)
+        _import_lazily("paddlenlp.transformers", _part_of_transformers)
+        import_module("paddlenlp.transformers.model_utils")
     except BaseException:
-        del sys.modules["paddlenlp"]
+        for name in ("paddlenlp", "paddlenlp.data", "paddlenlp.transformers"):
+            sys.modules.pop(name, None)
         raise
+
+
+def _import_lazily(name: str, part_with: Callable[[str], Optional[str]]) -> ModuleType:
+    """Import the package ``name`` without its `__init__`, which runs when it is asked for what is not there.
+
+    ``part_with(name)``: the module that has a name of the package, which is imported instead; None: the rest.
+    """
+    spec = find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+    package, loader = module_from_spec(spec), spec.loader
+
+    def find(asked: str):
+        if asked.startswith("__") and asked != "__all__":  # which `import *` asks for
+            raise AttributeError(asked)
+        part = part_with(asked)
+        if part is not None and hasattr(import_module(part), asked):
+            vars(package)[asked] = getattr(import_module(part), asked)
+        else:
+            if name == "paddlenlp.transformers":
+                import_module("paddlenlp.data").Pad  # noqa: B018 whole, and first
+            if vars(package).pop("__getattr__", None):
+                loader.exec_module(package)
+        if asked not in vars(package):
+            raise AttributeError(f"module '{name}' has no attribute '{asked}'")
+        return vars(package)[asked]
+
+    vars(package)["__getattr__"] = find
+    sys.modules[name] = package
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, package)
+    return package
+
+
+def _part_of_transformers(name: str) -> Optional[str]:
+    """Return the module of a class of models, of a family's folder: ErnieGramModel is in ernie_gram."""
+    if name in BASES:
+        return f"paddlenlp.transformers.{BASES[name]}"
+    match = re.fullmatch("(.+?)(PretrainedModel|Model|For[A-Z].*|Config|Tokenizer)", name)
+    folder = FOLDERS.get(match[1].lower()) if match else None
+    return f"paddlenlp.transformers.{folder}.{PARTS.get(match[2], 'modeling')}" if match and folder else None
 
 
 transformers: Any = import_transformers()

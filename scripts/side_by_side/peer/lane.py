@@ -1,4 +1,4 @@
-"""A lane of the peer, transformers on torch, run by the peer's Python.
+"""A lane of the peer, transformers and sentence-transformers on torch, run by the peer's Python.
 
 python -m side_by_side.peer.lane SPEC.json
 
@@ -60,6 +60,13 @@ class Peer:
         with open(self.spec["texts"], encoding="utf-8") as file:
             rows = [line.rstrip("\n").split("\t") for line in file]
         return tokenizer, [row[0] for row in rows], [row[1] for row in rows]
+
+    def repeat(self, model, step):
+        """Run ``step`` in every turn: in the precision, and at its best in batches as large as ours."""
+        if self.spec["precision"] == "bf16":
+            model.bfloat16()
+        settings = {"batch_size": self.spec["batch_size"]} if self.spec["best"] else {}
+        self.turns.repeat(lambda: step(**settings) is None)
 
     def train(self, model, loss_of):
         """Run a step on each batch in turn; ``loss_of(batch)`` is its loss."""
@@ -140,13 +147,34 @@ def ask(peer):
     peer.turns.repeat(step)
 
 
+def embed(peer):
+    """Run SentenceTransformer.encode on all texts in every step, with weights in the precision."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(peer.spec["folder"], device=peer.device)
+    with open(peer.spec["texts"], encoding="utf-8") as file:
+        texts = file.read().splitlines()
+    peer.repeat(model, lambda **settings: model.encode(texts, show_progress_bar=False, **settings))
+
+
+def rerank(peer):
+    """Run CrossEncoder.predict on all pairs in every step, with weights in the precision."""
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(peer.spec["folder"], device=peer.device)
+    with open(peer.spec["texts"], encoding="utf-8") as file:
+        pairs = [tuple(line.rstrip("\n").split("\t")) for line in file]
+    peer.repeat(model, lambda **settings: model.predict(pairs, show_progress_bar=False, **settings))
+
+
 def encode(peer):
     tokenizer, left, right = peer.tokenizer_and_texts()
     length = peer.spec["max_seq_len"]
     peer.turns.repeat(lambda: tokenizer(left, right, truncation=True, max_length=length))
 
 
-TASKS = {"train_pairs": train_pairs, "pretrain": pretrain, "ask": ask, "encode": encode}
+LANES = (train_pairs, pretrain, ask, embed, rerank, encode)
+TASKS = {task.__name__: task for task in LANES}
 
 
 if __name__ == "__main__":

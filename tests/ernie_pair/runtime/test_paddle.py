@@ -20,12 +20,13 @@ from paddle.distributed.launch.utils.process_context import ProcessContext
 
 from data_tools.files.errors import InputError
 from ernie_pair import set_seed
+from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime import device
 from ernie_pair.runtime.deterministic import DETERMINISTIC, set_deterministic
 from ernie_pair.runtime.device import VIEWS, start_device
 from ernie_pair.runtime.gpu import builds
 from ernie_pair.runtime.gpu.builds import Build
-from ernie_pair.runtime.paddle_patches import process_groups, static_programs
+from ernie_pair.runtime.paddle_patches import paddlenlp_import, process_groups, static_programs
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
 from ernie_pair.runtime.paddle_patches.launcher import end_noted, private_environment
 from ernie_pair.runtime.paddle_patches.layers import activation_of
@@ -157,7 +158,8 @@ def test_an_activation_is_recognised_whatever_its_name(monkeypatch, name, known)
 
 # --- PaddleNLP: its models alone are imported, and whoever asks for the rest gets it
 
-HEAVY = ["datasets", "sklearn", "paddlenlp.taskflow", "paddlenlp.trainer"]
+HEAVY = ["datasets", "sklearn", "scipy", "jieba", "paddlenlp.taskflow", "paddlenlp.trainer"]
+HEAVY += ["paddlenlp.transformers.gpt", "paddlenlp.transformers.llama"]
 MODELS = "from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers"
 COMPUTES = f"""
 {MODELS}
@@ -181,6 +183,25 @@ PROGRAMS = {
         "import paddlenlp, sys\nit = sys.modules['paddlenlp.trainer']\n"
         "print(paddlenlp.trainer is it, it.set_seed is set_seed, it.__spec__.origin == it.__file__)",
         ["True"] * 3,
+    ),
+    "another family": (
+        f"{MODELS}\nimport paddlenlp.transformers.gpt.modeling as it\n"
+        "print(it.GPTModel is transformers.GPTModel, it.__name__)",
+        ["True", "paddlenlp.transformers.gpt.modeling"],
+    ),
+    "all names": (
+        f"{MODELS}\nnames = {{}}\nexec('from paddlenlp.transformers import *', names)\n"
+        "print(names['AutoModel'] is transformers.AutoModel, names['ErnieModel'] is transformers.ErnieModel)",
+        ["True"] * 2,
+    ),
+    "another part": (
+        "import ernie_pair.models.networks.encoders, paddlenlp.peft; "
+        "print(paddlenlp.peft.LoRAModel.__name__)",
+        ["LoRAModel"],
+    ),
+    "no such name": (
+        f"{MODELS}\nprint(getattr(transformers, 'ErnieGramForNothing', None), hasattr(transformers, 'x'))",
+        ["None", "False"],
     ),
     "one that is there": (
         f"import paddlenlp, sys\n{MODELS}\n"
@@ -215,6 +236,10 @@ def test_a_paddlenlp_that_cannot_be_imported_is_one_line():
     said = output_of("-W", "ignore", "-c", BROKEN).strip()
     assert said.startswith("PaddleNLP cannot be imported: ") and "aistudio_sdk" in said
     assert "; pip install " in said and "\n" not in said
+
+
+def test_each_family_is_a_folder_that_is_imported_alone():
+    assert {*paddlenlp_import.FAMILIES.split()} == FAMILIES.keys() - {"xlm_roberta"}
 
 
 def test_paddlenlp_computes_what_its_models_alone_compute():

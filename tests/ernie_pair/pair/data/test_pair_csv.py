@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +26,14 @@ from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 TWO = Labels.numbered(2)
+WITHOUT_NUL = sys.version_info < (3, 11)  # its csv neither reads nor writes one
 HARD = [
     ("左, 上", '他说"右"', 1),
     ("第一行\n第二行", "右", 0),
     ('"', ",", 1),
     ('""', "\n\n,", 0),
     ("左\t右", "' 右", 1),
-    ("左\u2028上\x85", "右\x00", 0),
+    ("左\u2028上\x85", "右" if WITHOUT_NUL else "右\x00", 0),
     ("plain", 'a"b', 1),
 ]
 
@@ -40,6 +42,13 @@ def rows_in(path, labels=TWO, **rules):
     pairs = read_file(path, labels, rules=RowRules(**rules))
     classes = [None] * len(pairs) if labels is None else pairs.labels.tolist()
     return list(zip(pairs.left, pairs.right, classes))
+
+
+@pytest.mark.skipif(not WITHOUT_NUL, reason="this Python reads it")
+def test_a_nul_is_named_where_python_cannot_read_it(tmp_path):
+    (tmp_path / "nul.csv").write_text("text_a,text_b,label\na,b\x00c,1\n")
+    with pytest.raises(InputError, match="nul.csv:2: a NUL character, which Python reads in a CSV from 3.11"):
+        rows_in(tmp_path / "nul.csv")
 
 
 def excel(rows, end="\r\n", **settings):
