@@ -3,11 +3,14 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Sequence, Union
+
+import numpy as np
 
 from data_tools.files.errors import InputError, counted
+from data_tools.options.options import refuse_set
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, open_exported_embedder
-from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.kernels.choice import DEFAULT_KERNELS, KernelFlags
 from ernie_pair.models.embedding_json import (
     EMBEDDING,
     NORMALIZE,
@@ -20,6 +23,8 @@ from ernie_pair.models.embedding_json import (
 
 if TYPE_CHECKING:
     from ernie_pair.models.source import ModelSource
+
+PROBED = 64  # texts
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +62,12 @@ def open_embedder(
         if settings.is_exported:
             if device != "cpu":
                 raise InputError(f"{path} is an exported model, which runs on a CPU; use --device cpu")
+            refuse_set(
+                kernels,
+                DEFAULT_KERNELS,
+                f": {path} is an exported model, which computes as it was exported; leave it out, or export "
+                "it with --quantize int8",
+            )
             return open_exported_embedder(path, settings, options)
     from ernie_pair.embedding.trained_model import open_trained  # which loads Paddle
     from ernie_pair.models.source import open_model, refuse_no_family
@@ -66,6 +77,37 @@ def open_embedder(
     settings = settings_of_model(path, source, options.pooling, options.max_seq_len)
     model = open_trained(source, settings, device, kernels, options.threads, path)
     return TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))
+
+
+def log_drift(
+    embedder: TextEmbedder,
+    texts: Sequence[str],
+    folder: str,
+    device: str,
+    options: EmbedderOptions,
+    kernels: KernelFlags,
+) -> None:
+    """Log how near the vectors of PROBED of the ``texts`` are to those in fp32, if ``kernels`` are lower.
+
+    The others: what ``embedder`` was opened with. Its count of texts that were cut stays as it is.
+    """
+    if kernels.precision == "fp32" or not texts:
+        return
+    probed, num_cut = texts[:PROBED], embedder.num_cut
+    hidden = logging.root.manager.disable
+    logging.disable(logging.INFO)  # the lines of a model that computes nothing else
+    try:
+        exact_model = open_embedder(folder, device, options, replace(kernels, precision="fp32"))
+    finally:
+        logging.disable(hidden)
+    exact = exact_model.embed_passages(probed)
+    near = embedder.embed_passages(probed)
+    embedder.num_cut = num_cut
+    cosines = np.sum(exact * near, axis=1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
+    logger.info(
+        "%s beside fp32: the cosine of the vectors of %s is %.5f in the mean, %.5f at least",
+        kernels.precision, counted(len(probed), "text"), cosines.mean(), cosines.min(),
+    )  # fmt: skip
 
 
 def settings_of_model(

@@ -1,6 +1,6 @@
 """Which path a model takes, fused or plain, and why not the faster one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Callable, Literal, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -39,6 +39,11 @@ class KernelFlags(Options):
                 f"--precision {self.precision} is not supported by --kernels plain, which on a CPU are "
                 "Paddle's own, in float32; leave one of them out"
             )
+
+
+# Of a trained embedding model, where no other way to train or to compute it can be asked for.
+PRECISION_HELP = "precision of products of a trained --embedding_model; bf16 on a CPU needs AVX512-BF16"
+DEFAULT_KERNELS = {item.name: item.default for item in fields(KernelFlags)}
 
 
 class KernelChoice(NamedTuple):

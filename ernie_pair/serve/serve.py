@@ -24,6 +24,8 @@ from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.kernels.choice import PRECISION_HELP as EMBEDDING_HELP
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
@@ -74,6 +76,7 @@ class ServeConfig(Options):
     embedding_model: str = model_option(
         "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
     )
+    embedding_precision: Literal["fp32", "bf16"] = precision_option("fp32", help=EMBEDDING_HELP)
     retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option(
         "auto", help=f"for --index: {RETRIEVAL_HELP}"
     )
@@ -140,7 +143,13 @@ class ServeConfig(Options):
             raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
         usual = {item.name: item.default for item in fields(self)}
         uses = dict.fromkeys(("backend", "precision", "device", "threshold", "symmetric"), "model_path")
-        uses.update(long_text="embedding_model", retrieval="index", breadth="index", recall_k="index")
+        uses.update(
+            long_text="embedding_model",
+            embedding_precision="embedding_model",
+            retrieval="index",
+            breadth="index",
+            recall_k="index",
+        )
         for name, needed in uses.items():
             value = getattr(self, name)
             if not getattr(self, needed) and value != usual[name]:
@@ -166,7 +175,8 @@ def serve(config: ServeConfig) -> None:
             answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
         if config.embedding_model:
             options = EmbedderOptions(threads=config.threads or cpu_threads())
-            embedder = open_embedder(config.embedding_model, "cpu", options)
+            kernels = KernelFlags(precision=config.embedding_precision)
+            embedder = open_embedder(config.embedding_model, "cpu", options, kernels)
             embedder.embed(["你好"])
         texts = _texts_of(config, predictor, embedder) if config.index else None
         _serve(config, (predictor, embedder, texts), key, listener)

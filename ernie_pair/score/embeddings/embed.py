@@ -20,7 +20,7 @@ from data_tools.options.standard_streams import as_asked, with_standard_streams
 from data_tools.text.text_files import LineRules, NamedText, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.embed_config import EmbedConfig
-from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.embedding.open_embedder import log_drift, open_embedder
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.vector_files import (
@@ -70,6 +70,7 @@ def embed(config: EmbedConfig) -> None:
     logger.info("%d texts by %s, fingerprint %s", count, embedder.backend, embedder.fingerprint[:12])
     if embedder.prompt:
         logger.info("before each text: %s", shown(embedder.prompt))
+    log_drift(embedder, [row.text for row in islice(_rows_of(config), PIECE)], *_opened_by(config))
     made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
     key: Dict[str, object] = {**made_of, "settings": settings}
     part = output_dir.with_name(f"{output_dir.name}.part")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,13 +21,16 @@ from data_tools.files.errors import CheckpointError, InputError, MachineError
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.vector_files import open_vectors
+from ernie_pair.kernels.library import open_kernels
 from ernie_pair.score.embeddings import embed as embedding
 from ernie_pair.score.embeddings.embed import embed
+from ernie_pair.search.build_index import IndexConfig, make_index
 
 COUNT, PIECE = 100, 16
 # Writes small pieces, and is killed in the fourth: its rows are written, its line is not.
 KILLED = """
 import os, signal, sys
+from ernie_pair.kernels.library import open_kernels
 from ernie_pair.inference.vector_files import PIECES, VectorWriter
 from ernie_pair.score.embeddings import embed
 from ernie_pair.__main__ import main
@@ -252,3 +256,19 @@ def test_damaged_vectors_are_an_error(folder, tmp_path):
             open_vectors(damaged).rows(0, 1)
     with pytest.raises(InputError, match="holds no vectors.json"):
         open_vectors(tmp_path)
+
+
+@pytest.mark.skipif(not open_kernels().has_bf16, reason="this processor has no bf16")
+@pytest.mark.parametrize("command", ["embed", "index"])
+def test_lower_precision_is_told_beside_fp32(folder, tmp_path, capfd, command):
+    if command == "index":
+        pytest.importorskip("faiss")
+    places = {"input_file": str(folder / "texts.txt"), "embedding_model": str(folder / "model")}
+    if command == "embed":
+        embed(config_of(folder, tmp_path / "out", precision="bf16"))
+    else:
+        make_index(IndexConfig(**places, output_dir=str(tmp_path / "out"), precision="bf16"))
+    said = capfd.readouterr().err
+    told = re.search(r"bf16 beside fp32: .* is ([\d.]+) in the mean, ([\d.]+) at least", said)
+    assert 0.99 < float(told[2]) <= float(told[1]) <= 1
+    assert said.count("fused kernels") == 1

@@ -18,6 +18,7 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.score.embeddings import export_embedding as exporting
 from ernie_pair.score.embeddings.evaluate_embedding import evaluate_embedding
@@ -94,6 +95,13 @@ def test_shorter_vectors_are_normalised_prefixes(folder):
         open_embedder(folder / "ship", options=EmbedderOptions(dim=dim)).fingerprint for dim in (0, 8)
     }
     assert len(fingerprints) == 2
+
+
+@pytest.mark.parametrize("flags", [{"precision": "bf16"}, {"kernels": "plain"}])
+def test_an_exported_model_takes_no_kernels(folder, flags):
+    ((name, value),) = flags.items()
+    with pytest.raises(InputError, match=f"{name} {value}: .* computes as it was exported; leave it out"):
+        open_embedder(folder / "ship", kernels=KernelFlags(**flags))
 
 
 def test_an_exported_model_does_not_load_paddle(folder):
