@@ -29,7 +29,7 @@ class Turn(NamedTuple):
 
     seconds: float
     cpu_seconds: Optional[float]
-    memory_gb: float
+    memory_gb: Optional[float]
     counts: Dict[str, float]  # the medians of what else its steps counted
 
 
@@ -145,7 +145,7 @@ def _lane_figures(lane: Lane, rate: Optional[float]) -> Dict[str, Any]:
     return {
         "name": lane.name, "side": lane.side, "precision": lane.precision, "step_seconds": median(seconds),
         "step_cpu_seconds": median(processor) if processor else None,
-        "memory_gb": max(turn.memory_gb for turn in lane.turns),
+        "memory_gb": max((turn.memory_gb for turn in lane.turns if turn.memory_gb), default=None),
         "pairs_per_second": _median_speed(pairs, seconds),
         "real_tokens_per_second": _median_speed(real, seconds),
         "tokens_per_second": _median_speed(padded, seconds),

@@ -179,7 +179,7 @@ def _run(name: str, words: Sequence[str], environment: Mapping[str, str], cores:
         if process.returncode:
             log.seek(0)
             raise InputError(f"{name} ended with code {process.returncode}: {last_line(log.read())}")
-    return Turn(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9, {})
+    return Turn(seconds, used.ru_utime + used.ru_stime, None, {})  # ru_maxrss would be that of this process
 
 
 def _ours(command: str, **flags) -> List[str]:

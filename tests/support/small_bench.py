@@ -26,7 +26,7 @@ def small_bench(folder: Path, monkeypatch):
         small = {"num_hidden_layers": 1, "hidden_size": 64, "batch_size": 4, "max_seq_len": 32}
         turns_of_each = {"rounds": 2, "steps": 1, "warmup": 1, "device": "cpu", "peer_python": peer}
         files = (str(write_pairs(folder / "pairs.tsv", 40)), str(vocab))
-        compare(BenchConfig(*files, cases=case, output=str(output), **small, **turns_of_each, **flags))
+        compare(BenchConfig(*files, cases=case, output=str(output), **{**small, **turns_of_each, **flags}))
         (figures,) = json.loads(output.read_text())["cases"]
         return figures
 
