@@ -68,6 +68,7 @@ SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 SIZES += ("max_position_embeddings", "hidden_act", "type_vocab_size")
 USUAL = {"hidden_act": "gelu", "type_vocab_size": 2}
 DEV_ROWS, DOCUMENTS = 8, 20_000
+SPECIALS_OF_PAIR = 3  # [CLS] and two [SEP]
 PEER_LENGTH = 128  # the peer's example scripts pad every pair to it
 GRAD_CLIP, NO_LABEL_OF_PEER = 1.0, -100
 PROCESSES, STEPS_PER_LINE, LINES = 2, 5, 4  # of whole runs; the first line is that of the warm-up
@@ -78,7 +79,8 @@ NO_END = 10**6  # steps
 class Shape:
     """The sizes of a case: the model's, pairs or samples per batch, and tokens of each.
 
-    pairs: of a step of prediction. is_full: texts are joined until they fill all tokens.
+    pairs: of a step of prediction. is_full: texts are joined until they fill all tokens. is_mixed: until they
+    have any number of tokens, from 8 to all.
     """
 
     num_hidden_layers: int = 4
@@ -87,6 +89,7 @@ class Shape:
     max_seq_len: int = 128
     pairs: int = 512
     is_full: bool = False
+    is_mixed: bool = False
 
 
 class Bench(NamedTuple):
@@ -130,6 +133,22 @@ def write_rows(path: Path, rows: Sequence[Tuple[str, str]], is_labelled: bool = 
     return str(path)
 
 
+def joined(texts: Iterator[str], length: int) -> str:
+    """Return the next of ``texts`` joined until they have ``length`` characters or more."""
+    text = ""
+    while len(text) < length:
+        text += next(texts)
+    return text
+
+
+def mixed_rows(rows: Sequence[Tuple[str, str]], longest: int) -> List[Tuple[str, str]]:
+    """Return as many pairs, each of 8 to ``longest`` tokens of Chinese text, any number as likely."""
+    texts = cycle([text for row in rows for text in row])
+    lengths = np.random.default_rng(1).integers(8, longest + 1, len(rows)) - SPECIALS_OF_PAIR
+    halves = [(length - length // 2, length // 2) for length in lengths.tolist()]
+    return [(joined(texts, left)[:left], joined(texts, right)[:right]) for left, right in halves]
+
+
 def write_pairs(folder: Path, pair_file: str, shape: Shape, steps: int) -> None:
     """Write the pairs of ``steps`` batches as training pairs, and a few as dev pairs.
 
@@ -140,14 +159,8 @@ def write_pairs(folder: Path, pair_file: str, shape: Shape, steps: int) -> None:
     rows = read_rows(pair_file, count)
     if shape.is_full:
         texts = cycle([text for row in rows for text in row])
-
-        def joined() -> str:
-            text = ""
-            while len(text) < 2 * shape.max_seq_len:
-                text += next(texts)
-            return text
-
-        rows = [(joined(), joined()) for _ in range(count)]
+        longest = 2 * shape.max_seq_len
+        rows = [(joined(texts, longest), joined(texts, longest)) for _ in range(count)]
     elif len(rows) < count:
         raise InputError(f"{pair_file} has {len(rows)} rows, and {count} are needed; lower --rounds")
     write_rows(folder / "train.tsv", rows[:-DEV_ROWS])
@@ -241,6 +254,7 @@ def ask_lanes(bench: Bench) -> List[Lane]:
     """Return the lanes that predict, from texts to logits, by random weights, exported ones too."""
     flags, shape, folder = bench
     rows = read_rows(flags.pair_file, shape.pairs)
+    rows = mixed_rows(rows, shape.max_seq_len) if shape.is_mixed else rows
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
     write_model(folder / "start", flags.vocab_file, "ernie_gram", shape)
     sizes = {"max_seq_len": shape.max_seq_len, "batch_size": shape.batch_size}
@@ -496,6 +510,12 @@ CASES_OF_STEPS = {
     "pretrain-base": Case(PRETRAIN, SAMPLES, Shape(**BASE, batch_size=8), in_turn(pretrain_lanes)),
     "ask-small": Case(ASK, ASKED, Shape(), in_turn(ask_lanes)),
     "ask-base": Case(ASK, ASKED, Shape(**BASE, pairs=128), in_turn(ask_lanes)),
+    "ask-mixed": Case(
+        f"{ASK} of 8 to {{max_seq_len}} tokens",
+        ASKED,
+        Shape(batch_size=32, max_seq_len=400, pairs=256, is_mixed=True),
+        in_turn(ask_lanes),
+    ),
     "encode": Case("encode {pairs} pairs", ENCODED, Shape(pairs=20_000), in_turn(encode_lanes)),
     "processes": Case(BESIDE, WHOLE_RUNS, Shape(), measure_processes),
 }

@@ -185,6 +185,12 @@ def test_pretraining_is_measured_beside_a_peer(lanes_of):
     assert lanes["plain fp32"]["flops_per_second"] > 0 and set(lanes) == {"plain fp32", "peer defaults"}
 
 
+def test_mixed_rows_have_every_length():
+    rows = cases.mixed_rows([("一二三四五", "六七"), ("八", "九十")] * 200, 40)
+    lengths = {len(left) + len(right) + 3 for left, right in rows}
+    assert lengths == set(range(8, 41)) and all(left and right for left, right in rows)
+
+
 def test_tokenizers_are_measured_and_a_lane_must_exist(lanes_of):
     assert lanes_of("encode", pairs=20)["encode"]["pairs_per_second"] > 0
     with pytest.raises(InputError, match="lanes fast is not a lane of this case; use some of encode, peer"):
