@@ -3,7 +3,7 @@
 python scripts/bench.py data --vocab_file ernie/vocab.txt          the data tools
 python scripts/bench.py pretrain --vocab_file ernie/vocab.txt      the overhead of seeds, logs, checks ...
 python scripts/bench.py pair --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt     a pair classifier
-python scripts/bench.py padding --vocab_file ernie/vocab.txt --rows 512     what padding costs
+python scripts/bench.py padding --vocab_file ernie/vocab.txt            what padding costs
 python scripts/bench.py serve --model exported --pair_file dev.tsv      the latency of the service
 
 Each figure is the median of several runs, and models have random weights of the requested size. MB are 10^6

@@ -3,8 +3,8 @@
 `FusedLayer` replaces the forward pass of a TransformerEncoderLayer, `FusedEmbeddings` that of the embeddings
 of PaddleNLP's ERNIE, ErnieGram, BERT and RoBERTa: all tables, the norm and the dropout. `attach_kernels`
 gives both to the encoder of a model; its parameters stay where they are. B batch, S sequence, D hidden, Q S
-or 1, V vocabulary. Where a pass leaves padding out (`ModelState.without_padding`), the layers give each other
-the states of the T tokens alone, [1, T, D] for [B, S, D].
+or 1, V vocabulary. Where a pass leaves padding out (`ModelState.without_padding`), the embeddings and the
+layers give each other the states of the T tokens alone, [1, T, D] for [B, S, D].
 """
 
 import copy
@@ -162,9 +162,12 @@ class UnpaddedRows:
         self.starts, self.length = np.cumsum([0, *lengths], dtype=np.int32), int(lengths.max())
         self.places = paddle.to_tensor(np.flatnonzero(is_token).astype(np.int32))
 
-    def take(self, states_BSD) -> paddle.Tensor:
-        """Return the states of the tokens, [1, T, D]."""
-        return paddle.gather(states_BSD.reshape([-1, states_BSD.shape[-1]]), self.places).unsqueeze(0)
+    def take(self, padded_BS) -> paddle.Tensor:
+        """Return those of the tokens, [1, T] of ids or [1, T, D] of states; those alone may be given too."""
+        if padded_BS.shape[:2] != [self.batch, self._padded]:
+            return padded_BS
+        cells = padded_BS.reshape([self.batch * self._padded, *padded_BS.shape[2:]])
+        return paddle.gather(cells, self.places).unsqueeze(0)
 
     def spread(self, states_1TD) -> paddle.Tensor:
         """Return the states [B, S, D], which are 0 for padding."""
@@ -503,6 +506,13 @@ class FusedEmbeddings:
                 raise InputError(
                     f"the task_id {task_id} is not one of the model's {size}; correct config.json"
                 )
+        if given[2] is None and given[0].shape[1] > parameters[3].shape[0]:
+            raise InputError(
+                f"{given[0].shape[1]} tokens per pair are more than the {parameters[3].shape[0]} positions of "
+                "the model; use a smaller --max_seq_len"
+            )
+        if self.state.unpadded is not None:
+            given = _tokens_of(given, self.state.unpadded)
         call = OneEmbedding(self._call(given, parameters), given, task_id, self.checked)
         if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
             return _EmbeddingFunction.apply(call, *parameters)
@@ -554,6 +564,13 @@ class FusedEmbeddings:
         )  # fmt: skip
         _refuse_outside(given, call)
         return call
+
+
+def _tokens_of(given: Given, unpadded: UnpaddedRows) -> Given:
+    """Return the ids, types and positions of tokens alone, int64 [1, T]."""
+    ids, types, positions = given
+    positions = paddle.arange(ids.shape[1]).expand(ids.shape) if positions is None else positions
+    return unpadded.take(ids), unpadded.take(types), unpadded.take(positions)
 
 
 @paddle.jit.not_to_static
@@ -631,11 +648,6 @@ class _EmbeddingFunction(PyLayer):
 
 def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
     """Raise InputError for an id outside of its table: reading there could crash the process, or worse."""
-    if given[2] is None and call.length > call.num_positions:
-        raise InputError(
-            f"{call.length} tokens per pair are more than the {call.num_positions} positions of the model; "
-            "use a smaller --max_seq_len"
-        )
     sizes = (call.vocab_size, call.num_types, call.num_positions)
     for name, tensor, size in zip(("token id", "token type", "position"), given, sizes):
         if tensor is None or tensor.size == 0:
