@@ -506,10 +506,11 @@ class FusedEmbeddings:
                 raise InputError(
                     f"the task_id {task_id} is not one of the model's {size}; correct config.json"
                 )
-        if given[2] is None and given[0].shape[1] > parameters[3].shape[0]:
+        length, most = given[0].shape[1], parameters[3].shape[0]
+        if given[2] is None and length > most:
             raise InputError(
-                f"{given[0].shape[1]} tokens per pair are more than the {parameters[3].shape[0]} positions of "
-                "the model; use a smaller --max_seq_len"
+                f"{length} tokens per pair are more than the {most} positions of the model; use a smaller "
+                "--max_seq_len"
             )
         if self.state.unpadded is not None:
             given = _tokens_of(given, self.state.unpadded)
