@@ -172,7 +172,7 @@ class UnpaddedRows:
     def spread(self, states_1TD) -> paddle.Tensor:
         """Return the states [B, S, D], which are 0 for padding."""
         zeros = paddle.zeros([self.batch * self._padded, states_1TD.shape[-1]])
-        spread = paddle.scatter(zeros, self.places, states_1TD.squeeze(0))
+        spread = paddle.scatter_(zeros, self.places, states_1TD.squeeze(0))  # into the zeros: without a copy
         return spread.reshape([self.batch, self._padded, -1])
 
 
