@@ -3,6 +3,7 @@
 python scripts/bench.py data --vocab_file ernie/vocab.txt          the data tools
 python scripts/bench.py pretrain --vocab_file ernie/vocab.txt      the overhead of seeds, logs, checks ...
 python scripts/bench.py pair --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt     a pair classifier
+python scripts/bench.py padding --vocab_file ernie/vocab.txt            what padding costs
 python scripts/bench.py serve --model exported --pair_file dev.tsv      the latency of the service
 
 Each figure is the median of several runs, and models have random weights of the requested size. MB are 10^6
@@ -34,11 +35,13 @@ READ_BY = {  # the flags of a part; the first ones are required
     "data": (1, "vocab_file text_path speed_megabytes megabytes workers million_tokens runs"),
     "pretrain": (1, f"vocab_file {MODEL}"),
     "pair": (2, f"vocab_file pair_file rows {MODEL}"),
+    "padding": (1, f"vocab_file pair_file rows {MODEL}"),
     "serve": (2, "model pair_file backends clients seconds threads max_wait_ms device"),
 }
 USUAL = {  # sizes that are not given
     "pretrain": {"max_seq_len": 128, "batch_size": 8, "steps": 100},
     "pair": {"max_seq_len": 64, "batch_size": 64, "steps": 60},
+    "padding": {"max_seq_len": 512, "batch_size": 64},
 }
 LEAST_STEPS = 40
 
@@ -60,7 +63,7 @@ class BenchConfig(Options):
     )
     workers: int = devices_option(2, help="processes for the memory measurement", at_least=1)
     million_tokens: int = data_option(100, help="million tokens of the opened corpus", at_least=1)
-    rows: int = data_option(20_000, help="pairs to train on and to predict", at_least=2000)
+    rows: int = data_option(20_000, help="pairs to train on and to predict", at_least=256)
     hidden_size: int = model_option(312, help="width of the model", at_least=1)
     num_hidden_layers: int = model_option(4, help="its layers", unit="layers", at_least=1)
     max_seq_len: int = data_option(0, help="tokens of a pair or sample; 0: 64 or 128", at_least=0)

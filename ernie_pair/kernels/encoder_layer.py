@@ -3,7 +3,8 @@
 `FusedLayer` replaces the forward pass of a TransformerEncoderLayer, `FusedEmbeddings` that of the embeddings
 of PaddleNLP's ERNIE, ErnieGram, BERT and RoBERTa: all tables, the norm and the dropout. `attach_kernels`
 gives both to the encoder of a model; its parameters stay where they are. B batch, S sequence, D hidden, Q S
-or 1, V vocabulary.
+or 1, V vocabulary. Where a pass leaves padding out (`ModelState.without_padding`), the embeddings and the
+layers give each other the states of the T tokens alone, [1, T, D] for [B, S, D].
 """
 
 import copy
@@ -148,6 +149,33 @@ def is_float32_on_cpu(tensor) -> bool:
     return tensor.dtype == paddle.float32 and tensor.is_dense() and tensor.place.is_cpu_place()
 
 
+class UnpaddedRows:
+    """The T tokens of a batch without its padding; ``is_token`` bool [B, S], where each sequence has one.
+
+    ``starts`` int32 [B + 1]: where each sequence begins among them, and the last ends; ``length``: of the
+    longest; ``places`` int32 [T]: where they stand among the B x S.
+    """
+
+    def __init__(self, is_token: np.ndarray):
+        lengths = is_token.sum(axis=1)
+        self.batch, self._padded = is_token.shape
+        self.starts, self.length = np.cumsum([0, *lengths], dtype=np.int32), int(lengths.max())
+        self.places = paddle.to_tensor(np.flatnonzero(is_token).astype(np.int32))
+
+    def take(self, padded_BS) -> paddle.Tensor:
+        """Return those of the tokens, [1, T] of ids or [1, T, D] of states; those alone may be given too."""
+        if padded_BS.shape[:2] != [self.batch, self._padded]:
+            return padded_BS
+        cells = padded_BS.reshape([self.batch * self._padded, *padded_BS.shape[2:]])
+        return paddle.gather(cells, self.places).unsqueeze(0)
+
+    def spread(self, states_1TD) -> paddle.Tensor:
+        """Return the states [B, S, D], which are 0 for padding."""
+        zeros = paddle.zeros([self.batch * self._padded, states_1TD.shape[-1]])
+        spread = paddle.scatter_(zeros, self.places, states_1TD.squeeze(0))  # into the zeros: without a copy
+        return spread.reshape([self.batch, self._padded, -1])
+
+
 @dataclass
 class ModelState:
     """How a model is computed, and which forward pass it is in.
@@ -160,6 +188,7 @@ class ModelState:
     threads: int
     seed: DropoutSeed = field(default_factory=DropoutSeed)
     weights_epoch: int = 0
+    unpadded: Optional[UnpaddedRows] = None  # of the batch of the current pass, if its padding is left out
     _is_constant: bool = False
     _logged: Set[str] = field(default_factory=set)
 
@@ -185,6 +214,20 @@ class ModelState:
         finally:
             self._is_constant = before
 
+    @contextmanager
+    def without_padding(self, is_token: np.ndarray) -> Iterator[None]:
+        """Let the layers compute no padding of the batch whose tokens bool [B, S] are given, in this context.
+
+        The states of padding are then 0. A batch with nothing to leave out is computed as ever, and so is
+        one with an empty sequence.
+        """
+        is_mixed = not is_token.all() and is_token.any(axis=1).all()
+        self.unpadded = UnpaddedRows(is_token) if is_mixed else None
+        try:
+            yield
+        finally:
+            self.unpadded = None
+
 
 class FusedLayer:
     """The forward pass of ``layer``, the ``number``-th of a model.
@@ -196,6 +239,7 @@ class FusedLayer:
     def __init__(self, layer, number: int, state: ModelState):
         self.layer, self.number, self.state = layer, number, state
         self.is_recomputed, self.first_token_only, self.begins_pass = False, False, False
+        self.is_last = False
         self.rows: Optional[np.ndarray] = None
         self.packed, self.checked = PackedWeights(), CheckedTensors()
         self.plain: Forward = partial(type(layer).forward, layer)
@@ -214,17 +258,28 @@ class FusedLayer:
         """
         if self.begins_pass:
             self.state.begin_pass()
+        unpadded = self.state.unpadded
+        if unpadded is not None and self.number == 0:
+            src = unpadded.take(src)
         is_asked = cache is not None or output_attentions or not paddle.in_dynamic_mode()
-        parameters = [] if is_asked or not _are_known(src, src_mask) else self._fit_parameters(src.shape[2])
+        is_known = not is_asked and _are_known(src, src_mask if unpadded is None else None)
+        parameters = self._fit_parameters(src.shape[2]) if is_known else []
         if not parameters:
-            return self.plain(src, src_mask, cache, output_attentions)
-        mask = None if src_mask is None else dense(src_mask)
-        sizes = self._call(src, parameters)
+            src = src if unpadded is None else unpadded.spread(src)
+            states = self.plain(src, src_mask, cache, output_attentions)
+            return states if unpadded is None or self.is_last else unpadded.take(states)
+        states = self._states(dense(src), src_mask, unpadded, parameters)
+        is_read = self.is_last and not self.first_token_only  # by others than the layers
+        return states if unpadded is None or not is_read else unpadded.spread(states)
+
+    def _states(self, src, src_mask, unpadded: Optional[UnpaddedRows], parameters) -> paddle.Tensor:
+        mask = None if src_mask is None or unpadded is not None else dense(src_mask)
+        sizes = self._call(src, unpadded, parameters)
         packed = self.packed.of(sizes, self.state.weights_epoch, parameters)
-        call = OneCall(sizes, packed, self.is_recomputed, self.checked, self.rows)
+        call = OneCall(sizes, packed, self.is_recomputed, self.checked, self.rows, unpadded)
         if paddle.is_grad_enabled() and not all(t.stop_gradient for t in (src, *parameters)):
-            return _Function.apply(dense(src), mask, call, *parameters)
-        states, saved = call.forward(dense(src), mask, parameters)
+            return _Function.apply(src, mask, call, *parameters)
+        states, saved = call.forward(src, mask, parameters)
         saved.release()
         return states
 
@@ -240,10 +295,12 @@ class FusedLayer:
         is_wide = width == attention.num_heads * attention.head_dim == parameters[0].shape[0]
         return parameters if is_wide else []  # Paddle raises the error if the widths differ
 
-    def _call(self, src, parameters) -> LayerCall:
+    def _call(self, src, unpadded: Optional[UnpaddedRows], parameters) -> LayerCall:
         layer, state, attention = self.layer, self.state, sublayer_of(self.layer, "self_attn")
         dropout = sublayer_of(layer, "dropout1")
         batch, length, hidden = src.shape
+        if unpadded is not None:
+            batch, length = unpadded.batch, unpadded.length
         return LayerCall(
             batch=batch, length=length, hidden=hidden, heads=attention.num_heads,
             inner=parameters[8].shape[1], precision=PRECISIONS[state.precision], threads=state.threads,
@@ -253,6 +310,7 @@ class FusedLayer:
             epsilon=epsilon_of(sublayer_of(layer, "norm1")), activation=ACTIVATIONS[activation_of(layer)],
             out_rows=0 if self.rows is None else len(self.rows),
             rows=None if self.rows is None else self.rows.ctypes.data,
+            starts=None if unpadded is None else unpadded.starts.ctypes.data,
         )  # fmt: skip
 
 
@@ -281,7 +339,10 @@ class PackedWeights:
 
 
 class OneCall:
-    """One pass through a layer, forward and, if requested, backward; ``rows``: see `FusedLayer`."""
+    """One pass through a layer, forward and, if requested, backward; ``rows``: see `FusedLayer`.
+
+    ``unpadded``: of a pass without padding; x is then [1, T, D] instead of [B, S, D].
+    """
 
     def __init__(
         self,
@@ -290,9 +351,10 @@ class OneCall:
         is_recomputed: bool,
         checked: CheckedTensors,
         rows: Optional[np.ndarray] = None,
+        unpadded: Optional[UnpaddedRows] = None,
     ):
         self.call, self.packed, self.is_recomputed, self.checked = call, packed, is_recomputed, checked
-        self.rows = rows  # the call has only their address
+        self.rows, self.unpadded = rows, unpadded  # the call has only the addresses of their arrays
         self.kept: Optional[Tuple[Any, Any, Any, Optional[Workspace]]] = None
         self._packed_address = 0 if packed is None else packed.address
 
@@ -301,7 +363,7 @@ class OneCall:
         call, functions = self.call, open_kernels().functions
         saved = POOL.take(functions.fused_saved_bytes(byref(call)))
         work = POOL.take(functions.fused_work_bytes(byref(call)))
-        y_BQD = paddle.empty([call.batch, 1 if call.first_token_only else call.length, call.hidden])
+        y_BQD = paddle.empty([call.batch, 1, call.hidden] if call.first_token_only else x_BSD.shape)
         if self.rows is not None:
             y_BQD = paddle.empty([len(self.rows), call.hidden])
         inputs = (x_BSD.data_ptr(), 0 if mask is None else mask.data_ptr(), pointers_of(parameters))
@@ -311,9 +373,8 @@ class OneCall:
         if refused:
             raise MachineError(REFUSED)
         if self.rows is not None:
-            zeros = paddle.zeros([call.batch * call.length, call.hidden])
-            spread = paddle.scatter(zeros, paddle.to_tensor(self.rows), y_BQD)
-            y_BQD = spread.reshape([call.batch, call.length, call.hidden])
+            zeros = paddle.zeros_like(x_BSD).reshape([-1, call.hidden])
+            y_BQD = paddle.scatter(zeros, paddle.to_tensor(self.rows), y_BQD).reshape(x_BSD.shape)
         return y_BQD, saved
 
     def backward(self, dy_BQD) -> Tuple[paddle.Tensor, List[paddle.Tensor]]:
@@ -445,6 +506,14 @@ class FusedEmbeddings:
                 raise InputError(
                     f"the task_id {task_id} is not one of the model's {size}; correct config.json"
                 )
+        length, most = given[0].shape[1], parameters[3].shape[0]
+        if given[2] is None and length > most:
+            raise InputError(
+                f"{length} tokens per pair are more than the {most} positions of the model; use a smaller "
+                "--max_seq_len"
+            )
+        if self.state.unpadded is not None:
+            given = _tokens_of(given, self.state.unpadded)
         call = OneEmbedding(self._call(given, parameters), given, task_id, self.checked)
         if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
             return _EmbeddingFunction.apply(call, *parameters)
@@ -496,6 +565,13 @@ class FusedEmbeddings:
         )  # fmt: skip
         _refuse_outside(given, call)
         return call
+
+
+def _tokens_of(given: Given, unpadded: UnpaddedRows) -> Given:
+    """Return the ids, types and positions of tokens alone, int64 [1, T]."""
+    ids, types, positions = given
+    positions = paddle.arange(ids.shape[1]).expand(ids.shape) if positions is None else positions
+    return unpadded.take(ids), unpadded.take(types), unpadded.take(positions)
 
 
 @paddle.jit.not_to_static
@@ -573,11 +649,6 @@ class _EmbeddingFunction(PyLayer):
 
 def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
     """Raise InputError for an id outside of its table: reading there could crash the process, or worse."""
-    if given[2] is None and call.length > call.num_positions:
-        raise InputError(
-            f"{call.length} tokens per pair are more than the {call.num_positions} positions of the model; "
-            "use a smaller --max_seq_len"
-        )
     sizes = (call.vocab_size, call.num_types, call.num_positions)
     for name, tensor, size in zip(("token id", "token type", "position"), given, sizes):
         if tensor is None or tensor.size == 0:
@@ -615,7 +686,7 @@ def attach_kernels(layers: Sequence, embeddings: Sequence, state: ModelState) ->
             begins = False
     for number, layer in enumerate(layers):
         fused = FusedLayer(layer, number, state)
-        fused.begins_pass = begins and number == 0
+        fused.begins_pass, fused.is_last = begins and number == 0, number == len(layers) - 1
         set_forward(layer, fused)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, asked_level, has_bf16, why_no_bf16
 
-VERSION = 5  # FUSED_VERSION
+VERSION = 6  # FUSED_VERSION
 PRECISIONS = {"fp32": 0, "bf16": 1}
 ACTIVATIONS = {"gelu": 0, "relu": 1}
 FOLDER = Path(__file__).parent
@@ -40,7 +40,7 @@ class LayerCall(ctypes.Structure):
         ("precision", c_int32), ("first_token_only", c_int32), ("threads", c_int32),
         ("hidden_dropout", c_float), ("attention_dropout", c_float), ("epsilon", c_float),
         ("seed", c_uint32), ("layer", c_uint32), ("activation", c_int32), ("out_rows", c_int32),
-        ("rows", c_void_p),
+        ("rows", c_void_p), ("starts", c_void_p),
     ]  # fmt: skip
 
 

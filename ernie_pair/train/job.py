@@ -286,9 +286,11 @@ class TaskJob(ABC):
         return passes
 
     def work_of(self, batch) -> tuple[int, int, int]:
-        """Return tokens, tokens including padding, and operations of a micro-batch."""
-        ids = batch.input_ids
-        return int(np.count_nonzero(ids != self.model.pad_id)), ids.size, self.operations.count(*ids.shape)
+        """Return tokens, tokens including padding, and operations on the tokens of a micro-batch."""
+        lengths = np.count_nonzero(batch.input_ids != self.model.pad_id, axis=1)
+        alike = zip(*np.unique(lengths, return_counts=True))
+        flops = sum(self.operations.count(int(rows), int(length)) for length, rows in alike)
+        return int(lengths.sum()), batch.input_ids.size, flops
 
     def seed_pass(self, step: int, number: int) -> None:
         """Let the next forward pass draw the dropout of pass ``number``, from 0, of a step."""

@@ -9,7 +9,7 @@ neither does recompute. B sequences of S tokens, D hidden, F inner width:
 - heads: the pooler 2 B D^2, a classifier 2 B D C, masked LM 2 P (D^2 + D V) for P masked tokens
 
 Training takes three times the forward pass: the backward pass multiplies twice. Only necessary work counts: a
-path that computes more than the heads read reaches a lower rate.
+path that computes padding, or more than the heads read, reaches a lower rate.
 """
 
 import math

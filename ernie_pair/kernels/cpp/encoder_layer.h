@@ -5,8 +5,9 @@
 // Half with sums, norms, softmax and the residual in float32. Blocks depend only on the shape, and so do the sums over
 // them: the number of threads changes nothing.
 //
-// M = B S rows go in, R come out. Queries, and their attention, are computed for the first Q positions of each sequence:
-// all, or only the first if nothing else comes out. With chosen rows, only what follows the attention is limited to them.
+// M rows go in, R come out: B S, or without padding those of the tokens alone, where S is the longest sequence. Only the
+// attention tells sequences apart. Queries are all positions of a sequence, or the first if nothing else comes out. With
+// chosen rows, only what follows the attention is limited to them.
 #pragma once
 #include <omp.h>
 #include <string.h>
@@ -30,29 +31,52 @@ constexpr bool is_half() {
 
 // The shape of a layer.
 struct Shape {
-  int64_t batch, length, hidden, heads, inner, queries, rows, query_rows, out_rows;
-  const int32_t *chosen;      // the rows that come out; NULL: all queries
-  int64_t sequences, blocks;  // per block; in total
+  int64_t batch, length, hidden, heads, inner;  // length: of the longest sequence
+  bool is_whole;                                // all positions are queries, not only the first of each sequence
+  const int32_t *starts;                        // of the sequences among the rows; NULL: all are of one length
+  const int32_t *chosen;                        // the rows that come out; NULL: all queries
+  int64_t rows, query_rows, out_rows;
+  int64_t blocks, block_rows;  // their number, and the rows of the largest
 
   explicit Shape(const fused_layer &of)
       : batch(of.batch), length(of.length), hidden(of.hidden), heads(of.heads), inner(of.inner),
-        queries(of.first_token_only ? 1 : of.length), rows(batch * length), query_rows(batch * queries),
-        out_rows(of.rows ? of.out_rows : query_rows), chosen(of.rows),
-        sequences(BLOCK_ROWS / length < 1 ? 1 : BLOCK_ROWS / length), blocks((batch + sequences - 1) / sequences) {}
-  Head head() const { return Head(queries, length, hidden / heads); }
-  bool is_whole() const { return queries == length; }
+        is_whole(!of.first_token_only), starts(of.starts), chosen(of.rows), rows(start(batch)),
+        query_rows(query_row(batch)), out_rows(of.rows ? of.out_rows : query_rows), blocks(0), block_rows(0) {
+    for (int64_t first = 0, end; first < batch; first = end, blocks++) {
+      end = block_end(first);
+      if (start(end) - start(first) > block_rows) block_rows = start(end) - start(first);
+    }
+  }
+  int64_t start(int64_t sequence) const { return starts ? starts[sequence] : sequence * length; }
+  int64_t query_row(int64_t sequence) const { return is_whole ? start(sequence) : sequence; }
+  // A block is as many whole sequences as BLOCK_ROWS hold, at least one.
+  int64_t block_end(int64_t first) const {
+    int64_t end = first + 1;
+    while (end < batch && start(end + 1) - start(first) <= BLOCK_ROWS) end++;
+    return end;
+  }
+  // Of one sequence, or of the longest.
+  Head head(int64_t sequence) const { return head_of(start(sequence + 1) - start(sequence)); }
+  Head largest_head() const { return head_of(length); }
+
+ private:
+  Head head_of(int64_t count) const { return Head(is_whole ? count : 1, count, hidden / heads); }
 };
 
 // The sequences of a block, and its rows: first and count of the inputs, the queries and the outputs.
 struct Block {
-  int64_t first, count, row, rows, query_row, query_rows, out_row, out_rows;
+  int64_t first, end, row, rows, query_row, query_rows, out_row, out_rows;
 
-  Block(const Shape &shape, int64_t number)
-      : first(number * shape.sequences),
-        count(first + shape.sequences > shape.batch ? shape.batch - first : shape.sequences), row(first * shape.length),
-        rows(count * shape.length), query_row(first * shape.queries), query_rows(count * shape.queries),
-        out_row(shape.chosen ? chosen_before(shape, row) : query_row),
-        out_rows(shape.chosen ? chosen_before(shape, row + rows) - out_row : query_rows) {}
+  Block(const Shape &shape, int64_t number) : first(0) {
+    while (number-- > 0) first = shape.block_end(first);
+    end = shape.block_end(first);
+    row = shape.start(first);
+    rows = shape.start(end) - row;
+    query_row = shape.query_row(first);
+    query_rows = shape.query_row(end) - query_row;
+    out_row = shape.chosen ? chosen_before(shape, row) : query_row;
+    out_rows = shape.chosen ? chosen_before(shape, row + rows) - out_row : query_rows;
+  }
 
  private:
   static int64_t chosen_before(const Shape &shape, int64_t row) {
@@ -72,9 +96,10 @@ struct Block {
 template <class T>
 struct Saved {
   T *x;                       // [M, D]; in float32 it is the input itself
+  T *firsts;                  // [B, D]: its rows of first tokens, where those alone are queries
   T *q, *k, *v;               // with biases; side by side where all rows are queries
   int64_t q_step, kv_step;    // from row to row
-  T *probabilities, *context;  // [B, H, Q, padded S], [R, D]
+  T *probabilities, *context;  // [queries, H, padded S], [R, D]
   T *middle;                  // [R, D]: between the two halves of the layer; in float32 the same as `residual`
   float *residual;            // [R, D]
   T *before, *after;          // [R, F]: the activation; for relu nothing is kept before it
@@ -85,9 +110,10 @@ struct Saved {
   Saved(const Shape &shape, int activation, const void *base) {
     Space space(base);
     const int64_t D = shape.hidden, M = shape.rows, R = shape.out_rows;
-    const Head head = shape.head();
+    const Head head = shape.largest_head();
     x = is_half<T>() ? space.take<T>(M * D) : nullptr;
-    if (shape.is_whole()) {
+    firsts = shape.is_whole ? nullptr : space.take<T>(shape.batch * D);
+    if (shape.is_whole) {
       q = space.take<T>(M * 3 * D);
       k = q + D;
       q_step = kv_step = 3 * D;
@@ -98,7 +124,7 @@ struct Saved {
       kv_step = 2 * D;
     }
     v = k + D;
-    probabilities = space.take<T>(shape.batch * shape.heads * head.queries * head.padded_length);
+    probabilities = space.take<T>(shape.query_rows * shape.heads * head.padded_length);
     context = space.take<T>(R * D);
     residual = space.take<float>(R * D);
     middle = is_half<T>() ? space.take<T>(R * D) : (T *)residual;
@@ -106,7 +132,7 @@ struct Saved {
     after = space.take<T>(R * shape.inner);
     norm1 = {space.take<float>(R * D), space.take<float>(R * 2)};
     norm2 = {space.take<float>(R * D), space.take<float>(R * 2)};
-    attention_bits = space.take<uint32_t>(shape.batch * shape.heads * head.queries * head.bit_words());
+    attention_bits = space.take<uint32_t>(shape.query_rows * shape.heads * head.bit_words());
     bits1 = space.take<uint32_t>(R * words_of_bits(D));
     bits2 = space.take<uint32_t>(R * words_of_bits(D));
     bytes = space.bytes();
@@ -128,7 +154,7 @@ struct Gradients {
   Gradients(const Shape &shape, void *base) {
     Space space(base);
     const int64_t D = shape.hidden, M = shape.rows, R = shape.out_rows;
-    if (shape.is_whole()) {
+    if (shape.is_whole) {
       q = space.take<T>(M * 3 * D);
       k = q + D;
     } else {
@@ -154,13 +180,13 @@ struct BlockWork {
   size_t bytes;
 
   BlockWork(const Shape &shape, Space space)
-      : wide(take_wide(shape, space)), narrow(space.take<float>(shape.sequences * shape.length * shape.hidden)),
-        head(shape.head(), space), bytes(space.bytes()) {}
+      : wide(take_wide(shape, space)), narrow(space.take<float>(shape.block_rows * shape.hidden)),
+        head(shape.largest_head(), space), bytes(space.bytes()) {}
 
  private:
   static float *take_wide(const Shape &shape, Space &space) {
     const int64_t width = shape.inner > 3 * shape.hidden ? shape.inner : 3 * shape.hidden;
-    return space.take<float>(shape.sequences * shape.length * width);
+    return space.take<float>(shape.block_rows * width);
   }
 };
 
@@ -178,7 +204,7 @@ class EncoderLayer {
  public:
   EncoderLayer(const fused_layer &layer, const float *x, const float *const *parameters, const void *packed,
                const void *saved)
-      : layer(layer), shape(layer), head(shape.head()), parameters(parameters), x(x),
+      : layer(layer), shape(layer), largest(shape.largest_head()), parameters(parameters), x(x),
         weights(layer, parameters, packed), saved(shape, layer.activation, saved) {}
 
   void forward(const float *mask, void *work, float *y) {
@@ -224,7 +250,7 @@ class EncoderLayer {
  private:
   const fused_layer &layer;
   const Shape shape;
-  const Head head;
+  const Head largest;
   const float *const *parameters;
   const float *x;
   const Weights<T> weights;
@@ -234,10 +260,13 @@ class EncoderLayer {
   // The input row of an output row.
   int64_t row_in(int64_t out_row) const {
     if (shape.chosen) return shape.chosen[out_row];
-    return shape.is_whole() ? out_row : out_row * shape.length;
+    return shape.is_whole ? out_row : shape.start(out_row);
   }
-  // The distance between two input rows that are queries.
-  int64_t query_step() const { return (shape.is_whole() ? 1 : shape.length) * shape.hidden; }
+  const T *rows_of_queries() const { return shape.is_whole ? rows_of_x() : saved.firsts; }
+  // The queries of all sequences and heads before this one: what is kept of a query takes the room of the longest.
+  int64_t queries_before(const Head &head, int64_t sequence, int64_t number) const {
+    return shape.query_row(sequence) * shape.heads + number * head.queries;
+  }
   Dropout attention_dropout() const { return {layer.seed, layer.layer * 4, layer.attention_dropout}; }
   Dropout hidden_dropout(uint32_t which) const { return {layer.seed, layer.layer * 4 + which, layer.hidden_dropout}; }
 
@@ -252,12 +281,14 @@ class EncoderLayer {
   void attend(const Block &block, const float *mask, const BlockWork<T> &space) const {
     if (is_half<T>())
       convert(x + block.row * shape.hidden, block.rows * shape.hidden, saved.x + block.row * shape.hidden);
-    project(block, space.wide);
     const int64_t D = shape.hidden;
+    for (int64_t row = block.query_row; !shape.is_whole && row < block.query_row + block.query_rows; row++)
+      memcpy(saved.firsts + row * D, rows_of_x() + shape.start(row) * D, (size_t)D * sizeof(T));
+    project(block, space.wide);
     T *context = shape.chosen ? (T *)space.narrow : saved.context + block.query_row * D;
-    for (int64_t sequence = block.first; sequence < block.first + block.count; sequence++)
+    for (int64_t sequence = block.first; sequence < block.end; sequence++)
       for (int64_t number = 0; number < shape.heads; number++)
-        attend_head(sequence, number, mask, space.head, context + (sequence - block.first) * shape.queries * D);
+        attend_head(sequence, number, mask, space.head, context + (shape.query_row(sequence) - block.query_row) * D);
     for (int64_t row = block.out_row; shape.chosen && row < block.out_row + block.out_rows; row++)
       memcpy(saved.context + row * D, context + (row_in(row) - block.row) * D, (size_t)D * sizeof(T));
     weights.out.multiply(block.out_rows, saved.context + block.out_row * D, D, space.wide, D);
@@ -271,19 +302,19 @@ class EncoderLayer {
 
   // Queries, keys and values of a block, with their biases.
   void project(const Block &block, float *result) const {
-    const int64_t D = shape.hidden, joined = shape.is_whole() && Weights<T>::ARE_JOINED;
-    const T *rows = rows_of_x() + block.row * D;
+    const int64_t D = shape.hidden, joined = shape.is_whole && Weights<T>::ARE_JOINED;
+    const T *rows = rows_of_x() + block.row * D, *queries = rows_of_queries() + block.query_row * D;
     if (joined) weights.qkv.multiply(block.rows, rows, D, result, 3 * D);
-    struct Part { const Weight<T> &weight; int bias; T *to; int64_t step, rows, from_step; };
+    struct Part { const Weight<T> &weight; int bias; T *to; int64_t step, rows; const T *from; };
     const Part parts[3] = {
-        {weights.q, FUSED_BQ, saved.q + block.query_row * saved.q_step, saved.q_step, block.query_rows, query_step()},
-        {weights.k, FUSED_BK, saved.k + block.row * saved.kv_step, saved.kv_step, block.rows, D},
-        {weights.v, FUSED_BV, saved.v + block.row * saved.kv_step, saved.kv_step, block.rows, D}};
+        {weights.q, FUSED_BQ, saved.q + block.query_row * saved.q_step, saved.q_step, block.query_rows, queries},
+        {weights.k, FUSED_BK, saved.k + block.row * saved.kv_step, saved.kv_step, block.rows, rows},
+        {weights.v, FUSED_BV, saved.v + block.row * saved.kv_step, saved.kv_step, block.rows, rows}};
     for (int which = 0; which < 3; which++) {
       const Part &part = parts[which];
       const int64_t step = joined ? 3 * D : D;
       const float *from = joined ? result + which * D : result;
-      if (!joined) part.weight.multiply(part.rows, rows, part.from_step, result, D);
+      if (!joined) part.weight.multiply(part.rows, part.from, D, result, D);
       for (int64_t row = 0; row < part.rows; row++)
         sweep(D, [&](int64_t j, auto mask) {
           store(part.to + row * part.step + j, mask,
@@ -293,18 +324,22 @@ class EncoderLayer {
   }
 
   void attend_head(int64_t sequence, int64_t number, const float *mask, const HeadWork<T> &work, T *context) const {
-    const int64_t column = number * head.width, cell = sequence * shape.heads + number;
+    const Head head = shape.head(sequence);
+    const int64_t column = number * head.width, before = queries_before(head, sequence, number);
+    const int64_t q = shape.query_row(sequence) * saved.q_step + column;
+    const int64_t kv = shape.start(sequence) * saved.kv_step + column;
     const Dropout dropout = attention_dropout();
-    uint32_t *bits = saved.attention_bits + cell * head.queries * head.bit_words();
-    if (dropout.drops()) draw_bits(dropout, (uint32_t)cell, head.queries * head.bit_words(), bits);
+    uint32_t *bits = saved.attention_bits + before * largest.bit_words();
+    const uint32_t cell = (uint32_t)(sequence * shape.heads + number);
+    if (dropout.drops()) draw_bits(dropout, cell, head.queries * head.bit_words(), bits);
     head_forward<T>(head,
-                    {{saved.q + sequence * head.queries * saved.q_step + column, saved.q_step},
-                     {saved.k + sequence * head.length * saved.kv_step + column, saved.kv_step},
-                     {saved.v + sequence * head.length * saved.kv_step + column, saved.kv_step},
-                     mask ? mask + sequence * head.length : nullptr,
+                    {{saved.q + q, saved.q_step},
+                     {saved.k + kv, saved.kv_step},
+                     {saved.v + kv, saved.kv_step},
+                     mask ? mask + shape.start(sequence) : nullptr,
                      dropout.drops() ? bits : nullptr,
                      dropout.upscale(),
-                     saved.probabilities + cell * head.queries * head.padded_length,
+                     saved.probabilities + before * largest.padded_length,
                      {context + column, shape.hidden}},
                     work);
   }
@@ -367,7 +402,7 @@ class EncoderLayer {
     for (int64_t row = 0; row < block.out_rows; row++)
       activate_backward(start + row, space.wide + row * F, d.up + (start + row) * F, sums + d.UP * D);
     weights.up.multiply_back(block.out_rows, d.up + start * F, F, true, space.narrow, D);
-    if (shape.chosen || !shape.is_whole()) memset(dx + block.row * D, 0, (size_t)(block.rows * D) * sizeof(float));
+    if (shape.chosen || !shape.is_whole) memset(dx + block.row * D, 0, (size_t)(block.rows * D) * sizeof(float));
     norm = norm_of(FUSED_BO, FUSED_G1, FUSED_E1);
     for (int64_t row = start; row < start + block.out_rows; row++) {
       norm.bits = bits_of(row, saved.bits1);
@@ -406,34 +441,39 @@ class EncoderLayer {
   void attend_backward(const Block &block, const Gradients<T> &d, float *sums, float *dx, const BlockWork<T> &space) const {
     const int64_t D = shape.hidden;
     const float *d_context = context_gradient(block, space);
-    for (int64_t sequence = block.first; sequence < block.first + block.count; sequence++)
+    for (int64_t sequence = block.first; sequence < block.end; sequence++)
       for (int64_t number = 0; number < shape.heads; number++)
-        attend_head_backward(sequence, number, d_context + (sequence - block.first) * head.queries * D, d, sums,
+        attend_head_backward(sequence, number, d_context + (shape.query_row(sequence) - block.query_row) * D, d, sums,
                              space.head);
     float *to = dx + block.row * D;
     const T *q = d.q + block.query_row * saved.q_step, *k = d.k + block.row * saved.kv_step;
-    if (shape.is_whole() && Weights<T>::ARE_JOINED) {
+    if (shape.is_whole && Weights<T>::ARE_JOINED) {
       weights.qkv.multiply_back(block.rows, q, saved.q_step, true, to, D);
       return;
     }
-    weights.q.multiply_back(block.query_rows, q, saved.q_step, true, to, query_step());
+    weights.q.multiply_back(block.query_rows, q, saved.q_step, shape.is_whole, shape.is_whole ? to : space.wide, D);
+    for (int64_t row = 0; !shape.is_whole && row < block.query_rows; row++)
+      sweep(D, [&](int64_t j, auto mask) {
+        add_to(dx + row_in(block.query_row + row) * D, j, mask, load(space.wide + row * D + j, mask));
+      });
     weights.k.multiply_back(block.rows, k, saved.kv_step, true, to, D);
     weights.v.multiply_back(block.rows, k + D, saved.kv_step, true, to, D);
   }
 
   void attend_head_backward(int64_t sequence, int64_t number, const float *d_context, const Gradients<T> &d, float *sums,
                             const HeadWork<T> &work) const {
-    const int64_t D = shape.hidden, column = number * head.width, cell = sequence * shape.heads + number;
-    const int64_t q = sequence * head.queries * saved.q_step + column;
-    const int64_t kv = sequence * head.length * saved.kv_step + column;
+    const Head head = shape.head(sequence);
+    const int64_t D = shape.hidden, column = number * head.width, before = queries_before(head, sequence, number);
+    const int64_t q = shape.query_row(sequence) * saved.q_step + column;
+    const int64_t kv = shape.start(sequence) * saved.kv_step + column;
     const Dropout dropout = attention_dropout();
     head_backward<T>(head,
                      {{saved.q + q, saved.q_step},
                       {saved.k + kv, saved.kv_step},
                       {saved.v + kv, saved.kv_step},
                       {d_context + column, D},
-                      saved.probabilities + cell * head.queries * head.padded_length,
-                      dropout.drops() ? saved.attention_bits + cell * head.queries * head.bit_words() : nullptr,
+                      saved.probabilities + before * largest.padded_length,
+                      dropout.drops() ? saved.attention_bits + before * largest.bit_words() : nullptr,
                       dropout.upscale(),
                       {d.q + q, saved.q_step},
                       {d.k + kv, saved.kv_step},
@@ -454,7 +494,7 @@ class EncoderLayer {
       const int64_t start = number < 4 ? 0 : (number - 4) / 2 * D, rest = F - start < D ? F - start : D;
       const T *rows = rows_of_x();
       const Square of_attention[4] = {
-          {rows, query_step(), d.q, saved.q_step, gradients[FUSED_WQ], D, D, D, shape.query_rows},
+          {rows_of_queries(), D, d.q, saved.q_step, gradients[FUSED_WQ], D, D, D, shape.query_rows},
           {rows, D, d.k, saved.kv_step, gradients[FUSED_WK], D, D, D, M},
           {rows, D, d.v, saved.kv_step, gradients[FUSED_WV], D, D, D, M},
           {saved.context, D, d.out, D, gradients[FUSED_WO], D, D, D, R}};

@@ -2,8 +2,8 @@
  *
  * It is called through ctypes by the dynamic graph and through a thin custom operator by the static graph. All arrays
  * are row-major and contiguous; float is IEEE float32. B batch, S sequence length, D hidden, H heads, F inner
- * width of the feed-forward, V vocabulary, N rows. R is the number of rows that a layer returns: B S, or B with
- * first_token_only, or out_rows.
+ * width of the feed-forward, V vocabulary, N rows. M is the number of rows of a layer: B S, or without padding
+ * starts[B]; R is how many it returns: M, or B with first_token_only, or out_rows.
  *
  * Functions that return an int status return 0, or 1 when oneDNN refused a product.
  * On one processor a result depends only on the arguments and on fused_level(), to the last bit: not on the number of
@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Incremented with every change of this file, so that an operator and a library of two versions never meet. */
-#define FUSED_VERSION 5
+#define FUSED_VERSION 6
 
 enum { FUSED_NONE = 0, FUSED_AVX2 = 1, FUSED_AVX512 = 2, FUSED_AVX512_BF16 = 3, FUSED_AMX_BF16 = 4 };
 enum { FUSED_FLOAT32 = 0, FUSED_BFLOAT16 = 1 };
@@ -42,7 +42,7 @@ enum {
 
 /* One call of a post-norm encoder layer. */
 typedef struct {
-  int32_t batch, length, hidden, heads, inner;
+  int32_t batch, length, hidden, heads, inner; /* length: of the longest sequence */
   int32_t precision;        /* of products and of what is kept for the backward pass */
   int32_t first_token_only; /* 1: the output is of the first token of each sequence */
   int32_t threads;
@@ -52,7 +52,8 @@ typedef struct {
   uint32_t layer;     /* its number in the model */
   int32_t activation; /* FUSED_GELU, of the error function, or FUSED_RELU */
   int32_t out_rows;
-  const int32_t *rows; /* [out_rows], each larger than the last: the rows of [B S] that are returned; NULL: all */
+  const int32_t *rows;   /* [out_rows], each larger than the last: the rows of M that are returned; NULL: all */
+  const int32_t *starts; /* [batch + 1]: where each sequence begins, and the last ends; NULL: all are of `length` */
 } fused_layer;
 
 /* One call of the embeddings: word + position + token type (+ task) -> norm -> dropout. */
@@ -80,11 +81,11 @@ FUSED_API size_t fused_work_bytes(const fused_layer *layer);   /* within one cal
 
 /* Fill `packed` from the parameters: call it whenever they have changed. */
 FUSED_API void fused_layer_pack(const fused_layer *layer, const float *const *parameters, void *packed);
-/* x [B, S, D], mask [B, S] to be added to the attention scores or NULL -> y [R, D]. */
+/* x [M, D], mask [M] to be added to the attention scores or NULL -> y [R, D]. */
 FUSED_API int fused_layer_forward(const fused_layer *layer, const float *x, const float *mask,
                                    const float *const *parameters, const void *packed, void *saved, void *work,
                                    float *y);
-/* dy [R, D] -> dx [B, S, D] and the gradients of the parameters, all overwritten. x, parameters, packed and
+/* dy [R, D] -> dx [M, D] and the gradients of the parameters, all overwritten. x, parameters, packed and
  * saved are those of the forward pass. */
 FUSED_API int fused_layer_backward(const fused_layer *layer, const float *x, const float *const *parameters,
                                     const void *packed, const void *saved, const float *dy, void *work, float *dx,

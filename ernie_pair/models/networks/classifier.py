@@ -216,9 +216,11 @@ class PairClassifier(EncoderModel):
         if position_ids is not None or attention_mask is not None:
             refuse_other_inputs(position_ids, attention_mask, input_ids, self.pad_id)
         token_type_ids = paddle.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        last = self.layers()[-1] if self.reads_first_token else None
+        layers = self.layers()
+        last = layers[-1] if self.reads_first_token else None
+        unpadded = layers if self.reads_no_padding else None
         states_BSD, pooled_BD = hidden_states(
-            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, last
+            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, last, unpadded
         )
         if self.head == "own":
             logits_BC = self.classifier(states_BSD)
@@ -236,12 +238,23 @@ class PairClassifier(EncoderModel):
         tokens, for example in a hook, must override this; one that overrides `_pooled`, and any caller of
         ``encoder``, gets all tokens.
         """
-        pools = next(kind for kind in type(self).__mro__ if "_pooled" in vars(kind))
-        if self.reads_all_tokens or self.head == "mean" or pools is not PairClassifier:
+        if self.reads_all_tokens or self.head == "mean" or not self._has_usual("_pooled"):
             return False
         if self.head == "own" and type(self.classifier) is not own_head_class(self.family, self.encoder):
             return False
         return can_run_first_token(self.layers()[-1])
+
+    @property
+    def reads_no_padding(self) -> bool:
+        """Return whether `forward` reads no last hidden states of padding, so that they may be left out.
+
+        A subclass that overrides `_pooled` or `reads_first_token` gets them.
+        """
+        is_usual = self._has_usual("_pooled") and self._has_usual("reads_first_token")
+        return (self.head == "mean" and is_usual) or self.reads_first_token
+
+    def _has_usual(self, name: str) -> bool:
+        return getattr(type(self), name) is getattr(PairClassifier, name)
 
     def _pooled(self, states_BSD, pooled_BD, input_ids):
         if self.head == "mean":

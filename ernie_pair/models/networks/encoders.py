@@ -7,21 +7,23 @@ left out had no part in them. B batch, S sequence, D hidden.
 """
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Callable, Collection, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type, TypeVar
 
 import paddle
 from paddle import nn
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import SEPARATOR
-from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState
 from ernie_pair.models.hugging_face.folders import KINDS, MODEL_STATE, to_their_config, write_their_folder
 from ernie_pair.models.source import ModelSource, their_tokenizer_files, tokenizer_files
 from ernie_pair.models.spec import CONFIG, FAMILIES, NO_MODEL, ModelSpec, json_bytes
 from ernie_pair.runtime.paddle_patches.layers import (
+    has_hooks,
     make_gelu_new,
     own_forward,
     set_epsilon,
@@ -192,11 +194,39 @@ def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
     return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")
 
 
-def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int, alone=None):
+class PaddingLeftOut:
+    """A context in which the fused kernels, if they compute all ``layers``, compute no padding of the ids.
+
+    A hook may read it, or would get states of another shape: with one on ``encoder`` or its parts they do.
+    None for ``layers`` changes nothing.
+    """
+
+    def __init__(self, encoder: nn.Layer, layers: Optional[List[nn.Layer]], input_ids, pad_id: int):
+        self.encoder, self.layers, self.input_ids, self.pad_id = encoder, layers, input_ids, pad_id
+        self.context = ExitStack()
+
+    def __enter__(self) -> None:
+        if self.layers is None or not paddle.in_dynamic_mode():
+            return
+        fused: List[Any] = [own_forward(layer) for layer in self.layers]
+        has_hook = any(map(has_hooks, (self.encoder, *self.encoder.children(), *self.layers)))
+        if not has_hook and all(isinstance(one, FusedLayer) for one in fused):
+            is_token = self.input_ids.numpy() != self.pad_id
+            self.context.enter_context(fused[0].state.without_padding(is_token))
+
+    def __exit__(self, *error) -> None:
+        self.context.close()
+
+
+def hidden_states(
+    family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int, alone=None, layers=None
+):
     """Return hidden states [B, S, D] and the pooled output [B, D], or None for it.
 
     ``input_ids`` and ``token_type_ids`` are int64 [B, S]; a model with one token type gives it to both texts.
     ``alone``: the last layer, to run for the first token alone; the hidden states are [B, 1, D] then.
+    ``layers``: those of the encoder, if nobody reads the states of padding; where the fused kernels compute
+    them, they leave it out, and return 0 there.
     """
     way = ENCODERS[family]
     if getattr(encoder.config, "type_vocab_size", 0) == 1:
@@ -207,7 +237,7 @@ def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad
     if not way.makes_mask:
         dtype = encoder.embeddings.word_embeddings.weight.dtype
         asked = {**asked, "attention_mask": (input_ids != pad_id).astype(dtype)}
-    with FirstTokenAlone(alone):
+    with FirstTokenAlone(alone), PaddingLeftOut(encoder, layers, input_ids, pad_id):
         answer = encoder(input_ids, **asked)
     return (answer[0], answer[1]) if way.gives_pooled else (answer, None)
 

@@ -140,11 +140,10 @@ class TextEncoder(EncoderModel):
 
     def forward(self, input_ids, token_type_ids):
         """Return vectors [B, D] of any length, of ids and token types int64 [B, S]; padding has no part."""
-        last = self.layers()[-1]
-        is_first = self.pooling == "cls"
-        alone = last if is_first and can_run_first_token(last) else None
+        layers = self.layers()
+        alone = layers[-1] if self.pooling == "cls" and can_run_first_token(layers[-1]) else None
         states_BSD, _ = hidden_states(
-            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, alone
+            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, alone, layers
         )
         is_text_BS1 = (input_ids != self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
         return self.dense(pooled(self.pooling, states_BSD, is_text_BS1))

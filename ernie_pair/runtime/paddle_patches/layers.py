@@ -32,9 +32,13 @@ def runs_its_class(layer, kind: type) -> bool:
 
     A subclass, a hook (of weight norm, of quantisation, of the user) or another forward pass would run more.
     """
+    return type(layer) is kind and not has_hooks(layer) and own_forward(layer) is None
+
+
+def has_hooks(layer) -> bool:
+    """Return whether something is called before or after the forward pass of ``layer``."""
     held = vars(layer)
-    hooks = held["_forward_pre_hooks"], held["_forward_post_hooks"]
-    return type(layer) is kind and not any(hooks) and "forward" not in held
+    return bool(held["_forward_pre_hooks"] or held["_forward_post_hooks"])
 
 
 def sublayer_of(layer, name: str):

@@ -91,7 +91,7 @@ def test_an_update_reports_loss_and_gradient_before_the_step(make):
 def test_gradient_accumulation_matches_a_single_pass(make, layout, flags):
     one, several = make(dropout=0.0, **flags), make(dropout=0.0, **layout, **flags)
     found, wanted = run(several, 5), run(one, 5)
-    for name in wanted[0].keys() - {"padding_share", "padded_tokens", "flops"}:
+    for name in wanted[0].keys() - {"padding_share", "padded_tokens"}:
         np.testing.assert_allclose([m[name] for m in found], [m[name] for m in wanted], rtol=2e-5)
     assert difference(weights(several.job), weights(one.job)) < BOUND
     assert difference(weights(one.job), weights(make(dropout=0.0).job)) > 1000 * BOUND
