@@ -83,12 +83,12 @@ def test_masked_tokens_are_split_80_10_10():
     assert abs(kinds[1] / kinds[2] - 0.1) < 0.02
 
 
-def test_the_mask_rate_is_the_requested_one():
-    masked, tokens = 0, 0
-    for index in range(200):
-        text, result = mask(seed=index, index=index, masked_lm_prob=0.3)
-        masked, tokens = masked + len(result.positions), tokens + len(text)
-    assert abs(masked / tokens - 0.3) < 0.01
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.5])
+def test_the_rounded_share_of_single_characters_is_masked(share):
+    for length in range(1, 60):
+        tokens = join_segments(np.arange(10, 10 + length), None, 1, 2)[0]
+        masked = create_masked_lm_predictions(tokens, rule(masked_lm_prob=share), keyed_rng(1, length))
+        assert len(masked.positions) == min(length, max(1, round(share * (length + 2))))
 
 
 def test_every_sample_has_a_masked_token_however_short():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score, confusion_matrix, ndcg_score
 from sklearn.metrics import precision_recall_fscore_support as by_class
@@ -78,22 +79,19 @@ def queries(count, seed=0):
     )
 
 
-def test_ranking_metrics_without_ties_match_scikit_learn():
+def test_ranking_metrics_match_scikit_learn_with_ties():
+    """Of equal scores the irrelevant candidate stands first, which scikit-learn is told by other scores."""
     outputs, labels, groups = queries(30)
-    outputs += np.random.default_rng(1).random(outputs.shape, dtype=np.float32)
     found, wanted = measure_ranking(outputs, labels, groups), []
     for query in range(30):
         mine, scores = labels[groups == query], outputs[groups == query, 0]
         if 0 < mine.sum() < len(mine):
-            hit = mine[scores.argmax()]
-            wanted.append((average_precision_score(mine, scores), ndcg_score([mine], [scores]), hit))
-    assert [found["map"], found["ndcg"], found["hit_at_1"]] == pytest.approx(np.mean(wanted, axis=0).tolist())
-
-
-def test_tied_candidates_get_the_worst_rank():
-    found = measure_ranking(np.zeros((6, 1), np.float32), np.array([1, 0, 0, 0, 1, 0]), np.repeat([0, 1], 3))
-    assert found["hit_at_1"] == 0 and found["mrr"] == pytest.approx(1 / 3)
-    assert found["loss"] == pytest.approx(np.log(3))
+            order = np.lexsort((mine, -scores))
+            untied = -np.argsort(order).astype(float)
+            loss, first = -log_softmax(scores)[mine == 1].mean(), 1 + np.argmax(mine[order])
+            precision, ndcg = average_precision_score(mine, untied), ndcg_score([mine], [untied])
+            wanted.append((loss, 1 / first, precision, ndcg, first == 1))
+    assert list(found.values()) == pytest.approx(np.mean(wanted, axis=0).tolist(), rel=1e-6)
 
 
 def test_counted_queries_equal_repeated_queries():
@@ -144,6 +142,7 @@ def test_per_class_metrics_match_scikit_learn():
     values = by_class(labels, predictions, labels=range(5), zero_division=0)
     for name, wanted in zip(("precision", "recall", "f1", "rows"), values):
         assert [row[name] for row in table] == pytest.approx(wanted.tolist())
+    assert [row["predicted"] for row in table] == np.bincount(predictions, minlength=5).tolist()
     for average, found in class_averages(confusion).items():
         wanted = by_class(labels, predictions, average=average, zero_division=0)[:3]
         assert [found[name] for name in ("precision", "recall", "f1")] == pytest.approx(wanted)
@@ -154,4 +153,6 @@ def test_each_target_has_its_own_metrics():
     assert chosen == ["accuracy", "mse", "mrr"] and chosen_metric("f1", "regression") == "f1"
     with pytest.raises(InputError, match="best_metric accuracy is not a metric of a model for regression"):
         refuse_other_metric("accuracy", "regression")
+    for metric in ("mse", "one_of_the_users"):
+        refuse_other_metric(metric, "regression")
     assert "accuracy" in measure_of(Labels.numbered(2))(np.eye(2, dtype=np.float32), np.array([0, 1]))
