@@ -337,6 +337,13 @@ def test_level_weights_are_three_numbers():
     assert MaskingFlags().rule_settings()["level_weights"] == (1.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize("name", ["geometric", "favor_longer_ngram"])
+def test_a_law_of_lengths_needs_ngrams_of_several_words(name):
+    assert MaskingFlags(**{name: True, "max_ngrams": 2}).rule_settings()[name]
+    with pytest.raises(InputError, match=f"{name} needs n-grams of several words"):
+        MaskingFlags(**{name: True, "max_ngrams": 1})
+
+
 @pytest.mark.parametrize(
     "text", ["", "1", "1 1", "1 1 1 1", "1 1 x", "1 -1 1", "0 0 0", "1 nan 1", "1 inf 1"]
 )

@@ -58,14 +58,28 @@ def test_correlation_is_0_for_equal_scores_nan_for_equal_labels():
     assert found["pearson"] == found["spearman"] == 0.0
     assert np.isnan(measure_scores(OUTPUTS[:4], np.full(4, 0.3))["pearson"])
     refuse_unmeasurable("mse", np.full(4, 0.3), Labels.scores(), "dev.tsv")
+    refuse_unmeasurable("pearson", np.array([0.3, 1.0]), Labels.scores(), "dev.tsv")
     with pytest.raises(InputError, match="dev.tsv has a single label, 0.3, so pearson is undefined"):
         refuse_unmeasurable("pearson", np.full(4, 0.3), Labels.scores(), "dev.tsv")
 
 
-def test_every_row_falls_into_exactly_one_label_bin():
-    bins = error_bins(OUTPUTS[:, 0], LABELS)
-    assert sum(each["rows"] for each in bins) == len(LABELS)
-    assert all(each["low"] <= each["mean_label"] <= each["high"] for each in bins)
+def test_label_bins_are_those_of_numpys_histogram():
+    scores = OUTPUTS[:, 0]
+    counts, edges = np.histogram(LABELS, bins=10)
+    bins = error_bins(scores, LABELS)
+    assert [each["rows"] for each in bins] == counts[counts > 0].tolist()
+    for each, place in zip(bins, np.flatnonzero(counts)):
+        inside = (edges[place] <= LABELS) & ((edges[place + 1] > LABELS) | (place == 9))
+        error = np.abs(scores - LABELS)[inside].mean()
+        wanted = (
+            edges[place],
+            edges[place + 1],
+            inside.sum(),
+            LABELS[inside].mean(),
+            scores[inside].mean(),
+            error,
+        )
+        assert list(each.values()) == pytest.approx([float(value) for value in wanted])
 
 
 def queries(count, seed=0):
