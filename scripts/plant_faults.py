@@ -11,6 +11,7 @@ neither removes statements or draws a sample. Exit code 1: some fault was not fo
 
 import argparse
 import ast
+import builtins
 import copy
 import hashlib
 import json
@@ -28,7 +29,7 @@ from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import pytest
 import yaml
@@ -42,9 +43,9 @@ OPERATORS = """Add Sub,Sub Add,Mult Div,Div Mult,FloorDiv Div,Mod FloorDiv,Pow M
 LShift RShift,RShift LShift,And Or,Or And,Lt LtE,LtE Lt,Gt GtE,GtE Gt,Eq NotEq,NotEq Eq,Is IsNot,IsNot Is,
 In NotIn,NotIn In"""
 OTHER = {getattr(ast, old): getattr(ast, new)() for old, new in map(str.split, OPERATORS.split(","))}
-BUILT_IN = "min max,max min,any all,all any,round int"
-NAMES = f"{BUILT_IN},argmin argmax,argmax argmin,minimum maximum,maximum minimum,sum mean,mean sum,ceil floor"
-OTHER_BUILT_IN, OTHER_NAME = (dict(map(str.split, names.split(","))) for names in (BUILT_IN, NAMES))
+NAMES = """min max,max min,any all,all any,round int,argmin argmax,argmax argmin,minimum maximum,
+maximum minimum,sum mean,mean sum,ceil floor,floor ceil,zeros ones,ones zeros"""
+OTHER_NAME = dict(map(str.split, NAMES.split(",")))
 OF_WORDS = ("say", "warn", "warning", "info", "Error", "option")  # calls whose arguments are read by people
 WITHOUT_NAME = (type(None), ast.Constant, ast.UnaryOp)  # bounds that change as numbers do
 UNCHANGED = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)
@@ -131,8 +132,8 @@ def _replacements(node: Any) -> Iterator[str]:
         yield ast.unparse(other)
     elif isinstance(node, ast.Attribute) and node.attr in OTHER_NAME:
         yield f"{ast.unparse(node.value)}.{OTHER_NAME[node.attr]}"
-    elif isinstance(node, ast.Name) and node.id in OTHER_BUILT_IN:
-        yield OTHER_BUILT_IN[node.id]
+    elif isinstance(node, ast.Name) and hasattr(builtins, OTHER_NAME.get(node.id, "none")):
+        yield OTHER_NAME[node.id]
 
 
 class Tests:
@@ -141,7 +142,7 @@ class Tests:
     ``reached``: {test: [seconds, whether it starts processes, {file: lines}]} for the files of ``files``.
     """
 
-    def __init__(self, files: List[str], order: Optional[Dict[str, int]]):
+    def __init__(self, files: List[str], order: Any):
         self.files, self.order = {os.path.abspath(file): file for file in files}, order
         self.failed: List[str] = []
         self.reached: Dict[str, Any] = {}
@@ -149,11 +150,11 @@ class Tests:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: List[Any]) -> None:
-        if self.order is None:
-            sys.addaudithook(self._note_process)
-        else:
-            order = self.order
-            items[:] = sorted((i for i in items if i.nodeid in order), key=lambda item: order[item.nodeid])
+        sys.addaudithook(self._note_process)
+        if self.order is not None:
+            items[:] = sorted(
+                (i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid]
+            )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
@@ -202,7 +203,7 @@ class Room:
             kept.write_text(json.dumps({test: seen for test, seen in reached.items() if test not in failed}))
         self.reached: Dict[str, Any] = json.loads(kept.read_text())
 
-    def _run(self, tests: List[str], order: Optional[Dict[str, int]], seconds: float) -> Any:
+    def _run(self, tests: List[str], order: Any, seconds: float) -> Any:
         """Return pytest's exit code, None where it did not end, what failed, and what was reached."""
         (self.project / "seen.json").write_text("[null, [], {}]")
         child = multiprocessing.get_context("fork").Process(target=self._test, args=(tests, order))
@@ -214,7 +215,7 @@ class Room:
         child.join()
         return json.loads((self.project / "seen.json").read_text())
 
-    def _test(self, tests: List[str], order: Optional[Dict[str, int]]) -> None:
+    def _test(self, tests: List[str], order: Any) -> None:
         os.setsid()
         os.chdir(self.project)
         shutil.rmtree("tmp", ignore_errors=True)

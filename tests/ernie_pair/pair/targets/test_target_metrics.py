@@ -1,24 +1,32 @@
 """Regression, ranking and per-class metrics, compared with SciPy and scikit-learn."""
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score, confusion_matrix, ndcg_score
 from sklearn.metrics import precision_recall_fscore_support as by_class
+from sklearn.utils.class_weight import compute_class_weight
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import UNLABELLED, Labels
 from ernie_pair.pair.targets.metrics import (
     CountedQueries,
     CountedScores,
     chosen_metric,
     class_averages,
     class_table,
+    class_weights_in,
+    class_weights_of,
     error_bins,
     measure_of,
     measure_ranking,
     measure_scores,
+    measure_with,
+    numbers_in,
     numbers_of,
     refuse_other_metric,
     refuse_unmeasurable,
@@ -26,6 +34,7 @@ from ernie_pair.pair.targets.metrics import (
     rows_without_positive,
     training_groups,
 )
+from ernie_pair.runtime.processes.world import World
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 11, 60) / 2.0
@@ -88,7 +97,7 @@ def queries(count, seed=0):
     groups = numbers_of([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
     return (
         rng.integers(0, 4, len(groups)).astype(np.float32)[:, None],
-        rng.integers(0, 2, len(groups)),
+        (rng.random(len(groups)) < 0.3).astype(np.int64),
         groups,
     )
 
@@ -169,4 +178,61 @@ def test_each_target_has_its_own_metrics():
         refuse_other_metric("accuracy", "regression")
     for metric in ("mse", "one_of_the_users"):
         refuse_other_metric(metric, "regression")
+    with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc is undefined on it"):
+        refuse_unmeasurable("auc", np.array([0, 1]), Labels.numbered(3), "dev.tsv")
     assert "accuracy" in measure_of(Labels.numbered(2))(np.eye(2, dtype=np.float32), np.array([0, 1]))
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    labels = np.array([0] * 6 + [1] * 2 + [2] * 4)
+    weights = class_weights_of("balanced", 3, labels, "train.tsv")
+    wanted = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    np.testing.assert_allclose(weights, wanted, rtol=1e-6)
+    unknown = np.append(labels, [UNLABELLED] * 5)
+    np.testing.assert_array_equal(class_weights_of("balanced", 3, unknown, "train.tsv"), weights)
+    assert class_weights_of("", 3, labels, "train.tsv") is None
+    assert class_weights_of("1, 2.5,0", 3, None, "train.tsv").tolist() == [1, 2.5, 0]
+
+
+def test_balanced_weights_need_every_class_to_occur():
+    with pytest.raises(InputError, match=r"^train\.tsv has no pair of class 1, so class_weights balanced"):
+        class_weights_of("balanced", 3, np.array([0, 2]), "train.tsv")
+
+
+@pytest.mark.parametrize("text", ["1,2", "1,2,3,4", "3"])
+def test_the_number_of_weights_must_match_the_classes(text):
+    names = rf"names {len(text.split(','))} class\(es\), and there are 3"
+    with pytest.raises(InputError, match=f"^class_weights.{text} {names}"):
+        class_weights_of(text, 3, None, "train.tsv")
+
+
+@pytest.mark.parametrize("text", ["-1,2", "nan,1", "1,inf", "one,two", "1;2", ",", "0,0", "balance"])
+def test_invalid_class_weights_are_refused(text):
+    with pytest.raises(InputError, match=f"^class_weights.{text} must be a number of 0 or more for each"):
+        class_weights_in(text)
+
+
+@pytest.mark.parametrize("found", [None, 0.5, {"accuracy": "high"}, {"accuracy": None}, [("accuracy", 1.0)]])
+def test_what_is_no_dictionary_of_numbers_is_refused(found):
+    with pytest.raises(InputError, match="mine returned .*; return a dictionary of numbers"):
+        numbers_in(found, "accuracy", "mine")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_the_metric_that_chooses_the_best_is_finite(value):
+    assert numbers_in({"a": 1, "other": value}, "a", "mine") == pytest.approx(
+        {"a": 1, "other": value}, nan_ok=True
+    )
+    with pytest.raises(InputError, match="mine returned a .*, which can choose no best model"):
+        numbers_in({"a": value}, "a", "mine")
+
+
+def test_the_users_metrics_are_added_and_the_best_one_is_known():
+    measured = partial(
+        measure_with, measure_scores, world=World(), all_reduce=None, logits=OUTPUTS, labels=LABELS
+    )
+    own = measured(lambda prediction: {"mse": 7, "rows": len(prediction.label_ids)}, "rows")
+    assert own == {**measure_scores(OUTPUTS, LABELS), "mse": 7.0, "rows": 60.0}
+    assert measured(None, "mse") == measure_scores(OUTPUTS, LABELS)
+    with pytest.raises(InputError, match="best_metric rows is not one of loss, pearson"):
+        measured(None, "rows")
