@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from foreign_weights import write_checkpoints
 from package_command import command
+from scipy import stats
 from tiny_pretrain import CHARACTERS, VOCAB, write_corpus, write_model
 
 from data_tools.corpus.format import find_corpus, open_corpus
@@ -373,7 +374,13 @@ def test_the_loss_is_over_tokens_finite_and_of_some(monkeypatch):
 def interval_of(losses, documents):
     """The interval of samples of one masked token each, whose losses are given."""
     sums = np.array([[loss, 0, 1, 0, 0, 0] for loss in losses], float)
-    return masked_loss._interval(sums, np.array(documents), 400)
+    return masked_loss._interval(sums, np.array(documents), 4000)
+
+
+def test_the_interval_matches_the_bootstrap_of_scipy():
+    losses = np.random.default_rng(0).exponential(size=60)
+    wanted = stats.bootstrap((losses,), np.mean, n_resamples=9999, method="percentile").confidence_interval
+    assert interval_of(losses, range(60)) == pytest.approx(list(wanted), abs=(wanted.high - wanted.low) / 20)
 
 
 def test_the_interval_is_over_documents_not_samples():
