@@ -333,7 +333,7 @@ def test_levels_are_counted_by_token():
 
 
 def test_level_weights_are_three_numbers():
-    assert MaskingFlags(level_weights=" 1 2.5  4").rule_settings()["level_weights"] == (1.0, 2.5, 4.0)
+    assert MaskingFlags(level_weights=" 0 0.5  4").rule_settings()["level_weights"] == (0.0, 0.5, 4.0)
     assert MaskingFlags().rule_settings()["level_weights"] == (1.0, 1.0, 1.0)
 
 
