@@ -208,15 +208,18 @@ class Room:
         (self.project / "seen.json").write_text("[null, [], {}]")
         child = multiprocessing.get_context("fork").Process(target=self._test, args=(tests, order))
         child.start()
-        child.join(seconds)
         assert child.pid is not None
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.join()
+        try:
+            child.join(seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.join()
         return json.loads((self.project / "seen.json").read_text())
 
     def _test(self, tests: List[str], order: Any) -> None:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(self.project)
         shutil.rmtree("tmp", ignore_errors=True)
         os.mkdir("tmp")
@@ -279,6 +282,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30, help="no fault of a room begins later")
     parser.add_argument("--only", default="", help="only faults whose line, before or after, has this text")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the copy is removed
     equal = yaml.safe_load(EQUAL.read_text(encoding="utf-8")) or {}
     table: Dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="faults") as folder:

@@ -25,12 +25,14 @@ from ernie_pair.models.commands import (
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
+from ernie_pair.models.hugging_face import folders
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, from_their_names, to_their_names
 from ernie_pair.models.hugging_face.folders import (
     build_fast_tokenizer,
     from_their_config,
     metadata_of,
     to_their_config,
+    write_own_folder,
 )
 from ernie_pair.models.labels import labels_in
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
@@ -86,16 +88,61 @@ def change_config(folder, **changes):
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
 def test_names_are_those_of_transformers_and_go_back(tmp_path, family):
-    ours = weights_of(source_of(tmp_path, family))
+    source = source_of(tmp_path, family)
+    ours, stored = weights_of(source), build_classifier(source, seed=0, dropout=0.0).state_dict()
     theirs = to_their_names(ours, family, "here")
     shapes = {name: list(array.shape) for name, array in theirs.items()}
     assert shapes == NAMES["bert" if family == "ernie_gram" else family]
     for name, array in ours.items():
         if array.ndim == 2:  # torch keeps a matrix the other way round, square ones too, but for tables
-            stored = array if name.endswith(("_embeddings.weight", "decoder.weight")) else array.T
-            assert any(np.array_equal(stored, one) for one in theirs.values()), name
+            turned = array if name.endswith(("_embeddings.weight", "decoder.weight")) else array.T
+            assert any(np.array_equal(turned, one) for one in theirs.values()), name
     back = from_their_names(theirs, family)
     assert ours.keys() == back.keys() and all(np.array_equal(ours[name], back[name]) for name in ours)
+    config = json.loads((tmp_path / family / "config.json").read_text())
+    write_own_folder(tmp_path, config, {}, back)  # with the positions, where PaddleNLP keeps them
+    written = pickle.loads((tmp_path / "model_state.pdparams").read_bytes())
+    assert written.keys() == stored.keys()
+    assert all(np.array_equal(written[name], stored[name].numpy()) for name in stored)
+
+
+ROBERTA, ELECTRA = {"pad_token_id": 1}, (128, 256, 4, 1024)
+SIZED = ("embedding_size", "hidden_size", "num_attention_heads", "intermediate_size")
+
+
+@pytest.mark.parametrize("model_type, sizes", [
+    ("roberta", ROBERTA), ("xlm-roberta", ROBERTA), ("electra", dict(zip(SIZED, ELECTRA))),
+    ("distilbert", {"num_hidden_layers": 6}),
+    ("albert", {**dict(zip(SIZED, (128, 4096, 64, 16384))), "hidden_act": "gelu_new"}),
+    ("megatron-bert", {**dict(zip(SIZED[1:], (1024, 16, 4096))), "num_hidden_layers": 24}),
+    *[(model_type, {"type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"})
+      for model_type in ("bert", "ernie")],
+])  # fmt: skip
+def test_what_a_config_omits_is_as_in_transformers(model_type, sizes):
+    found = from_their_config({"model_type": model_type, "vocab_size": 35}, "")
+    assert {name: found.get(name) for name in sizes} == sizes
+
+
+def test_a_tensor_of_torch_lies_within_its_storage():
+    """Of random sizes, steps and offsets those are read that reach no number outside of the twelve."""
+    numbers, rng, read = np.arange(12, dtype=np.float32), np.random.default_rng(0), 0
+    for _ in range(2000):
+        axes = int(rng.integers(0, 4))
+        size, stride = rng.integers(-1, 5, axes), rng.integers(-1, 5, axes)
+        offset = int(rng.integers(-1, 13))
+        tensor = folders._Tensor("0", np.dtype("<f4"), offset, tuple(size.tolist()), tuple(stride.tolist()))
+        is_read = (size > 0).all() and (stride >= 0).all() and size.prod() <= 12
+        places = [offset + int(stride @ place) for place in np.ndindex(*size)] if is_read else [-1]
+        if 0 <= min(places) <= max(places) < 12:
+            found = folders._array_of(tensor, numbers.tobytes())
+            assert np.array_equal(found.ravel(), numbers[places]) and found.shape == tuple(size)
+            read += 1
+        else:
+            with pytest.raises(CheckpointError, match="outside of its storage|larger than its storage"):
+                folders._array_of(tensor, numbers.tobytes())
+    assert read > 200
+    with pytest.raises(CheckpointError, match="outside of its storage"):
+        folders._array_of(folders._Tensor("0", np.dtype("<f4"), 0, (2, 2), (1,)), numbers.tobytes())
 
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
