@@ -13,7 +13,7 @@ from tiny_pair import VOCAB, train_config, write_model
 from tiny_ship import logits_of_trained, random_texts, ship, write_trained
 
 from data_tools.files.errors import CheckpointError, ErniePairError, InputError
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece
 from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.run_folder import ranked_models
 from ernie_pair.inference.exported_model import read_exported
@@ -332,6 +332,11 @@ def test_settings_are_converted_both_ways():
     assert ours["num_labels"] == 3 and "id2label" not in ours
     assert to_their_config(ours, "bert", {}, "", "Model")["num_labels"] == 3
     assert from_their_config({"model_type": "bert", "vocab_size": 35}, "")["type_vocab_size"] == 2
+    scored = {"num_labels": 1, "problem_type": "regression", "label_range": [0, 5]}
+    ours = {**scored, "score_activation": "sigmoid", "id2label": {"0": "score"}}
+    theirs = to_their_config(ours, "bert", {}, "", "ForSequenceClassification")
+    assert {name: theirs[name] for name in scored} == scored and "id2label" not in theirs
+    assert theirs["sentence_transformers"] == {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     encoder = {**RERANKER, "architectures": ["BertModel"]}  # its label is that of no head
     assert labels_in(from_their_config(encoder, "")).names == ("0", "1")
     ernie = {**BERT, "model_type": "ernie", "layer_norm_eps": 1e-5, "use_task_id": False}
@@ -400,6 +405,9 @@ def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
     pair = theirs.encode("我a", "他")
     assert pair.ids == [ours.cls_id, *left, ours.sep_id, *right, ours.sep_id]
     assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
+    added = theirs.get_added_tokens_decoder().values()
+    assert {token.content for token in added if token.special and not token.normalized} == {*CONTROL_TOKENS}
+    assert theirs.decode(pair.ids) == "我 a 他"
 
 
 def their_bert(tmp_path):
