@@ -3,8 +3,12 @@
 import io
 import json
 import pickle
+import sys
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import paddle
@@ -386,6 +390,67 @@ def test_a_pickle_that_would_run_code_is_rejected(tmp_path):
     (theirs / "pytorch_model.bin").write_bytes(pickle.dumps({}))
     with pytest.raises(CheckpointError, match="save the model again as safetensors"):
         load_classifier(str(theirs))
+
+
+class TorchFile(pickle.Pickler):
+    """Writes {name: (array, its kind of storage)} as torch.save does: each storage is a file of its own."""
+
+    def __init__(self, path, tensors, monkeypatch, packing=zipfile.ZIP_STORED):
+        self.file, self.storages = io.BytesIO(), []
+        super().__init__(self.file, protocol=2)
+        kinds = {name: type(name, (), {"__module__": "torch"}) for _, name in tensors.values()}
+        rebuild = type("_rebuild_tensor_v2", (), {"__module__": "torch._utils"})
+        for name, found in (("torch", kinds), ("torch._utils", {"_rebuild_tensor_v2": rebuild})):
+            monkeypatch.setitem(sys.modules, name, SimpleNamespace(**found))
+        self.parts = {name: (array, kinds[kind], rebuild) for name, (array, kind) in tensors.items()}
+        self.dump({name: SimpleNamespace(name=name) for name in tensors})
+        with zipfile.ZipFile(path, "w", packing) as archive:
+            archive.writestr("archive/data.pkl", self.file.getvalue())
+            for number, storage in enumerate(self.storages):
+                archive.writestr(f"archive/data/{number}", storage)
+
+    def reducer_override(self, found):
+        if not isinstance(found, SimpleNamespace):
+            return NotImplemented
+        array, kind, rebuild = self.parts[found.name]
+        base = array if array.base is None else array.base
+        steps = tuple(step // array.itemsize for step in array.strides)
+        offset = (array.ctypes.data - base.ctypes.data) // array.itemsize
+        self.storages.append(base.tobytes())
+        return rebuild, (
+            Storage(kind, len(self.storages) - 1),
+            offset,
+            array.shape,
+            steps,
+            False,
+            OrderedDict(),
+        )
+
+    def persistent_id(self, found):
+        return ("storage", found.kind, str(found.key), "cpu", 1) if isinstance(found, Storage) else None
+
+
+class Storage(NamedTuple):
+    kind: type
+    key: int
+
+
+def test_weights_of_torch_are_read_without_it(tmp_path, monkeypatch):
+    rng, tensors = np.random.default_rng(0), {}
+    kinds = "Float <f4,Double <f8,Half <f2,Long <i8,Int <i4,BFloat16 <u2,Bool ?"
+    for kind, dtype in map(str.split, kinds.split(",")):
+        base = rng.integers(0, 2 if kind == "Bool" else 99, (6, 5)).astype(dtype)
+        for number, view in enumerate((base, base.T, base[2:, 1::2])):
+            tensors[f"{kind} {number}"] = view, f"{kind}Storage"
+    TorchFile(tmp_path / "pytorch_model.bin", tensors, monkeypatch)
+    found = folders.read_file_of_torch(tmp_path / "pytorch_model.bin")
+    assert found.keys() == tensors.keys()
+    for name, (array, _) in tensors.items():
+        assert np.array_equal(found[name], array) and found[name].dtype == array.dtype
+    zeros = {"a": (np.zeros((40, 40), np.float32), "FloatStorage")}
+    TorchFile(tmp_path / "packed.bin", zeros, monkeypatch, zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="packed.bin is refused: it is packed, as torch never does"):
+        folders.read_file_of_torch(tmp_path / "packed.bin")
 
 
 def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
