@@ -5,6 +5,7 @@ import sys
 
 import plant_faults
 import yaml
+from fault_kinds import faults_in
 from places import ROOT, SCRIPTS
 
 SOURCE = """
@@ -55,13 +56,13 @@ def test_faults_are_found_equal_or_survive(tmp_path):
 def test_equal_faults_can_still_be_planted():
     """A listed line that has changed since is to be looked at again."""
     for file, faults in (yaml.safe_load(plant_faults.EQUAL.read_text(encoding="utf-8")) or {}).items():
-        planted = {fault.name for fault in plant_faults.faults_in(file, (ROOT / file).read_bytes())}
+        planted = {fault.name for fault in faults_in(file, (ROOT / file).read_bytes())}
         assert set(faults) <= planted and all(faults.values()), file
 
 
 def test_texts_stay_as_they_are():
     source = b'a = "x" + b\nraise Error(f"{a + 1} of {b}")\nsay(1)\nc[:n] = max(d, axis=1)\n'
-    names = {fault.name.split(" -> ")[1] for fault in plant_faults.faults_in("a.py", source)}
+    names = {fault.name.split(" -> ")[1] for fault in faults_in("a.py", source)}
     wanted = {
         "pass",
         "c[:n + 1] = max(d, axis=1)",
