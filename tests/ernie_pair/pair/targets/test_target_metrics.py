@@ -131,6 +131,7 @@ def test_counted_queries_equal_repeated_queries():
 
 
 def test_ranking_metrics_need_a_query_with_both_labels():
+    refuse_unmeasurable("mrr", np.array([1, 0]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
     with pytest.raises(InputError, match="dev.tsv has no query with both a candidate of label 1 and one"):
         refuse_unmeasurable("mrr", np.array([1, 1]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
     assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 0])).tolist() == [1, 3]
