@@ -146,7 +146,7 @@ def test_the_commands_return_their_exit_codes(tmp_path, monkeypatch, capsys):
 ])  # fmt: skip
 def test_the_best_models_of_a_run_are_ranked(tmp_path, metric, says, ranked):
     notes = [{"run_id": "", "metric": metric, "value": value, **says} for value in (0.8, 0.1, 0.9)]
-    notes += [{**notes[0], "run_id": "another"}, {**notes[0], "value": "high"}, {**notes[0], "metric": "f1"}]
+    notes += [{**notes[0], "run_id": "another"}, {**notes[0], "value": ""}, {**notes[0], "metric": "f1"}]
     for number, note in enumerate(notes):
         (tmp_path / f"best-{number}").mkdir()
         made = {"made_by": MAKER, "name": f"best-{number}", "files": [], **note}
