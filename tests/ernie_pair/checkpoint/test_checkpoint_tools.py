@@ -141,8 +141,8 @@ def test_the_commands_return_their_exit_codes(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("metric, says, ranked", [
-    ("accuracy", {}, [0.9, 0.8, 0.1]), ("loss", {}, [0.1, 0.8, 0.9]),
-    ("mse", {"lower_is_better": True}, [0.1, 0.8, 0.9]), ("loss", {"lower_is_better": False}, [0.9, 0.8, 0.1]),
+    ("accuracy", {}, [0.9, 0.8, 0.1]), ("loss", {"lower_is_better": False}, [0.9, 0.8, 0.1]),
+    ("loss", {}, [0.1, 0.8, 0.9]), ("mse", {"lower_is_better": True}, [0.1, 0.8, 0.9]),
 ])  # fmt: skip
 def test_the_best_models_of_a_run_are_ranked(tmp_path, metric, says, ranked):
     notes = [{"run_id": "", "metric": metric, "value": value, **says} for value in (0.8, 0.1, 0.9)]
