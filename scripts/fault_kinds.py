@@ -75,8 +75,10 @@ def _changes(node: Any, statement: Any) -> Iterator[Tuple[Any, str, Any]]:
 
 
 def _is_of_words(node: Any) -> bool:
-    function = node.func if isinstance(node, ast.Call) else None
-    return str(getattr(function, "attr", getattr(function, "id", ""))).endswith(OF_WORDS)
+    functions = [node.func, *node.args[:1]] if isinstance(node, ast.Call) else []  # partial(option, ...) too
+    return any(
+        ast.unparse(one).endswith(OF_WORDS) for one in functions if isinstance(one, (ast.Name, ast.Attribute))
+    )
 
 
 def _replacements(node: Any) -> Iterator[str]:
