@@ -144,9 +144,8 @@ def test_the_clock_covers_data_step_and_reading_alone(monkeypatch):
     run.on_step_end = lambda state: spend(100)
     run.log.tick = lambda seconds, waited, work: ticks.append((seconds, waited))
     train(run.job, (spend(0.5, [number]) for number in count()), run.state, run.schedule, run.log, run)
-    assert (
-        ticks == [(3.5, 0.5), (4.5, 0.5)] * 2
-    )  # each is read at once; every second is logged, and read again
+    # Each step is read at once, and again where it is logged, evaluated or saved.
+    assert ticks == [(3.5, 0.5), *[(4.5, 0.5)] * 3]
 
 
 class Controlled(Run):
