@@ -342,6 +342,8 @@ def test_a_law_of_lengths_needs_ngrams_of_several_words(name):
     assert MaskingFlags(**{name: True, "max_ngrams": 2}).rule_settings()[name]
     with pytest.raises(InputError, match=f"{name} needs n-grams of several words"):
         MaskingFlags(**{name: True, "max_ngrams": 1})
+    with pytest.raises(InputError, match="are two distributions of n-gram lengths"):
+        MaskingFlags(geometric=True, favor_longer_ngram=True)
 
 
 @pytest.mark.parametrize(
