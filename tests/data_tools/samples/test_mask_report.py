@@ -4,7 +4,7 @@ import numpy as np
 
 from data_tools.dataset_utils import MaskedTokens
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
-from data_tools.samples.mask_report import marked_text, mask_report, masked_runs
+from data_tools.samples.mask_report import MOST_NAMED, marked_text, mask_report, masked_runs
 from data_tools.text.wordpiece import WordPiece
 
 TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "天", "地", "玄", "##地", "##玄", "ab", "##cd", "ef"]
@@ -62,6 +62,8 @@ def test_samples_with_few_masks_are_listed():
     report = mask_report(dataset(np.full(30, 5), 3), PIECES, [0], 32)
     assert report.samples_with_few_masks == 1
     assert report.few_masks == [{"sample": 0, "tokens": 32, "masked": 1}]
+    many = mask_report(dataset(np.full(30, 5), 3), PIECES, [0] * (MOST_NAMED + 3), 32)
+    assert (many.samples_with_few_masks, len(many.few_masks)) == (MOST_NAMED + 3, MOST_NAMED)
 
 
 def test_masks_are_marked_in_the_text():
