@@ -185,12 +185,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30, help="no fault of a room begins later")
     parser.add_argument("--only", default="", help="only faults whose line, before or after, has this text")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the copy is removed
     equal = yaml.safe_load(EQUAL.read_text(encoding="utf-8")) or {}
     table: Dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="faults") as folder:
         project = Path(shutil.copytree(ROOT, Path(folder) / "c", symlinks=True, ignore=NOT_COPIED))
         preload(project)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # not Paddle's, so that the copy is removed
         for name in asked.room:
             room, until = Room(project, name.rstrip("/")), time.monotonic() + 60 * asked.minutes
             faults = [fault for fault in room.faults if asked.only in fault.name]

@@ -66,6 +66,8 @@ def test_correlation_is_0_for_equal_scores_nan_for_equal_labels():
     found = measure_scores(np.full((4, 1), 0.1, np.float32), np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["pearson"] == found["spearman"] == 0.0
     assert np.isnan(measure_scores(OUTPUTS[:4], np.full(4, 0.3))["pearson"])
+    of_one_label = np.equal(LABELS, LABELS[0]).astype(np.int64)
+    assert np.isnan(CountedScores(OUTPUTS, LABELS, None).measure(of_one_label)["pearson"])
     refuse_unmeasurable("mse", np.full(4, 0.3), Labels.scores(), "dev.tsv")
     refuse_unmeasurable("pearson", np.array([0.3, 1.0]), Labels.scores(), "dev.tsv")
     with pytest.raises(InputError, match="dev.tsv has a single label, 0.3, so pearson is undefined"):
