@@ -118,6 +118,11 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
     dims: str = model_option(
         "", help="lengths to measure besides --dim, for example 64,128; all: those of training"
     )
+    same_text: Literal["leave_out", "keep"] = data_option(
+        "leave_out",
+        help="a text of the corpus that equals the query and is none of its matches; keep: it is searched as "
+        "well, as sentence-transformers does",
+    )
     text_a: str = data_option("", help=FIRST_TEXT_HELP)
     text_b: str = data_option("", help=SECOND_TEXT_HELP)
     label: str = data_option("", help="the column of the label")

@@ -1,8 +1,8 @@
 """Retrieval metrics: queries search for their matches among many texts.
 
 The set comes from labelled pairs: the queries are the first texts that have a match (a row of label 1), the
-corpus is every second text, each once. For a query, a text of the corpus that equals it is left out, unless
-it is one of its matches: it is no answer that anybody would have to find. Q queries, C texts, D numbers.
+corpus is every second text, each once. Q queries, C texts, D numbers. For a query, a text of the corpus that
+equals it is left out unless it is one of its matches, or is to be kept: nobody would have to find it.
 """
 
 from typing import NamedTuple, Optional
@@ -34,6 +34,12 @@ class RetrievalSet(NamedTuple):
     right: np.ndarray
     labels: np.ndarray
 
+    @property
+    def num_left_out(self) -> int:
+        """Return how many queries stand in the corpus without being a match of their own."""
+        is_own_match = [query in found for query, found in zip(self.queries, self.matches)]
+        return int((np.isin(self.queries, self.corpus) & ~np.array(is_own_match)).sum())
+
 
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
     """Build the set of labelled pairs, 1 for a match. Raises InputError if no row is one."""
@@ -51,11 +57,15 @@ def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
 
 
 def measure_retrieval(
-    vectors: np.ndarray, retrieval: RetrievalSet, query_vectors: Optional[np.ndarray] = None
+    vectors: np.ndarray,
+    retrieval: RetrievalSet,
+    query_vectors: Optional[np.ndarray] = None,
+    keeps_same_text: bool = False,
 ) -> dict[str, float]:
     """Return the METRICS of vectors float32 [texts, D] of length 1, in the order of METRICS.
 
     ``query_vectors``: the vectors of the same texts as queries, where the model has a prompt for these.
+    ``keeps_same_text``: a query is also compared with the text of the corpus that equals it.
 
     ``recall_at_k`` is the mean share of a query's matches among its k best texts; ``mrr`` the mean of
     1 / (rank of the best match); ``ndcg_at_10`` the discounted gain of matches among the 10 best, of what it
@@ -65,7 +75,7 @@ def measure_retrieval(
     from scipy.stats import spearmanr
 
     of_queries = vectors if query_vectors is None else query_vectors
-    ranks = match_ranks(vectors, retrieval, of_queries)
+    ranks = match_ranks(vectors, retrieval, of_queries, keeps_same_text)
     counts = np.array([len(one) for one in ranks], dtype=np.float64)
     gains = 1 / np.log2(np.arange(2, NDCG_AT + 2))
     best = np.array([gains[: int(count)].sum() for count in counts])
@@ -81,17 +91,17 @@ def measure_retrieval(
 
 
 def match_ranks(
-    vectors: np.ndarray, retrieval: RetrievalSet, query_vectors: Optional[np.ndarray] = None
+    vectors: np.ndarray, retrieval: RetrievalSet, query_vectors: np.ndarray, keeps_same_text: bool = False
 ) -> list[np.ndarray]:
-    """Return the rank of each match among all texts of the corpus, int64 from 1 on, query by query."""
-    corpus, of_queries = vectors[retrieval.corpus], vectors if query_vectors is None else query_vectors
+    """Return the rank of each match among the texts of the corpus, int64 from 1 on, query by query."""
+    corpus = vectors[retrieval.corpus]
     ranks: list[np.ndarray] = []
     for begin in range(0, len(retrieval.queries), BLOCK):
         queries = retrieval.queries[begin : begin + BLOCK]
-        scores = of_queries[queries] @ corpus.T
+        scores = query_vectors[queries] @ corpus.T
         for row, query, matches in zip(scores, queries, retrieval.matches[begin : begin + BLOCK]):
             places = np.searchsorted(retrieval.corpus, matches)
-            is_other = retrieval.corpus != query
+            is_other = (retrieval.corpus != query) | keeps_same_text
             is_other[places] = False
             others, own = np.sort(row[is_other]), np.sort(row[places])[::-1]
             better = len(others) - np.searchsorted(others, own, side="left")  # equal ones before a match

@@ -14,7 +14,6 @@ from data_tools.dataset_utils import (
 from data_tools.ernie_dataset import join_segments, masking_rule
 from data_tools.files.errors import InputError
 from data_tools.files.keyed_cache import keyed_rng
-from data_tools.samples.masking import load_masking_fn
 from data_tools.text.wordpiece import WordPiece
 
 
@@ -83,12 +82,12 @@ def test_masked_tokens_are_split_80_10_10():
     assert abs(kinds[1] / kinds[2] - 0.1) < 0.02
 
 
-def test_the_mask_rate_is_the_requested_one():
-    masked, tokens = 0, 0
-    for index in range(200):
-        text, result = mask(seed=index, index=index, masked_lm_prob=0.3)
-        masked, tokens = masked + len(result.positions), tokens + len(text)
-    assert abs(masked / tokens - 0.3) < 0.01
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.5])
+def test_the_rounded_share_of_single_characters_is_masked(share):
+    for length in range(1, 60):
+        tokens = join_segments(np.arange(10, 10 + length), None, 1, 2)[0]
+        masked = create_masked_lm_predictions(tokens, rule(masked_lm_prob=share), keyed_rng(1, length))
+        assert len(masked.positions) == min(length, max(1, round(share * (length + 2))))
 
 
 def test_every_sample_has_a_masked_token_however_short():
@@ -184,75 +183,3 @@ def test_ngram_probabilities_fall_as_1_over_n_or_favour_long():
     assert np.allclose(rule().ngram_borders, [6 / 11, 9 / 11])
     assert np.allclose(rule(favor_longer_ngram=True).ngram_borders, [2 / 11, 5 / 11])
     assert not len(rule(max_ngrams=1).ngram_borders)
-
-
-def hide_the_second(tokens, rule, rng, marks):
-    ids = tokens.copy()
-    ids[1] = rule.mask_id
-    return ids, np.array([1]), tokens[1:2]
-
-
-def hide_nothing(tokens, rule, rng, marks):
-    return tokens, np.empty(0, np.int64), np.empty(0, np.int64)
-
-
-def hide_outside(tokens, rule, rng, marks):
-    return tokens, np.array([len(tokens)]), np.array([10])
-
-
-def cut_short(tokens, rule, rng, marks):
-    return hide_the_second(tokens[:3], rule, rng, marks)
-
-
-def without_marks(tokens, rule, rng):
-    return hide_the_second(tokens, rule, rng, None)
-
-
-NOT_A_FUNCTION = 7
-
-
-def test_a_custom_masking_function_replaces_the_default():
-    masked = load_masking_fn(f"{__name__}:hide_the_second")(np.array([1, 10, 11, 2]), rule(), None)
-    assert masked.ids.tolist() == [1, 3, 11, 2] and masked.labels.tolist() == [10]
-    assert load_masking_fn("") is create_masked_lm_predictions
-
-
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("hide", "is not package.module:function"),
-        ("a.b:", "is not package.module:function"),
-        ("no_such_module:f", "No module named 'no_such_module'"),
-        (".mymask:hide", "write mymask:hide for mymask.py of the working folder"),
-        ("..a.b:hide", "write a.b:hide for a/b.py of the working folder"),
-        (f"{__name__}:no_such_function", "has no function no_such_function"),
-        (f"{__name__}:NOT_A_FUNCTION", "has no function NOT_A_FUNCTION"),
-        (f"{__name__}:without_marks", r"does not take \(tokens, rule, rng, marks\)"),
-    ],
-)
-def test_an_invalid_masking_function_is_refused(name, message):
-    with pytest.raises(InputError, match=f"masking_fn {name}: ?.*{message}|{message}"):
-        load_masking_fn(name)
-
-
-@pytest.mark.parametrize(
-    "function, message",
-    [
-        ("hide_nothing", "masked nothing"),
-        ("hide_outside", "do not ascend within the sample"),
-        ("cut_short", r"turned \(4,\) tokens into \(3,\) ids"),
-    ],
-)
-def test_an_invalid_result_of_a_masking_function_is_reported(function, message):
-    with pytest.raises(InputError, match=message):
-        load_masking_fn(f"{__name__}:{function}")(np.array([1, 10, 11, 2]), rule(), None)
-
-
-def test_a_local_masking_module_is_found_and_errors_located(tmp_path, monkeypatch):
-    (tmp_path / "masks_of_mine.py").write_text("def hide(tokens, rule, rng, marks):\n    return 1, 2, 3\n")
-    (tmp_path / "masks_with_a_fault.py").write_text("def hide(tokens\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert load_masking_fn("masks_of_mine:hide").name == "masks_of_mine:hide"
-    with pytest.raises(InputError, match=r"masks_with_a_fault.py:1: '\(' was never closed; fix the line"):
-        load_masking_fn("masks_with_a_fault:hide")

@@ -243,7 +243,7 @@ def _array_of(tensor: _Tensor, content: bytes) -> np.ndarray:
         raise CheckpointError("a tensor is larger than its storage")
     steps = tuple(step * numbers.itemsize for step in tensor.stride)
     view = np.lib.stride_tricks.as_strided(numbers[tensor.offset :], tensor.size, steps, writeable=False)
-    return np.ascontiguousarray(view)
+    return np.asarray(view, order="C")  # a number on its own keeps its shape
 
 
 def _rebuild(storage: Any, offset: int, size: tuple, stride: tuple, *_: object) -> _Tensor:

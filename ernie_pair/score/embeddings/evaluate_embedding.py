@@ -69,10 +69,17 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
         rows = rows[:, :dim]
         return unit_rows(rows, config.model_path) if settings.has_unit_products else rows
 
-    by_length = {
-        dim: measure_retrieval(cut(vectors, dim), asked, None if asking is None else cut(asking, dim))
-        for dim in lengths
-    }
+    keeps, by_length = config.same_text == "keep", {}
+    for dim in lengths:
+        as_queries = None if asking is None else cut(asking, dim)
+        by_length[dim] = measure_retrieval(cut(vectors, dim), asked, as_queries, keeps)
+    count = asked.num_left_out
+    if count and not keeps:
+        logger.info(
+            "%d of %d queries stand in the corpus as well, where they are none of their matches, and are not "
+            "compared with themselves; --same_text keep compares them, as sentence-transformers does",
+            count, len(asked.queries),
+        )  # fmt: skip
     if embedder.num_cut:
         count = len(asked.texts) * (2 if embedder.has_roles else 1)
         logger.info("%s", describe_cut(embedder, count))
@@ -81,6 +88,7 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
         "queries": len(asked.queries),
         "corpus": len(asked.corpus),
         "pairs": len(asked.labels),
+        "same_text": config.same_text,
         "dims": {str(dim): metrics for dim, metrics in by_length.items()},
         "fingerprint": embedder.fingerprint,
         "computed_by": embedder.backend,

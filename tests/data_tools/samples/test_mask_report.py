@@ -4,7 +4,7 @@ import numpy as np
 
 from data_tools.dataset_utils import MaskedTokens
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
-from data_tools.samples.mask_report import marked_text, mask_report, masked_runs
+from data_tools.samples.mask_report import MOST_NAMED, marked_text, mask_report, masked_runs
 from data_tools.text.wordpiece import WordPiece
 
 TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "天", "地", "玄", "##地", "##玄", "ab", "##cd", "ef"]
@@ -16,21 +16,24 @@ def ids(*tokens):
     return np.array([PIECES.vocab[token] for token in tokens])
 
 
-def hide(*positions):
-    """A masking function that hides only these positions."""
+def hide(*positions, shown=()):
+    """A masking function that hides only these positions, the first of which show ``shown``."""
 
     def masking_fn(tokens, rule, rng, marks):
         plain, where = rule.base_ids[tokens], np.array(positions)
         labels = plain[where]
         plain[where] = rule.mask_id
+        plain[where[: len(shown)]] = shown
         return MaskedTokens(plain, where, labels)
 
     return masking_fn
 
 
-def dataset(text, *positions):
+def dataset(text, *positions, shown=()):
     corpus = SimpleNamespace(ids=text, starts=np.array([0, len(text)]), marks=None)
-    return ErnieDataset(corpus, np.array([[0, 1, 99]]), RULE, seed=1, masking_fn=hide(*positions))
+    return ErnieDataset(
+        corpus, np.array([[0, 1, 99]]), RULE, seed=1, masking_fn=hide(*positions, shown=shown)
+    )
 
 
 def test_adjacent_masked_words_form_runs_within_a_segment():
@@ -47,10 +50,20 @@ def test_the_report_counts_words_ngrams_unk_and_padding():
     assert report.sentence_order == {"in order": 0, "swapped": 0, "no label": 1}
 
 
+def test_masked_tokens_are_counted_by_what_is_shown():
+    """地 is shown as it is, 玄 as 天; what is not shown is [MASK]."""
+    text = ids("天", "地", "玄", "天", "地", "玄", "天")
+    report = mask_report(dataset(text, 2, 3, 5, 6, 7, shown=ids("地", "天")), PIECES, [0], 16)
+    assert report.shown == {"[MASK]": 0.6, "random": 0.2, "kept": 0.2}
+    assert report.mask_rates == [round(5 / 9, 4)] and report.mask_rate == 5 / 9
+
+
 def test_samples_with_few_masks_are_listed():
     report = mask_report(dataset(np.full(30, 5), 3), PIECES, [0], 32)
     assert report.samples_with_few_masks == 1
     assert report.few_masks == [{"sample": 0, "tokens": 32, "masked": 1}]
+    many = mask_report(dataset(np.full(30, 5), 3), PIECES, [0] * (MOST_NAMED + 3), 32)
+    assert (many.samples_with_few_masks, len(many.few_masks)) == (MOST_NAMED + 3, MOST_NAMED)
 
 
 def test_masks_are_marked_in_the_text():

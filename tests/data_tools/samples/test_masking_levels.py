@@ -333,8 +333,17 @@ def test_levels_are_counted_by_token():
 
 
 def test_level_weights_are_three_numbers():
-    assert MaskingFlags(level_weights=" 1 2.5  4").rule_settings()["level_weights"] == (1.0, 2.5, 4.0)
+    assert MaskingFlags(level_weights=" 0 0.5  4").rule_settings()["level_weights"] == (0.0, 0.5, 4.0)
     assert MaskingFlags().rule_settings()["level_weights"] == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["geometric", "favor_longer_ngram"])
+def test_a_law_of_lengths_needs_ngrams_of_several_words(name):
+    assert MaskingFlags(**{name: True, "max_ngrams": 2}).rule_settings()[name]
+    with pytest.raises(InputError, match=f"{name} needs n-grams of several words"):
+        MaskingFlags(**{name: True, "max_ngrams": 1})
+    with pytest.raises(InputError, match="are two distributions of n-gram lengths"):
+        MaskingFlags(geometric=True, favor_longer_ngram=True)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,15 @@ def test_labels_restore_the_text(seed):
     assert whole.issuperset(zip(starts, hidden.ngram_labels[is_ngram].tolist()))
 
 
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.5])
+def test_the_rounded_share_of_single_tokens_is_masked(share):
+    ours, options = NgramLexicon([(10, 11)], TOKENS), rule(masked_lm_prob=share)
+    for length in range(1, 40):
+        tokens = np.array([CLS, *[12] * length, SEP])
+        hidden = hide_ngrams(tokens, options, ours, np.random.default_rng(length))
+        assert len(hidden.positions) == min(length, max(1, round(share * (length + 2))))
+
+
 def test_tokens_outside_ngrams_are_masked_80_10_10():
     ours, kinds = lexicon(), []
     for seed in range(300):

@@ -66,6 +66,13 @@ def test_the_compiled_map_refuses_documents_outside_the_corpus():
         sample_map._helpers.cut_documents(np.array([0, 9]), np.ones(3, np.int32), 8, 0, 0, 2)
 
 
+def test_a_map_is_built_without_the_compiled_helper(monkeypatch):
+    docs, lens = random_corpus(3)
+    rows = build(docs, lens, 40)
+    monkeypatch.setattr(sample_map, "_helpers", None)
+    assert np.array_equal(build(docs, lens, 40), rows)
+
+
 def test_the_vectorised_hash_equals_the_scalar_one():
     start = 2**64 - 3
     assert mix_range(start, 6).tolist() == [mix((start + i) % 2**64) for i in range(6)]

@@ -1,17 +1,20 @@
 """checkpoint show and checkpoint diff, on checkpoints of a fake job."""
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from data_tools.files.atomic_folder import MADE, MAKER
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import main
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.commands import DiffConfig, ShowConfig, diff_checkpoints, distance, show_checkpoint
 from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_folder import best_of, ranked_models
 from ernie_pair.runtime.processes.world import World
 
 
@@ -135,3 +138,19 @@ def test_the_commands_return_their_exit_codes(tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, "checkpoint", "diff", first, tmp_path / "absent") == 2
     assert run(monkeypatch, "checkpoint", "diff", first) == 2
     assert "error: SECOND is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("metric, says, ranked", [
+    ("accuracy", {}, [0.9, 0.8, 0.1]), ("loss", {"lower_is_better": False}, [0.9, 0.8, 0.1]),
+    ("loss", {}, [0.1, 0.8, 0.9]), ("mse", {"lower_is_better": True}, [0.1, 0.8, 0.9]),
+])  # fmt: skip
+def test_the_best_models_of_a_run_are_ranked(tmp_path, metric, says, ranked):
+    notes = [{"run_id": "", "metric": metric, "value": value, **says} for value in (0.8, 0.1, 0.9)]
+    notes += [{**notes[0], "run_id": "another"}, {**notes[0], "value": ""}, {**notes[0], "metric": "f1"}]
+    for number, note in enumerate(notes):
+        (tmp_path / f"best-{number}").mkdir()
+        made = {"made_by": MAKER, "name": f"best-{number}", "files": [], **note}
+        (tmp_path / f"best-{number}" / MADE).write_text(json.dumps(made))
+    assert [note["value"] for _, note in ranked_models(tmp_path, metric)] == ranked
+    assert len(ranked_models(tmp_path)) == 4
+    assert best_of(tmp_path) == ranked_models(tmp_path)[0][0]

@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,16 @@ from ernie_pair.checkpoint import checkpoint_folder as folder_module
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.fingerprint import RunRules
-from ernie_pair.checkpoint.manifest import MANIFEST_FORMAT, TrainState, as_json, manifest_bytes, sha256_of
+from ernie_pair.checkpoint.manifest import (
+    MANIFEST_FORMAT,
+    DamagedError,
+    TrainState,
+    as_json,
+    manifest_bytes,
+    parse_state,
+    sha256_of,
+    state_bytes,
+)
 from ernie_pair.checkpoint.run_folder import RunLock, refuse_locked
 from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
 from ernie_pair.runtime.processes.world import World
@@ -216,6 +226,24 @@ def test_an_invalid_state_with_a_valid_hash_is_set_aside(checkpoints, change):
     state = json.loads((folder_of(checkpoints, 10) / STATE).read_text())
     rewrite_file(folder_of(checkpoints, 10), STATE, json.dumps({**state, **change}).encode())
     assert checkpoints.newest().step == 5
+
+
+@pytest.mark.parametrize("part, is_sound", [
+    ([0.5, 1], True), ([-3.0, 9], True),
+    *[(part, False) for part in (
+        [1, 2], [0.5, 2.0], [0.5, 0], [0.5, -1], [0.5, True], [0.5], [0.5, 1, 1], None, {"0": 0.5, "1": 1},
+        [float("nan"), 1], [float("inf"), 1],
+    )],
+])  # fmt: skip
+def test_a_window_holds_sums_and_counts(part, is_sound):
+    state = TrainState(5, 40, window={"loss": (2.5, 3), "accuracy": (1.0, 2)})
+    assert parse_state(state_bytes(state), Path("state.json")) == state
+    values = {**json.loads(state_bytes(state)), "window": {"loss": [2.5, 3], "accuracy": part}}
+    if is_sound:
+        assert parse_state(json.dumps(values).encode(), Path("state.json")).window["accuracy"] == tuple(part)
+    else:
+        with pytest.raises(DamagedError, match="state.json"):
+            parse_state(json.dumps(values).encode(), Path("state.json"))
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,16 @@ def test_an_exported_model_computes_the_same(tmp_path, pooling, steps):
     ours, exported = open_embedder(folder), open_embedder(tmp_path / "x")
     assert np.abs(exported.embed_passages(TEXTS) - ours.embed_passages(TEXTS)).max() < 1e-5
     assert exported.fingerprint == ours.fingerprint
+    with pytest.raises(InputError, match="exported model, which runs on a CPU"):
+        open_embedder(tmp_path / "x", "gpu")
     assert json.loads((tmp_path / "x" / "embedding.json").read_text())["format"] == 2
+
+
+def test_what_is_no_folder_and_other_labels_are_refused(tmp_path):
+    with pytest.raises(InputError, match="none is not a folder; give that of an embedding model"):
+        open_embedder(tmp_path / "none")
+    with pytest.raises(InputError, match="label_map .* does not name two classes"):
+        EvaluateEmbeddingConfig(model_path="model", input_file="dev.tsv", label_map="0=a,1=b,2=c")
 
 
 def test_training_goes_on_from_a_folder_and_writes_one(tmp_path):

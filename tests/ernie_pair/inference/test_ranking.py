@@ -4,6 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from tiny_ship import random_texts, ship, write_trained
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -12,7 +13,7 @@ from data_tools.text.folder_tokenizer import FolderTokenizer
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference import scores as ranking
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.inference.scores import Ranked, best_places, rank_texts
+from ernie_pair.inference.scores import Ranked, best_places, decide, rank_texts
 from ernie_pair.inference.token_rows import (
     SEPARATOR,
     encode_single_texts,
@@ -20,6 +21,17 @@ from ernie_pair.inference.token_rows import (
     exchange_texts,
     kept_lengths,
 )
+
+
+def test_decisions_match_scipy_and_reach_the_threshold():
+    logits = np.random.default_rng(0).integers(-9, 9, (50, 2)).astype(np.float32)
+    found, wanted = decide(logits, 2.5), softmax(logits.astype(np.float64) / 2.5, axis=1)
+    assert np.allclose(found.probabilities, wanted, rtol=1e-12)
+    assert found.classes.tolist() == wanted.argmax(axis=1).tolist()
+    for at in found.probabilities[:, 1]:
+        for threshold in (at, np.nextafter(at, 2)):
+            called = decide(logits, 2.5, threshold).classes
+            assert called.tolist() == (found.probabilities[:, 1] >= threshold).tolist()
 
 
 def lengths(texts):

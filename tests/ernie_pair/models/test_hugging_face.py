@@ -3,8 +3,12 @@
 import io
 import json
 import pickle
+import sys
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import paddle
@@ -13,7 +17,7 @@ from tiny_pair import VOCAB, train_config, write_model
 from tiny_ship import logits_of_trained, random_texts, ship, write_trained
 
 from data_tools.files.errors import CheckpointError, ErniePairError, InputError
-from data_tools.text.wordpiece import WordPiece
+from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece
 from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.run_folder import ranked_models
 from ernie_pair.inference.exported_model import read_exported
@@ -25,12 +29,14 @@ from ernie_pair.models.commands import (
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
+from ernie_pair.models.hugging_face import folders
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, from_their_names, to_their_names
 from ernie_pair.models.hugging_face.folders import (
     build_fast_tokenizer,
     from_their_config,
     metadata_of,
     to_their_config,
+    write_own_folder,
 )
 from ernie_pair.models.labels import labels_in
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
@@ -86,12 +92,61 @@ def change_config(folder, **changes):
 
 @pytest.mark.parametrize("family", COUNTERPARTS)
 def test_names_are_those_of_transformers_and_go_back(tmp_path, family):
-    ours = weights_of(source_of(tmp_path, family))
+    source = source_of(tmp_path, family)
+    ours, stored = weights_of(source), build_classifier(source, seed=0, dropout=0.0).state_dict()
     theirs = to_their_names(ours, family, "here")
     shapes = {name: list(array.shape) for name, array in theirs.items()}
     assert shapes == NAMES["bert" if family == "ernie_gram" else family]
+    for name, array in ours.items():
+        if array.ndim == 2:  # torch keeps a matrix the other way round, square ones too, but for tables
+            turned = array if name.endswith(("_embeddings.weight", "decoder.weight")) else array.T
+            assert any(np.array_equal(turned, one) for one in theirs.values()), name
     back = from_their_names(theirs, family)
     assert ours.keys() == back.keys() and all(np.array_equal(ours[name], back[name]) for name in ours)
+    config = json.loads((tmp_path / family / "config.json").read_text())
+    write_own_folder(tmp_path, config, {}, back)  # with the positions, where PaddleNLP keeps them
+    written = pickle.loads((tmp_path / "model_state.pdparams").read_bytes())
+    assert written.keys() == stored.keys()
+    assert all(np.array_equal(written[name], stored[name].numpy()) for name in stored)
+
+
+ROBERTA, ELECTRA = {"pad_token_id": 1}, (128, 256, 4, 1024)
+SIZED = ("embedding_size", "hidden_size", "num_attention_heads", "intermediate_size")
+
+
+@pytest.mark.parametrize("model_type, sizes", [
+    ("roberta", ROBERTA), ("xlm-roberta", ROBERTA), ("electra", dict(zip(SIZED, ELECTRA))),
+    ("distilbert", {"num_hidden_layers": 6}),
+    ("albert", {**dict(zip(SIZED, (128, 4096, 64, 16384))), "hidden_act": "gelu_new"}),
+    ("megatron-bert", {**dict(zip(SIZED[1:], (1024, 16, 4096))), "num_hidden_layers": 24}),
+    *[(model_type, {"type_vocab_size": 2, "max_position_embeddings": 512, "hidden_act": "gelu"})
+      for model_type in ("bert", "ernie")],
+])  # fmt: skip
+def test_what_a_config_omits_is_as_in_transformers(model_type, sizes):
+    found = from_their_config({"model_type": model_type, "vocab_size": 35}, "")
+    assert {name: found.get(name) for name in sizes} == sizes
+
+
+def test_a_tensor_of_torch_lies_within_its_storage():
+    """Of random sizes, steps and offsets those are read that reach no number outside of the twelve."""
+    numbers, rng, read = np.arange(12, dtype=np.float32), np.random.default_rng(0), 0
+    for _ in range(2000):
+        axes = int(rng.integers(0, 4))
+        size, stride = rng.integers(-1, 5, axes), rng.integers(-1, 5, axes)
+        offset = int(rng.integers(-1, 13))
+        tensor = folders._Tensor("0", np.dtype("<f4"), offset, tuple(size.tolist()), tuple(stride.tolist()))
+        is_read = (size > 0).all() and (stride >= 0).all() and size.prod() <= 12
+        places = [offset + int(stride @ place) for place in np.ndindex(*size)] if is_read else [-1]
+        if 0 <= min(places) <= max(places) < 12:
+            found = folders._array_of(tensor, numbers.tobytes())
+            assert np.array_equal(found.ravel(), numbers[places]) and found.shape == tuple(size)
+            read += 1
+        else:
+            with pytest.raises(CheckpointError, match="outside of its storage|larger than its storage"):
+                folders._array_of(tensor, numbers.tobytes())
+    assert read > 200
+    with pytest.raises(CheckpointError, match="outside of its storage"):
+        folders._array_of(folders._Tensor("0", np.dtype("<f4"), 0, (2, 2), (1,)), numbers.tobytes())
 
 
 @pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
@@ -281,6 +336,11 @@ def test_settings_are_converted_both_ways():
     assert ours["num_labels"] == 3 and "id2label" not in ours
     assert to_their_config(ours, "bert", {}, "", "Model")["num_labels"] == 3
     assert from_their_config({"model_type": "bert", "vocab_size": 35}, "")["type_vocab_size"] == 2
+    scored = {"num_labels": 1, "problem_type": "regression", "label_range": [0, 5]}
+    ours = {**scored, "score_activation": "sigmoid", "id2label": {"0": "score"}}
+    theirs = to_their_config(ours, "bert", {}, "", "ForSequenceClassification")
+    assert {name: theirs[name] for name in scored} == scored and "id2label" not in theirs
+    assert theirs["sentence_transformers"] == {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     encoder = {**RERANKER, "architectures": ["BertModel"]}  # its label is that of no head
     assert labels_in(from_their_config(encoder, "")).names == ("0", "1")
     ernie = {**BERT, "model_type": "ernie", "layer_norm_eps": 1e-5, "use_task_id": False}
@@ -332,6 +392,67 @@ def test_a_pickle_that_would_run_code_is_rejected(tmp_path):
         load_classifier(str(theirs))
 
 
+class TorchFile(pickle.Pickler):
+    """Writes {name: (array, its kind of storage)} as torch.save does: each storage is a file of its own."""
+
+    def __init__(self, path, tensors, monkeypatch, packing=zipfile.ZIP_STORED):
+        self.file, self.storages = io.BytesIO(), []
+        super().__init__(self.file, protocol=2)
+        kinds = {name: type(name, (), {"__module__": "torch"}) for _, name in tensors.values()}
+        rebuild = type("_rebuild_tensor_v2", (), {"__module__": "torch._utils"})
+        for name, found in (("torch", kinds), ("torch._utils", {"_rebuild_tensor_v2": rebuild})):
+            monkeypatch.setitem(sys.modules, name, SimpleNamespace(**found))
+        self.parts = {name: (array, kinds[kind], rebuild) for name, (array, kind) in tensors.items()}
+        self.dump({name: SimpleNamespace(name=name) for name in tensors})
+        with zipfile.ZipFile(path, "w", packing) as archive:
+            archive.writestr("archive/data.pkl", self.file.getvalue())
+            for number, storage in enumerate(self.storages):
+                archive.writestr(f"archive/data/{number}", storage)
+
+    def reducer_override(self, found):
+        if not isinstance(found, SimpleNamespace):
+            return NotImplemented
+        array, kind, rebuild = self.parts[found.name]
+        base = array if array.base is None else array.base
+        steps = tuple(step // array.itemsize for step in array.strides)
+        offset = (array.ctypes.data - base.ctypes.data) // array.itemsize
+        self.storages.append(base.tobytes())
+        return rebuild, (
+            Storage(kind, len(self.storages) - 1),
+            offset,
+            array.shape,
+            steps,
+            False,
+            OrderedDict(),
+        )
+
+    def persistent_id(self, found):
+        return ("storage", found.kind, str(found.key), "cpu", 1) if isinstance(found, Storage) else None
+
+
+class Storage(NamedTuple):
+    kind: type
+    key: int
+
+
+def test_weights_of_torch_are_read_without_it(tmp_path, monkeypatch):
+    rng, tensors = np.random.default_rng(0), {}
+    kinds = "Float <f4,Double <f8,Half <f2,Long <i8,Int <i4,BFloat16 <u2,Bool ?"
+    for kind, dtype in map(str.split, kinds.split(",")):
+        base = rng.integers(0, 2 if kind == "Bool" else 99, (6, 5)).astype(dtype)
+        for number, view in enumerate((base, base.T, base[2:, 1::2])):
+            tensors[f"{kind} {number}"] = view, f"{kind}Storage"
+    TorchFile(tmp_path / "pytorch_model.bin", tensors, monkeypatch)
+    found = folders.read_file_of_torch(tmp_path / "pytorch_model.bin")
+    assert found.keys() == tensors.keys()
+    for name, (array, _) in tensors.items():
+        assert np.array_equal(found[name], array) and found[name].dtype == array.dtype
+    zeros = {"a": (np.zeros((40, 40), np.float32), "FloatStorage")}
+    TorchFile(tmp_path / "packed.bin", zeros, monkeypatch, zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="packed.bin is refused: it is packed, as torch never does"):
+        folders.read_file_of_torch(tmp_path / "packed.bin")
+
+
 def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
     rng = np.random.default_rng(0)
     letters = [chr(point) for point in range(32, 0x3000, 3)]
@@ -349,6 +470,9 @@ def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
     pair = theirs.encode("我a", "他")
     assert pair.ids == [ours.cls_id, *left, ours.sep_id, *right, ours.sep_id]
     assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
+    added = theirs.get_added_tokens_decoder().values()
+    assert {token.content for token in added if token.special and not token.normalized} == {*CONTROL_TOKENS}
+    assert theirs.decode(pair.ids) == "我 a 他"
 
 
 def their_bert(tmp_path):

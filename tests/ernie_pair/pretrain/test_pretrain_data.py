@@ -16,7 +16,7 @@ from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError, LostProcessError
 from data_tools.options.cli import parse_config
-from data_tools.samples.split_datasets import BUCKETS, BucketedDataset, whole_windows
+from data_tools.samples.split_datasets import BUCKETS
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.pretrain import data as loader
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -267,41 +267,9 @@ def test_lengths_match_the_samples(world, given, head):
     assert train.lengths(numbers).tolist() == [len(train[number].input_ids) for number in range(80)]
 
 
-def test_bucketing_reduces_padding_in_an_order_of_the_seed(world):
+def test_bucketing_reduces_padding(world):
     plain, bucketed = (opened(world, max_steps=STEPS, bucket_size=size) for size in (0, 4))
     assert padding(bucketed) < 0.5 * padding(plain)
-    lengths = np.arange(BUCKETS * 4)
-    orders = [BucketedDataset(NumberedSamples(lengths), 4, seed) for seed in (1, 1, 2)]
-    one, again, other = ([order[number] for number in range(len(lengths))] for order in orders)
-    assert one == again != other
-
-
-def test_each_window_contains_its_samples_exactly_once(world):
-    train = opened(world, max_steps=STEPS, bucket_size=4).datasets["train"]
-    assert len(train) == 2 * BUCKETS * 4
-    lengths = train.lengths(np.arange(len(train)))
-    order = BucketedDataset(NumberedSamples(lengths), 4, seed=1)
-    for window in range(2):
-        numbers = range(window * BUCKETS * 4, (window + 1) * BUCKETS * 4)
-        assert sorted(order[number] for number in numbers) == list(numbers)
-        first = [lengths[order[number]] for number in numbers[::4]]
-        assert first != sorted(first)  # the buckets are not sorted by length
-
-
-class NumberedSamples:
-    """Stands in for a dataset: each sample is its own index."""
-
-    def __init__(self, lengths):
-        self.all_lengths = lengths
-
-    def __len__(self):
-        return len(self.all_lengths)
-
-    def __getitem__(self, index):
-        return index
-
-    def lengths(self, indices):
-        return self.all_lengths[indices]
 
 
 def test_the_order_is_the_same_in_longer_and_resumed_runs(world):
@@ -326,9 +294,8 @@ def rows_of(batches):
     return sorted(tuple(row[row > 0].tolist()) for batch in batches for row in batch["input_ids"])
 
 
-def test_bad_sizes_are_rounded_up_or_refused(world):
-    assert whole_windows(1, 4) == BUCKETS * 4 and whole_windows(BUCKETS * 4, 4) == BUCKETS * 4
-    assert whole_windows(17, 0) == 17
+def test_windows_are_whole_and_small_buckets_refused(world):
+    assert len(opened(world, max_steps=65, bucket_size=4).datasets["train"]) == 2 * BUCKETS * 4
     with pytest.raises(InputError, match="bucket_size=2 is below micro_batch_size=4"):
         opened(world, bucket_size=2)
 

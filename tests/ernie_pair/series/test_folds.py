@@ -52,6 +52,21 @@ def test_folds_depend_only_on_the_seed():
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_goes_where_its_classes_are_fewest(seed):
+    """By the shares of all rows of a class, so that the rare class 2 counts as much as the others."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.permutation(np.arange(1, 41))  # each size once: no order is drawn
+    group = np.repeat(np.arange(40), sizes)
+    labels = rng.choice(3, size=len(group), p=[0.7, 0.25, 0.05])
+    shares = [np.bincount(labels[group == one], minlength=3) / np.bincount(labels) for one in range(40)]
+    so_far, fold_of = np.zeros((4, 3)), np.zeros(40, int)
+    for one in np.argsort(-sizes):
+        fold_of[one] = np.argmin([fold @ shares[one] for fold in so_far])
+        so_far[fold_of[one]] += shares[one]
+    assert deal_groups(group, labels, 4, seed).tolist() == fold_of[group].tolist()
+
+
 def test_a_large_group_gets_a_fold_of_its_own():
     group = np.array([0] * 40 + list(range(1, 61)))
     fold = deal_groups(group, np.arange(100) % 2, 4, seed=0)

@@ -1,11 +1,13 @@
 import contextlib
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 from data_tools.files.errors import NumbersError, Stopped
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.train import loop
 from ernie_pair.train.hooks import Hooks, Schedule
 from ernie_pair.train.loop import train
 from ernie_pair.train.step_work import MOST_SKIPPED_IN_A_ROW
@@ -126,6 +128,24 @@ def test_logging_evaluation_saving_and_export_occur_when_due():
     assert run.steps("train") == [2, 4, 6, 8, 10] and run.steps("valid") == [0, 3, 6, 9, 10]
     assert [state.step for state, _ in run.saved] == [4, 8, 10] and run.exported == [5, 10]
     assert run.heartbeat.steps == list(range(1, 11))
+
+
+def test_the_clock_covers_data_step_and_reading_alone(monkeypatch):
+    now, ticks, read = [0.0], [], loop.Readings.read
+
+    def spend(seconds, then=None):
+        now[0] += seconds
+        return then
+
+    run, step = Run(4), SumJob.step
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(loop.Readings, "read", lambda readings: spend(1, read(readings)))
+    monkeypatch.setattr(SumJob, "step", lambda job, *about: spend(2, step(job, *about)))
+    run.on_step_end = lambda state: spend(100)
+    run.log.tick = lambda seconds, waited, work: ticks.append((seconds, waited))
+    train(run.job, (spend(0.5, [number]) for number in count()), run.state, run.schedule, run.log, run)
+    # Each step is read at once, and again where it is logged, evaluated or saved.
+    assert ticks == [(3.5, 0.5), *[(4.5, 0.5)] * 3]
 
 
 class Controlled(Run):

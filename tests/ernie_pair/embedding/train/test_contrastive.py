@@ -89,17 +89,23 @@ def test_epochs_rotate_through_the_hard_negatives():
     assert texts.negatives_of(0, 0, 0).size == 0
 
 
-def test_other_matches_of_an_anchor_are_masked_as_negatives():
-    texts = texts_of()
-    step = describe_step(texts, np.arange(5), [np.array([texts.texts.index("她")]), *[np.zeros(0, int)] * 4])
-    hidden = {
-        (texts.texts[step.numbers[row]], texts.texts[step.numbers[5 + column]])
-        for row, column in zip(*np.nonzero(step.is_hidden))
-    }
-    # 今 shares its match with 我, so that a match of one may also match the other.
-    assert hidden == {("我", "他"), ("我", "你"), ("今", "你")}
-    assert not step.is_hidden[np.arange(5), np.arange(5)].any()
-    assert not step.is_hidden[:, 5].any()  # the hard negative
+@pytest.mark.parametrize("seed", range(5))
+def test_matches_of_anchor_and_positive_are_no_negatives(seed):
+    """Both texts of a pair of label 1 are matches of the other; 今 that shares one with 我 is near it too."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        (*rng.choice(list("我你他她天气今明昨"), 2, replace=False), int(rng.integers(2))) for _ in range(16)
+    ]
+    texts = texts_of([*rows, ("上", "下", 1), ("上", "谁", 0), ("我", "她", 0)])
+    matches = {frozenset(row[:2]) for row in rows if row[2]} | {frozenset("上下")}
+    pairs = np.arange(len(texts))
+    step = describe_step(texts, pairs, [texts.negatives_of(pair, 0, 2) for pair in pairs])
+    read = [texts.texts[number] for number in step.numbers]
+    for row, hidden in enumerate(step.is_hidden):
+        own = {read[row], read[len(pairs) + row]}
+        near = own | {text for text in read for one in own if frozenset((one, text)) in matches}
+        wanted = [text in near and place != row for place, text in enumerate(read[len(pairs) :])]
+        assert hidden.tolist() == wanted
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,32 @@
 """Regression, ranking and per-class metrics, compared with SciPy and scikit-learn."""
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import average_precision_score, confusion_matrix, ndcg_score
 from sklearn.metrics import precision_recall_fscore_support as by_class
+from sklearn.utils.class_weight import compute_class_weight
 
 from data_tools.files.errors import InputError
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import UNLABELLED, Labels
 from ernie_pair.pair.targets.metrics import (
     CountedQueries,
     CountedScores,
     chosen_metric,
     class_averages,
     class_table,
+    class_weights_in,
+    class_weights_of,
     error_bins,
     measure_of,
     measure_ranking,
     measure_scores,
+    measure_with,
+    numbers_in,
     numbers_of,
     refuse_other_metric,
     refuse_unmeasurable,
@@ -25,6 +34,7 @@ from ernie_pair.pair.targets.metrics import (
     rows_without_positive,
     training_groups,
 )
+from ernie_pair.runtime.processes.world import World
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 11, 60) / 2.0
@@ -56,15 +66,31 @@ def test_correlation_is_0_for_equal_scores_nan_for_equal_labels():
     found = measure_scores(np.full((4, 1), 0.1, np.float32), np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["pearson"] == found["spearman"] == 0.0
     assert np.isnan(measure_scores(OUTPUTS[:4], np.full(4, 0.3))["pearson"])
+    of_one_label = np.equal(LABELS, LABELS[0]).astype(np.int64)
+    assert np.isnan(CountedScores(OUTPUTS, LABELS, None).measure(of_one_label)["pearson"])
     refuse_unmeasurable("mse", np.full(4, 0.3), Labels.scores(), "dev.tsv")
+    refuse_unmeasurable("pearson", np.array([0.3, 1.0]), Labels.scores(), "dev.tsv")
     with pytest.raises(InputError, match="dev.tsv has a single label, 0.3, so pearson is undefined"):
         refuse_unmeasurable("pearson", np.full(4, 0.3), Labels.scores(), "dev.tsv")
 
 
-def test_every_row_falls_into_exactly_one_label_bin():
-    bins = error_bins(OUTPUTS[:, 0], LABELS)
-    assert sum(each["rows"] for each in bins) == len(LABELS)
-    assert all(each["low"] <= each["mean_label"] <= each["high"] for each in bins)
+def test_label_bins_are_those_of_numpys_histogram():
+    scores = OUTPUTS[:, 0]
+    counts, edges = np.histogram(LABELS, bins=10)
+    bins = error_bins(scores, LABELS)
+    assert [each["rows"] for each in bins] == counts[counts > 0].tolist()
+    for each, place in zip(bins, np.flatnonzero(counts)):
+        inside = (edges[place] <= LABELS) & ((edges[place + 1] > LABELS) | (place == 9))
+        error = np.abs(scores - LABELS)[inside].mean()
+        wanted = (
+            edges[place],
+            edges[place + 1],
+            inside.sum(),
+            LABELS[inside].mean(),
+            scores[inside].mean(),
+            error,
+        )
+        assert list(each.values()) == pytest.approx([float(value) for value in wanted])
 
 
 def queries(count, seed=0):
@@ -73,27 +99,24 @@ def queries(count, seed=0):
     groups = numbers_of([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
     return (
         rng.integers(0, 4, len(groups)).astype(np.float32)[:, None],
-        rng.integers(0, 2, len(groups)),
+        (rng.random(len(groups)) < 0.3).astype(np.int64),
         groups,
     )
 
 
-def test_ranking_metrics_without_ties_match_scikit_learn():
+def test_ranking_metrics_match_scikit_learn_with_ties():
+    """Of equal scores the irrelevant candidate stands first, which scikit-learn is told by other scores."""
     outputs, labels, groups = queries(30)
-    outputs += np.random.default_rng(1).random(outputs.shape, dtype=np.float32)
     found, wanted = measure_ranking(outputs, labels, groups), []
     for query in range(30):
         mine, scores = labels[groups == query], outputs[groups == query, 0]
         if 0 < mine.sum() < len(mine):
-            hit = mine[scores.argmax()]
-            wanted.append((average_precision_score(mine, scores), ndcg_score([mine], [scores]), hit))
-    assert [found["map"], found["ndcg"], found["hit_at_1"]] == pytest.approx(np.mean(wanted, axis=0).tolist())
-
-
-def test_tied_candidates_get_the_worst_rank():
-    found = measure_ranking(np.zeros((6, 1), np.float32), np.array([1, 0, 0, 0, 1, 0]), np.repeat([0, 1], 3))
-    assert found["hit_at_1"] == 0 and found["mrr"] == pytest.approx(1 / 3)
-    assert found["loss"] == pytest.approx(np.log(3))
+            order = np.lexsort((mine, -scores))
+            untied = -np.argsort(order).astype(float)
+            loss, first = -log_softmax(scores)[mine == 1].mean(), 1 + np.argmax(mine[order])
+            precision, ndcg = average_precision_score(mine, untied), ndcg_score([mine], [untied])
+            wanted.append((loss, 1 / first, precision, ndcg, first == 1))
+    assert list(found.values()) == pytest.approx(np.mean(wanted, axis=0).tolist(), rel=1e-6)
 
 
 def test_counted_queries_equal_repeated_queries():
@@ -110,6 +133,7 @@ def test_counted_queries_equal_repeated_queries():
 
 
 def test_ranking_metrics_need_a_query_with_both_labels():
+    refuse_unmeasurable("mrr", np.array([1, 0]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
     with pytest.raises(InputError, match="dev.tsv has no query with both a candidate of label 1 and one"):
         refuse_unmeasurable("mrr", np.array([1, 1]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
     assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 0])).tolist() == [1, 3]
@@ -144,6 +168,7 @@ def test_per_class_metrics_match_scikit_learn():
     values = by_class(labels, predictions, labels=range(5), zero_division=0)
     for name, wanted in zip(("precision", "recall", "f1", "rows"), values):
         assert [row[name] for row in table] == pytest.approx(wanted.tolist())
+    assert [row["predicted"] for row in table] == np.bincount(predictions, minlength=5).tolist()
     for average, found in class_averages(confusion).items():
         wanted = by_class(labels, predictions, average=average, zero_division=0)[:3]
         assert [found[name] for name in ("precision", "recall", "f1")] == pytest.approx(wanted)
@@ -154,4 +179,63 @@ def test_each_target_has_its_own_metrics():
     assert chosen == ["accuracy", "mse", "mrr"] and chosen_metric("f1", "regression") == "f1"
     with pytest.raises(InputError, match="best_metric accuracy is not a metric of a model for regression"):
         refuse_other_metric("accuracy", "regression")
+    for metric in ("mse", "one_of_the_users"):
+        refuse_other_metric(metric, "regression")
+    with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc is undefined on it"):
+        refuse_unmeasurable("auc", np.array([0, 1]), Labels.numbered(3), "dev.tsv")
     assert "accuracy" in measure_of(Labels.numbered(2))(np.eye(2, dtype=np.float32), np.array([0, 1]))
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    labels = np.array([0] * 6 + [1] * 2 + [2] * 4)
+    weights = class_weights_of("balanced", 3, labels, "train.tsv")
+    wanted = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    np.testing.assert_allclose(weights, wanted, rtol=1e-6)
+    unknown = np.append(labels, [UNLABELLED] * 5)
+    np.testing.assert_array_equal(class_weights_of("balanced", 3, unknown, "train.tsv"), weights)
+    assert class_weights_of("", 3, labels, "train.tsv") is None
+    assert class_weights_of("1, 2.5,0", 3, None, "train.tsv").tolist() == [1, 2.5, 0]
+
+
+def test_balanced_weights_need_every_class_to_occur():
+    with pytest.raises(InputError, match=r"^train\.tsv has no pair of class 1, so class_weights balanced"):
+        class_weights_of("balanced", 3, np.array([0, 2]), "train.tsv")
+
+
+@pytest.mark.parametrize("text", ["1,2", "1,2,3,4", "3"])
+def test_the_number_of_weights_must_match_the_classes(text):
+    names = rf"names {len(text.split(','))} class\(es\), and there are 3"
+    with pytest.raises(InputError, match=f"^class_weights.{text} {names}"):
+        class_weights_of(text, 3, None, "train.tsv")
+
+
+@pytest.mark.parametrize("text", ["-1,2", "nan,1", "1,inf", "one,two", "1;2", ",", "0,0", "balance"])
+def test_invalid_class_weights_are_refused(text):
+    with pytest.raises(InputError, match=f"^class_weights.{text} must be a number of 0 or more for each"):
+        class_weights_in(text)
+
+
+@pytest.mark.parametrize("found", [None, 0.5, {"accuracy": "high"}, {"accuracy": None}, [("accuracy", 1.0)]])
+def test_what_is_no_dictionary_of_numbers_is_refused(found):
+    with pytest.raises(InputError, match="mine returned .*; return a dictionary of numbers"):
+        numbers_in(found, "accuracy", "mine")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_the_metric_that_chooses_the_best_is_finite(value):
+    assert numbers_in({"a": 1, "other": value}, "a", "mine") == pytest.approx(
+        {"a": 1, "other": value}, nan_ok=True
+    )
+    with pytest.raises(InputError, match="mine returned a .*, which can choose no best model"):
+        numbers_in({"a": value}, "a", "mine")
+
+
+def test_the_users_metrics_are_added_and_the_best_one_is_known():
+    measured = partial(
+        measure_with, measure_scores, world=World(), all_reduce=None, logits=OUTPUTS, labels=LABELS
+    )
+    own = measured(lambda prediction: {"mse": 7, "rows": len(prediction.label_ids)}, "rows")
+    assert own == {**measure_scores(OUTPUTS, LABELS), "mse": 7.0, "rows": 60.0}
+    assert measured(None, "mse") == measure_scores(OUTPUTS, LABELS)
+    with pytest.raises(InputError, match="best_metric rows is not one of loss, pearson"):
+        measured(None, "rows")

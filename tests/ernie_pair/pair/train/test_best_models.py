@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,9 @@ from tiny_pair import train_config, write_pairs
 
 from data_tools.files.atomic_files import own_name
 from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import CheckpointError, InputError, MachineError
+from data_tools.files.errors import InputError, MachineError
 from ernie_pair import PairConfig, PairTrainer
-from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import best_of, point_best
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import files_of_model, model_folder_of
@@ -25,7 +24,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.score.evaluation.predict_pair import predict_pair
 from ernie_pair.score.export.export_pair import ExportConfig, export_pair
-from ernie_pair.train.best_model import BestModel, EarlyStopping
+from ernie_pair.train.best_model import BestModel
 from ernie_pair.weights.weight_files import from_safetensors
 
 
@@ -181,53 +180,3 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         with pytest.raises(InputError) as caught:
             load_classifier(str(given))
         assert "\n" not in str(caught.value)
-
-
-def ends_after(values, *rules, state=None):
-    """The number of evaluations until the run ends, or 0 if it does not."""
-    stopping, state = EarlyStopping(*rules), state or TrainState()
-    for number, value in enumerate(values, start=1):
-        stopping.judge(state, value)
-        if stopping.is_due(state):
-            return number
-    return 0
-
-
-@pytest.mark.parametrize(
-    "values, patience, number",
-    [
-        ([0.5, 0.5], 1, 2),
-        ([0.5, 0.6, 0.6, 0.5, 0.6], 3, 5),
-        ([0.5, 0.4, 0.6, 0.4, 0.7, 0.4], 2, 0),
-        ([0.5, 0.4, 0.4], 3, 0),
-        ([0.5] * 9, 0, 0),
-    ],
-)
-def test_a_run_ends_after_patience_evaluations_without_gain(values, patience, number):
-    assert ends_after(values, patience) == number
-    assert ends_after([-value for value in values], patience, 0.0, True) == number
-
-
-def test_a_gain_of_at_most_min_delta_is_no_improvement():
-    assert ends_after([0.5, 0.625, 0.625], 1, 0.125) == 2
-    assert ends_after([0.5, 0.75, 0.875], 1, 0.125) == 3
-    assert ends_after([0.5, 0.5625, 0.625, 0.6875, 0.75, 0.8125], 3, 0.125) == 0  # they add up
-
-
-def test_counting_resumes_from_the_saved_state():
-    values, state = [0.5, 0.6, 0.4, 0.5, 0.6], TrainState()
-    ends_after(values, 0, state=state)
-    assert state == TrainState()  # without patience nothing is counted
-    assert ends_after(values[:3], 3, state=state) == 0
-    read = parse_state(state_bytes(state), Path("state.json"))
-    assert read == state and ends_after(values[3:], 3, state=read) == 2
-
-
-def test_a_state_from_before_early_stopping_can_be_read():
-    old = asdict(TrainState(7, 14))
-    for name in ("metric_to_beat", "stale_evaluations"):
-        del old[name]
-    assert parse_state(json.dumps(old).encode(), Path("state.json")) == TrainState(7, 14)
-    for damage in ({"metric_to_beat": "0.5"}, {"stale_evaluations": -1}, {"stale_evaluations": 0.5}):
-        with pytest.raises(CheckpointError, match="does not hold the state of a run"):
-            parse_state(json.dumps({**old, **damage}).encode(), Path("state.json"))

@@ -9,7 +9,6 @@ from tiny_pair_job import run, tiny_job, weights, write_files
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import Batch
-from ernie_pair.pair.targets.metrics import class_weights_in, class_weights_of
 from ernie_pair.pair.train.loss import Fgm, ListwiseLoss, MarginLoss, PairLoss, SquaredError
 
 IDS = np.arange(1, 16).reshape(5, 3)
@@ -106,33 +105,6 @@ def test_the_divergence_gradient_matches_finite_differences():
         step = np.zeros_like(whole)
         step[place] = 1e-5
         assert slope[place] == pytest.approx((loss_of(whole + step) - loss_of(whole - step)) / 2e-5, abs=1e-5)
-
-
-def test_balanced_weights_give_all_classes_equal_weight():
-    labels = np.array([0] * 6 + [1] * 2 + [2] * 4)
-    weights = class_weights_of("balanced", 3, labels, "train.tsv")
-    np.testing.assert_allclose(weights, [12 / 18, 12 / 6, 12 / 12])
-    np.testing.assert_allclose(np.bincount(labels, weights[labels]), [4, 4, 4])
-    assert class_weights_of("", 3, labels, "train.tsv") is None
-    assert class_weights_of("1, 2.5,0", 3, None, "train.tsv").tolist() == [1, 2.5, 0]
-
-
-def test_balanced_weights_need_every_class_to_occur():
-    with pytest.raises(InputError, match=r"^train\.tsv has no pair of class 1, so class_weights balanced"):
-        class_weights_of("balanced", 3, np.array([0, 2]), "train.tsv")
-
-
-@pytest.mark.parametrize("text", ["1,2", "1,2,3,4", "3"])
-def test_the_number_of_weights_must_match_the_classes(text):
-    names = rf"names {len(text.split(','))} class\(es\), and there are 3"
-    with pytest.raises(InputError, match=f"^class_weights.{text} {names}"):
-        class_weights_of(text, 3, None, "train.tsv")
-
-
-@pytest.mark.parametrize("text", ["-1,2", "nan,1", "1,inf", "one,two", "1;2", ",", "0,0", "balance"])
-def test_invalid_class_weights_are_refused(text):
-    with pytest.raises(InputError, match=f"^class_weights.{text} must be a number of 0 or more for each"):
-        class_weights_in(text)
 
 
 SCORES = np.array([[0.5], [-1.0], [2.0], [0.0], [3.0]], np.float32)

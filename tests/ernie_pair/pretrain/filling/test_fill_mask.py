@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from foreign_weights import write_checkpoints
 from package_command import command
+from scipy import stats
 from tiny_pretrain import CHARACTERS, VOCAB, write_corpus, write_model
 
 from data_tools.corpus.format import find_corpus, open_corpus
@@ -332,14 +333,14 @@ def test_impossible_evaluations_are_refused(place, tmp_path):
 
 
 class MadeUpSample:
-    """A sample of eight tokens, the first ``count`` of them masked."""
+    """A sample of eight tokens, the first ``count`` of them masked; ``order``: the label of its order."""
 
-    def __init__(self, count):
+    def __init__(self, count, order=0):
         self.input_ids = np.arange(8)
         self.token_type_ids = np.zeros(8, int)
         self.masked_positions = np.arange(count)
         self.masked_labels = np.zeros(count, int)
-        self.sop_label, self.ngram_labels = 0, None
+        self.sop_label, self.ngram_labels = order, None
 
 
 def with_first_logit(value):
@@ -356,10 +357,12 @@ def with_first_logit(value):
 
 def test_the_loss_is_over_tokens_finite_and_of_some(monkeypatch):
     """A model that is certain of one token and predicts the others uniformly."""
-    samples = [MadeUpSample(1), MadeUpSample(3)]
-    found = measure_masked_loss(with_first_logit(100.0), samples, 0, 8, 2, 5)
-    assert found["lm_loss"] == pytest.approx(3 * np.log(4) / 4)
-    assert (found["masked_tokens"], found["samples"]) == (4, 2)
+    samples = [MadeUpSample(1, 1), MadeUpSample(3), MadeUpSample(1, -1), MadeUpSample(1), MadeUpSample(0)]
+    found = measure_masked_loss(with_first_logit(100.0), samples, 0, 8, 5, 5)
+    assert found["lm_loss"] == pytest.approx(5 * np.log(4) / 6)
+    assert (found["masked_tokens"], found["samples"], found["lm_accuracy"]) == (6, 5, 1)
+    # One sample has no order, and 0 of two equal logits is predicted.
+    assert found["sop_accuracy"] == 3 / 4 and found["sop_loss"] == pytest.approx(np.log(2))
     with pytest.raises(InputError, match="no token of the 2 samples is masked, so there is no loss"):
         measure_masked_loss(with_first_logit(0.0), [MadeUpSample(0)] * 2, 0, 8, 2, 5)
     # Paddle caps the loss of a token on a CPU, but not on a GPU
@@ -371,7 +374,13 @@ def test_the_loss_is_over_tokens_finite_and_of_some(monkeypatch):
 def interval_of(losses, documents):
     """The interval of samples of one masked token each, whose losses are given."""
     sums = np.array([[loss, 0, 1, 0, 0, 0] for loss in losses], float)
-    return masked_loss._interval(sums, np.array(documents), 400)
+    return masked_loss._interval(sums, np.array(documents), 4000)
+
+
+def test_the_interval_matches_the_bootstrap_of_scipy():
+    losses = np.random.default_rng(0).exponential(size=60)
+    wanted = stats.bootstrap((losses,), np.mean, n_resamples=9999, method="percentile").confidence_interval
+    assert interval_of(losses, range(60)) == pytest.approx(list(wanted), abs=(wanted.high - wanted.low) / 20)
 
 
 def test_the_interval_is_over_documents_not_samples():

@@ -170,6 +170,17 @@ def test_trained_and_exported_metrics_agree_at_every_dim(folder, tmp_path, capsy
         evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(folder / "ship"), **flags, device="cpu"))
 
 
+def test_a_query_is_compared_with_itself_only_if_asked(folder, tmp_path, capfd):
+    pairs = tmp_path / "dev.tsv"
+    pairs.write_text("我\t你她\t1\n你她\t我\t0\n", encoding="utf-8")
+    for same_text in ("leave_out", "keep"):
+        flags = {"input_file": str(pairs), "same_text": same_text, "device": "cpu"}
+        found = evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(folder / "ship"), **flags))
+        is_left_out, printed = same_text == "leave_out", "".join(capfd.readouterr())
+        assert found["metrics"]["recall_at_1"] == is_left_out and found["same_text"] == same_text
+        assert ("1 of 1 queries stand in the corpus as well" in printed) == is_left_out
+
+
 def test_a_named_length_above_dim_is_refused(folder, tmp_path):
     pairs = write_matches(tmp_path / "dev.tsv", 30)
     flags = {"input_file": str(pairs), "output_file": str(tmp_path / "x.json"), "dim": 8, "device": "cpu"}

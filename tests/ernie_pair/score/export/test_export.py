@@ -19,6 +19,7 @@ from data_tools.files.atomic_files import own_name
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import install_command
 from data_tools.options.cli import exit_code_of
+from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.score.export import export_pair as export
 from ernie_pair.score.export import formats as export_formats
@@ -94,6 +95,17 @@ def test_onnx_has_named_io_dynamic_axes_and_one_embedding(tmp_path, model):
     constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
     shapes = [tuple(tensor.dims) for tensor in (*graph.initializer, *constants)]
     assert shapes.count((35, 32)) == 1
+
+
+def test_an_export_is_compared_on_padded_and_on_full_rows(model):
+    tokenizer = WordPiece.from_file(model / "vocab.txt", True)
+    padded, lengths = [], []
+    for ids, types, *_ in export_formats.parity_batches(tokenizer, 20):
+        is_end = (ids == tokenizer.pad_id)[:, ::-1].cumprod(axis=1)[:, ::-1].astype(bool)
+        assert types[~is_end].any() and not types[is_end].any()
+        padded += is_end.sum(axis=1).tolist()
+        lengths += [ids.shape[1]] * len(ids)
+    assert (0, 20) in zip(padded, lengths) and sum(count > 2 for count in padded) > len(padded) / 4
 
 
 @pytest.mark.parametrize("bias, reason", [(0.5, "by 0.5, more than 0.0001"), (math.nan, "by nan")])
