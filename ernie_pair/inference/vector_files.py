@@ -26,7 +26,7 @@ from typing import Dict, Iterator, List, Optional, Tuple, Union
 import numpy as np
 
 from data_tools.files.arrays import HEADER_BYTES, npy_header, sha256_of_file
-from data_tools.files.atomic_files import make_folder, naming
+from data_tools.files.atomic_files import folder_made, naming
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
@@ -233,23 +233,23 @@ def part_folder(folder: Path, busy: str) -> Iterator[Path]:
 
     Raises MachineError, with the message ``busy``, if another process holds it, or it holds what no run made.
     """
-    make_folder(folder)
-    strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())
-    if strange:
-        raise MachineError(
-            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
-            "--output_dir"
-        )
-    with locked(folder / LOCK, seconds=0, refusal=busy):
-        is_done = False
-        try:
-            with naming(folder):
-                yield folder
-            is_done = True
-        finally:
-            pieces = folder / PIECES
-            if is_done or not pieces.is_file() or pieces.read_bytes().count(b"\n") < 2:
-                for name in OURS:
-                    (folder / name).unlink(missing_ok=True)
-                with suppress(OSError):  # something else is in it by now
-                    folder.rmdir()
+    with folder_made(folder):
+        strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())
+        if strange:
+            raise MachineError(
+                f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+                "--output_dir"
+            )
+        with locked(folder / LOCK, seconds=0, refusal=busy):
+            is_done = False
+            try:
+                with naming(folder):
+                    yield folder
+                is_done = True
+            finally:
+                pieces = folder / PIECES
+                if is_done or not pieces.is_file() or pieces.read_bytes().count(b"\n") < 2:
+                    for name in OURS:
+                        (folder / name).unlink(missing_ok=True)
+                    with suppress(OSError):  # something else is in it by now
+                        folder.rmdir()
