@@ -30,6 +30,7 @@ from data_tools.files.atomic_files import folder_made, naming
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
+from ernie_pair.models.embedding_json import LARGEST_DIM, MOST_TEXTS
 
 VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales.npy", "vectors.json", 1
 DTYPES: Dict[str, np.dtype] = {
@@ -120,8 +121,8 @@ def open_vectors(folder: Union[str, Path]) -> VectorFile:
     is_sound = {
         "format": found.get("format") == VECTORS_FORMAT,
         "fingerprint": isinstance(found.get("fingerprint"), str),
-        "count": is_whole_number(found.get("count"), 0),
-        "dim": is_whole_number(found.get("dim"), 1),
+        "count": is_whole_number(found.get("count"), 0, MOST_TEXTS),
+        "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
         "dtype": found.get("dtype") in tuple(DTYPES),
         "files": isinstance(files, dict) and set(files) <= WRITTEN and is_texts(list(files.values())),
     }
