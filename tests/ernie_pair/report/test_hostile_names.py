@@ -1,4 +1,4 @@
-"""Names of labels, files and folders that are HTML, Markdown or formulas: nothing that is written runs them."""
+"""Names of labels, files and folders that are HTML, Markdown or formulas: nothing written here runs them."""
 
 import csv
 from html.parser import HTMLParser
