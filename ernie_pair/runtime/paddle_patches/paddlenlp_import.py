@@ -10,7 +10,9 @@ every process. In PaddleNLP 2.8.1 `paddlenlp.data` and `paddlenlp.transformers` 
 the order of that `__init__`, `data` first, works. `paddlenlp.trainer` works after that `__init__` alone.
 """
 
+import signal
 import sys
+import threading
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -75,7 +77,10 @@ def _import_models_alone() -> None:
     vars(package).update(__version__=version("paddlenlp"), __getattr__=import_all)
     sys.modules["paddlenlp"] = package
     sys.meta_path.insert(0, _WholeFirst())
-    paddle.disable_signal_handler()  # as PaddleNLP's __init__ does
+    handler = signal.getsignal(signal.SIGTERM)
+    paddle.disable_signal_handler()  # as PaddleNLP's __init__ does; it takes Python's handler of SIGTERM away
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
     try:
         import_module("paddlenlp.data")
     except BaseException:
