@@ -21,7 +21,7 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 import numpy as np
 
 from data_tools.corpus import create_flags
-from data_tools.files.atomic_files import make_folder, naming, own_entries, own_name, shortened
+from data_tools.files.atomic_files import folder_made, naming, own_entries, own_name, shortened
 from data_tools.files.errors import InputError, counted
 from data_tools.files.file_lock import locked
 from data_tools.files.process_pool import ordered_map
@@ -190,19 +190,19 @@ def _working_folder(merged: Path) -> Iterator[Path]:
         with TemporaryDirectory(prefix="ernie-pair-") as temporary:
             yield Path(temporary)
         return
-    make_folder(merged.parent)
-    stem = f".{shortened(merged.name)}.parts"
-    for leftover in own_entries(merged.parent, lambda found: found == stem):
-        with locked(leftover / LOCK, seconds=0):
-            shutil.rmtree(leftover)
-    folder = merged.with_name(own_name(stem))
-    folder.mkdir()
-    with locked(folder / LOCK, seconds=0):
-        try:
-            with naming(folder):
-                yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with folder_made(merged.parent):
+        stem = f".{shortened(merged.name)}.parts"
+        for leftover in own_entries(merged.parent, lambda found: found == stem):
+            with locked(leftover / LOCK, seconds=0):
+                shutil.rmtree(leftover)
+        folder = merged.with_name(own_name(stem))
+        folder.mkdir()
+        with locked(folder / LOCK, seconds=0):
+            try:
+                with naming(folder):
+                    yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:

@@ -5,10 +5,11 @@ Stands above the layers, like scripts/: it is the one module here that knows bot
 
 import os
 import sys
+from functools import partial
 from importlib import import_module
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from data_tools.options.cli import exit_code_of, parse_config, run_command
+from data_tools.options.cli import exit_code_of, parse_config
 from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
     Entry,
@@ -22,6 +23,7 @@ from ernie_pair.commands import (
     unknown_command,
     versions,
 )
+from ernie_pair.runtime.processes.stop_signals import signals_wait
 
 # Where each command is. A command may have several forms: a word or a flag behind its name chooses one, each
 # with flags of its own. A config of another module, module:Config, is there because that module loads Paddle,
@@ -187,40 +189,49 @@ def run_named(name: str) -> None:
     Its module, which may load Paddle, is imported after the flags are read.
     """
     entry = COMMANDS[name]
-    run_command(lambda config: function_of(entry)(config), config_class_of(entry))
+
+    def run() -> Any:
+        with signals_wait():
+            config: Any = parse_config(config_class_of(entry))
+            function = function_of(entry)
+        return function(config)
+
+    sys.exit(exit_code_of(run))
 
 
 def _run(words) -> Optional[int]:
     """Run the command; what it returns, if it is a number, is its exit code."""
+    with signals_wait():  # before any thread is there, which could take them
+        action = _loaded(words)
+    return action()
+
+
+def _loaded(words) -> Callable[[], Any]:
+    """Return what a command does, with the modules that it needs imported."""
     words = asked_help(words)
     if not words or words[0] in ("-h", "--help"):
-        print(overview(GROUPS, _purposes()))
-        return None
+        return partial(print, overview(GROUPS, _purposes()))
     if words[0] in ("-V", "--version"):
-        print(versions())
-        return None
+        return partial(print, versions())
     if words[0] == LAUNCH[0]:
-        import_module("ernie_pair.launch.launch").launch(words[1:])
-        return None
+        return partial(import_module("ernie_pair.launch.launch").launch, words[1:])
     if words[0] == COMPLETION[0]:
         complete = import_module("ernie_pair.completion").complete
         launched = list(import_module("ernie_pair.launch.launch_config").CONFIGS)
-        complete(words[1:], _purposes(), _configs_of, launched)
-        return None
+        return partial(complete, words[1:], _purposes(), _configs_of, launched)
     forms = forms_of(words[0], COMMANDS)
     if not forms:
         raise unknown_command(words[0], dict.fromkeys(name.split()[0] for name in _purposes()))
     form, flags = form_of(words, forms)
     if not form:
-        print(overview({words[0]: words[0]}, _purposes()))
-        return None
+        return partial(print, overview({words[0]: words[0]}, _purposes()))
     of_models = [one for one in forms if one == form or one.split()[-1] in KINDS_OF_MODEL]
     if form == words[0] and len(of_models) > 1 and flags:
         flags_of = {one: flag_names(config_class_of(COMMANDS[one])) for one in of_models}
         form = form_of_model(flags, flags_of, _kind_of_folder)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
-    return function_of(entry)(config)
+    return partial(function_of(entry), config)
 
 
 def _kind_of_folder(folder: str) -> str:

@@ -14,6 +14,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 import pytest
 from tiny_pair import write_model, write_pairs
+from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
 from tiny_ship import ship, write_trained
 
 from data_tools.corpus.format import Corpus, corpus_paths, open_verified
@@ -47,6 +48,7 @@ from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.search.index_folder import open_index_folder
 from ernie_pair.series.series import Series
 from ernie_pair.train.run_log import open_log
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
@@ -73,7 +75,8 @@ HOSTILE = {
 }
 # JSON values that a reader may accept or refuse, as long as there is no traceback.
 WRONG = (
-    "null", "true", "-1", "0", "1.5", "1e308", "1e999", "NaN", DIGITS, "1" + "0" * 400, "1" + "0" * 200,
+    "null", "true", "-1", "0", "1.5", "1e-320", "1e10", "10000000000", "1e308", "1e999", "NaN", DIGITS,
+    "1" + "0" * 400, "1" + "0" * 200, '["a", "b", "c"]',
     '"x"', '""', '"\\ud800"', "[]", "[[]]", "{}", '{"a": []}', '{"1": "a"}', "[" * 200 + "]" * 200,
 )  # fmt: skip
 SPECIAL = ("fifo", "folder", "device")
@@ -143,8 +146,20 @@ def _(folder):
 
 @reads("export", 3)
 def _(folder):
-    exported = ship(write_trained(folder / "best"), folder / "ship")
-    return exported / "export.json", lambda: PairPredictor(exported, "paddle")
+    exported = ship(write_trained(folder / "best"), folder / "ship", "onnx")
+
+    def ask():
+        predictor = PairPredictor(exported, "onnx")
+        assert np.isfinite(predictor.predict([("我你", "他们")]).probabilities).all()
+
+    return exported / "export.json", ask
+
+
+@reads("index", 3)
+def _(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        use_embedder(patch, HashEmbedder())
+        return index_of(folder, texts_of(20)) / "index.json", lambda: open_index_folder(folder / "index")
 
 
 @reads("corpus manifest", 2)
@@ -303,7 +318,7 @@ def test_reading_a_special_file_does_not_block(readers, capfd, name, kind):
         reader.path.mkdir()
     else:
         reader.path.symlink_to("/dev/zero")
-    assert outcome(reader, capfd) == (2 if name == "export" else reader.code)
+    assert outcome(reader, capfd) == (2 if name in ("export", "index") else reader.code)
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -358,6 +373,7 @@ MODEL_VALUES = {
         {"hidden_size": 10**5, "intermediate_size": 10**6, "num_hidden_layers": 1000},
         "a model of about 2e+14 parameters",
     ),
+    "many classes": ({"num_classes": 10**10}, "num_classes is 10000000000"),
     "a class that is no number": ({"id2label": {DIGITS: "a"}}, "id2label is"),
     "no family": ({"model_type": ["ernie"]}, "model_type is"),
 }
@@ -471,3 +487,18 @@ def test_a_wrong_safetensors_header_is_a_one_line_error(tmp_path, capfd):
         codes.append(exit_code_of(lambda: read_weights(path) and None))
     errors = capfd.readouterr().err.splitlines()
     assert set(codes) == {3} and all(line.startswith(f"error: {path}") for line in errors)
+
+
+@pytest.mark.parametrize("name, key, numbers", [
+    ("export", "temperature", ["1e-320", "1e10"]), ("embedding", "temperature", ["1e-320", "1e10"]),
+    ("calibration", "temperature", ["1e-320"]), ("index", "max_seq_len", ["10000000000"]),
+    ("index", "lines_left_out", ["1" + "0" * 200]), ("vectors", "dim", ["10000000000"]),
+    ("vectors", "count", ["1" + "0" * 200]),
+])  # fmt: skip
+def test_a_number_out_of_all_bounds_is_refused_by_its_name(readers, capfd, name, key, numbers):
+    good = json.loads(readers(name).path.read_bytes())
+    for number in numbers:
+        reader = readers(name)
+        reader.path.write_text(json.dumps({**good, key: "@@"}).replace('"@@"', number))
+        assert exit_code_of(lambda reader=reader: reader.read() and None) == reader.code
+        assert key in capfd.readouterr().err

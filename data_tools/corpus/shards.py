@@ -22,7 +22,7 @@ import numpy as np
 
 from data_tools.corpus.encoder import DocumentEncoder, EncodingRules
 from data_tools.corpus.writer import Joining, join_documents
-from data_tools.files.atomic_files import DRAFT, make_folder, published, stem_of
+from data_tools.files.atomic_files import DRAFT, folder_made, published, stem_of
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import parse_json
@@ -192,30 +192,32 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
     on success and for bad input; it stays if the machine or Ctrl-C stopped the run. Raises
     MachineError if another process holds it, or if it contains files that no run made.
     """
-    make_folder(folder)
-    strange = [path.name for path in sorted(folder.iterdir()) if path.is_symlink() or not _is_ours(path.name)]
-    if strange:
-        raise MachineError(
-            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
-            "--output_prefix"
-        )
-    content = json.dumps(made_from, ensure_ascii=False, indent=1, sort_keys=True)
-    busy = f"{folder}: another run is making this corpus; let it end, then run again"
-    with locked(folder / _LOCK, seconds=0, refusal=busy):
-        try:
-            note = folder / _MADE_FROM
-            before = note.read_text(encoding="utf-8", errors="replace") if note.exists() else ""
-            if before != content:
-                for path in folder.iterdir():
-                    if path.name != _LOCK:
-                        path.unlink()
-                with published(note) as (draft,):
-                    draft.write_text(content, encoding="utf-8", errors="surrogateescape")
-            yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
-            _remove(folder)
-        except InputError:
-            _remove(folder)
-            raise
+    with folder_made(folder):
+        strange = [
+            path.name for path in sorted(folder.iterdir()) if path.is_symlink() or not _is_ours(path.name)
+        ]
+        if strange:
+            raise MachineError(
+                f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+                "--output_prefix"
+            )
+        content = json.dumps(made_from, ensure_ascii=False, indent=1, sort_keys=True)
+        busy = f"{folder}: another run is making this corpus; let it end, then run again"
+        with locked(folder / _LOCK, seconds=0, refusal=busy):
+            try:
+                note = folder / _MADE_FROM
+                before = note.read_text(encoding="utf-8", errors="replace") if note.exists() else ""
+                if before != content:
+                    for path in folder.iterdir():
+                        if path.name != _LOCK:
+                            path.unlink()
+                    with published(note) as (draft,):
+                        draft.write_text(content, encoding="utf-8", errors="surrogateescape")
+                yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+                _remove(folder)
+            except InputError:
+                _remove(folder)
+                raise
 
 
 def _is_ours(name: str) -> bool:

@@ -5,18 +5,20 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import stat
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator, List, Union
 
-from data_tools.files.errors import MachineError, dangling
+from data_tools.files.errors import NO_ROOM, InputError, MachineError, dangling, standing_folder
 from data_tools.files.file_lock import try_lock
 
 # Errors of open() for something that is not a readable file; any other is a fault of the machine.
 NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
 
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # full, or failing
+DISK_ERRORS = (*NO_ROOM, errno.EFBIG, errno.EIO)  # full, or failing
+LEAST_ROOM = 1 << 16  # bytes; with fewer, a library may have cut a file short without a word
 
 CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
 ABOUT = "about"  # what a command adds to its config.yaml, below the flags
@@ -117,9 +119,15 @@ def keeps() -> bool:
 
 @contextmanager
 def naming(path: Union[str, Path]) -> Iterator[None]:
-    """Let an error of a full or failing disk name ``path`` if it names no file, as one of writing."""
+    """Let an error of a full or failing disk name ``path`` if it names no file, as one of writing.
+
+    On a full disk an error of a library is one of those: Paddle writes a part of a file, says nothing, and
+    fails when it reads it.
+    """
     try:
         yield
+    except (InputError, MachineError):
+        raise
     except OSError as error:
         if error.errno is None and " written" in str(error):
             error.errno, error.strerror = errno.ENOSPC, f"not written whole ({error})"
@@ -127,6 +135,10 @@ def naming(path: Union[str, Path]) -> Iterator[None]:
             # Of a copy, the file that is read is the first of its two.
             error.filename = error.filename2 or error.filename or str(path)
         raise
+    except Exception as error:
+        if shutil.disk_usage(standing_folder(Path(path))).free >= LEAST_ROOM:
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
 
 
 _LEFT_BEHIND = re.compile(r"(?P<name>.+-[0-9a-f]{24})\.draft(\..+)?", re.DOTALL)
@@ -142,19 +154,20 @@ def published(*finals: Path, forced: bool = True) -> Iterator[List[Path]]:
     machine may damage a file: only for files whose reader detects it.
     Raises MachineError if a folder cannot be made, OSError if the disk fails.
     """
-    for final in finals:
-        make_folder(final.parent)
-        if forced:
-            _clear_drafts(final)
-    with naming(finals[-1]), ExitStack() as stack:
-        drafts = [stack.enter_context(_draft_of(final)) for final in finals]
-        yield drafts
-        for draft in drafts if forced else ():
-            to_disk(draft)
-        for draft, final in zip(drafts, finals):
-            os.replace(draft, final)
-        for folder in {final.parent for final in finals if forced}:
-            to_disk(folder)
+    with ExitStack() as stack:
+        for final in finals:
+            stack.enter_context(folder_made(final.parent))
+            if forced:
+                _clear_drafts(final)
+        with naming(finals[-1]):
+            drafts = [stack.enter_context(_draft_of(final)) for final in finals]
+            yield drafts
+            for draft in drafts if forced else ():
+                to_disk(draft)
+            for draft, final in zip(drafts, finals):
+                os.replace(draft, final)
+            for folder in {final.parent for final in finals if forced}:
+                to_disk(folder)
 
 
 @contextmanager
@@ -215,6 +228,20 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise MachineError(f"{folder}: not a folder; choose another output path") from None
+
+
+@contextmanager
+def folder_made(folder: Path) -> Iterator[None]:
+    """Make ``folder`` as `make_folder` does; an exception removes what was made, if nothing is in it."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    make_folder(folder)
+    try:
+        yield
+    except BaseException:
+        for each in missing:
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 def to_disk(path: Path) -> None:

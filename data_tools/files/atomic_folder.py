@@ -22,7 +22,7 @@ from data_tools.files.atomic_files import (
     CONFIG_YAML,
     FILLING,
     TRASH,
-    make_folder,
+    folder_made,
     naming,
     own_entries,
     own_name,
@@ -53,41 +53,41 @@ def publish_folder(
     where the system cannot swap two folders, no folder for an instant. Raises OSError if the disk fails, and
     whatever ``fill`` raises.
     """
-    make_folder(folder.parent)
-    clear_leftovers(folder.parent, lambda name: name == folder.name)
-    draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (FILLING, TRASH))
-    draft.mkdir()
-    try:
-        with naming(folder):
-            fill(draft)
-        files = sorted(_names_in(draft))
-        note = {**about(draft), "made_by": MAKER, "name": folder.name, "files": files}
-        if README in files:
-            note[README] = sha256_of_file(draft / README)
-        (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        for path in draft.rglob("*"):
-            to_disk(path)
-        to_disk(draft)
-        if is_as_made(folder) or (os.path.lexists(folder) and may_be_lost(folder)):
-            if swap(draft, folder):
-                return shutil.rmtree(draft, ignore_errors=True)
-            folder.rename(old)
-        elif os.path.lexists(folder):
-            try:
-                folder.rmdir()  # which deletes nothing but an empty folder
-            except OSError:
-                aside = set_aside(folder).name
-                logger.warning("%s was not made by this command; it is now %s", folder, aside)
+    with folder_made(folder.parent):
+        clear_leftovers(folder.parent, lambda name: name == folder.name)
+        draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (FILLING, TRASH))
+        draft.mkdir()
         try:
-            rename_for_good(draft, folder)
-        except OSError:
-            if old.exists():
-                old.rename(folder)
+            with naming(folder):
+                fill(draft)
+            files = sorted(_names_in(draft))
+            note = {**about(draft), "made_by": MAKER, "name": folder.name, "files": files}
+            if README in files:
+                note[README] = sha256_of_file(draft / README)
+            (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            for path in draft.rglob("*"):
+                to_disk(path)
+            to_disk(draft)
+            if is_as_made(folder) or (os.path.lexists(folder) and may_be_lost(folder)):
+                if swap(draft, folder):
+                    return shutil.rmtree(draft, ignore_errors=True)
+                folder.rename(old)
+            elif os.path.lexists(folder):
+                try:
+                    folder.rmdir()  # which deletes nothing but an empty folder
+                except OSError:
+                    aside = set_aside(folder).name
+                    logger.warning("%s was not made by this command; it is now %s", folder, aside)
+            try:
+                rename_for_good(draft, folder)
+            except OSError:
+                if old.exists():
+                    old.rename(folder)
+                raise
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
             raise
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def read_made(folder: Path) -> Optional[Dict[str, Any]]:

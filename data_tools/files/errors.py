@@ -5,9 +5,11 @@ line, --learning_rate 0.1; a caller from Python reads learning_rate=0.1 instead.
 Anything else that escapes is a bug and keeps its traceback and exit code 1.
 """
 
+import errno
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +22,9 @@ _COMMAND_OR_FLAG = re.compile(
     r"|(?<![\w/.-])--(?P<name>[A-Za-z]\w*)(?![\w-])"
     r"(?: (?P<value>true|false|[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[.,]?(?:[\s;:)?]|$)))?"
 )
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ErniePairError(Exception):
@@ -155,4 +160,20 @@ def describe_os_error(error: OSError) -> str:
     fault = dangling(error.filename) if isinstance(error, FileNotFoundError) and error.filename else ""
     if fault:
         return f"{error.filename}: {fault}; correct the link"
+    path = Path(str(error.filename or ""))
+    if error.errno in NO_ROOM and path.parent != Path() and not path.is_char_device():
+        where += f", where {free_room(path)}"
     return f"{error.strerror or error}{where}; check the free space, the permissions and the path"
+
+
+def free_room(path: Path) -> str:
+    """Return in words what is left of the file system of ``path``: 4096 bytes are free."""
+    folder = standing_folder(path)
+    room = os.statvfs(folder)
+    has_inodes = room.f_favail or not room.f_files
+    return f"{shutil.disk_usage(folder).free} bytes are free" if has_inodes else "no inodes are free"
+
+
+def standing_folder(path: Path) -> Path:
+    """Return the deepest folder above ``path`` that exists."""
+    return next(folder for folder in path.absolute().parents if folder.is_dir())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Deque, Dict, List, Sequence, Union
 
 from data_tools.files.atomic_files import FileRefusedError, read_regular
-from data_tools.files.errors import CheckpointError, MachineError, NumbersError
+from data_tools.files.errors import CheckpointError, MachineError, NumbersError, free_room
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_other_run
 from ernie_pair.checkpoint.manifest import (
     Buffer,
@@ -126,13 +126,9 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
                 os.fsync(file.fileno())
                 kept = os.fstat(file.fileno()).st_size
         except OSError as error:
-            room = os.statvfs(path.parent)
-            free = f"{room.f_bavail * room.f_frsize} free"
-            if room.f_files and not room.f_favail:
-                free = "no free inodes"
             raise MachineError(
-                f"{path}: {error.strerror or error}; {size} bytes wanted, {free}: make room, the checkpoints "
-                "before it are intact, then start the same command again"
+                f"{path}: {error.strerror or error}; {size} bytes wanted, {free_room(path)}: make room, then "
+                "start the same command again"
             ) from None
     if kept != size:
         raise MachineError(f"{path}: the disk kept {kept} of {size} bytes; fix it and start again")
@@ -146,8 +142,8 @@ def write_content(path: Path, content: Content) -> Dict[str, object]:
     wrong = first_not_finite(content)
     if wrong is not None:
         raise NumbersError(
-            f"{wrong} holds values that are not finite: {path.name} is not saved, the checkpoints before it "
-            "are intact; lower --max_lr or --learning_rate and start the same command again"
+            f"{wrong} holds values that are not finite: {path.name} is not saved; lower the learning rate "
+            "and start the same command again"
         )
     return write_synced(path, *safetensors_parts(content))
 

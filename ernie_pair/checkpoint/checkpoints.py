@@ -67,7 +67,6 @@ from ernie_pair.runtime.processes.world import World
 
 STEP_FOLDER = re.compile(r"step_(\d{8})")
 NEWEST_OF_ALL, NONE = 10**9, -1
-SPARE_BYTES, SPARE_SHARE = 64 << 20, 1.2
 
 logger = logging.getLogger(__name__)
 
@@ -270,12 +269,11 @@ class Checkpoints:
 
     def _begin(self, draft: Path) -> None:
         """Create ``draft``, unless there is clearly no room for a checkpoint as large as the one before."""
-        wanted = int(SPARE_SHARE * self._bytes_before) + SPARE_BYTES if self._bytes_before else 0
-        free = shutil.disk_usage(self.folder).free
+        free, wanted = shutil.disk_usage(self.folder).free, self._bytes_before
         if free < wanted:
             raise MachineError(
-                f"{self.folder}: {free} bytes free, a checkpoint takes {wanted}; make room, the ones "
-                "before are intact, then start the same command again"
+                f"{self.folder}: {free} bytes free, a checkpoint takes {wanted}; make room, then start the "
+                "same command again"
             )
         draft.mkdir()
 

@@ -9,10 +9,12 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from data_tools.files.atomic_files import ABOUT, make_folder, published
 from data_tools.files.atomic_folder import point_link, publish_folder, read_made
@@ -20,6 +22,7 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.file_lock import has_no_locks, open_lock, try_lock
 from data_tools.files.json_file import read_json_object
 from data_tools.files.results import read_own_config
+from ernie_pair.runtime.processes.world import World
 
 RUN = "run.json"
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -29,6 +32,7 @@ BEST, PREFIX = "best", "best-"
 OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
 LOWER_IS_BETTER = ("loss",)  # for folders that do not say it themselves
 CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
+CACHE = "cache"  # of what the data were made into
 OWN_LINK = r"checkpoints/step_\d{8}"  # the target of model_last
 PUBLISHED = (PREFIX, "model_")
 OWN_CONFIG = re.compile(r"config(-[0-9]+)?\.yaml")
@@ -178,6 +182,25 @@ def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[s
         return note["value"] if is_lower else -note["value"]
 
     return sorted(found, key=rank)
+
+
+@contextmanager
+def gone_if_refused(output_dir: str, world: World, *written: str) -> Iterator[None]:
+    """Return a context of a start; if it is refused, the first rank removes the ``output_dir`` that it made.
+
+    A folder that was there before stays, and so does one with anything in it but what a run writes before its
+    first step, or ``written``, the names of what a series does.
+    """
+    folder = Path(output_dir)
+    is_new = world.is_first and not os.path.lexists(folder)
+    try:
+        yield
+    except (InputError, CheckpointError):
+        there = {*os.listdir(folder)} if is_new and folder.is_dir() else {""}
+        begun = any((folder / CHECKPOINTS).glob("*"))
+        if there <= {CACHE, CHECKPOINTS, LOCK, RUN, *written} and not begun:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def refuse_lost_checkpoints(output_dir: Path) -> None:

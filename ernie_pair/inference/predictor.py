@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import InputError, NumbersError
+from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.files.progress import CountProgress
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference import scores
@@ -276,7 +276,13 @@ class PairPredictor(PairScorer):
             more = (1 << (len(picked) - 1).bit_length()) - len(picked) if rules.rounds_rows else 0
             length = min(rules.padded(int(rows.lengths[picked].max())), longest)
             batch = rows.batch(np.pad(picked, (0, more), mode="edge"), length)
-            logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)[: len(picked)]
+            found = self.logits_of_ids(batch.input_ids, batch.token_type_ids)[: len(picked)]
+            if found.shape != (len(picked), len(self.class_names)):
+                raise CheckpointError(
+                    f"{self.exported.folder}: its model gives {list(found.shape)} for {len(picked)} pairs, "
+                    f"and {EXPORT_MANIFEST} has {len(self.class_names)} labels; export the model again"
+                )
+            logits[picked] = found
             if advance is not None:
                 advance(len(picked))
         if not np.isfinite(logits).all():

@@ -26,10 +26,11 @@ from typing import Dict, Iterator, List, Optional, Tuple, Union
 import numpy as np
 
 from data_tools.files.arrays import HEADER_BYTES, npy_header, sha256_of_file
-from data_tools.files.atomic_files import make_folder, naming
+from data_tools.files.atomic_files import folder_made, naming
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
+from ernie_pair.models.embedding_json import LARGEST_DIM, MOST_TEXTS
 
 VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales.npy", "vectors.json", 1
 DTYPES: Dict[str, np.dtype] = {
@@ -120,8 +121,8 @@ def open_vectors(folder: Union[str, Path]) -> VectorFile:
     is_sound = {
         "format": found.get("format") == VECTORS_FORMAT,
         "fingerprint": isinstance(found.get("fingerprint"), str),
-        "count": is_whole_number(found.get("count"), 0),
-        "dim": is_whole_number(found.get("dim"), 1),
+        "count": is_whole_number(found.get("count"), 0, MOST_TEXTS),
+        "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
         "dtype": found.get("dtype") in tuple(DTYPES),
         "files": isinstance(files, dict) and set(files) <= WRITTEN and is_texts(list(files.values())),
     }
@@ -233,23 +234,23 @@ def part_folder(folder: Path, busy: str) -> Iterator[Path]:
 
     Raises MachineError, with the message ``busy``, if another process holds it, or it holds what no run made.
     """
-    make_folder(folder)
-    strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())
-    if strange:
-        raise MachineError(
-            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
-            "--output_dir"
-        )
-    with locked(folder / LOCK, seconds=0, refusal=busy):
-        is_done = False
-        try:
-            with naming(folder):
-                yield folder
-            is_done = True
-        finally:
-            pieces = folder / PIECES
-            if is_done or not pieces.is_file() or pieces.read_bytes().count(b"\n") < 2:
-                for name in OURS:
-                    (folder / name).unlink(missing_ok=True)
-                with suppress(OSError):  # something else is in it by now
-                    folder.rmdir()
+    with folder_made(folder):
+        strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())
+        if strange:
+            raise MachineError(
+                f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+                "--output_dir"
+            )
+        with locked(folder / LOCK, seconds=0, refusal=busy):
+            is_done = False
+            try:
+                with naming(folder):
+                    yield folder
+                is_done = True
+            finally:
+                pieces = folder / PIECES
+                if is_done or not pieces.is_file() or pieces.read_bytes().count(b"\n") < 2:
+                    for name in OURS:
+                        (folder / name).unlink(missing_ok=True)
+                    with suppress(OSError):  # something else is in it by now
+                        folder.rmdir()

@@ -31,9 +31,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from data_tools.files.errors import InputError
 from data_tools.files.former_flags import FORMER_VALUES, value_now
-from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
+from data_tools.files.json_file import is_texts, is_whole_number, read_json_object, shown
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB, json_bytes
+from ernie_pair.models.temperature import is_temperature
 
 EMBEDDING_FORMAT, WITH_STEPS = 1, 2
 EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
@@ -45,6 +46,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 SEARCHED = SIMILARITIES[:2]
 ROLES = {"query": ("query",), "passage": ("document", "passage", "corpus")}  # names of their prompts
 SHORTEST_TEXT, LONGEST_TEXT = 3, 1 << 20
+LARGEST_DIM, MOST_TEXTS = 10**5, 1 << 40  # beyond any vector, and any count of them
 MOST_POOLINGS = MOST_STEPS = 16
 CURE = "use the embedding.json of the folder that ernie-pair wrote, or train again"
 Files = Dict[str, str]  # name: SHA-256
@@ -203,13 +205,13 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     model_sha256 = found.get("model_sha256") or ""
     is_sound = {
         "pooling": isinstance(pooling, str) and not bad_poolings(pooling.split("+")),
-        "dim": is_whole_number(dim, 1, 10**5),
+        "dim": is_whole_number(dim, 1, LARGEST_DIM),
         "dims": isinstance(dims, list)
         and dims[-1:] == [dim]
         and all(is_whole_number(one, 1) for one in dims)
         and sorted(set(dims)) == dims,
         "max_seq_len": is_whole_number(found.get("max_seq_len"), SHORTEST_TEXT, LONGEST_TEXT),
-        "temperature": is_number(found.get("temperature"), 0) and found["temperature"] > 0,
+        "temperature": is_temperature(found.get("temperature")),
         "model_sha256": isinstance(model_sha256, str),
         "files": isinstance(files, dict) and {*files} <= {*EXPORTED} and is_texts(list(files.values())),
         "steps": isinstance(steps, list) and len(steps) <= MOST_STEPS and all(map(_is_step, steps)),
@@ -257,7 +259,7 @@ def _is_step(found: Any) -> bool:
     least = 0 if found.get("kind") == NORMALIZE.kind else 1
     return (
         found.get("kind") in ("dense", "truncate", NORMALIZE.kind)
-        and is_whole_number(found.get("width", 0), least, 10**5)
+        and is_whole_number(found.get("width", 0), least, LARGEST_DIM)
         and found.get("activation", ACTIVATIONS[0]) in ACTIVATIONS
         and all(isinstance(found.get(key, True), bool) for key in ("bias", "residual"))
     )

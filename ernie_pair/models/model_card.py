@@ -1,16 +1,19 @@
 """README.md of a model's folder: what it was made from, how good it is, how to use it."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
 from data_tools.files.atomic_files import read_regular
 from data_tools.files.atomic_folder import LARGEST_NOTE, MADE, README
+from data_tools.files.errors import printable
 from data_tools.files.json_file import parse_json_object
 from ernie_pair.checkpoint.manifest import installed_versions
 
 FENCE = "```"
+_MARKS = re.compile(r"[\\`*\[\]<>&|]")  # at which a tag, a link, a code, an emphasis or a cell begins
 LEARNED_NOTHING = "learned_nothing"  # the key of the reason, in the record of a model's folder
 
 
@@ -50,8 +53,8 @@ class ModelCard:
     def text(self) -> str:
         """Return the card in Markdown."""
         parts = [
-            f"# {_in_line(self.title)}",
-            "\n".join(f"- {what}: {_in_line(v)}" for what, v in self.facts.items()),
+            f"# {in_markdown(self.title)}",
+            "\n".join(f"- {in_markdown(what)}: {in_markdown(v)}" for what, v in self.facts.items()),
         ]
         if self.data:
             counts = ["not counted" if one.rows is None else str(one.rows) for one in self.data]
@@ -67,7 +70,7 @@ class ModelCard:
             ]
             parts += [
                 "## Metrics",
-                self.measured_on,
+                in_markdown(self.measured_on),
                 markdown_table(["metric", "value", "95 % interval"], values),
             ]
         commands = [_fenced("sh", self.commands)] if self.commands else []
@@ -104,9 +107,10 @@ def _fenced(language: str, lines: str) -> str:
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown, without the end of its last line."""
     lines = [header, ["---"] * len(header), *rows]
-    cells = ([_in_line(text).replace("|", "\\|") for text in line] for line in lines)
+    cells = (map(in_markdown, line) for line in lines)
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
-def _in_line(text: str) -> str:
-    return " ".join(str(text).split())
+def in_markdown(text: str) -> str:
+    """Return a text of unknown origin as one line of Markdown, which shows it as it is."""
+    return _MARKS.sub(r"\\\g<0>", printable(" ".join(str(text).split())))

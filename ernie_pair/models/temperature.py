@@ -26,7 +26,7 @@ SYMMETRIES = ("none", "average")
 
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 CALIBRATION = "calibration.json"
-LARGEST = 1e6  # what is above it is no temperature that anything was fitted to
+SMALLEST, LARGEST = 1e-6, 1e6  # nothing was fitted to a temperature beyond these
 CURE = (
     "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
     "--save_threshold true"
@@ -100,7 +100,7 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
     counts = [rows for rows in (c.rows, c.tuned_rows) if rows is not None]
     is_one = c.temperature == 1.0
     reasons = {
-        "no temperature above 0": is_temperature(c.temperature),
+        f"no temperature from {SMALLEST:g} to {LARGEST:g}": is_temperature(c.temperature),
         "a temperature, which a model without classes cannot have,": num_classes > 1 or is_one,
         "a threshold that is not between 0 and 1": c.threshold is None or is_threshold(c.threshold),
         f"a threshold, which {num_classes} classes cannot have,": c.threshold is None or num_classes == 2,
@@ -115,8 +115,8 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
 
 
 def is_temperature(value: Any) -> bool:
-    """Return whether ``value`` is a number above 0 that logits can be divided by."""
-    return is_number(value, 0, LARGEST) and value > 0
+    """Return whether ``value`` is a number that logits can be divided by."""
+    return is_number(value, SMALLEST, LARGEST)
 
 
 def is_threshold(value: object) -> bool:

@@ -35,6 +35,7 @@ from data_tools.samples.split_datasets import (
 )
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon, read_ngrams
+from ernie_pair.checkpoint.run_folder import CACHE
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import LEAST_LENGTH, PretrainConfig, refuse_unfit_model
 from ernie_pair.runtime.cpu_env import cpu_share
@@ -143,7 +144,6 @@ MicroBatch = dict[str, np.ndarray]
 TrainDataset = Union[ErnieDataset, BlendedDataset, None]
 PHASE_SEEDS = 0x7068  # mixed into the seed of the phases after the first
 LOOKED_AT = 100_000  # samples read to estimate how many sentences one holds
-CACHE = "cache"  # below output_dir: the folders of the corpora are never written to
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def open_pretrain_data(
     refuse_unfit_model(config, config.max_seq_len, tokenizer, spec)
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
-    cache = Path(config.output_dir) / CACHE
+    cache = Path(config.output_dir) / CACHE  # the folders of the corpora are never written to
     prefixes = [find_corpus(source.folder, "--input_dir") for source in sources]
     for prefix in prefixes:
         document_ranges(config.split, open_corpus(prefix).num_documents)  # raises before anything is written

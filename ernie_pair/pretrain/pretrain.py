@@ -13,7 +13,7 @@ from data_tools.files.errors import counted
 from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import EVENTS, LAST, publish_of_run
+from ernie_pair.checkpoint.run_folder import EVENTS, LAST, gone_if_refused, publish_of_run
 from ernie_pair.models.hugging_face.counterparts import SPECIFIC
 from ernie_pair.models.model_card import write_card
 from ernie_pair.models.source import (
@@ -78,7 +78,8 @@ def pretrain(config: PretrainConfig) -> PretrainResult:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
+    start = gone_if_refused(config.output_dir, world)
+    with start, StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
         state = _pretrain(config, world, stop)
     output_dir = Path(config.output_dir)
     judged = [event for event in read_all_events(output_dir / EVENTS) if event["split"] == "valid"]

@@ -23,7 +23,7 @@ from data_tools.files.arrays import ArrayFile, sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
 from ernie_pair.inference.embedder import TextEmbedder
-from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
+from ernie_pair.models.embedding_json import LARGEST_DIM, LONGEST_TEXT, MOST_TEXTS, SEARCHED, SIMILARITIES
 from ernie_pair.search.index import KINDS, PRECISIONS
 from ernie_pair.search.word_index import BM25_FILES
 
@@ -204,8 +204,8 @@ def open_index_folder(folder: Path) -> IndexFolder:
         raise CheckpointError(f"{path}: format {found.get('format')!r}, not {WITH_BM25}; {CURE}")
     files, retrieval = found.get("files"), found.get("retrieval", VECTORS)
     is_sound = {
-        "texts": is_whole_number(found.get("texts"), 1),
-        "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0),
+        "texts": is_whole_number(found.get("texts"), 1, MOST_TEXTS),
+        "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MOST_TEXTS),
         "files": isinstance(files, dict) and is_texts(list(files.values())),
         "retrieval": retrieval in RETRIEVALS and (retrieval == VECTORS) == (found["format"] == INDEX_FORMAT),
     }
@@ -213,9 +213,9 @@ def open_index_folder(folder: Path) -> IndexFolder:
         is_sound.update({
             "kind": found.get("kind") in KINDS,
             "precision": found.get("precision") in PRECISIONS,
-            "dim": is_whole_number(found.get("dim"), 1),
+            "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
             "fingerprint": isinstance(found.get("fingerprint"), str),
-            "max_seq_len": is_whole_number(found.get("max_seq_len"), 0),
+            "max_seq_len": is_whole_number(found.get("max_seq_len"), 0, LONGEST_TEXT),
             "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
             "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
             "prompt": isinstance(found.get("prompt", ""), str),

@@ -15,7 +15,7 @@ from data_tools.options.standard_streams import as_asked, with_standard_streams
 from ernie_pair.checkpoint.run_config import replace_config
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.models.labels import refuse_no_classes
-from ernie_pair.models.model_card import markdown_table
+from ernie_pair.models.model_card import in_markdown, markdown_table
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import model_folder_of, open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
@@ -201,7 +201,7 @@ def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     heads[6] = heads[4]  # the two intervals have the same head
     threads = counted(content["threads"], "thread")
     title = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
-    markdown = f"{title}\n\n{markdown_table(heads, rows)}\n"
+    markdown = f"{in_markdown(title)}\n\n{markdown_table(heads, rows)}\n"
     text.write_text(markdown, encoding="utf-8")
     table = Table(title, heads, rows, NOTE)
     page.write_text(render_page(TEMPLATE, table=table, made=Made()), encoding="utf-8")

@@ -14,6 +14,7 @@ import numpy as np
 from data_tools.files.atomic_files import published
 from data_tools.files.progress import CountProgress, say
 from ernie_pair.checkpoint.run_config import keep_config
+from ernie_pair.checkpoint.run_folder import gone_if_refused
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import CLASSIFICATION, refuse_no_classes
 from ernie_pair.pair.config.ask_config import EvaluateConfig
@@ -23,6 +24,7 @@ from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.targets.metrics import METRICS, chosen_metric, measure, percentile_interval, resamples
 from ernie_pair.report.page import Table
 from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.score.evaluation.calibration import fit_temperature
 from ernie_pair.score.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
@@ -32,6 +34,7 @@ from ernie_pair.series.folds import Folds, describe_folds, make_folds, rows_of_f
 from ernie_pair.series.series import (
     PREDICTIONS,
     SHOWN,
+    WRITTEN_FIRST,
     Metrics,
     OneRun,
     PairSeries,
@@ -44,6 +47,7 @@ from ernie_pair.series.series import (
     unfinished,
 )
 
+PARTS = "folds"  # the folder of the rows of each fold
 # fmt: off
 WITHOUT_EFFECT = {  # on a prediction
     "output_dir", "report_to", "cache_dir", "bootstrap", "worst_rows", "overwrite",
@@ -155,7 +159,8 @@ def lines_of_folds(result: CrossValidation) -> Iterator[str]:
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
     """Run the missing folds, write and print the results, and return them. Raises an ErniePairError."""
-    with StopSignals(when="between two folds"):
+    start = gone_if_refused(config.output_dir, launched_world(), *WRITTEN_FIRST, PARTS)
+    with start, StopSignals(when="between two folds"):
         return _CrossValidation(config).make()
 
 
@@ -186,8 +191,8 @@ class _CrossValidation(PairSeries):
 
     def _part(self, number: int, name: str) -> Path:
         if name == "dev" and self.dev is not None:
-            return self.output_dir / "folds" / "dev.jsonl"
-        return self.output_dir / "folds" / f"fold-{number + 1}-{name}.jsonl"
+            return self.output_dir / PARTS / "dev.jsonl"
+        return self.output_dir / PARTS / f"fold-{number + 1}-{name}.jsonl"
 
     def make(self) -> CrossValidation:
         self.on_first(self._begin)

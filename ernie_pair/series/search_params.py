@@ -19,7 +19,7 @@ from data_tools.files.errors import InputError, NumbersError, message_of
 from data_tools.files.json_file import write_json
 from data_tools.files.progress import say
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, refuse_locked
+from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, gone_if_refused, refuse_locked
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -28,9 +28,11 @@ from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
 from ernie_pair.report.page import Table, render_page, table_line
 from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.series.config import SearchParamsConfig
-from ernie_pair.series.series import OneRun, PairSeries, pair_source, report_series
+from ernie_pair.series.series import WRITTEN_FIRST, OneRun, PairSeries, pair_source, report_series
 from ernie_pair.series.study import (
+    STUDY,
     Choice,
     Outcome,
     Range,
@@ -69,7 +71,8 @@ def search_params(config: SearchParamsConfig) -> SearchResult:
 
     Raises an ErniePairError for whatever the user can fix, NumbersError if no trial has a metric.
     """
-    with StopSignals(when="between two trials"):
+    start = gone_if_refused(config.output_dir, launched_world(), *WRITTEN_FIRST, LOCK, STUDY)
+    with start, StopSignals(when="between two trials"):
         return _Search(config).make()
 
 

@@ -25,7 +25,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_files import published
+from data_tools.files.atomic_files import CONFIG_YAML, published
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import as_read, read_json_object, write_json
 from data_tools.files.results import MAKER, Results, files_of, followed
@@ -35,6 +35,7 @@ from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig, chosen_labels
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, label_map_in, refuse_unread
+from ernie_pair.pair.data.rejected import ENDING
 from ernie_pair.pair.targets.metrics import METRICS
 from ernie_pair.pair.train.trainer import PairTrainer
 from ernie_pair.runtime.amp_flags import without_idle_amp
@@ -51,6 +52,7 @@ from ernie_pair.train.run_log import open_reporters, refuse_missing
 from ernie_pair.train.task import TrainResult
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
+WRITTEN_FIRST = (PLAN, CONFIG_YAML, f"train{ENDING}", f"dev{ENDING}")  # before the first run
 Plan = dict[str, object]
 SeriesConfig = Union[CrossValidateConfig, SearchParamsConfig]
 Result = TypeVar("Result")

@@ -13,10 +13,10 @@ from typing import Any, Callable, Iterable, Optional, Protocol, Sequence
 import numpy as np
 import yaml
 
-from data_tools.files.errors import InputError, counted
+from data_tools.files.errors import InputError, MachineError, NumbersError, counted
 from data_tools.options.options import names_in
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
-from ernie_pair.checkpoint.checkpoints import Checkpoints, refuse_unlike_ranks
+from ernie_pair.checkpoint.checkpoints import Checkpoints, published_steps, refuse_unlike_ranks
 from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import keep_config
@@ -109,6 +109,11 @@ def run_training(
         with Watchdog(settings.output_dir, world, flags.device) as watchdog:
             hooks.stop, hooks.heartbeat, hooks.lines = stop, watchdog, lines
             return _train(job, data, settings, hooks, checkpoints)
+    except (MachineError, NumbersError) as error:
+        rate = "--max_lr" if hasattr(flags, "max_lr") else "--learning_rate"
+        what = error.message.replace("the learning rate", rate if settings.rates else "the learning rate")
+        kept = "; the checkpoints before are intact" if published_steps(checkpoints.folder) else ""
+        raise type(error)(f"{what}{kept}") from error
     finally:
         checkpoints.close()
 

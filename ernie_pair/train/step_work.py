@@ -207,13 +207,12 @@ class Readings:
         if in_a_row >= MOST_SKIPPED_IN_A_ROW:
             raise NumbersError(
                 f"{in_a_row} steps in a row were skipped, up to {number}: their numbers were not "
-                f"finite; lower --max_lr or --learning_rate, or look at the samples up to {last}, then start "
-                "the same command again"
+                f"finite; lower the learning rate, or look at the samples up to {last}, then start the same "
+                "command again"
             )
         if not in_a_row and not math.isfinite(metrics["loss"]):
             first = last + 1 - self.schedule.global_batch_size
             raise NumbersError(
-                f"the loss of step {number} (samples {first} to {last}) is {metrics['loss']}; the "
-                "checkpoints before it are intact: lower --max_lr or --learning_rate, or look at these "
-                "samples, then start the same command again"
+                f"the loss of step {number} (samples {first} to {last}) is {metrics['loss']}; lower the "
+                "learning rate, or look at these samples, then start the same command again"
             )

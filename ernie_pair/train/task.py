@@ -16,7 +16,7 @@ from data_tools.files.errors import counted
 from data_tools.files.former_flags import value_now
 from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import EVENTS
+from ernie_pair.checkpoint.run_folder import EVENTS, gone_if_refused
 from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, write_card
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.amp_flags import without_idle_amp
@@ -214,7 +214,8 @@ def result_of(task: Task, callbacks: Sequence[PairCallback] = ()) -> "TrainResul
 def _train(task: Task, callbacks: Sequence[PairCallback] = ()) -> tuple["Run", TrainState]:
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(task.config.dry_run):
+    start = gone_if_refused(task.config.output_dir, world)
+    with start, StopSignals(is_launched=world.size > 1) as stop, nothing_kept(task.config.dry_run):
         device = start_training_device(task.config, world)
         task.open_model()
         if task.model.fused_state is not None:

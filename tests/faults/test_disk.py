@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from forked import in_child
 from launched import PATH
 
-from data_tools.files.atomic_files import naming
-from data_tools.files.errors import MachineError, describe_os_error
+from data_tools.files.atomic_files import naming, published
+from data_tools.files.errors import InputError, MachineError, describe_os_error
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.checkpoints import Checkpoints
@@ -110,11 +111,28 @@ def test_a_full_standard_output_is_named():
     assert done.stderr.count("\n") == 1
 
 
+def test_a_file_that_a_library_cut_short_is_a_full_disk(tmp_path, monkeypatch):
+    """Paddle writes what fits, says nothing, and fails when it reads it."""
+    path = tmp_path / "model" / "a"
+    for free, error, seen in (
+        (8192, RuntimeError("cannot read"), OSError),
+        (8192, InputError("bad row"), InputError),
+        (1 << 20, RuntimeError("cannot read"), RuntimeError),
+    ):
+        monkeypatch.setattr("shutil.disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        with pytest.raises(seen) as raised, published(path):
+            raise error
+        assert not path.parent.exists()
+        if seen is OSError:
+            said = f"No space left on device at {path}, where 8192 bytes are free; check"
+            assert describe_os_error(raised.value).startswith(said)
+
+
 def test_an_error_of_writing_names_the_file_that_was_written(tmp_path):
     with pytest.raises(OSError) as short, naming(tmp_path / "a"):
         raise OSError("1000 requested and 384 written")  # as numpy says it
     assert describe_os_error(short.value).startswith("not written whole (")
-    assert f"at {tmp_path}/a; check the free space" in describe_os_error(short.value)
+    assert f"at {tmp_path}/a, where " in describe_os_error(short.value)
     with pytest.raises(OSError) as copied, naming("b"):
         raise OSError(28, "No space left on device", "read", None, "written")
     assert copied.value.filename == "written"
@@ -153,7 +171,7 @@ def fill(mount, out):
 def take_inodes(mount, out):
     while os.statvfs(mount).f_favail > 2:
         (mount / f"filler{os.statvfs(mount).f_favail}").touch()
-    assert "no free inodes" in error_of_save(out)
+    assert "no inodes are free" in error_of_save(out)
     assert newest(out) == 5
 
 

@@ -17,6 +17,7 @@ from ernie_pair.embedding.retrieval import METRICS
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
 from ernie_pair.models.spec import FAMILIES
+from ernie_pair.models.temperature import LARGEST, SMALLEST
 from ernie_pair.pair.config.pair_config import model_name_option
 from ernie_pair.pair.data.pair_records import RowFlags
 from ernie_pair.train.run_flags import (
@@ -51,7 +52,9 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         help="lengths to which vectors may be truncated (Matryoshka), for example 64,128; empty: none",
         resume="fixed",
     )
-    temperature: float = step_option(0.05, help="divisor of the cosines before the softmax", above=0)
+    temperature: float = step_option(
+        0.05, help="divisor of the cosines before the softmax", at_least=SMALLEST, at_most=LARGEST
+    )
     hard_negatives: int = step_option(
         1,
         help="hard negatives per pair in a step: texts of label 0, or from --negatives_file",

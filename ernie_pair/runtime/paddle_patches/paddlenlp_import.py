@@ -13,7 +13,9 @@ when it is asked for, and whole for a name that it does not know. In PaddleNLP 2
 """
 
 import re
+import signal
 import sys
+import threading
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -90,7 +92,10 @@ def _import_models_alone() -> None:
     package = _import_lazily("paddlenlp", lambda name: None)
     vars(package).update(__version__=version("paddlenlp"))
     sys.meta_path.insert(0, _WholeFirst())
-    paddle.disable_signal_handler()  # as PaddleNLP's __init__ does
+    handler = signal.getsignal(signal.SIGTERM)
+    paddle.disable_signal_handler()  # as PaddleNLP's __init__ does; it takes Python's handler of SIGTERM away
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
     try:
         _import_lazily("paddlenlp.data", lambda name: None)
         _import_lazily("paddlenlp.transformers", _part_of_transformers)

@@ -10,14 +10,17 @@ import functools
 import logging
 import os
 import signal
+import sys
 import threading
-from typing import Any, Callable, Dict, NoReturn, Optional, TypeVar
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, TypeVar
 
 from data_tools.files.errors import Stopped
 from data_tools.files.progress import is_called_from_python
 
 # A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
 SIGNAL_WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
+WAITING = (signal.SIGTERM, signal.SIGHUP)  # while libraries are loaded
 PR_SET_PDEATHSIG = 1
 _C_LIBRARY = ctypes.CDLL(None)  # opened once: a process that was just forked may not
 Result = TypeVar("Result")
@@ -98,6 +101,26 @@ class StopSignals:
         self._seen = self._seen or signal.Signals(number)
         if not self._patient:
             raise_stopped(self.local(), self.when)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Return a context in which libraries are loaded; SIGTERM and SIGHUP wait until they are, and stop then.
+
+    Loading Paddle takes seconds, and gives it the signals: it answers with a trace of its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, WAITING)
+    try:
+        yield
+    finally:
+        disable = getattr(sys.modules.get("paddle"), "disable_signal_handler", None)
+        if disable is not None:
+            disable()
+        with StopSignals(when="while it was loading"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITING)
 
 
 def call_with_signals(train: Callable[[StopSignals], Result], is_launched: bool) -> Result:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from data_tools.files.atomic_files import CONFIG_YAML, own_name
+from data_tools.files.atomic_files import CONFIG_YAML, own_name, published
 from data_tools.files.atomic_folder import (
     clear_leftovers,
     is_as_made,
@@ -123,3 +123,16 @@ def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="is a mount point, which cannot be replaced; give a folder in it"):
         refuse_loss(tmp_path, [])
     refuse_loss(tmp_path / "out", [])
+
+
+def test_a_failed_output_leaves_none_of_the_folders_it_made(tmp_path):
+    def fail(draft):
+        raise InputError("bad row")
+
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path / "new" / "deep" / "out", tmp_path / "there" / "out"):
+        with pytest.raises(InputError, match="bad row"):
+            publish_folder(folder, fail)
+        with pytest.raises(InputError, match="bad row"), published(folder / "a"):
+            fail(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"] and not any((tmp_path / "there").iterdir())

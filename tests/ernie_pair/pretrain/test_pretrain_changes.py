@@ -37,15 +37,20 @@ def test_a_run_may_resume_with_another_batch_size_and_rate(tmp_path):
     run = partial(pretrain, tmp_path, tmp_path / "out", decay_steps=6, warmup_rate=0)
     run(max_steps=4)
     other = {"max_steps": 6, "global_batch_size": 8, "max_lr": 0.005}
-    refused = run(code=2, **other)
+    refused, changed = run(code=2, **other), "global_batch_size,max_lr"
     assert "global_batch_size was 4 and is now 8" in refused
-    assert "--allow_change global_batch_size,max_lr to continue" in refused
-    allowed = run(**other, allow_change="global_batch_size,max_lr")
+    assert f"--allow_change {changed} to continue" in refused
+    allowed = run(**other, allow_change=changed)
     assert "--allow_change: max_lr was 0.01, is now 0.005" in allowed
     train = [event for event in events(tmp_path / "out") if event["split"] == "train"]
     assert [event["consumed_samples"] for event in train] == [4, 8, 12, 16, 24, 32]
     manifest = json.loads((tmp_path / "out" / "model_last" / "MANIFEST.json").read_text())
     assert [change["key"] for change in manifest["changes"]] == ["global_batch_size", "max_lr"]
+    rates = {"max_steps": 9, "max_lr": 1e38, "min_lr": 1e38}
+    broken = run(code=4, **{**other, **rates}, allow_change=f"{changed},max_steps,min_lr")
+    assert "lower --max_lr" in broken and "the checkpoints before are intact" in broken
+    assert "there is no such key" in pretrain(tmp_path, tmp_path / "new", code=2, allow_change="max_step")
+    assert not (tmp_path / "new").exists()
 
 
 RESUMED = """

@@ -244,6 +244,13 @@ def test_invalid_input_is_rejected_before_any_run(config, tmp_path, monkeypatch,
     assert not (tmp_path / "out" / "folds").exists()
 
 
+def test_a_series_whose_first_run_is_refused_leaves_no_folder(config, tmp_path):
+    """Or else its plan would refuse the flag that cures it."""
+    with pytest.raises(InputError, match="max_seq_len=4000 is more than the model's 128 positions"):
+        cross_validate(replace(config, max_seq_len=4000))
+    assert not (tmp_path / "out").exists()
+
+
 def test_intervals_are_wider_where_rows_share_texts(config, tmp_path):
     """Groups are resampled as a whole, so the interval accounts for rows that are not independent."""
     labels = np.arange(400) % 2

@@ -298,6 +298,12 @@ def test_missing_optuna_is_reported_with_install_advice(config, monkeypatch, tmp
     assert not (tmp_path / "out").exists()
 
 
+def test_a_search_whose_first_trial_is_refused_leaves_no_folder(config, tmp_path):
+    with pytest.raises(InputError, match="max_seq_len=4000 is more than the model's 128 positions"):
+        search_params(replace(config, max_seq_len=4000))
+    assert not (tmp_path / "out").exists()
+
+
 def test_trials_inherit_the_flags_of_train(config, runs):
     search_params(replace(config, trials=2, weight_decay=0.3, max_steps=10, evaluations=4))
     assert {run.weight_decay for run in runs} == {0.3} and {run.eval_freq for run in runs} == {3}

@@ -132,3 +132,13 @@ def test_a_wrong_line_is_refused_by_its_number(config, tmp_path):
     with pytest.raises(InputError, match=r"bad\.tsv:1: words and tags differ in number"):
         run(TokenTask, replace(config, train_file=str(tmp_path / "bad.tsv"), output_dir=str(tmp_path / "o")))
     assert not (tmp_path / "o").exists()
+
+
+def test_a_refused_start_leaves_no_folder_and_keeps_a_users(config, tmp_path):
+    """This refusal comes late: the names that exist follow from the data."""
+    out, theirs = tmp_path / "o", tmp_path / "theirs"
+    theirs.mkdir()
+    for folder in (out, theirs):
+        with pytest.raises(InputError, match="allow_change nonsense: there is no such key"):
+            run(TokenTask, replace(config, output_dir=str(folder), allow_change="nonsense"))
+    assert not out.exists() and theirs.exists()

@@ -73,8 +73,10 @@ def test_a_stopped_run_resumes_as_if_never_interrupted(tmp_path, config, monkeyp
 @pytest.mark.parametrize("step", [4, 6])
 def test_a_non_finite_loss_stops_the_run_and_is_not_saved(tmp_path, config, poison, step):
     poison(step)
-    with pytest.raises(NumbersError, match=f"the loss of step {step} .samples {16 * step - 16} to"):
+    with pytest.raises(NumbersError, match=f"the loss of step {step} .samples {16 * step - 16} to") as raised:
         train_pair(replace(config, eval_freq=1))
+    assert "lower --learning_rate, or look at these samples" in raised.value.message
+    assert ("; the checkpoints before are intact" in raised.value.message) == (step > 4)
     out = tmp_path / "out"
     kept = [int(path.name[5:]) for path in (out / "checkpoints").iterdir()]
     assert kept == [4][: step > 4]

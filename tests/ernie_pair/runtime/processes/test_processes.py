@@ -211,6 +211,30 @@ def test_signals_in_the_loop_are_recorded_and_the_first_counts(number):
     assert {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS} == before
 
 
+LOADING = """
+import os, signal, sys
+from ernie_pair.__main__ import main
+
+module, *sys.argv[1:] = sys.argv[1:]
+
+def hook(event, arguments):
+    if event == "import" and arguments[0] == module:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.addaudithook(hook)
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["numpy.linalg", "paddle.nn"])
+def test_a_signal_while_paddle_loads_is_one_line_and_143(module):
+    """Paddle, once it is loaded, would answer with a trace, on whichever thread takes the signal."""
+    words = "train --model_name_or_path m --train_file t --dev_file d --output_dir o".split()
+    done = subprocess.run([sys.executable, "-c", LOADING, module, *words], capture_output=True, text=True)
+    assert done.returncode == 143
+    assert done.stderr == "stopped by SIGTERM while it was loading; run the same command to continue\n"
+
+
 def test_a_signal_in_the_last_step_stops_what_comes_next():
     """A series, or the program that has called; a command has done all it was asked for, and ends with 0."""
 

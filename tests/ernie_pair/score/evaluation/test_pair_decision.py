@@ -265,7 +265,7 @@ def test_a_calibration_file_of_an_older_release_is_read(folder):
 @pytest.mark.parametrize(
     "content, reason",
     [
-        ('{"temperature": true}', "no temperature above 0"),
+        ('{"temperature": true}', r"no temperature from 1e-06 to 1e\+06"),
         ('{"temperature": 1.0, "threshold": 1.5}', "a threshold that is not between 0 and 1"),
         ('{"threshold": "0.5"}', "a threshold that is not between 0 and 1"),
         ('{"symmetric": "both"}', "a symmetric that is not one of none, average"),
