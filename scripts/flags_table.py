@@ -8,12 +8,11 @@ from dataclasses import MISSING, Field, fields
 from inspect import getsource
 from typing import List, Type
 
-from readme_block import FLAGS, head_of, is_chinese, replace_block
+from readme_block import FLAGS, head_of, is_chinese, plain_rows, replace_block
 
 from data_tools.options.options import GROUPS, Options, hints_of, kind_of
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
-from ernie_pair.models.model_card import markdown_table
 
 SAME, CHINESE_SAME = "The flags of `train`, and:", "`train` 的全部参数，以及："
 OF_THE_MACHINE = "gpu if there is one"
@@ -40,7 +39,7 @@ def render_flags(page: str) -> str:
         intro = [CHINESE_SAME if is_chinese(page) else SAME, ""] if is_longer else []
         words = CHINESE_DEFAULTS if is_chinese(page) else {}
         cells = [[flag, words.get(default, default), what] for flag, default, what in rows.values()]
-        table = markdown_table(head_of(FLAGS, page), cells).replace("<", "&lt;")
+        table = plain_rows(head_of(FLAGS, page), cells).replace("<", "&lt;")
         parts.append("\n".join([f"## {name}", "", *intro, table]))
     return "\n" + "\n\n".join(parts) + "\n"
 

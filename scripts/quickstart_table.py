@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 from typing import List
 
-from readme_block import QUICKSTART, ROOT, SEEDS, head_of, is_chinese, replace_block
+from readme_block import QUICKSTART, ROOT, SEEDS, head_of, is_chinese, plain_rows, replace_block
 
 from data_tools.files.json_file import write_json
 from ernie_pair.checks.quickstart import STARTS, Results, render_table
-from ernie_pair.models.model_card import markdown_table
 
 PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
 
@@ -38,7 +37,7 @@ def render_seeds(runs: List[Results], page: str) -> str:
         pretrained = starts[0]
         flips, both = f"{pretrained['flip_rate']:.1%}", f"{pretrained['accuracy_both_orders']:.3f}"
         rows.append([str(results["seed"]), losses, *accuracies, flips, both])
-    return markdown_table(head_of(SEEDS, page), rows)
+    return plain_rows(head_of(SEEDS, page), rows)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,13 @@ def in_words(table: str, text: str, page: str) -> str:
     return text
 
 
+def plain_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose cells are Markdown already."""
+    lines = [head, ["---"] * len(head), *rows]
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
 def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table that reads well in a terminal too: its columns are padded."""
     widths = [max(3, *map(len, column)) for column in zip(head, *rows)]

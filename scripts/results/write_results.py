@@ -22,8 +22,10 @@ from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError, counted
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, refuse_empty
-from ernie_pair.models.model_card import markdown_table
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, draw_chart, svg_in
+
+sys.path.append(str(ROOT / "scripts"))  # Python adds only the folder of the launched file
+import readme_block
 
 PAGE = ROOT / "docs" / "RESULTS.md"
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
@@ -68,11 +70,9 @@ def write_results(config: WriteConfig) -> None:
 
 
 def show_in_readmes(results: Dict[str, Results]) -> None:
-    sys.path.append(str(ROOT / "scripts"))  # Python adds only the folder of the launched file
-    import readme_block
-
-    replace = readme_block.replace_block
-    replace(readme_block.RESULTS, lambda page: summary_of(results, readme_block.is_chinese(page)))
+    readme_block.replace_block(
+        readme_block.RESULTS, lambda page: summary_of(results, readme_block.is_chinese(page))
+    )
 
 
 def read_results(folder: Path) -> Dict[str, Results]:
@@ -149,7 +149,7 @@ def _render(template: str, **values: object) -> str:
 def table(rows: Sequence[Result], columns: Sequence[Tuple[str, str]]) -> str:
     """Return a table in Markdown; ``columns``: the head and the format of a cell, by the names of a row."""
     heads, formats = zip(*columns)
-    return markdown_table(heads, [[form.format_map(row) for form in formats] for row in rows])
+    return readme_block.plain_rows(heads, [[form.format_map(row) for form in formats] for row in rows])
 
 
 def _row_of(result: Result) -> Result:
