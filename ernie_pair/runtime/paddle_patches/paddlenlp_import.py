@@ -31,6 +31,7 @@ from data_tools.files.installation import install_command, missing_of_training, 
 BASES = {
     "PretrainedModel": "model_utils", "register_base_model": "model_utils",
     "PretrainedConfig": "configuration_utils", "PretrainedTokenizer": "tokenizer_utils",
+    "BasicTokenizer": "bert.tokenizer", "WordpieceTokenizer": "bert.tokenizer",
 }  # fmt: skip
 FAMILIES = (
     "albert bert distilbert electra ernie ernie_gram megatronbert mobilebert nezha ppminilm roberta roformer "
@@ -41,7 +42,7 @@ BESIDE_THEM = (
     "activations aistudio_utils attention_utils conversion_utils model_outputs tokenizer_utils_base utils"
 )
 KNOWN_PARTS = {  # of the packages that are imported alone: what the models need of them
-    "paddlenlp": "data datasets generation layers quantization transformers utils".split(),
+    "paddlenlp": "data datasets generation layers ops quantization transformers utils".split(),
     "paddlenlp.transformers": [*FOLDERS.values(), *BASES.values(), *BESIDE_THEM.split()],
 }
 PARTS = {"Config": "configuration", "Tokenizer": "tokenizer"}
@@ -126,7 +127,11 @@ def _import_lazily(name: str, part_with: Callable[[str], Optional[str]]) -> Modu
             if name == "paddlenlp.transformers":
                 import_module("paddlenlp.data").Pad  # noqa: B018 whole, and first
             if vars(package).pop("__getattr__", None):
-                loader.exec_module(package)
+                try:
+                    loader.exec_module(package)
+                except BaseException:
+                    vars(package)["__getattr__"] = find
+                    raise
         if asked not in vars(package):
             raise AttributeError(f"module '{name}' has no attribute '{asked}'")
         return vars(package)[asked]

@@ -184,6 +184,14 @@ PROGRAMS = {
         "print(paddlenlp.trainer is it, it.set_seed is set_seed, it.__spec__.origin == it.__file__)",
         ["True"] * 3,
     ),
+    "every family alone": (
+        f"import sys\n{MODELS}\n"
+        f"for begins in {sorted(set(FAMILIES.values()))}:\n"
+        "    for part in ('Model', 'ForSequenceClassification'):\n"
+        "        getattr(transformers, begins + part).config_class\n"
+        f"print(*{{*{HEAVY}}} & set(sys.modules))",
+        [],
+    ),
     "another family": (
         f"{MODELS}\nimport paddlenlp.transformers.gpt.modeling as it\n"
         "print(it.GPTModel is transformers.GPTModel, it.__name__)",
