@@ -42,7 +42,7 @@ BESIDE_THEM = (
     "activations aistudio_utils attention_utils conversion_utils model_outputs tokenizer_utils_base utils"
 )
 KNOWN_PARTS = {  # of the packages that are imported alone: what the models need of them
-    "paddlenlp": "data datasets generation layers ops quantization transformers utils".split(),
+    "paddlenlp": "data datasets generation layers quantization transformers utils".split(),
     "paddlenlp.transformers": [*FOLDERS.values(), *BASES.values(), *BESIDE_THEM.split()],
 }
 PARTS = {"Config": "configuration", "Tokenizer": "tokenizer"}
