@@ -289,7 +289,7 @@ def raised(error):
         (InputError("x"), 2, "x"),
         (CheckpointError("x"), 3, "x"),
         (NumbersError("x"), 4, "x"),
-        (OSError(28, "No space left on device", "/out/x"), 5, "No space left on device at /out/x; check the"),
+        (OSError(28, "No space left on device", "/out/x"), 5, "No space left on device at /out/x, where "),
         (MemoryError(), 5, "out of memory; "),
         (
             InputError("文本 a\x1b[2Jb\x9bc\u202ed\u2028e\udcfff"),
