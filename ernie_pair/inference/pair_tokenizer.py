@@ -9,8 +9,9 @@ import numpy as np
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError, counted
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.inference.token_rows import SHORTEST_PAIR, encode_single_texts, encode_texts, open_tokenizer
+from ernie_pair.inference.token_rows import encode_single_texts, encode_texts, open_tokenizer
 from ernie_pair.models.source import ModelSource, open_model, tokenizer_files
+from ernie_pair.models.spec import SHORTEST_PAIR
 
 Texts = Union[str, Sequence[str]]
 

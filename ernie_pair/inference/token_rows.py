@@ -16,8 +16,6 @@ from ernie_pair.models.source import read_tokenizer
 from ernie_pair.models.spec import ModelSpec
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
-SHORTEST_TEXT = 3  # [CLS] a [SEP]
-SHORTEST_PAIR = SPECIALS_PER_PAIR + 2  # a token of each text
 SEPARATOR = 2  # the segment of a second separator
 CHUNK = 4096  # pairs tokenized at a time
 WINDOW = 1 << 16  # pairs that are sorted by length together

@@ -14,9 +14,8 @@ from data_tools.options.options import (
 )
 from ernie_pair.embedding.embed_config import AUTO, refuse_other_labels
 from ernie_pair.embedding.retrieval import METRICS
-from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
-from ernie_pair.models.spec import FAMILIES
+from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR
 from ernie_pair.models.temperature import LARGEST, SMALLEST
 from ernie_pair.pair.config.pair_config import model_name_option
 from ernie_pair.pair.data.pair_records import RowFlags

@@ -29,8 +29,9 @@ from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.tables import form_of
 from data_tools.text.text_files import ENCODINGS, PACKED, encoding_of
-from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
+from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
 from ernie_pair.models.labels import Labels
+from ernie_pair.models.spec import SHORTEST_PAIR
 from ernie_pair.pair.audit.findings import (
     Cleaned,
     Coded,

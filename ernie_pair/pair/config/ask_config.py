@@ -17,8 +17,8 @@ from data_tools.options.options import (
 )
 from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
 from ernie_pair.inference.ray_flags import RayFlags
-from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.spec import SHORTEST_PAIR
 from ernie_pair.pair.data.pair_records import PAIR_HELP, RowFlags
 
 

@@ -17,9 +17,8 @@ from data_tools.options.options import (
     model_option,
     refuse_set,
 )
-from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, parse_label_map, parse_label_range
-from ernie_pair.models.spec import FAMILIES, ModelSpec
+from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
 from ernie_pair.pair.data.pair_records import RowFlags
 from ernie_pair.pair.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
 from ernie_pair.runtime.gpu.builds import refuse_old_gpu
