@@ -42,7 +42,7 @@ class KernelFlags(Options):
 
 
 # Of a trained embedding model, where no other way to train or to compute it can be asked for.
-PRECISION_HELP = "precision of products of a trained --embedding_model; bf16 on a CPU needs AVX512-BF16"
+EMBEDDING_HELP = "precision of products of a trained --embedding_model; bf16 on a CPU needs AVX512-BF16"
 DEFAULT_KERNELS = {item.name: item.default for item in fields(KernelFlags)}
 
 

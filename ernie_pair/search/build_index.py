@@ -52,7 +52,7 @@ from ernie_pair.inference.vector_files import (
     pack_vectors,
     part_folder,
 )
-from ernie_pair.kernels.choice import PRECISION_HELP, KernelFlags
+from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES, read_embedding
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
@@ -140,7 +140,7 @@ class IndexConfig(Options):
         False, help="add the texts to the index in --output_dir, which is kept as it was built"
     )
     overwrite: bool = data_option(False, help="replace an existing index")
-    precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=PRECISION_HELP)
+    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=EMBEDDING_HELP)
 
     def __post_init__(self):
         super().__post_init__()
@@ -159,7 +159,8 @@ class IndexConfig(Options):
                 f"--dim {self.dim} needs --embedding_model; --vectors have the length they were made with"
             )
         if not self.embedding_model:
-            refuse_set(self, {"precision": "fp32"}, " is for --embedding_model; give both, or neither")
+            unused = {"embedding_precision": "fp32"}
+            refuse_set(self, unused, " is for --embedding_model; give both, or neither")
         usual = {item.name: item.default for item in fields(self)}
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
             value = getattr(self, name)
@@ -358,7 +359,7 @@ def _vectors_of(
         return stored
     threads = config.threads or cpu_threads()
     options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
-    kernels = KernelFlags(precision=config.precision)
+    kernels = KernelFlags(precision=config.embedding_precision)
     opened_by = (config.embedding_model, config.device, options, kernels)
     embedder = open_embedder(*opened_by)
     log_drift(embedder, next(table.chunks(CHUNK, begin), []), *opened_by)
@@ -380,7 +381,7 @@ def _vectors_of(
         old.refuse_other_vectors(about, config.embedding_model)
     texts_sha256 = sha256_of_file(Path(config.input_file))
     key = {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row}
-    key["precision"] = config.precision
+    key["embedding_precision"] = config.embedding_precision
     writer = VectorWriter(work, count, dim, "float32", CHUNK, key)
     _embed_rest(embedder, table.chunks(CHUNK, begin), writer)
     made = VectorFile(work, embedder.fingerprint, count, dim, writer.dtype, {})

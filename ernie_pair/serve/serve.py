@@ -24,8 +24,7 @@ from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.kernels.choice import PRECISION_HELP as EMBEDDING_HELP
-from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
@@ -76,7 +75,7 @@ class ServeConfig(Options):
     embedding_model: str = model_option(
         "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
     )
-    embedding_precision: Literal["fp32", "bf16"] = precision_option("fp32", help=EMBEDDING_HELP)
+    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=EMBEDDING_HELP)
     retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option(
         "auto", help=f"for --index: {RETRIEVAL_HELP}"
     )

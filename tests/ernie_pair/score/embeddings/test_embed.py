@@ -267,7 +267,7 @@ def test_lower_precision_is_told_beside_fp32(folder, tmp_path, capfd, command):
     if command == "embed":
         embed(config_of(folder, tmp_path / "out", precision="bf16"))
     else:
-        make_index(IndexConfig(**places, output_dir=str(tmp_path / "out"), precision="bf16"))
+        make_index(IndexConfig(**places, output_dir=str(tmp_path / "out"), embedding_precision="bf16"))
     said = capfd.readouterr().err
     told = re.search(r"bf16 beside fp32: .* is ([\d.]+) in the mean, ([\d.]+) at least", said)
     assert 0.99 < float(told[2]) <= float(told[1]) <= 1
