@@ -12,7 +12,7 @@ import secrets
 import shutil
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -189,7 +189,8 @@ def gone_if_refused(output_dir: str, world: World, *written: str) -> Iterator[No
     """Return a context of a start; if it is refused, the first rank removes the ``output_dir`` that it made.
 
     A folder that was there before stays, and so does one with anything in it but what a run writes before its
-    first step, or ``written``, the names of what a series does.
+    first step, or ``written``, the names of what a series does, and one in which another process has a lock:
+    of two equal commands started at once, the one that is refused must not remove what the other trains in.
     """
     folder = Path(output_dir)
     is_new = world.is_first and not os.path.lexists(folder)
@@ -199,7 +200,10 @@ def gone_if_refused(output_dir: str, world: World, *written: str) -> Iterator[No
         there = {*os.listdir(folder)} if is_new and folder.is_dir() else {""}
         begun = any((folder / CHECKPOINTS).glob("*"))
         if there <= {CACHE, CHECKPOINTS, LOCK, RUN, *written} and not begun:
-            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(InputError, OSError):  # of a lock that is held, or cannot be looked at
+                for path in folder.rglob("*lock"):
+                    refuse_locked(path)
+                shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

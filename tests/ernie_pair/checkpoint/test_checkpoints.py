@@ -29,7 +29,7 @@ from ernie_pair.checkpoint.manifest import (
     sha256_of,
     state_bytes,
 )
-from ernie_pair.checkpoint.run_folder import RunLock, refuse_locked
+from ernie_pair.checkpoint.run_folder import CACHE, LOCK, RunLock, gone_if_refused, refuse_locked
 from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.weight_files import to_safetensors
@@ -595,3 +595,16 @@ def test_a_folder_is_published_completely_or_not_at_all(tmp_path):
         publish_folder(tmp_path / "best", failing)
     assert (tmp_path / "best" / "a").read_text() == "old" and read_made(tmp_path / "best")["files"] == ["a"]
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+@pytest.mark.parametrize("held", [None, LOCK, f"{CACHE}/train.lock"])
+def test_a_refused_start_removes_no_folder_in_use(tmp_path, held):
+    """Another start of the same command made it meanwhile, and holds the lock of the run or of its data."""
+    folder, lock = tmp_path / "out", None
+    with pytest.raises(InputError, match="^refused$"), gone_if_refused(str(folder), World()):
+        (folder / CACHE).mkdir(parents=True)
+        lock = None if held is None else RunLock(folder / held)
+        raise InputError("refused")
+    assert folder.exists() == (held is not None)
+    if lock is not None:
+        lock.release()

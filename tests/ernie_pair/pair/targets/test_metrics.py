@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from drawn_logits import drawn
 from scipy import stats
 from sklearn import metrics as sk
 
@@ -20,15 +21,6 @@ from ernie_pair.pair.targets.metrics import (
     percentile_interval,
     refuse_undefined,
 )
-
-
-def drawn(rows, classes, seed=0):
-    """Logits with ties that are correlated with the labels, and the labels."""
-    rng = np.random.default_rng([seed, classes])
-    labels = rng.integers(classes, size=rows)
-    logits = rng.normal(size=(rows, classes)).round(1) + np.eye(classes)[labels]
-    return logits.astype(np.float32), labels
-
 
 NEAR, FAR = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
 MARGINS = np.array([0.9, 0.8, 0.7, 0.6, 0.5])

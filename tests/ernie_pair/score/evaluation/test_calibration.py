@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from drawn_logits import drawn
 from sklearn import metrics as sk
 
 from ernie_pair.inference.scores import probabilities
@@ -25,14 +26,6 @@ from ernie_pair.score.evaluation.calibration import (
     top_label,
 )
 from ernie_pair.score.evaluation.evaluation import CountedRows, intervals, overlap, slice_table
-
-
-def drawn(rows, classes, seed=0):
-    """Logits with ties that are correlated with the labels, and the labels."""
-    rng = np.random.default_rng([seed, classes])
-    labels = rng.integers(classes, size=rows)
-    logits = rng.normal(size=(rows, classes)).round(1) + np.eye(classes)[labels]
-    return logits.astype(np.float32), labels
 
 
 @pytest.mark.parametrize("classes", [2, 3])
