@@ -129,6 +129,9 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
     label_map: str = data_option(
         "", help="names of the labels in the files, for example 0=different,1=same; 1 means a match"
     )
+    label_range: str = data_option(
+        "", help="for graded pairs: lowest and highest score, for example 0,5; empty: labels are 0 and 1"
+    )
     encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
     overwrite: bool = data_option(False, help="replace an existing result")

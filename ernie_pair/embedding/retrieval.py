@@ -14,8 +14,8 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.targets.metrics import numbers_of
 
 CUTOFFS, NDCG_AT = (1, 10, 100), 10
-METRICS = (*(f"recall_at_{k}" for k in CUTOFFS), "mrr", f"ndcg_at_{NDCG_AT}", "spearman")
-BEST = "recall_at_10"  # chooses the best model, if no flag names another
+BEST, GRADED_BEST = "recall_at_10", "spearman"  # choose the best model, if no flag names another
+METRICS = (*(f"recall_at_{k}" for k in CUTOFFS), "mrr", f"ndcg_at_{NDCG_AT}", GRADED_BEST)
 BLOCK = 256  # queries that are compared with the whole corpus at a time
 
 
@@ -23,7 +23,8 @@ class RetrievalSet(NamedTuple):
     """Texts, each once, and what is asked of them; all numbers are places in ``texts``.
 
     ``queries`` int64 [Q]; ``matches[i]`` int64 are those of query i; ``corpus`` int64 [C], ascending.
-    ``left``, ``right`` and ``labels`` int64 [pairs] are the rows that it was made from.
+    ``left``, ``right`` and ``labels`` [pairs] are the rows that it was made from. Of graded pairs, whose
+    labels are not 0 and 1 alone, there are no queries and no corpus.
     """
 
     texts: list[str]
@@ -34,6 +35,12 @@ class RetrievalSet(NamedTuple):
     right: np.ndarray
     labels: np.ndarray
 
+    def describe(self) -> str:
+        """Return in words what is measured."""
+        if not len(self.queries):
+            return f"{len(self.labels)} graded pairs, measured by {GRADED_BEST}"
+        return f"{len(self.queries)} queries search {len(self.corpus)} texts"
+
     @property
     def num_left_out(self) -> int:
         """Return how many queries stand in the corpus without being a match of their own."""
@@ -42,10 +49,12 @@ class RetrievalSet(NamedTuple):
 
 
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
-    """Build the set of labelled pairs, 1 for a match. Raises InputError if no row is one."""
+    """Build the set of graded pairs, or of labelled ones, 1 for a match. Raises InputError without any."""
     places: dict[str, int] = {}
     left, right = (numbers_of(side, places) for side in (pairs.left, pairs.right))
-    labels = pairs.known_labels
+    labels, none = pairs.known_labels, np.zeros(0, dtype=np.int64)
+    if not np.isin(labels, (0, 1)).all():
+        return RetrievalSet(list(places), none, [], none, left, right, labels)
     matches: dict[int, list[int]] = {}
     for query, text in zip(left[labels == 1].tolist(), right[labels == 1].tolist()):
         matches.setdefault(query, []).append(text)
@@ -64,6 +73,8 @@ def measure_retrieval(
 ) -> dict[str, float]:
     """Return the METRICS of vectors float32 [texts, D] of length 1, in the order of METRICS.
 
+    Of graded pairs ``spearman`` alone.
+
     ``query_vectors``: the vectors of the same texts as queries, where the model has a prompt for these.
     ``keeps_same_text``: a query is also compared with the text of the corpus that equals it.
 
@@ -75,6 +86,12 @@ def measure_retrieval(
     from scipy.stats import spearmanr
 
     of_queries = vectors if query_vectors is None else query_vectors
+    of_left, of_right = of_queries[retrieval.left], vectors[retrieval.right]
+    cosines = np.einsum("nd,nd->n", of_left, of_right, dtype=np.float64)
+    is_constant = len(np.unique(retrieval.labels)) < 2 or len(np.unique(cosines)) < 2
+    spearman = 0.0 if is_constant else float(spearmanr(cosines, retrieval.labels).correlation)
+    if not len(retrieval.queries):
+        return {GRADED_BEST: spearman}
     ranks = match_ranks(vectors, retrieval, of_queries, keeps_same_text)
     counts = np.array([len(one) for one in ranks], dtype=np.float64)
     gains = 1 / np.log2(np.arange(2, NDCG_AT + 2))
@@ -83,10 +100,7 @@ def measure_retrieval(
     values = {f"recall_at_{k}": np.mean([(one <= k).mean() for one in ranks]) for k in CUTOFFS}
     values["mrr"] = np.mean([1 / one.min() for one in ranks])
     values[f"ndcg_at_{NDCG_AT}"] = np.mean(found / best)
-    of_left, of_right = of_queries[retrieval.left], vectors[retrieval.right]
-    cosines = np.einsum("nd,nd->n", of_left, of_right, dtype=np.float64)
-    is_constant = len(np.unique(retrieval.labels)) < 2 or len(np.unique(cosines)) < 2
-    values["spearman"] = 0.0 if is_constant else spearmanr(cosines, retrieval.labels).correlation
+    values[GRADED_BEST] = spearman
     return {name: float(values[name]) for name in METRICS}
 
 

@@ -90,6 +90,23 @@ def scores(folder, pairs, settings=None, **arguments):
     return {"num_labels": model.num_labels, "max_length": model.max_length}, {"scores": np.asarray(predicted)}
 
 
+def loss(name, vectors, labels=None, scale=20.0):
+    """Return a loss of sentence-transformers of columns of vectors [columns, N, D], and their gradient."""
+    import torch
+    from sentence_transformers import util
+    from sentence_transformers.sentence_transformer import losses
+
+    columns = [torch.tensor(column, requires_grad=True) for column in vectors]
+    if name in ("MarginMSELoss", "DistillKLDivLoss"):
+        settings = {"similarity_fct": lambda left, right: util.pairwise_cos_sim(left, right) * scale}
+    else:
+        settings = {"scale": scale}
+    labels = None if labels is None else torch.tensor(labels)
+    found = getattr(losses, name)(None, **settings).compute_loss_from_embeddings(columns, labels)
+    found.backward()
+    return found.item(), {"gradient": np.stack([column.grad.numpy() for column in columns])}
+
+
 def add_head(folder, to, seed):
     """Write the encoder in ``folder`` with a new head of two classes, and its tokenizer, into ``to``."""
     import torch
@@ -101,7 +118,7 @@ def add_head(folder, to, seed):
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(to)
 
 
-REQUESTS = {one.__name__: one for one in (versions, token_ids, outputs, vectors, scores, add_head)}
+REQUESTS = {one.__name__: one for one in (versions, token_ids, outputs, vectors, scores, loss, add_head)}
 REQUESTS.update(make=tiny_models.make_model, make_sentence=tiny_models.make_sentence_folder)
 
 

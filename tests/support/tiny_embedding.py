@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Dict
 
 import numpy as np
-from tiny_pair import CHARACTERS, write_model
+from tiny_pair import CHARACTERS, write_model, write_rows
 
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.embedding.train.train_embedding import EmbeddingJob, EmbeddingTask
@@ -33,6 +33,14 @@ def toy_matches(count: int, seed: int):
             yield text, random_text(rng), 0
 
 
+def toy_graded(count: int, seed: int):
+    """(text, text, score): from 0 to 5, by how many characters of the second are those of a match."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        text, kept = random_text(rng, 5, 6), number % 6
+        yield text, "".join(OTHER[letter] for letter in text[:kept]) + random_text(rng, 5, 6)[kept:], kept
+
+
 def write_matches(path: Path, count: int, seed: int = 0) -> Path:
     lines = ("\t".join(map(str, row)) for row in toy_matches(count, seed))
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -50,6 +58,8 @@ def write_files(folder: Path, spread: float = 0.02) -> Path:
     write_model(folder / "model", initializer_range=spread)
     write_matches(folder / "train.tsv", 120, seed=0)
     write_matches(folder / "dev.tsv", 40, seed=1)
+    write_rows(folder / "graded.tsv", toy_graded(96, seed=0))
+    write_rows(folder / "graded_dev.tsv", toy_graded(48, seed=1))
     return folder
 
 

@@ -3,13 +3,15 @@
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
-from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
 from paddle.nn import functional as F
 
+from data_tools.corpus.mixture import Blend
 from data_tools.files.errors import InputError, counted
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import EncodedPairs
@@ -119,7 +121,7 @@ def sha256_of_texts(texts: Iterable[str]) -> str:
 
 
 class StepTexts(NamedTuple):
-    """The texts of a global batch. ``numbers`` int64 [2 N + H] are those of its rows.
+    """The texts of a global batch. ``numbers`` int64 [2 N + H]: of N anchors, N positives, hard negatives.
 
     ``is_hidden`` bool [N, N + H]: which candidates (positives, then hard negatives) an anchor is not compared
     with, since they belong to it as well: the same text, or one that a label calls a match.
@@ -134,6 +136,15 @@ class StepTexts(NamedTuple):
         """Return whether an anchor is compared with more than its own positive: else nothing is learned."""
         return int((~self.is_hidden).sum()) > self.num_pairs
 
+    def loss(self, rows: paddle.Tensor, temperature: float) -> tuple[paddle.Tensor, paddle.Tensor]:
+        """Return the cross-entropy of each anchor's positive among all candidates, see `step_loss`."""
+        answers = paddle.arange(self.num_pairs)
+        hidden = paddle.to_tensor(np.where(self.is_hidden, HIDDEN, 0).astype(np.float32))
+        scores_NC = paddle.matmul(rows[: self.num_pairs], rows[self.num_pairs :], transpose_y=True)
+        scores_NC = scores_NC / temperature + hidden
+        right = (scores_NC.argmax(axis=1) == answers).astype("float32").sum()
+        return F.cross_entropy(scores_NC, answers, reduction="none").mean(), right
+
 
 class ContrastiveBatch(NamedTuple):
     """A micro-batch: token ids and types int64 [B, S] of the rows ``places`` int64 [B] of the step."""
@@ -141,14 +152,18 @@ class ContrastiveBatch(NamedTuple):
     input_ids: np.ndarray
     token_type_ids: np.ndarray
     places: np.ndarray
-    step: StepTexts
+    step: Any  # a `StepTexts`, or what another objective has in its place
+
+
+# Makes the step of pairs int64 [N] and the hard negatives of each, as `describe_step` does.
+Describe = Callable[[TrainingTexts, np.ndarray, list[np.ndarray]], Any]
 
 
 class ContrastiveSteps:
-    """The steps of a training: a pure function of the texts, the flags and the place."""
+    """The steps of a data set: a pure function of the texts, the flags and the place."""
 
-    def __init__(self, texts: TrainingTexts, rows: EncodedPairs, config: EmbeddingConfig):
-        self.texts, self.rows, self.config = texts, rows, config
+    def __init__(self, texts: TrainingTexts, rows: EncodedPairs, config: EmbeddingConfig, describe: Describe):
+        self.texts, self.rows, self.config, self.describe = texts, rows, config, describe
 
     def of_rank(self, world: World, consumed: int) -> Iterator[list[ContrastiveBatch]]:
         """Yield a rank's micro-batches of each step from pair ``consumed`` on, alike in any layout."""
@@ -166,7 +181,7 @@ class ContrastiveSteps:
             self.texts.negatives_of(pair, epoch, self.config.hard_negatives)
             for pair, epoch in zip(pairs.tolist(), epochs.tolist())
         ]
-        step = describe_step(self.texts, pairs, negatives)
+        step = self.describe(self.texts, pairs, negatives)
         ends = np.cumsum([0, *map(len, negatives)]) + 2 * len(pairs)
         found, size = [], self.config.batch_size
         # The micro-batches of one pass of all ranks lie side by side.
@@ -179,6 +194,21 @@ class ContrastiveSteps:
             batch = self.rows.batch(step.numbers[places] + len(self.texts.texts) * as_query)
             found.append(ContrastiveBatch(batch.input_ids, batch.token_type_ids, places, step))
         return found
+
+
+def mixed_steps(
+    sets: Sequence[ContrastiveSteps], weights: Sequence[Fraction], world: World, consumed: int
+) -> Iterator[list[ContrastiveBatch]]:
+    """Yield a rank's micro-batches of each step from pair ``consumed`` on; each step is of one of ``sets``.
+
+    After any number of steps each set has had floor or ceil of its share, by ``weights``; see `Blend`.
+    """
+    size, blend = sets[0].config.pairs_per_step(world.size), Blend(weights)
+    number, rest = divmod(consumed, size)
+    streams = [one.of_rank(world, had * size + rest) for one, had in zip(sets, blend.counts(number))]
+    while True:
+        yield next(streams[int(blend.locate(number)[0])])
+        number += 1
 
 
 def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: list[np.ndarray]) -> StepTexts:
@@ -196,23 +226,14 @@ def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: list[np.nd
 HIDDEN = -1e9  # added to a cosine / temperature: its weight in the softmax is 0 in float32
 
 
-def contrastive_loss(
-    vectors: paddle.Tensor, step: StepTexts, dims: Sequence[int], temperature: float
+def step_loss(
+    vectors: paddle.Tensor, step: Any, dims: Sequence[int], temperature: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Return the loss of a step, and how many anchors find their positive first, each a tensor of a number.
+    """Return the loss of a step, and how many of its pairs are right, each a tensor of a number.
 
-    ``vectors``: float32 [2 N + H, D], of any length.
-
-    ``dims``: the lengths at which they are cut off, the last of which says how many anchors are right.
+    ``vectors``: float32 [rows, D], of any length. ``dims``: the lengths at which they are cut off, the last
+    of which says how many are right. A ``step`` has them as vectors of length 1.
     """
-    hidden = paddle.to_tensor(np.where(step.is_hidden, HIDDEN, 0).astype(np.float32))
-    answers = paddle.arange(step.num_pairs)
-    losses = []
-    for dim in dims:
-        rows = F.normalize(vectors[:, :dim], axis=1, epsilon=1e-12)
-        scores_NC = paddle.matmul(rows[: step.num_pairs], rows[step.num_pairs :], transpose_y=True)
-        scores_NC = scores_NC / temperature + hidden
-        losses.append(F.cross_entropy(scores_NC, answers, reduction="none").mean())
-    with paddle.no_grad():
-        right = (scores_NC.argmax(axis=1) == answers).astype("float32").sum()
-    return paddle.stack(losses).mean(), right
+    units = (F.normalize(vectors[:, :dim], axis=1, epsilon=1e-12) for dim in dims)
+    losses, right = zip(*(step.loss(rows, temperature) for rows in units))
+    return paddle.stack(losses).mean(), right[-1].detach()

@@ -1,9 +1,12 @@
 """The flags of training an embedding model."""
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
+from data_tools.files.json_file import reads_as_number
 from data_tools.options.options import (
     checkpoints_option,
     data_option,
@@ -11,10 +14,12 @@ from data_tools.options.options import (
     model_option,
     names_in,
     optimisation_option,
+    refuse_unknown_names,
 )
 from ernie_pair.embedding.embed_config import AUTO, refuse_other_labels
 from ernie_pair.embedding.retrieval import METRICS
 from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
+from ernie_pair.models.labels import parse_label_range
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR
 from ernie_pair.models.temperature import LARGEST, SMALLEST
 from ernie_pair.pair.config.pair_config import model_name_option
@@ -29,16 +34,30 @@ from ernie_pair.train.run_flags import (
 )
 
 USUAL_LENGTH = 64  # tokens of a text
+PAIRS, SIMCSE, GRADED, TAUGHT = "pairs", "simcse", ("cosent", "angle"), ("margin_mse", "kl")
+OBJECTIVES = (PAIRS, SIMCSE, *GRADED, *TAUGHT)
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig(RowFlags, TrainingFlags):
     """Settings for training an embedding model; the data are given to the command or the trainer."""
 
-    objective: Literal["pairs", "simcse"] = step_option(
+    objective: str = step_option(
         "pairs",
         help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
-        "under different dropout",
+        "under different dropout; cosent, angle: the order of graded pairs; margin_mse, kl: the scores of "
+        "--teacher; or one for each of several files, separated by commas",
+    )
+    teacher: str = model_option(
+        "",
+        help="for margin_mse and kl: a pair classifier, a ranker or a published cross-encoder, whose scores "
+        "are learned",
+    )
+    sampling_weights: str = data_option(
+        "",
+        help="shares of the steps that are of each of several training files, for example 0.7,0.3; empty: by "
+        "their numbers of pairs",
+        resume="same",
     )
     pooling: str = model_option(
         AUTO,
@@ -74,6 +93,12 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         help="names of the labels in the files, for example 0=different,1=same; 1 means a match",
         resume="same",
     )
+    label_range: str = data_option(
+        "",
+        help="lowest and highest score of graded pairs, for example 0,5, those of the dev file among them; "
+        "empty: 0,5, and the dev pairs are graded if all training pairs are",
+        resume="same",
+    )
     bucket: bool = data_option(
         True, help="batch texts of similar length together, to reduce padding", resume="same"
     )
@@ -105,7 +130,11 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
             raise InputError(f"--max_seq_len {self.max_seq_len} is below {SHORTEST_PAIR}; use {USUAL_LENGTH}")
         refuse_other_labels(self.label_map)
-        if self.objective == "simcse" and not self.dropout:
+        assert self.score_range and self.chosen_weights is not None  # refused where they are none
+        fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"
+        refuse_unknown_names("objective", self.objectives, OBJECTIVES, fault)
+        self._refuse_teacher()
+        if SIMCSE in self.objectives and not self.dropout:
             raise InputError(
                 "--objective simcse compares two passes that differ by their dropout, and --dropout 0.0 "
                 "leaves them equal; use --dropout 0.1"
@@ -114,6 +143,43 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
             raise InputError(
                 "--batch_size 1 leaves a pair no negatives in its step; use 2 or more, 64 for example"
             )
+
+    def _refuse_teacher(self) -> None:
+        taught = next((name for name in self.objectives if name in TAUGHT), "")
+        if bool(taught) != bool(self.teacher):
+            reason = "--teacher is for --objective margin_mse and kl"
+            reason = f"--objective {taught} learns from a --teacher" if taught else reason
+            raise InputError(f"{reason}; pass both, or none of them")
+        if taught and not self.hard_negatives:
+            raise InputError(
+                f"--objective {taught} compares a match with hard negatives; use --hard_negatives 1 or more"
+            )
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Return the objective of each training file, or the one of all of them."""
+        return tuple(name.strip() for name in self.objective.split(","))
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """Return the lowest and the highest score of graded pairs. Raises InputError."""
+        return parse_label_range(self.label_range) or (0.0, 5.0)
+
+    @property
+    def has_graded_dev(self) -> bool:
+        """Return whether the labels of the dev pairs are scores."""
+        return bool(self.label_range) or set(self.objectives) <= set(GRADED)
+
+    @property
+    def chosen_weights(self) -> tuple[Fraction, ...]:
+        """Return the numbers in ``sampling_weights``. Raises InputError for what is no number above 0."""
+        words = [word.strip() for word in self.sampling_weights.split(",") if word.strip()]
+        if not all(reads_as_number(word) and 0 < float(word) < math.inf for word in words):
+            raise InputError(
+                f"--sampling_weights {self.sampling_weights} contains something that is no number above 0; "
+                "write 0.7,0.3 for example"
+            )
+        return tuple(Fraction(word) for word in words)
 
     @property
     def chosen_dims(self) -> tuple[int, ...]:
@@ -135,10 +201,11 @@ class TrainEmbeddingConfig(EmbeddingConfig):
     model_name_or_path: str = model_name_option()
     train_file: str = data_option(
         help="labelled pairs: a file, or a set such as lcqmc; for simcse also a .txt file with one text per "
-        "line"
+        "line; or several, separated by commas: each step is of one of them"
     )
     dev_file: str = data_option(
-        help="labelled pairs; each first text searches for its match among all second texts"
+        help="labelled pairs; each first text searches for its match among all second texts; graded pairs "
+        "are measured by spearman"
     )
     negatives_file: str = data_option(
         "", help="pairs of a training text and a hard negative for it; labels are ignored"

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
@@ -14,14 +15,20 @@ from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveBatch,
     ContrastiveSteps,
+    Describe,
     TrainingTexts,
+    describe_step,
+    mixed_steps,
     sha256_of_texts,
     texts_alone,
     texts_of_pairs,
 )
-from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.cosent import graded_texts
+from ernie_pair.embedding.train.distillation import sha256_of_teacher, taught_texts
+from ernie_pair.embedding.train.embedding_config import GRADED, PAIRS, SIMCSE, TAUGHT, EmbeddingConfig
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, open_tokenizer
 from ernie_pair.models.embedding_json import EmbeddingSettings
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.audit.audit_pairs import warn_before_training
@@ -30,6 +37,7 @@ from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, labels_for
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train.process_group import join_process_group
 
 logger = logging.getLogger(__name__)
 
@@ -72,23 +80,58 @@ def open_embedding_data(
     belongs to itself with its default prompt. Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
-    dev_source = source_of(config, "dev", datasets["dev"], labelled=True)
+    dev_source = labelled(config, source_of(config, "dev", datasets["dev"]), config.has_graded_dev)
     dev = _open_dev(config, dev_source, tokenizer, settings, world)
-    texts, hashes = _open_texts(config, datasets, world)
-    if config.objective == "pairs" and isinstance(dev_source, PairSource) and world.is_first:
-        train = source_of(config, "train", datasets["train"], labelled=True)
-        if isinstance(train, PairSource):
-            warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
-    rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
-    _describe(config, _name_of(datasets["train"]), texts, rows.num_cut)
-    steps = ContrastiveSteps(texts, rows, config)
-    hashes["dev_file"] = dev_source.sha256()
-    counts = {"train_file": len(texts), "dev_file": len(dev.retrieval.labels)}
-    names = {f"{part}_file": _name_of(datasets[part]) for part in datasets}
-    files = [DataFile(flag, names[flag], hashes[flag], counts.get(flag)) for flag in hashes]
-    return EmbeddingData(
-        partial(steps.of_rank, world), len(texts), dev, {**hashes, "vocabulary": tokenizer.sha256}, files
-    )
+    steps, files = [], []
+    for objective, argument, dataset in training_sets(config, datasets["train"]):
+        texts, describe, found = _open_set(config, objective, argument, dataset, datasets["negatives"], world)
+        is_audited = objective not in (SIMCSE, *GRADED) and not config.has_graded_dev
+        if is_audited and isinstance(dev_source, PairSource) and world.is_first:
+            train = labelled(config, source_of(config, "train", dataset))
+            if isinstance(train, PairSource):
+                warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
+        rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
+        _describe(config, objective, _name_of(dataset), texts, rows.num_cut)
+        steps.append(ContrastiveSteps(texts, rows, config, describe))
+        files += found
+    if len(steps) > 1:  # flags with numbers are those of files, here and in the fingerprint
+        files = [file._replace(use=f"{file.use} {n}") for n, file in enumerate(files, 1)]
+    hashes = {file.use: file.sha256 for file in files}
+    if config.teacher:
+        hashes["teacher"] = sha256_of_teacher(config)
+    name, sha256 = _name_of(datasets["dev"]), dev_source.sha256()
+    files.append(DataFile("dev_file", name, sha256, len(dev.retrieval.labels)))
+    hashes.update(dev_file=sha256, vocabulary=tokenizer.sha256)
+    sizes = [len(one.texts) for one in steps]
+    by_size = [Fraction(max(1, round(10_000 * size / sum(sizes)))) for size in sizes]
+    weights = config.chosen_weights or by_size
+    if len(weights) != len(steps):
+        raise InputError(
+            f"--sampling_weights {config.sampling_weights}: {len(weights)} numbers for "
+            f"{counted(len(steps), 'training file')}; give one for each"
+        )
+    return EmbeddingData(partial(mixed_steps, steps, weights, world), sum(sizes), dev, hashes, files)
+
+
+def training_sets(config: EmbeddingConfig, dataset: Any) -> list[tuple[str, str, Dataset]]:
+    """Return the objective, the argument of Python and the data set of each of several.
+
+    They are file names with commas between them, or the values of a dictionary. Raises InputError where there
+    are more or fewer objectives.
+    """
+    argument = ARGUMENTS["train"]
+    sets: dict[str, Dataset] = {argument: dataset}
+    if isinstance(dataset, Mapping) and len(config.objectives) > 1:
+        sets = {f"{argument}[{name}]": one for name, one in dataset.items()}
+    elif isinstance(dataset, str) and not Path(dataset).exists():
+        sets = dict(enumerate(name.strip() for name in dataset.split(",")))  # type: ignore[arg-type]  # no names
+    objectives = config.objectives * (len(sets) if len(config.objectives) == 1 else 1)
+    if len(objectives) != len(sets):
+        raise InputError(
+            f"--objective {config.objective}: {len(objectives)} objectives for "
+            f"{counted(len(sets), 'training file')}; give one for each, or one for all"
+        )
+    return [(objective, str(name), one) for objective, (name, one) in zip(objectives, sets.items())]
 
 
 def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
@@ -100,22 +143,34 @@ def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
     return read + settings.texts_read(texts.texts, of_query) if of_query != of_passage else read
 
 
-def _open_texts(config: EmbeddingConfig, datasets: Datasets, world: World):
-    name, given = _name_of(datasets["train"]), datasets["negatives"]
+def _open_set(
+    config: EmbeddingConfig, objective: str, argument: str, dataset: Dataset, given: Any, world: World
+) -> tuple[TrainingTexts, Describe, list[DataFile]]:
+    """Return the texts of a training set, what makes their steps, and the files that they are of."""
+    name, negatives = _name_of(dataset), None
+    describe: Describe = describe_step
     has_negatives = given is not None and not (isinstance(given, str) and not given)
-    if config.objective == "simcse":
-        if has_negatives:
-            raise InputError("--negatives_file is for --objective pairs; leave one of them out")
-        texts, sha256 = read_any_texts(config, datasets["train"], world)
-        return texts_alone(texts, name), {"train_file": sha256}
-    source = source_of(config, "train", datasets["train"], labelled=True)
-    pairs = _read(config, "train", source, world)
-    negatives, hashes = None, {"train_file": source.sha256()}
+    if has_negatives and objective not in (PAIRS, *TAUGHT):
+        raise InputError(
+            "--negatives_file is for --objective pairs, margin_mse and kl; leave one of them out"
+        )
+    if objective == SIMCSE:
+        found, sha256 = read_any_texts(config, dataset, world)
+        texts = texts_alone(found, name)
+        return texts, describe, [DataFile("train_file", name, sha256, len(texts))]
+    source = labelled(config, source_of(config, "train", dataset, argument), objective in GRADED)
+    pairs, files = _read(config, "train", source, world), []
     if has_negatives:
-        more = source_of(config, "negatives", given, labelled=False)
+        more = source_of(config, "negatives", given)
         negatives = _read(config, "negatives", more, world)
-        hashes["negatives_file"] = more.sha256()
-    return texts_of_pairs(pairs, negatives, name), hashes
+        files.append(DataFile("negatives_file", _name_of(given), more.sha256(), None))
+    if objective in GRADED:
+        texts, describe = graded_texts(pairs, name, objective == "angle")
+    else:
+        texts = texts_of_pairs(pairs, negatives, name)
+    if objective in TAUGHT:
+        texts, describe = taught_texts(texts, config, objective, name, join_process_group(world))
+    return texts, describe, [DataFile("train_file", name, source.sha256(), len(texts)), *files]
 
 
 def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
@@ -134,13 +189,16 @@ def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
         dataset = list(examples_of(ARGUMENTS["train"], dataset))
         if dataset and all(isinstance(one, str) for one in dataset):
             return dataset, sha256_of_texts(dataset)
-    source = source_of(config, "train", dataset, labelled=False)
+    source = source_of(config, "train", dataset)
     pairs = _read(config, "train", source, world)
     return [*pairs.left, *pairs.right], source.sha256()
 
 
-def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, labelled: bool):
-    """Return a source of the pairs of ``part``, a key of PARTS; see `PairSource`. Raises InputError."""
+def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, argument: str = ""):
+    """Return a source of the pairs of ``part``, a key of PARTS, without labels; see `PairSource`.
+
+    ``argument``: what errors call a dataset of Python, ARGUMENTS[part] if empty. Raises InputError.
+    """
     columns = Columns(config.text_a, config.text_b, config.label)
     rules = RowRules.of(config)
     if isinstance(dataset, (str, Path)):
@@ -149,10 +207,14 @@ def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, labelled: bo
                 f"--{part}_file {dataset} has a text in each line, and pairs are needed; give a .tsv, .csv "
                 "or .jsonl file, or pass --objective simcse to train on texts alone"
             )
-        source: Any = PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
-    else:
-        source = GivenPairs(ARGUMENTS[part], dataset, None, columns, rules)
-    return replace(source, labels=labels_for(source, config.label_map, 2)) if labelled else source
+        return PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
+    return GivenPairs(argument or ARGUMENTS[part], dataset, None, columns, rules)
+
+
+def labelled(config: EmbeddingConfig, source: Any, is_graded: bool = False) -> Any:
+    """Return ``source`` with the classes of its labels, or the scores that they are."""
+    labels = Labels.scores(config.score_range) if is_graded else labels_for(source, config.label_map, 2)
+    return replace(source, labels=labels)
 
 
 def _open_dev(
@@ -164,7 +226,7 @@ def _open_dev(
         for prompt in (settings.prompt_of("passage"), settings.prompt_of("query"))
     )
     has_roles = settings.prompt_of("passage") != settings.prompt_of("query")
-    logger.info("%s: %d queries search %d texts", source.name, len(retrieval.queries), len(retrieval.corpus))
+    logger.info("%s: %s", source.name, retrieval.describe())
     return DevTexts(retrieval, rows, as_queries if has_roles else None)
 
 
@@ -175,9 +237,11 @@ def _read(config: EmbeddingConfig, part: str, source, world: World):
     return pairs
 
 
-def _describe(config: EmbeddingConfig, name: str, texts: TrainingTexts, num_cut: int) -> None:
+def _describe(config: EmbeddingConfig, objective: str, name: str, texts: TrainingTexts, num_cut: int) -> None:
     count = len(texts)
-    if texts.is_augmented:
+    if objective in GRADED:
+        logger.info("%s: %d graded pairs, of %d texts", name, count, len(texts.texts))
+    elif texts.is_augmented:
         logger.info("%s: %d texts, each its own match", name, count)
     else:
         with_negatives = sum(int(anchor) in texts.negatives for anchor in texts.anchors)

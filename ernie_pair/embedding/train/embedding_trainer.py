@@ -1,7 +1,7 @@
 """Training an embedding model from Python; the engine is that of the command."""
 
 from pathlib import Path
-from typing import Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ernie_pair.embedding.embed_config import AUTO
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig
-from ernie_pair.embedding.train.embedding_data import Dataset, source_of
+from ernie_pair.embedding.train.embedding_data import Dataset, labelled, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.pair_tokenizer import PairTokenizer
@@ -43,6 +43,7 @@ class EmbeddingTrainer:
     ``model``: a name or a folder, as for the command. A dataset: labelled pairs, with label 1 for texts that
     belong together, as a file, a named set, a list of (text, text, label) or of dictionaries, a Hugging Face
     dataset or a DataFrame; with ``objective="simcse"`` a list of texts or a text file is enough for training.
+    A dictionary of several, with an objective for each ("pairs,cosent"), is trained on together.
     ``negatives``: pairs (text, hard negative of it). ``callbacks``: see PairCallback. ``state``: the
     TrainerState of the last run. Under `paddle.distributed.launch` all processes must make the same calls.
     Raises an ErniePairError, such as InputError, for whatever the user can fix.
@@ -52,7 +53,7 @@ class EmbeddingTrainer:
         self,
         model: Union[str, Path],
         config: EmbeddingConfig,
-        train_dataset: Optional[Dataset] = None,
+        train_dataset: Union[Dataset, Mapping[str, Any], None] = None,
         eval_dataset: Optional[Dataset] = None,
         *,
         negatives: Optional[Dataset] = None,
@@ -64,6 +65,8 @@ class EmbeddingTrainer:
             )
         self.callbacks, self.state = list(map(checked_callback, callbacks)), TrainerState()
         self.config, self._model, self._negatives = config, str(model), held(negatives)
+        if isinstance(train_dataset, Mapping):
+            train_dataset = {name: held(one) for name, one in train_dataset.items()}
         self.train_dataset, self.eval_dataset = held(train_dataset), held(eval_dataset)
         self.world = launched_world()
         start_missing_console(self.world)
@@ -137,7 +140,7 @@ class EmbeddingTrainer:
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")
-        source = source_of(self.config, "dev", dataset, labelled=True)
+        source = labelled(self.config, source_of(self.config, "dev", dataset), self.config.has_graded_dev)
         pairs = source.read()
         tell_rejected(source.name, pairs.bad, len(pairs), None)
         retrieval = build_retrieval_set(pairs, source.name)

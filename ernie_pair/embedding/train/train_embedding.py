@@ -22,8 +22,8 @@ from ernie_pair.checkpoint.fingerprint import Fingerprint
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.embedding.embed_config import AUTO
 from ernie_pair.embedding.open_embedder import settings_of_model
-from ernie_pair.embedding.retrieval import BEST, measure_retrieval
-from ernie_pair.embedding.train.contrastive import ContrastiveBatch, contrastive_loss
+from ernie_pair.embedding.retrieval import BEST, GRADED_BEST, measure_retrieval
+from ernie_pair.embedding.train.contrastive import ContrastiveBatch, step_loss
 from ernie_pair.embedding.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import (
     PARTS,
@@ -128,7 +128,7 @@ class EmbeddingJob(TaskJob):
                 rows[batch.places] = vectors.numpy()
             every = paddle.to_tensor(self.process_group.all_reduce_now(rows))
         every.stop_gradient = False
-        loss, right = contrastive_loss(every, step, self.settings.dims, self.settings.temperature)
+        loss, right = step_loss(every, step, self.settings.dims, self.settings.temperature)
         loss.backward()
         return every.grad, paddle.stack([loss.detach(), right])
 
@@ -181,8 +181,7 @@ class EmbeddingTask(Task):
     settings: EmbeddingSettings  # of the trained model
 
     def __init__(self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[Datasets] = None):
-        metric = BEST if config.best_metric == AUTO else config.best_metric
-        super().__init__(replace(config, best_metric=metric))
+        super().__init__(config)
         self._name_or_path, self._datasets = name_or_path, datasets
         self._has_warned = False  # of steps without negatives
 
@@ -208,6 +207,13 @@ class EmbeddingTask(Task):
         """Open the texts to train on and the dev pairs."""
         datasets = self._datasets or {part: getattr(self.config, f"{part}_file") for part in PARTS}
         self.data = open_embedding_data(self.config, datasets, self.source, self.settings, world)
+        metric, is_graded = self.config.best_metric, not len(self.data.dev.retrieval.queries)
+        if metric == AUTO:
+            self.config = replace(self.config, best_metric=GRADED_BEST if is_graded else BEST)
+        elif is_graded and metric != GRADED_BEST:
+            raise InputError(
+                f"--best_metric {metric} needs matches, and the dev pairs are graded; use {GRADED_BEST}"
+            )
 
     def open_job(self, total_steps: int, process_group) -> EmbeddingJob:
         """Return the steps, each with one loss of the vectors of its global batch."""
@@ -230,7 +236,8 @@ class EmbeddingTask(Task):
             self._has_warned = True
             logger.warning(
                 "%d of %d steps held no negative, and taught nothing: all of their texts belong together, or "
-                "are the same; give more different pairs, a larger --batch_size, or --negatives_file",
+                "are the same, or have one score; give more different pairs, a larger --batch_size, or "
+                "--negatives_file",
                 job.num_without_negatives,
                 job.num_steps,
             )
@@ -247,7 +254,7 @@ class EmbeddingTask(Task):
 
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the encoder of ``step``."""
-        config, retrieval = self.config, self.data.dev.retrieval
+        config = self.config
         return ModelCard(
             title=f"An embedding model of the family {self.model.family}",
             facts={
@@ -262,8 +269,7 @@ class EmbeddingTask(Task):
             data=self.data.files,
             flags=self.shown_flags(),
             metrics={name: Measured(value) for name, value in metrics.items()},
-            measured_on=f"Of the dev pairs: {len(retrieval.queries)} queries search "
-            f"{len(retrieval.corpus)} texts.",
+            measured_on=f"Of the dev pairs: {self.data.dev.retrieval.describe()}.",
             commands=COMMANDS,
             python=PYTHON,
         )

@@ -53,6 +53,7 @@ CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line bef
 MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
 LONGEST_LABEL = 40  # characters of a word that may be meant as the name of a class
 LOOKED_AT = 200  # rows that tell which columns are the texts, where their names do not
+OF_SCORES = "; scores are for --target regression, or for an encoder with --objective cosent or --label_range"
 _SAID: set[str] = set()  # lines about files, each of which is said once
 
 logger = logging.getLogger(__name__)
@@ -467,8 +468,8 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
     if not labels.has_classes:
         other = "another --label_range, or with " if labels.target == REGRESSION else ""
         wrong = (
-            f"label {shown(label)} is not {labels.allowed}, as a model for {labels.target} takes it; correct "
-            f"it, or train with {other}--target classification"
+            f"label {shown(label)} is not {labels.allowed}, as one for {labels.target} is; correct it, or "
+            f"train with {other}--target classification (an encoder with --objective pairs)"
         )
     elif isinstance(label, (list, tuple, dict)):
         wrong = f"label {shown(label)} is no single value; write one of {labels.allowed}"
@@ -479,7 +480,7 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
         wrong = (
             f"label {shown(label)} is not one of {labels.allowed}; correct it, or train with the names of "
             f"the classes, for example --label_map {EXAMPLE}"
-            f"{'; a file of scores is for --target regression' if is_score else ''}"
+            f"{OF_SCORES if is_score else ''}"
         )
     if labels.has_classes and where.endswith(":1"):
         wrong += "; if the line is a header, name its columns with --text_a, --text_b and --label"

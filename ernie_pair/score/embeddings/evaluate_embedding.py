@@ -18,6 +18,7 @@ from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.labels import Labels, parse_label_range
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, labels_for
@@ -54,7 +55,9 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     columns = Columns(config.text_a, config.text_b, config.label)
     source = PairSource("input_file", config.input_file, "dev", None, columns, RowRules.of(config))
-    pairs = replace(source, labels=labels_for(source, config.label_map, 2)).read()
+    limits = parse_label_range(config.label_range)
+    labels = Labels.scores(limits) if limits else labels_for(source, config.label_map, 2)
+    pairs = replace(source, labels=labels).read()
     tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
     asked = build_retrieval_set(pairs, config.input_file)
     kernels = KernelFlags(config.kernels, config.precision)

@@ -12,8 +12,8 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveSteps,
     StepTexts,
-    contrastive_loss,
     describe_step,
+    step_loss,
     texts_alone,
     texts_of_pairs,
 )
@@ -119,7 +119,7 @@ def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed
     rows = encode_single_texts(texts.texts, tokenizer, 16)
     sizes = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation_steps}
     config = EmbeddingConfig("output", seed=7, hard_negatives=2, bucket=bucket, **sizes)
-    return ContrastiveSteps(texts, rows, config).of_rank(world, consumed)
+    return ContrastiveSteps(texts, rows, config, describe_step).of_rank(world, consumed)
 
 
 def rows_of_step(batches):
@@ -193,7 +193,7 @@ def vectors_of(seed=0, rows=13, dim=8):
 @pytest.mark.parametrize("dims", [(8,), (2, 4, 8)])
 def test_the_loss_matches_the_formula(hidden, dims):
     vectors, step = vectors_of(), step_of(hidden=hidden)
-    found = contrastive_loss(paddle.to_tensor(vectors), step, dims, TEMPERATURE)
+    found = step_loss(paddle.to_tensor(vectors), step, dims, TEMPERATURE)
     wanted = np.mean([expected(vectors, step, dim) for dim in dims])
     assert float(found[0]) == pytest.approx(wanted, rel=1e-5)
 
@@ -201,7 +201,7 @@ def test_the_loss_matches_the_formula(hidden, dims):
 def test_a_masked_candidate_has_no_gradient():
     step = step_of(hidden=[(row, 6) for row in range(5)])
     vectors = paddle.to_tensor(vectors_of(), stop_gradient=False)
-    contrastive_loss(vectors, step, (8,), TEMPERATURE)[0].backward()
+    step_loss(vectors, step, (8,), TEMPERATURE)[0].backward()
     gradient = vectors.grad.numpy()
     assert np.abs(gradient[5 + 6]).max() < 1e-20 and gradient[5 + 5].any()
 
@@ -209,7 +209,7 @@ def test_a_masked_candidate_has_no_gradient():
 def test_the_gradient_matches_finite_differences():
     step, vectors = step_of(hidden=((1, 3),)), vectors_of(1)
     tensor = paddle.to_tensor(vectors, stop_gradient=False)
-    contrastive_loss(tensor, step, (4, 8), TEMPERATURE)[0].backward()
+    step_loss(tensor, step, (4, 8), TEMPERATURE)[0].backward()
     for place in ((0, 0), (7, 3), (12, 6)):
         moved = [vectors.astype(np.float64).copy() for _ in "ab"]
         moved[0][place] += 1e-5
@@ -221,6 +221,6 @@ def test_the_gradient_matches_finite_differences():
 def test_right_counts_anchors_whose_positive_ranks_first():
     vectors = np.concatenate([np.eye(5, 8), np.eye(5, 8), np.zeros((3, 8))]).astype(np.float32)
     vectors[10:, 7] = 1
-    assert float(contrastive_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 5
+    assert float(step_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 5
     vectors[[5, 6]] = vectors[[6, 5]]
-    assert float(contrastive_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 3
+    assert float(step_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 3
