@@ -45,7 +45,7 @@ class RetrievalSet(NamedTuple):
     def num_left_out(self) -> int:
         """Return how many queries stand in the corpus without being a match of their own."""
         is_own_match = [query in found for query, found in zip(self.queries, self.matches)]
-        return int((np.isin(self.queries, self.corpus) & ~np.array(is_own_match)).sum())
+        return int((np.isin(self.queries, self.corpus) & ~np.array(is_own_match, dtype=bool)).sum())
 
 
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:

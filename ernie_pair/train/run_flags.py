@@ -44,7 +44,10 @@ on_nan_option = partial(
 )
 dropout_option = partial(model_option, 0.1, at_least=0, below=1, resume="same")
 logging_freq_option = partial(evaluation_option, help="steps between log lines", unit="steps", at_least=1)
-BEST_IF_AUTO = "auto: accuracy for classes, mse for regression, mrr for ranking, recall_at_10 for vectors"
+BEST_IF_AUTO = (
+    "auto: accuracy for classes, mse for regression, mrr for ranking, recall_at_10 for vectors, spearman for "
+    "those of graded dev pairs"
+)
 best_metric_option = partial(evaluation_option, "auto", resume="fixed")
 fresh_start_option = partial(
     checkpoints_option,

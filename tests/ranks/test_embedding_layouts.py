@@ -5,6 +5,7 @@ import pytest
 from launched import launch
 from tiny_embedding import embedding_job, gradients_of_next, run_steps, write_files
 from tiny_pair_job import weights
+from tiny_ship import write_trained
 
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.train.process_group import ProcessGroup, join_process_group
@@ -16,12 +17,17 @@ BOUND = 1e-5  # largest difference in a gradient: float32 rounding
 VARIANTS = {
     "pairs": {"dropout": 0.0, "hard_negatives": 2, "dims": "8,16"},
     "cls": {"dropout": 0.0, "pooling": "cls", "grad_clip": 0.05},
+    "several": {"dropout": 0.0, "objective": "angle,kl", "train_file": "graded.tsv,train.tsv"},
 }
 LAYOUTS = {"16": {"batch_size": 16}, "8x2": {"batch_size": 8, "gradient_accumulation_steps": 2}}
 
 
 def run_layout(folder, group, flags):
     """The weights, the gradient of the first step, the loss and norm of the others, the dev vectors."""
+    if "objective" in flags:  # each number of processes asks the teacher anew
+        files = ",".join(str(folder / name) for name in flags["train_file"].split(","))
+        flags = {**flags, "train_file": files, "teacher": str(folder / "teacher"), "dims": "7,16"}
+        flags["output_dir"] = str(folder / f"out-{group.size}")
     job, updates = embedding_job(folder, group, **flags)
     gradients = gradients_of_next(job, updates)
     metrics = run_steps(job, updates, STEPS, first=2)
@@ -42,7 +48,9 @@ def run_layouts(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_files(tmp_path_factory.mktemp("layouts"), spread=0.2)
+    folder = write_files(tmp_path_factory.mktemp("layouts"), spread=0.2)
+    write_trained(folder / "teacher")
+    return folder
 
 
 @pytest.fixture(scope="module")

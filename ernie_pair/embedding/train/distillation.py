@@ -132,8 +132,8 @@ def scores_of_teacher(
         labels, count = model.spec.labels, model.num_classes
         if count > 2 or not (labels.has_classes or labels.activation or labels.target == RANKING):
             raise InputError(
-                f"--teacher {folder} is a model for {labels.target} with {counted(count, 'output')}; give one "
-                "of two classes, one for ranking, or a cross-encoder"
+                f"--teacher {folder} is a model for {labels.target} with {counted(count, 'output')}; give "
+                "one of two classes, one for ranking, or a cross-encoder"
             )
         logger.info("the teacher %s scores %d pairs before the first step", folder, len(left))
         if not keeps():  # a dry run

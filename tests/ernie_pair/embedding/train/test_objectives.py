@@ -1,6 +1,7 @@
 """Objectives beside in-batch negatives: graded pairs, a teacher's scores, several data sets in one run."""
 
 import json
+import re
 from itertools import islice
 
 import numpy as np
@@ -13,7 +14,6 @@ from tiny_embedding import (
     embedding_config,
     embedding_job,
     gradients_of_next,
-    run_steps,
     toy_graded,
     toy_matches,
     write_files,
@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
 
 
 def flags_of(folder, objective):
-    """The flags of a run of an objective, or of several with a file each, with graded dev pairs if all are."""
+    """The flags of a run of an objective, or of several with a file each; graded dev pairs if all are."""
     names = objective.split(",")
     files = {"cosent": "graded.tsv", "angle": "graded.tsv", "simcse": "texts.txt"}
     train = ",".join(str(folder / files.get(name, "train.tsv")) for name in names)
@@ -118,12 +118,18 @@ def test_two_micro_batches_of_an_objective_give_one_step(folder, objective):
 
 
 @pytest.mark.parametrize("objective", ["cosent", "angle", "margin_mse", "kl", "pairs,cosent,kl"])
-def test_an_objective_is_learned(folder, tmp_path, objective):
-    flags = {**flags_of(folder, objective), "output_dir": str(tmp_path / "out"), "epochs": 6}
+def test_an_objective_is_learned(tmp_path, objective):
+    folder = write_files(tmp_path)
+    write_rows(folder / "graded.tsv", toy_graded(384, seed=0))
+    write_trained(folder / "teacher")
+    flags = {**flags_of(folder, objective), "output_dir": str(tmp_path / "out"), "max_steps": 80}
     train_embedding(embedding_config(folder, **flags, eval_freq=1000, temperature=0.1))
     steps, valid = events(tmp_path / "out", "train"), events(tmp_path / "out", "valid")
-    first, last = (np.mean([one["accuracy"] for one in part]) for part in (steps[:6], steps[-6:]))
-    assert last > first + 0.05 and valid[-1]["spearman"] > valid[0]["spearman"]
+    for name, sign in (("accuracy", 1), ("loss", -1)):
+        first, last = (np.mean([one[name] for one in part]) for part in (steps[:12], steps[-12:]))
+        assert sign * last > sign * first + 0.05, name
+    if "cosent" in objective:
+        assert valid[-1]["spearman"] > valid[0]["spearman"] + 0.2
 
 
 def test_graded_dev_pairs_are_measured_by_spearman_alone(folder, tmp_path):
@@ -137,7 +143,7 @@ def test_graded_dev_pairs_are_measured_by_spearman_alone(folder, tmp_path):
     wanted = spearmanr(cosines, [pair[2] for pair in pairs]).correlation
     assert result.metrics["spearman"] == pytest.approx(wanted, abs=1e-4)
     asked = {"input_file": flags["dev_file"], "label_range": "0,5", "device": "cpu"}
-    found = evaluate_embedding(EvaluateEmbeddingConfig(str(result.best_model), **asked))
+    found = evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(result.best_model), **asked))
     assert found["metrics"] == {"spearman": pytest.approx(wanted, abs=1e-4)} and found["pairs"] == 48
     card = (result.best_model / "README.md").read_text(encoding="utf-8")
     assert "48 graded pairs, measured by spearman" in card
@@ -211,7 +217,8 @@ def test_each_set_of_a_run_loses_no_pair_of_its_epoch(folder):
 @pytest.mark.parametrize("kind", [{}, RANKER, CROSS_ENCODER], ids=["classes", "ranker", "cross-encoder"])
 def test_a_teacher_gives_its_log_odds(folder, tmp_path, kind):
     teacher = write_trained(tmp_path / "teacher", **kind)
-    config = embedding_config(folder, **{**flags_of(folder, "kl"), "teacher": str(teacher)}, max_steps=2)
+    flags = {**flags_of(folder, "kl"), "teacher": str(teacher), "output_dir": str(tmp_path / "out")}
+    config = embedding_config(folder, **flags)
     left, right = (list(side) for side in zip(*(row[:2] for row in toy_matches(9, seed=3))))
     found = distillation.scores_of_teacher(config, left, right, ProcessGroup())
     scorer: PairScorer = TrainedScorer(str(teacher), "cpu")
@@ -219,10 +226,8 @@ def test_a_teacher_gives_its_log_odds(folder, tmp_path, kind):
     wanted = theirs if kind == RANKER else np.log(theirs / (1 - theirs))
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     assert np.ptp(found) > 0.05
-    (note,) = (config_dir for config_dir in (folder / "out" / "cache").glob("teacher-*.json"))
+    (note,) = (tmp_path / "out" / "cache").glob("teacher-*.json")
     assert json.loads(note.read_text())["key"]["teacher"] == distillation.sha256_of_teacher(config)
-    for path in (folder / "out" / "cache").iterdir():
-        path.unlink()
 
 
 def test_a_dry_run_does_not_ask_the_teacher(folder, tmp_path, monkeypatch):
@@ -236,8 +241,8 @@ def test_another_teacher_is_another_run(folder, tmp_path):
     flags = {**flags_of(folder, "kl"), "max_steps": 2, "output_dir": str(tmp_path / "out")}
     train_embedding(embedding_config(folder, **flags))
     flags["teacher"] = str(write_trained(tmp_path / "other", **RANKER))
-    with pytest.raises(InputError, match="is a checkpoint of another run: --teacher"):
-        train_embedding(embedding_config(folder, **{**flags, "max_steps": 4}))
+    with pytest.raises(InputError, match=r"is a checkpoint of another run: (--)?teacher"):
+        train_embedding(embedding_config(folder, **flags))
 
 
 FIVE, COSENT = "我\t你\t5\n我\t他\t3.5\n", {"objective": "cosent"}
@@ -265,7 +270,7 @@ KL = {"objective": "kl", "teacher": "teacher"}
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv: no pair has a hard negative"),
     ("我\t你\t0\n", KL, "train.tsv has no pair of label 1"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "absent"}, "--teacher .*absent is not a folder"),
-    ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "three"}, "three is a model for classification with 3 outputs"),
+    ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "three"}, "three is a model for classification with 3 out"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "scores"}, "scores is a model for regression with 1 output"),
     ("", {"label_range": "5,0"}, "--label_range 5,0 is not a lowest and a highest label"),
 ])  # fmt: skip
@@ -280,15 +285,16 @@ def test_what_does_not_fit_an_objective_is_refused(folder, tmp_path, rows, flags
     if "teacher" in flags:
         where = folder if flags["teacher"] == "teacher" else tmp_path
         places["teacher"] = str(where / flags["teacher"])
-    graded = {"dev_file": str(folder / "graded_dev.tsv")} if "cosent" == flags.get("objective") else {}
+    graded = {"dev_file": str(folder / "graded_dev.tsv")} if flags.get("objective") == "cosent" else {}
     given = {**graded, **flags, **places, "output_dir": str(tmp_path / "out")}
     if given.get("label_range") == "0,1":
         given["dev_file"] = str(folder / "dev.tsv")
     if flags.get("objective") == "angle":
         given["dev_file"] = str(folder / "graded_dev.tsv")
-    with pytest.raises(InputError, match=reason) as found:
+    with pytest.raises(InputError) as found:
         train_embedding(embedding_config(folder, **given))
-    assert "\n" not in found.value.message and not (tmp_path / "out" / "checkpoints").exists()
+    assert re.search(reason, found.value.message) and "\n" not in found.value.message
+    assert not (tmp_path / "out" / "checkpoints").exists()
 
 
 def test_python_names_the_set_and_the_row_that_do_not_fit(folder, tmp_path):
@@ -306,10 +312,11 @@ def test_fused_kernels_and_bfloat16_learn_an_objective(folder, objective):
     flags = {**flags_of(folder, objective), "dropout": 0.0}
     plain = gradients_of_next(*embedding_job(folder, **flags, kernels="plain"))
     assert difference(gradients_of_next(*embedding_job(folder, **flags)), plain) < 1e-3
-    half = {"use_amp": True, "amp_dtype": "bfloat16", "kernels": "plain"}
-    job, updates = embedding_job(folder, **flags, **half)
-    losses = [one["loss"] for one in run_steps(job, updates, 8)]
-    assert np.isfinite(losses).all() and min(losses[4:]) < losses[0]
+    try:
+        half = gradients_of_next(*embedding_job(folder, **flags, precision="bf16", kernels="fused"))
+    except InputError as error:
+        pytest.skip(error.message)  # this processor has no such products
+    assert 0 < difference(half, plain) < 0.3
 
 
 def test_a_file_whose_name_has_a_comma_is_one_file(folder, tmp_path):
