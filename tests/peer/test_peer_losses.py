@@ -3,10 +3,14 @@
 import numpy as np
 import paddle
 import pytest
+from other_libraries.families import scores_there
+from other_libraries.texts import sentences
 
 from ernie_pair.embedding.train.contrastive import StepTexts, step_loss
 from ernie_pair.embedding.train.cosent import GradedStep
-from ernie_pair.embedding.train.distillation import TaughtStep
+from ernie_pair.embedding.train.distillation import TaughtStep, scores_of_teacher
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.train.process_group import ProcessGroup
 
 MOST = 1e-6  # of a loss, and of the largest number of its gradient, in proportion
 TEMPERATURE = 0.05
@@ -54,3 +58,14 @@ def test_the_loss_of_in_batch_negatives_is_theirs(newest, negatives):
     is_hidden = np.zeros((PAIRS, (1 + negatives) * PAIRS), bool)
     step = StepTexts(PAIRS, np.arange(columns[..., 0].size), is_hidden)
     compare(newest, "MultipleNegativesRankingLoss", step, columns)
+
+
+def test_a_published_cross_encoder_teaches_its_logits(newest, tmp_path):
+    folder = newest.make(tmp_path / "model", "bert", kind="ForSequenceClassification", num_labels=1)
+    texts = [text[:60] for text in sentences(20)]
+    left, right = texts, texts[::-1]
+    config = EmbeddingConfig(str(tmp_path / "out"), objective="kl", teacher=str(folder), device="cpu")
+    found = scores_of_teacher(config, left, right, ProcessGroup())
+    there = scores_there(newest, folder, left, right, 128)[:, 0].astype(np.float64)
+    np.testing.assert_allclose(1 / (1 + np.exp(-found.astype(np.float64))), there, atol=1e-5)
+    assert np.ptp(found) > 1e-3
