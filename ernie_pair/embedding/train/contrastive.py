@@ -197,13 +197,14 @@ class ContrastiveSteps:
 
 
 def mixed_steps(
-    sets: Sequence[ContrastiveSteps], weights: Sequence[Fraction], world: World, consumed: int
+    sets: Sequence[ContrastiveSteps], shares: Sequence[float], world: World, consumed: int
 ) -> Iterator[list[ContrastiveBatch]]:
     """Yield a rank's micro-batches of each step from pair ``consumed`` on; each step is of one of ``sets``.
 
-    After any number of steps each set has had floor or ceil of its share, by ``weights``; see `Blend`.
+    After any number of steps each has had floor or ceil of its share, in parts of 10,000; see `Blend`.
     """
-    size, blend = sets[0].config.pairs_per_step(world.size), Blend(weights)
+    size = sets[0].config.pairs_per_step(world.size)
+    blend = Blend([Fraction(max(1, round(10_000 * share / sum(shares)))) for share in shares])
     number, rest = divmod(consumed, size)
     streams = [one.of_rank(world, had * size + rest) for one, had in zip(sets, blend.counts(number))]
     while True:

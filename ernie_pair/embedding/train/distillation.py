@@ -26,7 +26,7 @@ from ernie_pair.embedding.train.contrastive import HIDDEN, Describe, TrainingTex
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.labels import RANKING, SIGMOID, Labels
+from ernie_pair.models.labels import RANKING, SIGMOID
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.kernel_path import choose_path, logits_of
 from ernie_pair.models.source import model_folder_of
@@ -147,14 +147,8 @@ def scores_of_teacher(
             return logits_of(model, rows, config.eval_batch_size, group)
 
         logits = score_pairs(ask, left, right, read_calibration(folder, count).symmetric)
-        found = log_odds(logits, labels)
-        scores = cache.get(lambda: found, LOCK_SECONDS) if group.rank == 0 else None
+        odds = logits[:, -1].astype(np.float64) - (logits[:, 0] if labels.has_classes else 0)
+        if labels.activation == SIGMOID:
+            odds = np.log((share := np.clip(odds, NEAREST, 1 - NEAREST)) / (1 - share))
+        scores = cache.get(lambda: odds.astype(np.float32), LOCK_SECONDS) if group.rank == 0 else None
     return group.all_reduce_now(np.zeros(len(left), np.float32) if scores is None else np.array(scores))
-
-
-def log_odds(logits: np.ndarray, labels: Labels) -> np.ndarray:
-    """Return the log odds float32 [N] of the logits [N, C] of two classes, or of one output."""
-    if labels.has_classes:
-        return logits[:, 1] - logits[:, 0]
-    odds = np.clip(logits[:, 0].astype(np.float64), NEAREST, 1 - NEAREST)
-    return np.log(odds / (1 - odds)).astype(np.float32) if labels.activation == SIGMOID else logits[:, 0]

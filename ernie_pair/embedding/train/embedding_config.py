@@ -1,12 +1,9 @@
 """The flags of training an embedding model."""
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
-from data_tools.files.json_file import reads_as_number
 from data_tools.options.options import (
     checkpoints_option,
     data_option,
@@ -130,10 +127,15 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
             raise InputError(f"--max_seq_len {self.max_seq_len} is below {SHORTEST_PAIR}; use {USUAL_LENGTH}")
         refuse_other_labels(self.label_map)
-        assert self.score_range and self.chosen_weights is not None  # refused where they are none
+        assert self.score_range  # refused where it is none
         fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"
         refuse_unknown_names("objective", self.objectives, OBJECTIVES, fault)
-        self._refuse_teacher()
+        is_taught = not set(TAUGHT).isdisjoint(self.objectives)
+        if is_taught != bool(self.teacher) or is_taught and not self.hard_negatives:
+            raise InputError(
+                f"--objective {self.objective} --teacher {self.teacher or '-'}: {' and '.join(TAUGHT)} need "
+                "a teacher and --hard_negatives, and no other takes a teacher; change one of them"
+            )
         if SIMCSE in self.objectives and not self.dropout:
             raise InputError(
                 "--objective simcse compares two passes that differ by their dropout, and --dropout 0.0 "
@@ -142,17 +144,6 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         if self.pairs_per_step(1) < 2:
             raise InputError(
                 "--batch_size 1 leaves a pair no negatives in its step; use 2 or more, 64 for example"
-            )
-
-    def _refuse_teacher(self) -> None:
-        taught = next((name for name in self.objectives if name in TAUGHT), "")
-        if bool(taught) != bool(self.teacher):
-            reason = "--teacher is for --objective margin_mse and kl"
-            reason = f"--objective {taught} learns from a --teacher" if taught else reason
-            raise InputError(f"{reason}; pass both, or none of them")
-        if taught and not self.hard_negatives:
-            raise InputError(
-                f"--objective {taught} compares a match with hard negatives; use --hard_negatives 1 or more"
             )
 
     @property
@@ -169,17 +160,6 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
     def has_graded_dev(self) -> bool:
         """Return whether the labels of the dev pairs are scores."""
         return bool(self.label_range) or set(self.objectives) <= set(GRADED)
-
-    @property
-    def chosen_weights(self) -> tuple[Fraction, ...]:
-        """Return the numbers in ``sampling_weights``. Raises InputError for what is no number above 0."""
-        words = [word.strip() for word in self.sampling_weights.split(",") if word.strip()]
-        if not all(reads_as_number(word) and 0 < float(word) < math.inf for word in words):
-            raise InputError(
-                f"--sampling_weights {self.sampling_weights} contains something that is no number above 0; "
-                "write 0.7,0.3 for example"
-            )
-        return tuple(Fraction(word) for word in words)
 
     @property
     def chosen_dims(self) -> tuple[int, ...]:

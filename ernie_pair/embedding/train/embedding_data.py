@@ -1,14 +1,15 @@
 """Training and evaluation data of an embedding model: from files, sets or Python objects to batches."""
 
 import logging
+import math
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
+from data_tools.files.json_file import reads_as_number
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import LeftOut, LineRules, is_text_file, read_texts
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
@@ -83,19 +84,18 @@ def open_embedding_data(
     dev_source = labelled(config, source_of(config, "dev", datasets["dev"]), config.has_graded_dev)
     dev = _open_dev(config, dev_source, tokenizer, settings, world)
     steps, files = [], []
-    for objective, argument, dataset in training_sets(config, datasets["train"]):
-        texts, describe, found = _open_set(config, objective, argument, dataset, datasets["negatives"], world)
-        is_audited = objective not in (SIMCSE, *GRADED) and not config.has_graded_dev
+    sets, shares = training_sets(config, datasets["train"])
+    for one in sets:
+        texts, describe, found = _open_set(config, one, datasets["negatives"], world)
+        is_audited = one.objective not in (SIMCSE, *GRADED) and not config.has_graded_dev
         if is_audited and isinstance(dev_source, PairSource) and world.is_first:
-            train = labelled(config, source_of(config, "train", dataset))
+            train = labelled(config, source_of(config, "train", one.dataset))
             if isinstance(train, PairSource):
                 warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
         rows = encode_single_texts(_read_by(settings, texts), tokenizer, config.max_seq_len)
-        _describe(config, objective, _name_of(dataset), texts, rows.num_cut)
+        _describe(config, one, texts, rows.num_cut)
         steps.append(ContrastiveSteps(texts, rows, config, describe))
         files += found
-    if len(steps) > 1:  # flags with numbers are those of files, here and in the fingerprint
-        files = [file._replace(use=f"{file.use} {n}") for n, file in enumerate(files, 1)]
     hashes = {file.use: file.sha256 for file in files}
     if config.teacher:
         hashes["teacher"] = sha256_of_teacher(config)
@@ -103,35 +103,41 @@ def open_embedding_data(
     files.append(DataFile("dev_file", name, sha256, len(dev.retrieval.labels)))
     hashes.update(dev_file=sha256, vocabulary=tokenizer.sha256)
     sizes = [len(one.texts) for one in steps]
-    by_size = [Fraction(max(1, round(10_000 * size / sum(sizes)))) for size in sizes]
-    weights = config.chosen_weights or by_size
-    if len(weights) != len(steps):
-        raise InputError(
-            f"--sampling_weights {config.sampling_weights}: {len(weights)} numbers for "
-            f"{counted(len(steps), 'training file')}; give one for each"
-        )
-    return EmbeddingData(partial(mixed_steps, steps, weights, world), sum(sizes), dev, hashes, files)
+    updates = partial(mixed_steps, steps, shares or sizes, world)
+    return EmbeddingData(updates, sum(sizes), dev, hashes, files)
 
 
-def training_sets(config: EmbeddingConfig, dataset: Any) -> list[tuple[str, str, Dataset]]:
-    """Return the objective, the argument of Python and the data set of each of several.
+class TrainingSet(NamedTuple):
+    """A data set of a run; ``number``: " 1" and so on behind its flag in words, empty where it is alone."""
 
-    They are file names with commas between them, or the values of a dictionary. Raises InputError where there
-    are more or fewer objectives.
+    objective: str
+    dataset: Dataset
+    number: str
+
+
+def training_sets(config: EmbeddingConfig, dataset: Any) -> tuple[list[TrainingSet], list[float]]:
+    """Return the data sets of files with commas between, or of a dictionary, and the shares of the flags.
+
+    Raises InputError where objectives or shares are more or fewer.
     """
-    argument = ARGUMENTS["train"]
-    sets: dict[str, Dataset] = {argument: dataset}
-    if isinstance(dataset, Mapping) and len(config.objectives) > 1:
-        sets = {f"{argument}[{name}]": one for name, one in dataset.items()}
+    objectives, given, datasets = config.objectives, config.sampling_weights, [dataset]
+    if isinstance(dataset, Mapping) and len(objectives) > 1:
+        datasets = list(dataset.values())
     elif isinstance(dataset, str) and not Path(dataset).exists():
-        sets = dict(enumerate(name.strip() for name in dataset.split(",")))  # type: ignore[arg-type]  # no names
-    objectives = config.objectives * (len(sets) if len(config.objectives) == 1 else 1)
-    if len(objectives) != len(sets):
+        datasets = [name.strip() for name in dataset.split(",")]
+    count, which = len(datasets), counted(len(datasets), "training file")
+    if len(objectives) not in (1, count):
         raise InputError(
-            f"--objective {config.objective}: {len(objectives)} objectives for "
-            f"{counted(len(sets), 'training file')}; give one for each, or one for all"
+            f"--objective {config.objective} has {len(objectives)} parts for {which}; give as many"
         )
-    return [(objective, str(name), one) for objective, (name, one) in zip(objectives, sets.items())]
+    words = given.split(",") if given else []
+    shares = [float(word) if reads_as_number(word.strip()) else 0.0 for word in words]
+    if words and (len(shares) != count or not 0 < min(shares) <= max(shares) < math.inf):
+        raise InputError(
+            f"--sampling_weights {given} is not a number above 0 for each of {which}; give these"
+        )
+    numbers = [f" {number}" for number in range(1, count + 1)] if count > 1 else [""]
+    return list(map(TrainingSet, objectives * (count // len(objectives)), datasets, numbers)), shares
 
 
 def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
@@ -144,33 +150,32 @@ def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
 
 
 def _open_set(
-    config: EmbeddingConfig, objective: str, argument: str, dataset: Dataset, given: Any, world: World
+    config: EmbeddingConfig, one: TrainingSet, given: Any, world: World
 ) -> tuple[TrainingTexts, Describe, list[DataFile]]:
     """Return the texts of a training set, what makes their steps, and the files that they are of."""
-    name, negatives = _name_of(dataset), None
+    objective, name, negatives = one.objective, _name_of(one.dataset), None
     describe: Describe = describe_step
     has_negatives = given is not None and not (isinstance(given, str) and not given)
     if has_negatives and objective not in (PAIRS, *TAUGHT):
-        raise InputError(
-            "--negatives_file is for --objective pairs, margin_mse and kl; leave one of them out"
-        )
+        raise InputError(f"--negatives_file is for --objective pairs, not {objective}; leave one of them out")
+    use = f"train_file{one.number}"
     if objective == SIMCSE:
-        found, sha256 = read_any_texts(config, dataset, world)
+        found, sha256 = read_any_texts(config, one.dataset, world)
         texts = texts_alone(found, name)
-        return texts, describe, [DataFile("train_file", name, sha256, len(texts))]
-    source = labelled(config, source_of(config, "train", dataset, argument), objective in GRADED)
-    pairs, files = _read(config, "train", source, world), []
+        return texts, describe, [DataFile(use, name, sha256, len(texts))]
+    source = labelled(config, source_of(config, "train", one.dataset, one.number), objective in GRADED)
+    pairs, files = _read(config, f"train{one.number.replace(' ', '_')}", source, world), []
     if has_negatives:
         more = source_of(config, "negatives", given)
         negatives = _read(config, "negatives", more, world)
-        files.append(DataFile("negatives_file", _name_of(given), more.sha256(), None))
+        files.append(DataFile(f"negatives_file{one.number}", _name_of(given), more.sha256(), None))
     if objective in GRADED:
         texts, describe = graded_texts(pairs, name, objective == "angle")
     else:
         texts = texts_of_pairs(pairs, negatives, name)
     if objective in TAUGHT:
         texts, describe = taught_texts(texts, config, objective, name, join_process_group(world))
-    return texts, describe, [DataFile("train_file", name, source.sha256(), len(texts)), *files]
+    return texts, describe, [DataFile(use, name, source.sha256(), len(texts)), *files]
 
 
 def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
@@ -194,10 +199,10 @@ def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
     return [*pairs.left, *pairs.right], source.sha256()
 
 
-def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, argument: str = ""):
+def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, number: str = ""):
     """Return a source of the pairs of ``part``, a key of PARTS, without labels; see `PairSource`.
 
-    ``argument``: what errors call a dataset of Python, ARGUMENTS[part] if empty. Raises InputError.
+    ``number``: of a `TrainingSet`. Raises InputError.
     """
     columns = Columns(config.text_a, config.text_b, config.label)
     rules = RowRules.of(config)
@@ -208,7 +213,7 @@ def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, argument: st
                 "or .jsonl file, or pass --objective simcse to train on texts alone"
             )
         return PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
-    return GivenPairs(argument or ARGUMENTS[part], dataset, None, columns, rules)
+    return GivenPairs(ARGUMENTS[part] + number, dataset, None, columns, rules)
 
 
 def labelled(config: EmbeddingConfig, source: Any, is_graded: bool = False) -> Any:
@@ -237,9 +242,9 @@ def _read(config: EmbeddingConfig, part: str, source, world: World):
     return pairs
 
 
-def _describe(config: EmbeddingConfig, objective: str, name: str, texts: TrainingTexts, num_cut: int) -> None:
-    count = len(texts)
-    if objective in GRADED:
+def _describe(config: EmbeddingConfig, one: TrainingSet, texts: TrainingTexts, num_cut: int) -> None:
+    count, name = len(texts), _name_of(one.dataset)
+    if one.objective in GRADED:
         logger.info("%s: %d graded pairs, of %d texts", name, count, len(texts.texts))
     elif texts.is_augmented:
         logger.info("%s: %d texts, each its own match", name, count)

@@ -258,14 +258,14 @@ KL = {"objective": "kl", "teacher": "teacher"}
     (FIVE, {}, "train.tsv:1: label '5' is not one of 0, 1; .* --objective cosent"),
     ("我\n", {**COSENT, "train_file": "texts.txt"}, "texts.txt has a text in each line, and pairs"),
     ("", {"objective": "cosine"}, "--objective cosine is none; use pairs, simcse, cosent"),
-    ("", {"objective": "pairs,cosent"}, "--objective pairs,cosent: 2 objectives for 1 training file"),
-    (FIVE, {**COSENT, "sampling_weights": "1,2"}, "--sampling_weights 1,2: 2 numbers for 1 training file"),
-    (FIVE, {**COSENT, "sampling_weights": "0"}, "--sampling_weights 0 contains something that is no number"),
+    ("", {"objective": "pairs,cosent"}, "--objective pairs,cosent has 2 parts for 1 training file"),
+    (FIVE, {**COSENT, "sampling_weights": "1,2"}, "--sampling_weights 1,2 is not a number above 0 for each of 1 tr"),
+    (FIVE, {**COSENT, "sampling_weights": "0"}, "--sampling_weights 0 is not a number above 0"),
     (FIVE, {**COSENT, "best_metric": "mrr"}, "--best_metric mrr needs matches, and the dev pairs are graded"),
-    (FIVE, {**COSENT, "negatives_file": "d"}, "--negatives_file is for --objective pairs, margin_mse and kl"),
-    ("", {"objective": "kl"}, "--objective kl learns from a --teacher; pass both"),
-    ("", {"teacher": "teacher"}, "--teacher is for --objective margin_mse and kl; "),
-    ("", {**KL, "hard_negatives": 0}, "--objective kl compares a match with hard negatives"),
+    (FIVE, {**COSENT, "negatives_file": "d"}, "--negatives_file is for --objective pairs, not cosent"),
+    ("", {"objective": "kl"}, "--objective kl --teacher -: margin_mse and kl need a teacher and"),
+    ("", {"teacher": "teacher"}, "--objective pairs --teacher .*, and no other takes a teacher"),
+    ("", {**KL, "hard_negatives": 0}, "margin_mse and kl need a teacher and --hard_negatives"),
     ("我\t你\t1\n他\t她\t1\n", KL, "train.tsv: no pair has a hard negative"),
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv: no pair has a hard negative"),
     ("我\t你\t0\n", KL, "train.tsv has no pair of label 1"),
@@ -301,9 +301,7 @@ def test_python_names_the_set_and_the_row_that_do_not_fit(folder, tmp_path):
     config = EmbeddingConfig(str(tmp_path), objective="pairs,cosent", model_type="ernie", from_scratch=True)
     sets = {"matches": list(toy_matches(9, seed=0)), "graded": [("我", "你", 1.0), ("我", "他", 7.0)]}
     trainer = EmbeddingTrainer(folder / "model", config, sets, list(toy_matches(9, seed=1)))
-    with pytest.raises(
-        InputError, match=r"train_dataset\[graded\]\[1\]: label 7.0 is not a number from 0 to 5"
-    ):
+    with pytest.raises(InputError, match=r"train_dataset 2\[1\]: label 7.0 is not a number from 0 to 5"):
         trainer.train()
 
 
