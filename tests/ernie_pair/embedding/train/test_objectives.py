@@ -259,7 +259,7 @@ KL = {"objective": "kl", "teacher": "teacher"}
     ("我\n", {**COSENT, "train_file": "texts.txt"}, "texts.txt has a text in each line, and pairs"),
     ("", {"objective": "cosine"}, "--objective cosine is none; use pairs, simcse, cosent"),
     ("", {"objective": "pairs,cosent"}, "--objective pairs,cosent has 2 parts for 1 training file"),
-    (FIVE, {**COSENT, "sampling_weights": "1,2"}, "--sampling_weights 1,2 is not a number above 0 for each of 1 tr"),
+    (FIVE, {**COSENT, "sampling_weights": "1,2"}, "--sampling_weights 1,2 is not a number above 0 for each"),
     (FIVE, {**COSENT, "sampling_weights": "0"}, "--sampling_weights 0 is not a number above 0"),
     (FIVE, {**COSENT, "best_metric": "mrr"}, "--best_metric mrr needs matches, and the dev pairs are graded"),
     (FIVE, {**COSENT, "negatives_file": "d"}, "--negatives_file is for --objective pairs, not cosent"),
