@@ -54,7 +54,6 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         "",
         help="shares of the steps that are of each of several training files, for example 0.7,0.3; empty: by "
         "their numbers of pairs",
-        resume="same",
     )
     pooling: str = model_option(
         AUTO,
@@ -94,7 +93,6 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         "",
         help="lowest and highest score of graded pairs, for example 0,5, those of the dev file among them; "
         "empty: 0,5, and the dev pairs are graded if all training pairs are",
-        resume="same",
     )
     bucket: bool = data_option(
         True, help="batch texts of similar length together, to reduce padding", resume="same"

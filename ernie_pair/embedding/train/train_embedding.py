@@ -181,7 +181,9 @@ class EmbeddingTask(Task):
     settings: EmbeddingSettings  # of the trained model
 
     def __init__(self, config: EmbeddingConfig, name_or_path: str = "", datasets: Optional[Datasets] = None):
-        super().__init__(config)
+        metric = config.best_metric
+        metric = BEST if metric == AUTO and not config.has_graded_dev else metric
+        super().__init__(replace(config, best_metric=metric))
         self._name_or_path, self._datasets = name_or_path, datasets
         self._has_warned = False  # of steps without negatives
 
@@ -243,10 +245,11 @@ class EmbeddingTask(Task):
             )
 
     def known_by(self) -> Fingerprint:
-        """Return the lengths of the vectors, and the modules and prompts of the model, if it has any."""
+        """Return the lengths of the vectors, and what there is of modules, prompts and sampling weights."""
         dims, beyond = ",".join(map(str, self.settings.dims)), self.settings.beyond_format_1()
         modules = {"modules and prompts": json.dumps(beyond, sort_keys=True)} if beyond else {}
-        return {"dims": dims, **modules}
+        given = self.config.sampling_weights
+        return {"dims": dims, **modules, **({"sampling_weights": given} if given else {})}
 
     def save(self, draft: Path) -> None:
         """Write the encoder with its embedding.json."""

@@ -182,6 +182,13 @@ def test_a_killed_run_of_several_sets_resumes_bit_identical(folder, trained, mon
     assert weights_in(folder / "cut") == weights_in(trained)
 
 
+def test_other_shares_are_another_run(folder, trained):
+    for weights in ("1,1,2", ""):
+        flags = {**several(folder), "sampling_weights": weights, "output_dir": str(trained)}
+        with pytest.raises(InputError, match="sampling_weights was '2,1,1' and is now"):
+            train_embedding(embedding_config(folder, **flags))
+
+
 def test_python_trains_on_several_sets_as_the_command_does(folder, trained, tmp_path):
     flags = {name: value for name, value in several(folder).items() if name != "train_file"}
     config = embedding_config(folder, **flags)
