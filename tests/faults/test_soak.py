@@ -101,6 +101,7 @@ def hold(words, log, load, meanwhile):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 600)
 def test_a_service_answers_rightly_for_half_an_hour(tmp_path):
     model, embedder = (
         ship(write_trained(tmp_path / "model"), tmp_path / "ship"),
