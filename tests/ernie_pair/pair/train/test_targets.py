@@ -232,7 +232,7 @@ def test_queries_without_a_positive_are_refused_or_skipped(tmp_path):
     rows = [*candidate_rows(11, 0), ("无", "左", 0), ("无", "右", 0)]
     write_rows(tmp_path / "train.tsv", rows)
     line = len(rows) - 1
-    reason = rf"train\.tsv:{line}: no candidate of the query '无' has the label 1"
+    reason = rf"train\.tsv:{line}: no candidate of the query '无' has a label above 0"
     with pytest.raises(InputError, match=reason):
         train_pair(config)
     train_pair(replace(config, on_bad_row="skip"))
