@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -576,14 +576,10 @@ def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
 
 def _open_corpus(graph: TextGraph, embedder: Optional[TextEmbedder], config: MineConfig) -> Corpus:
     """Return the texts of --corpus, which ``graph`` gets; vectors of an index are not computed again."""
-    path, vectors = Path(config.corpus), None
+    path, vectors, index = Path(config.corpus), None, None
     if path.is_dir():
         index = open_index_folder(path)
         texts = list(chain(*index.texts.chunks(LOOKED_AT)))
-        if embedder is not None and index.manifest.retrieval != BM25:
-            index.fitting(embedder)
-            stored = stored_vectors(read_index(path / INDEX_FILE), len(texts), LOOKED_AT)
-            vectors = [unit_rows(part, config.corpus) for part in stored]
     else:
         left_out = LeftOut() if config.on_bad_row == "skip" else None
         rules = LineRules(encoding=config.encoding, has_flag=True)
@@ -591,7 +587,15 @@ def _open_corpus(graph: TextGraph, embedder: Optional[TextEmbedder], config: Min
         if left_out is not None and left_out.count:
             lines = counted(left_out.count, "line")
             logger.warning("%s: left out: %s, the first: %s", path, lines, left_out.first)
-    return Corpus(texts, graph.add(texts), vectors)
+    nodes = graph.add(texts)
+    is_first = np.zeros(len(texts), dtype=bool)
+    is_first[np.unique(nodes, return_index=True)[1]] = True  # a text that is there twice is found once
+    if index is not None and embedder is not None and index.manifest.retrieval != BM25:
+        index.fitting(embedder)
+        stored = stored_vectors(read_index(path / INDEX_FILE), len(texts), LOOKED_AT)
+        of_parts = np.split(is_first, range(LOOKED_AT, len(texts), LOOKED_AT))
+        vectors = [unit_rows(part[mask], config.corpus) for part, mask in zip(stored, of_parts)]
+    return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors)
 
 
 def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:
