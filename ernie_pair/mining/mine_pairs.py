@@ -1,4 +1,4 @@
-"""ernie-pair mine: derive new training pairs from labelled ones.
+"""ernie-pair mine: derive new training pairs from labelled ones, and hard negatives from a corpus.
 
 ernie-pair mine --train_file train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model tower
 
@@ -141,7 +141,10 @@ class MineConfig(Options):
         "as in calibration.json, or 0.5",
     )
     min_rank: int = data_option(
-        0, help="leave out this many nearest texts, which may well be equal", unit="texts", at_least=0
+        0,
+        help="leave out this many nearest texts of a text, which may well be equal",
+        unit="texts",
+        at_least=0,
     )
     max_rank: int = data_option(
         0, help="only consider this many nearest texts of a text; 0: all", unit="texts", at_least=0
@@ -153,7 +156,7 @@ class MineConfig(Options):
     )
     relative_margin: Optional[float] = data_option(
         None,
-        help="how much less similar, as a share of the similarity of that match: 0.05 allows 95 %% of it; "
+        help="how much less similar, as a share of the similarity of that match: 0.05 allows 0.95 times it; "
         "none: no limit",
         at_least=0,
         at_most=1,

@@ -91,9 +91,8 @@ class PairConfig(RowFlags, TrainingFlags):
     )
     ranking_loss: Literal["listwise", "listnet", "ranknet", "lambdarank", "margin"] = step_option(
         "listwise",
-        help="for ranking: softmax over the candidates of a query against the shares of their labels or, "
-        "listnet, the softmax of these; or of two candidates the logistic loss, lambdarank: weighted by what "
-        "ndcg gains, or a --margin",
+        help="for ranking, over all candidates of a query: softmax against their share of the labels, or "
+        "ListNet; over two of them: RankNet, LambdaRank, which weighs by nDCG, or a --margin",
     )
     margin: float = step_option(
         1.0,
