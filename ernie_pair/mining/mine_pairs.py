@@ -459,7 +459,7 @@ def _near_pairs(graph: TextGraph, config: MineConfig, taken: Set[int], kept: Kep
     before, by_label, by_reranker = len(taken), 0, 0
     for number, nodes in enumerate(np.split(asking, range(RERANKED, len(asking), RERANKED))):
         rows = np.stack(list(islice(found, len(nodes))))
-        matches = rows["node"] == NOBODY
+        matches = np.zeros(rows.shape, dtype=bool)
         if is_match is not None:
             matches = kept.get(f"matches {number}", partial(is_match, graph.texts, nodes, rows["node"]))
         for node, others, are_matches in zip(nodes.tolist(), rows.tolist(), matches.tolist()):
@@ -566,19 +566,24 @@ def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
 
         embedder = open_embedder(config.embedding_model, config.device)
         embedder.settings.refuse_search(config.embedding_model)
-    texts, corpus = list(graph.texts), None
+    texts, corpus = list(graph.texts), None  # without those of the corpus, which the graph gets
     if config.corpus:
         if not len(graph.equal_rows):
             raise InputError(
                 f"{config.train_file} has no pair with the same meaning, whose first text would search "
                 f"--corpus {config.corpus}; add some, or leave --corpus out"
             )
-        corpus = _open_corpus(graph, embedder, config)
+        corpus, embedder = _open_corpus(graph, embedder, config)
     return Ngrams(texts, corpus) if embedder is None else Embeddings(embedder, texts, kept, corpus)
 
 
-def _open_corpus(graph: TextGraph, embedder: Optional[TextEmbedder], config: MineConfig) -> Corpus:
-    """Return the texts of --corpus, which ``graph`` gets; vectors of an index are not computed again."""
+def _open_corpus(
+    graph: TextGraph, embedder: Optional[TextEmbedder], config: MineConfig
+) -> Tuple[Corpus, Optional[TextEmbedder]]:
+    """Return the texts of --corpus, which ``graph`` gets, and ``embedder`` at the length of their vectors.
+
+    The vectors of an index are not computed again. Raises InputError if it is of another model.
+    """
     path, vectors, index = Path(config.corpus), None, None
     if path.is_dir():
         index = open_index_folder(path)
@@ -594,11 +599,11 @@ def _open_corpus(graph: TextGraph, embedder: Optional[TextEmbedder], config: Min
     is_first = np.zeros(len(texts), dtype=bool)
     is_first[np.unique(nodes, return_index=True)[1]] = True  # a text that is there twice is found once
     if index is not None and embedder is not None and index.manifest.retrieval != BM25:
-        index.fitting(embedder)
+        embedder = index.fitting(embedder)
         stored = stored_vectors(read_index(path / INDEX_FILE), len(texts), LOOKED_AT)
         of_parts = np.split(is_first, range(LOOKED_AT, len(texts), LOOKED_AT))
         vectors = [unit_rows(part[mask], config.corpus) for part, mask in zip(stored, of_parts)]
-    return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors)
+    return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors), embedder
 
 
 def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:

@@ -19,6 +19,7 @@ from ernie_pair.mining import mine_pairs as mining
 from ernie_pair.mining.mine_pairs import SPARE, MineConfig, mine_pairs
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.scorer import open_scorer
+from ernie_pair.search.index_folder import IndexFolder
 
 
 class Vectors(HashEmbedder):
@@ -184,6 +185,20 @@ def test_an_index_gives_what_its_texts_give(models, tmp_path, kind):
     embedder.calls.clear()
     assert mine(tmp_path, rows, corpus=str(index), **flags) == of_file and of_file
     assert sum(embedder.calls) == 2 * len({text for row in rows for text in row[:2]})  # of no text of it
+
+
+def test_texts_are_compared_at_the_length_of_an_index(models, tmp_path, monkeypatch):
+    """A model of several lengths, of which the index has a shorter one; another model is refused."""
+    shorter = Vectors(dim=8)
+    use_embedder(monkeypatch, shorter)
+    _, rows = labelled(5)
+    index = index_of(tmp_path, texts_of(80, 7))
+    monkeypatch.setattr(IndexFolder, "fitting", lambda folder, embedder: shorter)
+    assert mine(tmp_path, rows, corpus=str(index))
+    monkeypatch.undo()
+    monkeypatch.setattr(opening, "open_embedder", lambda *given: Vectors(fingerprint="other"))
+    with pytest.raises(InputError, match="its vectors are of another model"):
+        mine(tmp_path, rows, corpus=str(index))
 
 
 def test_without_a_model_an_index_is_searched_by_ngrams(models, tmp_path):
