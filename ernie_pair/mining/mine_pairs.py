@@ -316,7 +316,8 @@ class Quota:
         if any(map(self.is_full, counted_nodes)):
             return False
         self._taken.add(key)
-        self._counts.update(counted_nodes)
+        for node in counted_nodes:
+            self._counts[node] += 1
         return True
 
 
