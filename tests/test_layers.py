@@ -60,7 +60,7 @@ BELOW = {
     "ernie_pair/pair/train": ("ernie_pair/score/export",),
     "ernie_pair/score/embeddings": ("ernie_pair/embedding", "ernie_pair/score/export"),
     "ernie_pair/embedding/train": ("ernie_pair/score/embeddings",),
-    "ernie_pair/mining": ("ernie_pair/embedding", "ernie_pair/score/evaluation"),
+    "ernie_pair/mining": ("ernie_pair/search",),
     "ernie_pair/pretrain/config": (
         "data_tools/samples",
         "ernie_pair/kernels",

@@ -1,4 +1,4 @@
-"""ernie-pair mine: derive new training pairs from labelled ones.
+"""ernie-pair mine: derive new training pairs from labelled ones, and hard negatives from a corpus.
 
 ernie-pair mine --train_file train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model tower
 
@@ -11,14 +11,15 @@ pairs; see `ernie_pair.pair.audit.findings`.
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, partial
+from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, NamedTuple, Set, Tuple
+from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import InputError
+from data_tools.files.atomic_folder import content_of
+from data_tools.files.errors import InputError, counted
 from data_tools.options.options import (
     Options,
     data_option,
@@ -26,13 +27,17 @@ from data_tools.options.options import (
     model_option,
     names_in,
     refuse_empty,
+    refuse_set,
     refuse_unknown_names,
 )
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.text_files import ENCODINGS, LeftOut, LineRules, read_texts
+from ernie_pair.inference.embedder import TextEmbedder, unit_rows
+from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.mining.neighbours import (
     NOBODY,
     Compare,
+    Corpus,
     Embeddings,
     KeptBlocks,
     Ngrams,
@@ -43,7 +48,7 @@ from ernie_pair.mining.neighbours import (
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import files_of_model
 from ernie_pair.pair.audit.audit_pairs import same_of
-from ernie_pair.pair.audit.findings import Coded, Links, coded, is_contradicted
+from ernie_pair.pair.audit.findings import Coded, Links, coded, compared_texts, is_contradicted
 from ernie_pair.pair.audit.new_pairs import (
     KnownPairs,
     NewPair,
@@ -62,11 +67,18 @@ from ernie_pair.pair.data.pair_records import (
     RowRules,
 )
 from ernie_pair.pair.data.pair_source import PairSource, labels_for
+from ernie_pair.pair.targets.metrics import numbers_of
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation.scorer import open_scorer
+from ernie_pair.search.index import read_index, stored_vectors
+from ernie_pair.search.index_folder import BM25, INDEX_FILE, open_index_folder
 
 KINDS = ("transitive", "implied", "near")
+OF_NEAR = (
+    "embedding_model", "corpus", "model_path", "min_rank", "max_rank", "absolute_margin", "relative_margin"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,8 +122,44 @@ class MineConfig(Options):
     limit: int = data_option(
         0, help="maximum new pairs of each kind, drawn with --seed; 0: all", unit="pairs", at_least=0
     )
+    corpus: str = data_option(
+        "",
+        help="texts among which each first text of a pair with the same meaning searches near ones: a file, "
+        "or a folder of ernie-pair index; empty: all texts of the pairs search each other",
+    )
     embedding_model: str = model_option(
         "", help="embedding model that decides which texts are near; empty: character n-grams"
+    )
+    model_path: str = model_option(
+        "",
+        help="pair classifier that reranks: a near text that it scores --threshold or more is a true match, "
+        "and left out; empty: none",
+    )
+    threshold: Optional[float] = data_option(
+        None,
+        help="for --model_path: least score of a true match, a probability if the model has classes; none: "
+        "as in calibration.json, or 0.5",
+    )
+    min_rank: int = data_option(
+        0,
+        help="leave out this many nearest texts of a text, which may well be equal",
+        unit="texts",
+        at_least=0,
+    )
+    max_rank: int = data_option(
+        0, help="only consider this many nearest texts of a text; 0: all", unit="texts", at_least=0
+    )
+    absolute_margin: Optional[float] = data_option(
+        None,
+        help="how much less similar than the least similar match of a text a near one is; none: no limit",
+        at_least=0,
+    )
+    relative_margin: Optional[float] = data_option(
+        None,
+        help="how much less similar, as a share of the similarity of that match: 0.05 allows 0.95 times it; "
+        "none: no limit",
+        at_least=0,
+        at_most=1,
     )
     max_similarity: float = data_option(
         0.6,
@@ -126,7 +174,7 @@ class MineConfig(Options):
         at_most=1,
     )
     seed: int = data_option(1234, help="seed of the random draws", at_least=0)
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where the embedding model runs")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where the models run")
     overwrite: bool = data_option(False, help="replace an existing result")
 
     def __post_init__(self):
@@ -136,10 +184,14 @@ class MineConfig(Options):
         refuse_unknown_names("kinds", names_in(self.kinds), KINDS, fault)
         if not self.chosen_kinds:
             raise InputError(f"--kinds names none; name some of {', '.join(KINDS)}")
-        if self.embedding_model and "near" not in self.chosen_kinds:
+        if "near" not in self.chosen_kinds:
+            usual = {name: getattr(MineConfig, name) for name in OF_NEAR}
+            refuse_set(self, usual, " tells what is near, and --kinds does not name near; leave one out")
+        if self.threshold is not None and not self.model_path:
+            raise InputError(f"--threshold {self.threshold} needs --model_path; pass it, or leave both out")
+        if 0 < self.max_rank <= self.min_rank:
             raise InputError(
-                f"--embedding_model {self.embedding_model} tells what is near, and --kinds does not name "
-                "near; leave one out"
+                f"--min_rank {self.min_rank} leaves none of --max_rank {self.max_rank} texts; lower it"
             )
         if self.min_similarity > self.max_similarity:
             raise InputError(
@@ -207,6 +259,15 @@ class TextGraph:
             found.setdefault(right, {}).setdefault(left, row)
         return {node: [Edge(*edge) for edge in edges.items()] for node, edges in found.items()}
 
+    def add(self, texts: Sequence[str]) -> np.ndarray:
+        """Add ``texts``, new ones in groups of their own, and return the node of each, int64 [M]."""
+        before, known = len(self.texts), dict(zip(compared_texts(self.texts), range(len(self.texts))))
+        nodes = numbers_of(compared_texts(list(texts)), known)
+        found, firsts = np.unique(nodes, return_index=True)
+        self.texts.extend(texts[place] for place in firsts[found >= before].tolist())
+        self.group = np.append(self.group, self.group.max() + 1 + np.arange(len(self.texts) - before))
+        return nodes
+
     def is_sound_node(self, node: int) -> bool:
         """Return whether the chains of the text's group may be followed."""
         return bool(self.is_sound[self.group[node]])
@@ -233,10 +294,14 @@ class Mined(NamedTuple):
 
 
 class Quota:
-    """Which pairs may be added yet: not labelled, not added, their texts below ``per_text`` pairs."""
+    """Which pairs may be added yet: not labelled, not added, their texts below ``per_text`` pairs.
 
-    def __init__(self, graph: TextGraph, per_text: int, taken: Set[int]):
+    ``of_first``: only the first text of a pair counts; the other one may be in any number of them.
+    """
+
+    def __init__(self, graph: TextGraph, per_text: int, taken: Set[int], of_first: bool = False):
         self._labelled, self._per_text, self._taken = graph.labelled, per_text, taken
+        self._of_first = of_first
         self._counts: Dict[int, int] = Counter()
 
     def is_full(self, node: int) -> bool:
@@ -245,13 +310,13 @@ class Quota:
 
     def take(self, one: int, other: int) -> bool:
         """Count a pair of two nodes, if it may be added; return whether it may."""
-        key = key_of(one, other)
+        key, counted_nodes = key_of(one, other), (one,) if self._of_first else (one, other)
         if one == other or key in self._labelled or key in self._taken:
             return False
-        if self.is_full(one) or self.is_full(other):
+        if any(map(self.is_full, counted_nodes)):
             return False
         self._taken.add(key)
-        for node in (one, other):
+        for node in counted_nodes:
             self._counts[node] += 1
         return True
 
@@ -307,8 +372,10 @@ def implied_differences(graph: TextGraph, config: MineConfig, taken: Set[int]) -
 
 
 LABELLED = "labelled"
+NO_MATCH = np.float32(2)  # a similarity that no two texts have
 SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
 LOOKED_AT = 1000  # texts whose similarities are told where no near pair was found
+RERANKED = 64  # texts whose near ones a reranker scores together, and keeps
 _DRAWN = 3  # sets the draws of --limit apart
 
 logger = logging.getLogger(__name__)
@@ -321,8 +388,9 @@ def mine_pairs(config: MineConfig) -> None:
     refuse_ending("output_file", config.output_file)
     columns = Columns(config.text_a, config.text_b, config.label)
     source = PairSource("train_file", config.train_file, "train", None, columns, RowRules.of(config))
-    models = {"embedding_model": files_of_model(config.embedding_model)}
-    results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", models)
+    models = {flag: files_of_model(getattr(config, flag)) for flag in ("embedding_model", "model_path")}
+    more = {**models, "corpus": content_of(config.corpus)}
+    results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", more)
     if results.are_done():
         return
     labels = labels_for(source, config.label_map)
@@ -378,25 +446,86 @@ def _mine(
 
 def _near_pairs(graph: TextGraph, config: MineConfig, taken: Set[int], kept: KeptBlocks) -> Iterator[Mined]:
     """Yield near texts of different groups, called different; ``taken`` grows by them."""
-    quota = Quota(graph, config.per_text, taken)
-    wanted = Range(config.min_similarity, config.max_similarity, SPARE * config.per_text)
+    quota = Quota(graph, config.per_text, taken, of_first=bool(config.corpus))
+    asking = np.arange(len(graph.texts))
+    if config.corpus:
+        asking = np.unique(graph.file.left[graph.equal_rows])
+    is_match = _opened_reranker(config)
     compare = _compare(graph, kept, config)
     _tell_doubt(graph, compare, config)
-    found = nearest(compare, graph.group, wanted, kept)
-    before = len(taken)
-    for node, others in enumerate(found):
-        for other, similarity in others.tolist():
-            if other == NOBODY or quota.is_full(node):
-                break
-            if quota.take(node, other):
-                yield Mined(node, other, False, "near", (), similarity)
+    most = _most_similar(graph, compare, config)[asking]
+    ranks = config.min_rank, config.max_rank
+    wanted = Range(config.min_similarity, most, SPARE * config.per_text, *ranks)
+    found = nearest(compare, asking, graph.group, wanted, kept)
+    before, by_label, by_reranker = len(taken), 0, 0
+    for number, nodes in enumerate(np.split(asking, range(RERANKED, len(asking), RERANKED))):
+        rows = np.stack(list(islice(found, len(nodes))))
+        matches = np.zeros(rows.shape, dtype=bool)
+        if is_match is not None:
+            matches = kept.get(f"matches {number}", partial(is_match, graph.texts, nodes, rows["node"]))
+        for node, others, are_matches in zip(nodes.tolist(), rows.tolist(), matches.tolist()):
+            equals = 0
+            for (other, similarity, nearer), match in zip(others, are_matches):
+                if other == NOBODY or quota.is_full(node):
+                    break
+                if match:
+                    by_reranker += 1
+                elif quota.take(node, other):
+                    equals = nearer
+                    yield Mined(node, other, False, "near", (), similarity)
+            by_label += equals
+    logger.info(
+        "near: true matches in the range that were left out: %d by the labels, %d by the reranker",
+        by_label, by_reranker,
+    )  # fmt: skip
     if len(taken) == before:
-        _tell_range(graph, compare, config)
+        _tell_range(graph, compare, asking[:LOOKED_AT], config)
 
 
-def _tell_range(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
+def _most_similar(graph: TextGraph, compare: Compare, config: MineConfig) -> np.ndarray:
+    """Return how similar what is near to a text may be, float32 [nodes]; below its matches by the margins.
+
+    With a margin, a text without a match has no near ones.
+    """
+    most = np.full(len(graph.texts), config.max_similarity, dtype=np.float32)
+    if config.absolute_margin is None and config.relative_margin is None:
+        return most
+    left, right = graph.file.left[graph.equal_rows], graph.file.right[graph.equal_rows]
+    least = np.full(len(most), NO_MATCH, dtype=np.float32)
+    for one, other in ((left, right), (right, left))[: 1 if config.corpus else 2]:
+        np.minimum.at(least, one, compare.pairs(one, other))
+    share = abs(least) * np.float32(config.relative_margin or 0)
+    limit = least - np.maximum(np.float32(config.absolute_margin or 0), share)
+    return np.where(least == NO_MATCH, -NO_MATCH, np.minimum(most, limit))
+
+
+def _opened_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
+    if not config.model_path:
+        return None
+    scorer = open_scorer(config.model_path, config.device, 0)
+    scorer.refuse_unrankable()
+    scorer.unit.refuse_outside(config.threshold)
+    threshold = scorer.threshold if config.threshold is None else config.threshold
+    if threshold is None and not scorer.labels.has_classes:
+        raise InputError(f"--model_path {config.model_path} gives scores; name a match's with --threshold")
+    return partial(_are_matches, scorer, 0.5 if threshold is None else threshold)
+
+
+def _are_matches(
+    scorer: PairScorer, threshold: float, texts: Sequence[str], asking: np.ndarray, found: np.ndarray
+) -> np.ndarray:
+    """Return which of ``found``, nodes int64 [Q, M], match those of ``asking`` int64 [Q], bool [Q, M]."""
+    rows, columns = np.nonzero(found != NOBODY)
+    pairs = [(texts[one], texts[other]) for one, other in zip(asking[rows], found[rows, columns])]
+    matches = np.zeros(found.shape, dtype=bool)
+    if pairs:
+        matches[rows, columns] = scorer.score(pairs) >= threshold
+    return matches
+
+
+def _tell_range(graph: TextGraph, compare: Compare, asking: np.ndarray, config: MineConfig) -> None:
     """Log which similarities there are, where none makes a new pair, and which flag lets more of them in."""
-    count, (least, most) = min(len(graph.group), LOOKED_AT), seen_range(compare, graph.group, LOOKED_AT)
+    count, (least, most) = len(asking), seen_range(compare, asking, graph.group)
     if least > most:
         logger.info("near: none of the first %d texts is similar to a text of another group", count)
         return
@@ -432,13 +561,50 @@ def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
 
 
 def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
-    if not config.embedding_model:
-        return Ngrams(graph.texts)
-    from ernie_pair.embedding.open_embedder import open_embedder
+    embedder = None
+    if config.embedding_model:
+        from ernie_pair.embedding.open_embedder import open_embedder
 
-    embedder = open_embedder(config.embedding_model, config.device)
-    embedder.settings.refuse_search(config.embedding_model)
-    return Embeddings(embedder, graph.texts, kept)
+        embedder = open_embedder(config.embedding_model, config.device)
+        embedder.settings.refuse_search(config.embedding_model)
+    texts, corpus = list(graph.texts), None  # without those of the corpus, which the graph gets
+    if config.corpus:
+        if not len(graph.equal_rows):
+            raise InputError(
+                f"{config.train_file} has no pair with the same meaning, whose first text would search "
+                f"--corpus {config.corpus}; add some, or leave --corpus out"
+            )
+        corpus, embedder = _open_corpus(graph, embedder, config)
+    return Ngrams(texts, corpus) if embedder is None else Embeddings(embedder, texts, kept, corpus)
+
+
+def _open_corpus(
+    graph: TextGraph, embedder: Optional[TextEmbedder], config: MineConfig
+) -> Tuple[Corpus, Optional[TextEmbedder]]:
+    """Return the texts of --corpus, which ``graph`` gets, and ``embedder`` at the length of their vectors.
+
+    The vectors of an index are not computed again. Raises InputError if it is of another model.
+    """
+    path, vectors, index = Path(config.corpus), None, None
+    if path.is_dir():
+        index = open_index_folder(path)
+        texts = list(chain(*index.texts.chunks(LOOKED_AT)))
+    else:
+        left_out = LeftOut() if config.on_bad_row == "skip" else None
+        rules = LineRules(encoding=config.encoding, has_flag=True)
+        texts = [row.text.strip() for row in read_texts(path, left_out, rules=rules)]
+        if left_out is not None and left_out.count:
+            lines = counted(left_out.count, "line")
+            logger.warning("%s: left out: %s, the first: %s", path, lines, left_out.first)
+    nodes = graph.add(texts)
+    is_first = np.zeros(len(texts), dtype=bool)
+    is_first[np.unique(nodes, return_index=True)[1]] = True  # a text that is there twice is found once
+    if index is not None and embedder is not None and index.manifest.retrieval != BM25:
+        embedder = index.fitting(embedder)
+        stored = stored_vectors(read_index(path / INDEX_FILE), len(texts), LOOKED_AT)
+        of_parts = np.split(is_first, range(LOOKED_AT, len(texts), LOOKED_AT))
+        vectors = [unit_rows(part[mask], config.corpus) for part, mask in zip(stored, of_parts)]
+    return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors), embedder
 
 
 def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:

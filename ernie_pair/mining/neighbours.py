@@ -1,6 +1,7 @@
 """The nearest texts of each text, by embedding or by character n-grams, in blocks that a killed run keeps.
 
-A block compares some texts with all others. Memory: the vectors lie on the disk, the n-grams of all texts are
+A block compares some texts with all others, or with those of a corpus. Memory: the vectors lie on the disk
+(those of an index are held), the n-grams of all texts are
 held (about 300 bytes a text), and a block of similarities takes BLOCK_BYTES.
 """
 
@@ -60,89 +61,123 @@ BLOCK_BYTES = 1 << 26
 EMBEDDED_AT_ONCE = 4096  # texts
 NGRAMS = (1, 2)
 COMMON_SHARE, LEAST_COMMON = 0.02, 200  # an n-gram of more texts than both says little and costs much
-NEAR = np.dtype([("node", "<i8"), ("similarity", "<f4")])
+NEAR = np.dtype([("node", "<i8"), ("similarity", "<f4"), ("equals", "<i4")])
 NOBODY = -1
 
 logger = logging.getLogger(__name__)
 
 
 class Range(NamedTuple):
-    """Which similarities count, and how many neighbours a text may have."""
+    """Which neighbours count: those of the ranks from ``min_rank`` to below ``max_rank``, 0: to the last one.
+
+    Of these, counted from 0, a text may have ``most_texts`` with similarities from ``least`` to its ``most``,
+    float32 [Q].
+    """
 
     least: float
-    most: float
+    most: np.ndarray
     most_texts: int
+    min_rank: int = 0
+    max_rank: int = 0
+
+
+class Corpus(NamedTuple):
+    """The texts among which near ones are found: their nodes int64 [M], and their vectors, if they exist."""
+
+    texts: Sequence[str]
+    nodes: np.ndarray
+    vectors: Optional[List[np.ndarray]] = None  # float32 [n, D] of length 1, one after another
 
 
 Compare = Union["Embeddings", "Ngrams"]  # the texts of a list
 
 
-def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks) -> Iterator[np.ndarray]:
-    """Yield the nearest texts of each text, NEAR [most_texts] by falling similarity, the rest NOBODY.
+def nearest(
+    compare: Compare, asking: np.ndarray, group: np.ndarray, wanted: Range, kept: KeptBlocks
+) -> Iterator[np.ndarray]:
+    """Yield the nearest texts of each of ``asking``, NEAR [most_texts] by falling similarity, rest NOBODY.
 
-    ``group`` int64 [N]: texts of one group are equal and never neighbours. Those above ``wanted.most`` are
-    left out too: they may well be equal.
+    ``asking`` int64 [Q]: nodes. ``group`` int64 [N]: texts of one group are equal and never neighbours;
+    ``equals`` counts those in the range that are at least as near. Texts above ``wanted.most`` are left out
+    too: they may well be equal.
     """
     size = max(1, min(4096, BLOCK_BYTES // (4 * len(group))))
-    with CountProgress(len(group), "text") as progress:
-        for first in range(0, len(group), size):
-            end = min(first + size, len(group))
-            find = partial(_block, compare, group, wanted, (first, end))
+    with CountProgress(len(asking), "text") as progress:
+        for first in range(0, len(asking), size):
+            end = min(first + size, len(asking))
+            part = wanted._replace(most=wanted.most[first:end])
+            find = partial(_block, compare, asking[first:end], group, part)
             yield from kept.get(f"neighbours {first} {end}", find)
             progress.advance(end - first)
 
 
-def seen_range(compare: Compare, group: np.ndarray, count: int) -> Tuple[float, float]:
-    """Return least and greatest similarity of ``count`` texts with other groups' [N]; inf, -inf: none."""
+def seen_range(compare: Compare, asking: np.ndarray, group: np.ndarray) -> Tuple[float, float]:
+    """Return least and greatest similarity of texts with those of other groups [N]; inf, -inf: none."""
     least, most = np.inf, -np.inf
-    for row, (nodes, similarities) in enumerate(compare.block(0, min(count, len(group)))):
-        others = similarities[group[nodes] != group[row]]
+    for node, (nodes, similarities) in zip(asking.tolist(), compare.block(asking)):
+        others = similarities[group[nodes] != group[node]]
         if len(others):
             least, most = min(least, float(others.min())), max(most, float(others.max()))
     return least, most
 
 
-def _block(compare: Compare, group: np.ndarray, wanted: Range, span: Tuple[int, int]) -> np.ndarray:
-    first, end = span
-    found = np.zeros((end - first, wanted.most_texts), dtype=NEAR)
+def _block(compare: Compare, asking: np.ndarray, group: np.ndarray, wanted: Range) -> np.ndarray:
+    found = np.zeros((len(asking), wanted.most_texts), dtype=NEAR)
     found["node"] = NOBODY
-    for row, (nodes, similarities) in enumerate(compare.block(first, end)):
-        fits = (similarities >= wanted.least) & (similarities <= wanted.most)
-        fits &= group[nodes] != group[first + row]
-        nodes, similarities = nodes[fits], similarities[fits]
-        if len(nodes) > wanted.most_texts:  # as near as the last one stay: no order of ties decides
-            last = np.partition(similarities, -wanted.most_texts)[-wanted.most_texts]
-            nodes, similarities = nodes[similarities >= last], similarities[similarities >= last]
-        order = np.lexsort((nodes, -similarities))[: wanted.most_texts]
-        found["node"][row, : len(order)] = nodes[order]
-        found["similarity"][row, : len(order)] = similarities[order]
+    for row, (nodes, similarities) in enumerate(compare.block(asking)):
+        fits = (similarities >= wanted.least) & (similarities <= wanted.most[row])
+        is_equal = group[nodes] == group[asking[row]]
+        equal = np.sort(similarities[fits & is_equal & (nodes != asking[row])])
+        if wanted.min_rank or wanted.max_rank:
+            nodes, similarities = _best(nodes[~is_equal], similarities[~is_equal], wanted.max_rank)
+            nodes, similarities = nodes[wanted.min_rank :], similarities[wanted.min_rank :]
+            fits = (similarities >= wanted.least) & (similarities <= wanted.most[row])
+        else:
+            fits &= ~is_equal
+        nodes, similarities = _best(nodes[fits], similarities[fits], wanted.most_texts)
+        found["node"][row, : len(nodes)], found["similarity"][row, : len(nodes)] = nodes, similarities
+        found["equals"][row, : len(nodes)] = len(equal) - np.searchsorted(equal, similarities)
     return found
+
+
+def _best(nodes: np.ndarray, similarities: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the ``count`` nearest, 0: all, by falling similarity; of equal ones the first node is first."""
+    if 0 < count < len(nodes):  # as near as the last one stay: no order of ties decides
+        last = np.partition(similarities, -count)[-count]
+        nodes, similarities = nodes[similarities >= last], similarities[similarities >= last]
+    order = np.lexsort((nodes, -similarities))[: count or None]
+    return nodes[order], similarities[order]
 
 
 class Embeddings:
     """A comparison by the product of unit vectors, which are computed first and kept on the disk.
 
-    A text asks with the prompt of queries, if the model has one, and is found with that of passages.
+    A text asks with the prompt of queries, if the model has one, and is found with that of passages. What is
+    found is ``corpus`` or, without one, the texts themselves.
     """
 
-    def __init__(self, embedder: TextEmbedder, texts: Sequence[str], kept: KeptBlocks):
-        self.parts: List[np.ndarray] = []
-        self.everyone, self.size = np.arange(len(texts)), EMBEDDED_AT_ONCE
-        self.asking = [] if embedder.has_roles else self.parts
-        with CountProgress(len(texts), "embedded text") as progress:
-            for first in range(0, len(texts), self.size):
-                part = texts[first : first + self.size]
-                vectors = partial(embedder.unit_vectors, part)
-                self.parts.append(kept.get(f"vectors {first}", partial(vectors, "passage")))
-                if self.asking is not self.parts:
-                    self.asking.append(kept.get(f"queries {first}", partial(vectors, "query")))
-                progress.advance(len(part))
+    def __init__(
+        self,
+        embedder: TextEmbedder,
+        texts: Sequence[str],
+        kept: KeptBlocks,
+        corpus: Optional[Corpus] = None,
+    ):
+        self.size = EMBEDDED_AT_ONCE
+        self.parts = _vectors(embedder, texts, "passage", kept, "vectors")
+        self.asking = self.parts
+        if embedder.has_roles:
+            self.asking = _vectors(embedder, texts, "query", kept, "queries")
+        self.found, self.nodes = self.parts, np.arange(len(texts))
+        if corpus is not None:
+            self.found = corpus.vectors or _vectors(embedder, corpus.texts, "passage", kept, "corpus")
+            self.nodes = corpus.nodes
 
-    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-        """Yield, text by text from ``first`` to ``end``, all texts int64 and their similarities float32."""
-        asked = self._rows(self.asking, self.everyone[first:end])
-        for similarities in np.concatenate([asked @ part.T for part in self.parts], axis=1):
-            yield self.everyone, similarities
+    def block(self, asking: np.ndarray) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield, text by text of ``asking`` int64, what can be found int64 and its similarities float32."""
+        asked = self._rows(self.asking, asking)
+        for similarities in np.concatenate([asked @ part.T for part in self.found], axis=1):
+            yield self.nodes, similarities
 
     def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the similarities float32 [N] of the texts ``left`` int64 [N] and ``right``."""
@@ -158,23 +193,38 @@ class Embeddings:
         return np.stack([parts[node // self.size][node % self.size] for node in nodes.tolist()])
 
 
-class Ngrams:
-    """A comparison by the cosine of character n-grams, weighted by TF-IDF."""
+def _vectors(
+    embedder: TextEmbedder, texts: Sequence[str], role: str, kept: KeptBlocks, name: str
+) -> List[np.ndarray]:
+    parts = []
+    with CountProgress(len(texts), "embedded text") as progress:
+        for first in range(0, len(texts), EMBEDDED_AT_ONCE):
+            part = texts[first : first + EMBEDDED_AT_ONCE]
+            parts.append(kept.get(f"{name} {first}", partial(embedder.unit_vectors, part, role)))
+            progress.advance(len(part))
+    return parts
 
-    def __init__(self, texts: Sequence[str]):
+
+class Ngrams:
+    """A comparison by the cosine of character n-grams, weighted by TF-IDF; see `Embeddings`."""
+
+    def __init__(self, texts: Sequence[str], corpus: Optional[Corpus] = None):
+        self.nodes = np.arange(len(texts)) if corpus is None else corpus.nodes
+        first = 0 if corpus is None else len(texts)
+        texts = texts if corpus is None else [*texts, *corpus.texts]
         most = min(max(int(COMMON_SHARE * len(texts)), LEAST_COMMON), len(texts))
         try:
             self.weights = _count_ngrams(texts, most)
         except ValueError:  # none is left: of a small alphabet all may be common
             logger.info("every character n-gram is in more than %d texts: the common ones count too", most)
             self.weights = _count_ngrams(texts, len(texts))
-        self.others = self.weights.T.tocsr()
+        self.others = self.weights[first:].T.tocsr()
 
-    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+    def block(self, asking: np.ndarray) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         """Yield, text by text, the texts that share an n-gram with it and their similarities."""
-        found = (self.weights[first:end] @ self.others).tocsr()
+        found = (self.weights[asking] @ self.others).tocsr()
         for begin, stop in zip(found.indptr, found.indptr[1:]):
-            yield found.indices[begin:stop], found.data[begin:stop]
+            yield self.nodes[found.indices[begin:stop]], found.data[begin:stop]
 
     def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the similarities of pairs, float32 [N]."""

@@ -8,7 +8,7 @@ config.json keeps them as id2label (the names) and label2id (all spellings). A m
 output there, as transformers writes it, and the range of its labels:
 
     {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
-    {"num_labels": 1, "problem_type": "regression", "pair_target": "ranking"}      that ranks candidates
+    {"num_labels": 1, "problem_type": "regression", "pair_target": "ranking"}      that ranks, labels 0 to 3
     {..., "label_range": [0, 1], "score_activation": "sigmoid"}      a published reranker, as of CrossEncoder
 """
 
@@ -25,6 +25,7 @@ CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
 # What makes the score of the one output of a published reranker; a model that is trained here has none.
 ACTIVATION, SIGMOID, IDENTITY = "score_activation", "sigmoid", "identity"
 TARGETS = (CLASSIFICATION, REGRESSION, RANKING)  # what a model is for
+BEST_GRADE = 3  # of a candidate, as judges of search engines grade; 0 is not relevant
 RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
 UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
@@ -88,8 +89,8 @@ class Labels:
 
     @classmethod
     def of_candidates(cls) -> "Labels":
-        """Return the labels of a model that ranks candidates: 1 of a relevant one, 0 of another."""
-        return cls((SCORE,), {"0": 0, "1": 1}, target=RANKING)
+        """Return the labels of a model that ranks candidates: 0 of an irrelevant one, up to BEST_GRADE."""
+        return cls((SCORE,), {str(grade): grade for grade in range(BEST_GRADE + 1)}, target=RANKING)
 
     def class_of(self, label: object) -> Optional[int]:
         """Return the class that a text or a number names, None for none. 1.0 is read as 1."""
@@ -125,7 +126,7 @@ class Labels:
         """Return what determines how labels are read, as JSON can hold it."""
         if self.has_classes:
             return sorted(self.classes.items())
-        return [self.target, self.label_range] if self.target == REGRESSION else [self.target]
+        return [self.target, self.label_range] if self.target == REGRESSION else [self.target, BEST_GRADE]
 
     def to_config(self) -> Dict[str, Any]:
         """Return the keys of a config.json that keep these labels."""

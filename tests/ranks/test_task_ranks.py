@@ -13,7 +13,7 @@ from run_files import events
 from tiny_distill import distill_config, write_teacher
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 from tiny_ship import PROGRAM
-from tiny_targets import target_config
+from tiny_targets import graded_rows, target_config
 
 from ernie_pair import (
     CrossValidateConfig,
@@ -72,6 +72,8 @@ TARGETS = {
     "regression": ("regression", {"best_metric": "spearman"}),
     "listwise": ("ranking", {"most_candidates": 4}),
     "margin": ("ranking", {"ranking_loss": "margin", "gradient_accumulation_steps": 2}),
+    "grades": ("ranking", {"ranking_loss": "ranknet", "most_candidates": 0, "rows": graded_rows}),
+    "lambdarank": ("ranking", {"ranking_loss": "lambdarank", "rows": graded_rows}),
 }
 
 
@@ -90,7 +92,7 @@ def test_regression_and_ranking_on_two_processes_match_one(tmp_path, case):
     launch(tmp_path, in_turn, (train_pair, halved(one, tmp_path / "two")), *calls("two"))
     for ending in ("json", "tsv"):
         assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
-    same = ("loss", "mae", "hit_at_1", "mrr", "spearman", "step")
+    same = ("loss", "mae", "hit_at_1", "mrr", "ndcg", "spearman", "step")
     curves = [
         [[row[name] for name in same if name in row] for row in events(tmp_path / folder)]
         for folder in ("out", "two")

@@ -86,24 +86,25 @@ class PairConfig(RowFlags, TrainingFlags):
     )
     target: Literal["auto", "classification", "regression", "ranking"] = model_option(
         "auto",
-        help="regression: the label is a score; ranking: label 1 marks the candidates that answer a query; "
+        help="regression: the label is a score; ranking: labels from 0 to 3 grade the candidates of a query; "
         "auto: as in the model's config.json",
     )
-    ranking_loss: Literal["listwise", "margin"] = step_option(
+    ranking_loss: Literal["listwise", "listnet", "ranknet", "lambdarank", "margin"] = step_option(
         "listwise",
-        help="for ranking: softmax over the candidates of a query, or a --margin between two of them",
+        help="for ranking, over all candidates of a query: softmax against their share of the labels, or "
+        "ListNet; over two of them: RankNet, LambdaRank, which weighs by nDCG, or a --margin",
     )
     margin: float = step_option(
         1.0,
-        help="for --ranking_loss margin: how much higher the score of a relevant candidate must be",
+        help="for --ranking_loss margin: how much higher the score of a better candidate must be",
         above=0,
     )
     most_candidates: int = step_option(
         16,
         help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
-        "turns",
+        "turns; 0: no maximum",
         unit="pairs",
-        at_least=2,
+        at_least=0,
     )
     query: str = data_option(
         "",
@@ -158,6 +159,8 @@ class PairConfig(RowFlags, TrainingFlags):
                 f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
                 f"--symmetric {self.symmetric}; leave it out"
             )
+        if self.most_candidates == 1:
+            raise InputError("--most_candidates 1 leaves nothing to compare; use 2 or more, or 0 for all")
         if self.fgm_epsilon and self.narrows_weights:
             raise InputError(
                 f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
@@ -320,7 +323,7 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
             )
         if config.label_range:
             raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
-        if config.ranking_loss == "listwise" and config.margin != PairConfig.margin:
+        if config.ranking_loss != "margin" and config.margin != PairConfig.margin:
             raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
         return
     refuse_set(config, usual_of(OF_RANKING), f" is for --target ranking, not {labels.target}; leave it out")

@@ -132,7 +132,7 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
     unanswered = rows_without_positive(groups, pairs.known_labels)
     if not len(unanswered):
         return pairs.changed(groups=groups)
-    fault = f"no candidate of the query {shown(queries[int(unanswered[0])])} has the label 1"
+    fault = f"no candidate of the query {shown(queries[int(unanswered[0])])} has a label above 0"
     reason = (
         f"{pairs.where(int(unanswered[0]))}: {fault}; give it one, or leave such queries out with "
         "--on_bad_row skip"
@@ -144,7 +144,9 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
         raise InputError(f"{pairs.path}: no query in it has a relevant candidate; {reason}")
     places = np.setdiff1d(np.arange(len(pairs) + len(pairs.bad)), [row.place for row in pairs.bad])
     bad = [
-        BadRow(pairs.number(row), f"no candidate of the query {shown(queries[row])} has the label 1", place)
+        BadRow(
+            pairs.number(row), f"no candidate of the query {shown(queries[row])} has a label above 0", place
+        )
         for row, place in zip(unanswered.tolist(), places[unanswered].tolist())
     ]
     return pairs.rows(kept).changed(

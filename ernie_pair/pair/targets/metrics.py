@@ -212,8 +212,8 @@ def numbers_of(texts: Iterable[str], known: Optional[dict[str, int]] = None) -> 
 
 
 def rows_without_positive(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the rows of the queries none of whose candidates has the label 1, int64; rows rising."""
-    positives = np.bincount(groups, weights=labels == 1, minlength=int(groups.max()) + 1)
+    """Return the rows of the queries none of whose candidates has a label above 0, int64; rows rising."""
+    positives = np.bincount(groups, weights=labels > 0, minlength=int(groups.max()) + 1)
     return np.flatnonzero(positives[groups] == 0)
 
 
@@ -224,16 +224,18 @@ def rows_by_group(groups: np.ndarray) -> list[np.ndarray]:
 
 
 def training_groups(groups: np.ndarray, labels: np.ndarray, most: int) -> list[np.ndarray]:
-    """Return the rows that a step takes together, int64 [at most ``most``] each, positives first.
+    """Return the rows that a step takes together, int64 [at most ``most``; 0: any number], positives first.
 
-    Each holds candidates of one query, with a positive and a negative among them: a query without either
-    teaches no order. One with more than ``most`` candidates stands in several, in each with its positives, or
-    with a part of them where they fill more than half, and another part of its negatives.
+    Each holds candidates of one query, with a positive and a negative among them, which has the lowest label
+    of the query: one without either teaches no order. One with more than ``most`` candidates stands in
+    several, in each with its positives, or with a part of them where they fill more than half, and another
+    part of its negatives.
     """
-    found = []
+    found, most = [], most or len(labels)
     for rows in rows_by_group(groups):
-        positives, negatives = rows[labels[rows] == 1], rows[labels[rows] == 0]
-        if not len(positives) or not len(negatives):
+        is_negative = labels[rows] == labels[rows].min()
+        positives, negatives = rows[~is_negative], rows[is_negative]
+        if not len(positives):
             continue
         at_once = len(positives) if len(positives) <= most // 2 else most // 2
         at_once = len(positives) if len(rows) <= most else at_once
@@ -257,17 +259,17 @@ class RankedQuery(NamedTuple):
 
 
 def ranked_queries(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> list[RankedQuery]:
-    """Return the queries that have a relevant candidate, of label 1, and another one, of label 0.
+    """Return the queries whose candidates have different labels; those above 0 are relevant.
 
     ``scores`` float [N], ``labels`` int64 [N], ``groups`` int64 [N] the query of each row. Of equal scores
-    the irrelevant one stands first: a model that tells nothing apart ranks nothing well.
+    the lowest label stands first: a model that tells nothing apart ranks nothing well.
     """
     found = []
     for rows in rows_by_group(groups):
-        relevant = labels[rows]
-        if 0 < relevant.sum() < len(rows):
-            order = np.lexsort((relevant, -scores[rows]))
-            found.append(RankedQuery(rows[order], np.flatnonzero(relevant[order] == 1) + 1))
+        grades = labels[rows]
+        if np.ptp(grades):
+            order = np.lexsort((grades, -scores[rows]))
+            found.append(RankedQuery(rows[order], np.flatnonzero(grades[order]) + 1))
     return found
 
 
@@ -277,9 +279,10 @@ def measure_ranking(
     """Return the RANKING_METRICS, means over the queries, of outputs [N, 1] on labels int64 [N].
 
     ``groups`` int64 [N] is the query of each row. loss is the listwise one: the cross-entropy of softmax over
-    the candidates of a query against its relevant ones. mrr is 1 / the rank of the first relevant candidate,
-    map the mean precision at the ranks of all of them, ndcg their gains with logarithmic discount (Jaervelin
-    and Kekaelaeinen 2002), hit_at_1 whether the first candidate is relevant. Nan where no query has both.
+    the candidates of a query against the shares of their labels. mrr is 1 / the rank of the first relevant
+    candidate, map the mean precision at the ranks of all of them, ndcg the labels as gains with logarithmic
+    discount (Jaervelin and Kekaelaeinen 2002; so in trec_eval and scikit-learn, while Burges et al. 2005 take
+    2^label - 1), hit_at_1 whether the first candidate is relevant. Nan where no query has an order.
     """
     assert groups is not None  # whoever measures an order knows the queries
     counted = CountedQueries(outputs, labels, groups)
@@ -293,7 +296,7 @@ class CountedQueries:
         scores = outputs[:, 0].astype(np.float64)
         self.queries = ranked_queries(scores, labels, groups)
         self.num_queries = len(self.queries)
-        rows = [_measure_query(query, scores[query.rows]) for query in self.queries]
+        rows = [_measure_query(query.ranks, scores[query.rows], labels[query.rows]) for query in self.queries]
         self.values = np.array(rows, dtype=np.float64).reshape(-1, len(RANKING_METRICS))
 
     def measure(self, counts: np.ndarray) -> dict[str, float]:
@@ -303,28 +306,26 @@ class CountedQueries:
         return dict(zip(RANKING_METRICS, (counts @ self.values / counts.sum()).tolist()))
 
 
-def _measure_query(query: RankedQuery, scores: np.ndarray) -> list[float]:
-    """Return the RANKING_METRICS of a query whose candidates have these falling ``scores``."""
-    ranks = query.ranks
-    ideal = np.arange(1, len(ranks) + 1)
+def _measure_query(ranks: np.ndarray, scores: np.ndarray, gains: np.ndarray) -> list[float]:
+    """Return the RANKING_METRICS of a query whose candidates have these falling ``scores`` and labels."""
+    discounts = 1 / np.log2(np.arange(2, len(gains) + 2))
     log_sum = scores[0] + np.log(np.exp(scores - scores[0]).sum())
     return [
-        float(log_sum - scores[ranks - 1].mean()),
+        float(log_sum - scores @ gains / gains.sum()),
         1 / ranks[0],
-        float((ideal / ranks).mean()),
-        float((1 / np.log2(ranks + 1)).sum() / (1 / np.log2(ideal + 1)).sum()),
+        float((np.arange(1, len(ranks) + 1) / ranks).mean()),
+        float(gains @ discounts / (np.sort(gains)[::-1] @ discounts)),
         float(ranks[0] == 1),
     ]
 
 
 def refuse_nothing_to_rank(labels: np.ndarray, groups: Optional[np.ndarray], where: str) -> None:
-    """Raise InputError when no query of a file has both a relevant candidate and another one."""
+    """Raise InputError when no query of a file has candidates of different labels."""
     assert groups is not None  # a file that is ranked is read with its queries
-    positives = np.bincount(groups, weights=labels == 1)
-    if not np.any((positives > 0) & (positives < np.bincount(groups))):
+    if not any(np.ptp(labels[rows]) for rows in rows_by_group(groups)):
         raise InputError(
-            f"{where} has no query with both a candidate of label 1 and one of label 0, so there is no order "
-            "to learn or to measure; rows of one query have the same first text, or the same --query"
+            f"{where} has no query whose candidates have different labels, so there is no order to learn or "
+            "to measure; rows of one query have the same first text, or the same --query"
         )
 
 

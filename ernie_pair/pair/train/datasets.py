@@ -221,7 +221,7 @@ def _describe(
         counts = np.bincount(known, minlength=len(labels.names)).tolist()
         shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
     elif labels.target == RANKING:
-        shares = f"{int(known.sum())} of them relevant"
+        shares = f"{int((known > 0).sum())} of them relevant"
     else:
         low, high = float(known.min()), float(known.max())
         shares = f"labels from {low:.4g} to {high:.4g}, mean {known.mean():.4g}"

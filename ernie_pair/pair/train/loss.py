@@ -140,7 +140,8 @@ def loss_of(labels: Labels, config: PairConfig, class_weights: Optional[np.ndarr
     if labels.has_classes:
         return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
     if labels.target == RANKING:
-        return MarginLoss(config.margin) if config.ranking_loss == "margin" else ListwiseLoss()
+        is_margin = config.ranking_loss == "margin"
+        return MarginLoss(config.margin) if is_margin else RANKING_LOSSES[config.ranking_loss]()
     return SquaredError()
 
 
@@ -173,54 +174,102 @@ class RankingLoss(PairLoss, ABC):
         """Return the mean loss of the queries of a micro-batch, computed in float32; see `PairLoss`."""
         assert batch.labels is not None  # training reads them
         outputs_B1 = wide_logits(forward(to_device(batch.input_ids), to_device(batch.token_type_ids)))
-        places, is_there, relevant = _by_query(batch.labels)
-        is_there_QM, relevant_QM = paddle.to_tensor(is_there), paddle.to_tensor(relevant)
+        places, is_there, labels = _by_query(batch.labels)
+        is_there_QM, labels_QM = paddle.to_tensor(is_there), paddle.to_tensor(labels)
         found_QM = paddle.gather(outputs_B1.squeeze(1), paddle.to_tensor(places.ravel())).reshape(
             places.shape
         )
         scores_QM = paddle.where(is_there_QM, found_QM, paddle.full_like(found_QM, LOWEST))
-        loss = self._loss_of(scores_QM, is_there_QM, relevant_QM).mean()
+        loss = self._loss_of(scores_QM, is_there_QM, labels_QM).mean()
         with paddle.no_grad():
             first_Q1 = scores_QM.argmax(axis=1, keepdim=True)
-            hits = paddle.take_along_axis(relevant_QM, first_Q1, axis=1).sum()
+            hits = (paddle.take_along_axis(labels_QM, first_Q1, axis=1) > 0).astype("float32").sum()
             numbers = paddle.stack([loss.detach(), hits * 0, hits])
         return LossParts(loss, numbers, len(places))
 
     @abstractmethod
-    def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
-        """Return the loss of each query, float32 [Q]; ``relevant_QM``: 1.0 or 0.0, what is not there 0.0."""
+    def _loss_of(self, scores_QM, is_there_QM, labels_QM) -> paddle.Tensor:
+        """Return the loss of each query, float32 [Q]; ``labels_QM`` float32, 0.0 for what is not there."""
 
 
 class ListwiseLoss(RankingLoss):
-    """Cross-entropy of softmax over a query's candidates: ListNet (Cao et al. 2007), labels 1 and 0."""
+    """Cross-entropy of softmax over a query's candidates against the shares of their labels.
 
-    def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
-        wanted_QM = relevant_QM / relevant_QM.sum(axis=1, keepdim=True)
+    It bounds nDCG where a label is 1 or 0 (Bruch et al. 2019, An Analysis of the Softmax Cross Entropy Loss).
+    """
+
+    def _loss_of(self, scores_QM, is_there_QM, labels_QM) -> paddle.Tensor:
+        wanted_QM = labels_QM / labels_QM.sum(axis=1, keepdim=True)
         return -(wanted_QM * F.log_softmax(scores_QM)).sum(axis=1)
 
 
-class MarginLoss(RankingLoss):
-    """The mean, over pairs of a relevant and another candidate, of how much is missing to ``margin``."""
+class ListNetLoss(RankingLoss):
+    """ListNet (Cao et al. 2007): cross-entropy of the softmax of scores against that of labels."""
+
+    def _loss_of(self, scores_QM, is_there_QM, labels_QM) -> paddle.Tensor:
+        wanted_QM = F.softmax(paddle.where(is_there_QM, labels_QM, paddle.full_like(labels_QM, LOWEST)))
+        return -(wanted_QM * F.log_softmax(scores_QM)).sum(axis=1)
+
+
+class RankNetLoss(RankingLoss):
+    """RankNet (Burges et al. 2005): logistic loss of two candidates of different labels, the mean of all."""
+
+    def _loss_of(self, scores_QM, is_there_QM, labels_QM) -> paddle.Tensor:
+        is_better_QMM = labels_QM.unsqueeze(2) > labels_QM.unsqueeze(1)
+        pairs_QMM = paddle.logical_and(is_better_QMM, is_there_QM.unsqueeze(1)).astype("float32")
+        losses_QMM = self._loss_of_pairs(scores_QM.unsqueeze(2), scores_QM.unsqueeze(1))
+        weighted_QMM = losses_QMM * pairs_QMM * self._weights_of(scores_QM, labels_QM)
+        return weighted_QMM.sum(axis=[1, 2]) / pairs_QMM.sum(axis=[1, 2])
+
+    def _loss_of_pairs(self, better, other) -> paddle.Tensor:
+        return -F.log_sigmoid(better - other)
+
+    def _weights_of(self, scores_QM, labels_QM):
+        return 1.0
+
+
+class LambdaRankLoss(RankNetLoss):
+    """LambdaRank (Burges et al. 2006): RankNet, each pair weighted by what its exchange changes in nDCG."""
+
+    def _weights_of(self, scores_QM, labels_QM):
+        with paddle.no_grad():
+            ranks_QM = scores_QM.argsort(axis=1, descending=True).argsort(axis=1)
+            discounts_QM = 1 / paddle.log2(ranks_QM.astype("float32") + 2)
+            by_rank_M = discounts_QM[0].sort(descending=True)  # those of all ranks, in any query
+            ideal_Q = labels_QM.sort(axis=1, descending=True) @ by_rank_M
+            gains_QMM, changes_QMM = (
+                (each_QM.unsqueeze(2) - each_QM.unsqueeze(1)).abs() for each_QM in (labels_QM, discounts_QM)
+            )
+            return gains_QMM * changes_QMM / ideal_Q.reshape([-1, 1, 1])
+
+
+class MarginLoss(RankNetLoss):
+    """The mean, over two candidates of different labels, of how much is missing to ``margin``."""
 
     def __init__(self, margin: float):
         super().__init__()
         self.margin = margin
 
-    def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
-        others_QM = is_there_QM.astype("float32") - relevant_QM
-        pairs_QMM = relevant_QM.unsqueeze(2) * others_QM.unsqueeze(1)
-        missing_QMM = F.relu(self.margin - scores_QM.unsqueeze(2) + scores_QM.unsqueeze(1))
-        return (missing_QMM * pairs_QMM).sum(axis=[1, 2]) / pairs_QMM.sum(axis=[1, 2])
+    def _loss_of_pairs(self, better, other) -> paddle.Tensor:
+        return F.relu(self.margin - better + other)
+
+
+RANKING_LOSSES: Mapping[str, type[RankingLoss]] = {
+    "listwise": ListwiseLoss,
+    "listnet": ListNetLoss,
+    "ranknet": RankNetLoss,
+    "lambdarank": LambdaRankLoss,
+}
 
 
 def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows int64 [Q, M], which are there, which relevant, of labels int64 [B, 2] with queries."""
-    relevance, queries = labels.T
+    """Return rows int64 [Q, M], which are there, their labels float32, of labels and queries int64 [B, 2]."""
+    grades, queries = labels.T
     sizes = np.bincount(queries)
     columns = np.arange(sizes.max())
     is_there = columns < sizes[:, None]
     places = np.where(is_there, (np.cumsum(sizes) - sizes)[:, None] + columns, 0)
-    return places, is_there, (relevance[places] * is_there).astype(np.float32)
+    return places, is_there, (grades[places] * is_there).astype(np.float32)
 
 
 class Fgm:

@@ -344,10 +344,10 @@ def _worst_queries(answers: ScoreAnswers, most: int) -> Rows:
 
 
 def _values_of_ranking(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
-    scores, names = answers.scores, ["label 0", "label 1"]
+    scores, names = answers.scores, ["label 0", "label 1 or above"]
     edges = np.linspace(scores.min(), scores.max() + 1e-9, NUM_BINS + 1)
     note = "Of all queries together: only the order within a query counts."
-    by_label = _two_groups("Scores by label", scores, answers.labels == 1, names, edges, note, xlabel="score")
+    by_label = _two_groups("Scores by label", scores, answers.labels > 0, names, edges, note, xlabel="score")
     return {"cards": page.metric_cards(evaluation, RANK_NAMES), "charts": [_ranks(evaluation), by_label]}
 
 

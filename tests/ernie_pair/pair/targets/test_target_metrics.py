@@ -93,28 +93,29 @@ def test_label_bins_are_those_of_numpys_histogram():
         assert list(each.values()) == pytest.approx([float(value) for value in wanted])
 
 
-def queries(count, seed=0):
-    """Scores with ties, labels and queries; the rows of a query are not adjacent."""
+def queries(count, seed=0, best=1):
+    """Scores with ties, labels up to ``best`` and queries; the rows of a query are not adjacent."""
     rng = np.random.default_rng(seed)
     groups = numbers_of([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
     return (
         rng.integers(0, 4, len(groups)).astype(np.float32)[:, None],
-        (rng.random(len(groups)) < 0.3).astype(np.int64),
+        (rng.random(len(groups)) < 0.3) * rng.integers(1, best + 1, len(groups)),
         groups,
     )
 
 
-def test_ranking_metrics_match_scikit_learn_with_ties():
-    """Of equal scores the irrelevant candidate stands first, which scikit-learn is told by other scores."""
-    outputs, labels, groups = queries(30)
+@pytest.mark.parametrize("best", [1, 3])
+def test_ranking_metrics_match_scikit_learn_with_ties(best):
+    """Of equal scores the lowest label stands first, which scikit-learn is told by other scores."""
+    outputs, labels, groups = queries(30, best=best)
     found, wanted = measure_ranking(outputs, labels, groups), []
     for query in range(30):
         mine, scores = labels[groups == query], outputs[groups == query, 0]
-        if 0 < mine.sum() < len(mine):
+        if mine.min() < mine.max():
             order = np.lexsort((mine, -scores))
             untied = -np.argsort(order).astype(float)
-            loss, first = -log_softmax(scores)[mine == 1].mean(), 1 + np.argmax(mine[order])
-            precision, ndcg = average_precision_score(mine, untied), ndcg_score([mine], [untied])
+            loss, first = -log_softmax(scores) @ mine / mine.sum(), 1 + np.argmax(mine[order] > 0)
+            precision, ndcg = average_precision_score(mine > 0, untied), ndcg_score([mine], [untied])
             wanted.append((loss, 1 / first, precision, ndcg, first == 1))
     assert list(found.values()) == pytest.approx(np.mean(wanted, axis=0).tolist(), rel=1e-6)
 
@@ -132,11 +133,12 @@ def test_counted_queries_equal_repeated_queries():
     assert counted.measure(counts) == pytest.approx(again)
 
 
-def test_ranking_metrics_need_a_query_with_both_labels():
-    refuse_unmeasurable("mrr", np.array([1, 0]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
-    with pytest.raises(InputError, match="dev.tsv has no query with both a candidate of label 1 and one"):
-        refuse_unmeasurable("mrr", np.array([1, 1]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
-    assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 0])).tolist() == [1, 3]
+def test_ranking_metrics_need_a_query_with_two_labels():
+    for labels in ([1, 0], [3, 1]):
+        refuse_unmeasurable("mrr", np.array(labels), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
+    with pytest.raises(InputError, match="dev.tsv has no query whose candidates have different labels"):
+        refuse_unmeasurable("mrr", np.array([2, 2]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
+    assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 2, 0])).tolist() == [1, 3]
 
 
 def test_a_long_query_is_split_and_keeps_all_its_candidates():
@@ -239,3 +241,21 @@ def test_the_users_metrics_are_added_and_the_best_one_is_known():
     assert measured(None, "mse") == measure_scores(OUTPUTS, LABELS)
     with pytest.raises(InputError, match="best_metric rows is not one of loss, pearson"):
         measured(None, "rows")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_groups_of_grades_have_an_order_and_lose_no_candidate(seed):
+    """For any ``most``: each part has two labels, and no row of a query with an order is left out."""
+    rng = np.random.default_rng(seed)
+    groups = numbers_of(list(map(str, rng.integers(0, 12, 200))))
+    labels, most = rng.integers(0, 4, 200), int(rng.choice([0, 2, 5, 16]))
+    labels[groups == 0] = 2  # without an order
+    labels[groups == 1] = rng.integers(1, 3, int((groups == 1).sum()))  # the lowest is not 0
+    found = training_groups(groups, labels, most)
+    for rows in found:
+        assert np.ptp(labels[rows]) and len(rows) <= (most or 200) and len(set(groups[rows])) == 1
+        assert len(set(rows.tolist())) == len(rows)
+    with_order = [group for group in range(12) if np.ptp(labels[groups == group])]
+    assert set(np.concatenate(found).tolist()) == set(np.flatnonzero(np.isin(groups, with_order)).tolist())
+    if not most:
+        assert len(found) == len(with_order)

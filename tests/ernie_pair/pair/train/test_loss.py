@@ -9,7 +9,14 @@ from tiny_pair_job import run, tiny_job, weights, write_files
 
 from data_tools.files.errors import InputError
 from ernie_pair.inference.token_rows import Batch
-from ernie_pair.pair.train.loss import Fgm, ListwiseLoss, MarginLoss, PairLoss, SquaredError
+from ernie_pair.pair.train.loss import (
+    RANKING_LOSSES,
+    Fgm,
+    ListwiseLoss,
+    MarginLoss,
+    PairLoss,
+    SquaredError,
+)
 
 IDS = np.arange(1, 16).reshape(5, 3)
 BATCH = Batch(IDS, IDS * 0, np.array([0, 2, 1, 2, 0]))
@@ -147,6 +154,61 @@ def test_margin_loss_averages_the_missing_margins():
 def test_a_wrong_top_candidate_is_not_a_hit():
     labels = np.array([[0, 0], [1, 0], [1, 1], [0, 1], [0, 1]])
     assert ask(ListwiseLoss(), labels)[0].numbers.tolist()[2] == 0.0
+
+
+def of_one_query(loss, scores, labels):
+    """The loss of a query by its formula, in loops and float64."""
+    log_shares = log_softmax(scores)
+    if loss in ("listwise", "listnet"):
+        wanted = labels / labels.sum() if loss == "listwise" else np.exp(log_softmax(labels))
+        return -(wanted * log_shares).sum()
+    gains = {rank: 1 / np.log2(rank + 2) for rank in range(len(scores))}
+    ideal = sum(gains[rank] * label for rank, label in enumerate(sorted(labels, reverse=True)))
+    rank_of = {place: rank for rank, place in enumerate(np.argsort(-scores))}
+    found = []
+    for one, other in np.argwhere(labels[:, None] > labels):
+        value = max(0.0, 0.7 - scores[one] + scores[other])
+        if loss != "margin":
+            value = np.log1p(np.exp(scores[other] - scores[one]))
+        if loss == "lambdarank":
+            value *= (labels[one] - labels[other]) * abs(gains[rank_of[one]] - gains[rank_of[other]]) / ideal
+        found.append(value)
+    return np.mean(found)
+
+
+@pytest.mark.parametrize("name", [*RANKING_LOSSES, "margin"])
+def test_ranking_losses_of_grades_equal_their_formulas(name):
+    """Of groups of any size together; the gradient is the slope of the loss."""
+    loss = MarginLoss(0.7) if name == "margin" else RANKING_LOSSES[name]()
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sizes = rng.integers(2, 40, rng.integers(1, 6))
+        groups = np.repeat(np.arange(len(sizes)), sizes)
+        grades = rng.integers(0, 4, len(groups))
+        for group in range(len(sizes)):  # each has an order
+            grades[np.flatnonzero(groups == group)[:2]] = [0, 3]
+        scores = rng.normal(size=(len(groups), 1)).astype(np.float32)
+        outputs = paddle.to_tensor(scores, stop_gradient=False)
+        ids = np.arange(len(groups))[:, None]
+        batch = Batch(ids, ids, np.stack([grades, groups], axis=1))
+        answer = loss(lambda ids, types, outputs=outputs: outputs, batch)
+        parts = [
+            (scores[groups == group, 0].astype(np.float64), grades[groups == group].astype(np.float64))
+            for group in range(len(sizes))
+        ]
+        wanted = np.mean([of_one_query(name, *part) for part in parts])
+        assert float(answer.loss) == pytest.approx(wanted, abs=1e-6, rel=1e-6)
+        assert answer.rows == len(sizes)
+        assert answer.numbers.tolist()[2] == sum(of[score.argmax()] > 0 for score, of in parts)
+        answer.loss.backward()
+        assert np.isfinite(outputs.grad.numpy()).all()
+        if name != "lambdarank":  # its weights are constants of the gradient
+            place, step = int(rng.integers(len(groups))), 1e-5
+            mine = groups == groups[place]
+            moved = [scores[mine, 0] + sign * step * (np.flatnonzero(mine) == place) for sign in (1, -1)]
+            up, down = (of_one_query(name, each, grades[mine].astype(np.float64)) for each in moved)
+            slope = (up - down) / (2 * step) / len(sizes)
+            assert outputs.grad.numpy()[place, 0] == pytest.approx(slope, abs=1e-5)
 
 
 EMBEDDING = "ernie.embeddings.word_embeddings.weight"

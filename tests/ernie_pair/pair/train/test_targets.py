@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from killed_runs import killed_after
+from sklearn.metrics import ndcg_score
 from tiny_pair import train_config, write_model, write_pairs, write_rows
-from tiny_targets import OTHERS, candidate_rows, score_rows, target_config
+from tiny_targets import OTHERS, candidate_rows, graded_rows, score_rows, target_config
 
 from data_tools.files.errors import InputError
 from ernie_pair.__main__ import _run
@@ -232,12 +233,57 @@ def test_queries_without_a_positive_are_refused_or_skipped(tmp_path):
     rows = [*candidate_rows(11, 0), ("无", "左", 0), ("无", "右", 0)]
     write_rows(tmp_path / "train.tsv", rows)
     line = len(rows) - 1
-    reason = rf"train\.tsv:{line}: no candidate of the query '无' has the label 1"
+    reason = rf"train\.tsv:{line}: no candidate of the query '无' has a label above 0"
     with pytest.raises(InputError, match=reason):
         train_pair(config)
     train_pair(replace(config, on_bad_row="skip"))
     notes = (tmp_path / "out" / "train.rejected.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(note)["line"] for note in notes] == [line, line + 1]
+
+
+def test_a_ranker_of_grades_learns_resumes_and_ships(tmp_path):
+    """Its nDCG is scikit-learn's of what it predicts; killed and accumulated it has the same weights."""
+    flags = {"ranking_loss": "ranknet", "most_candidates": 0, "best_metric": "ndcg", "batch_size": 8}
+    whole = target_config(tmp_path, "ranking", graded_rows, **flags)
+    train_pair(whole)
+    model, dev, folder = str(tmp_path / "out"), str(tmp_path / "dev.tsv"), str(tmp_path / "ex")
+    predict_pair(PredictConfig(model, dev, str(tmp_path / "p.tsv"), device="cpu"))
+    evaluate_pair(
+        EvaluateConfig(model, dev, str(tmp_path / "m.json"), device="cpu", report=str(tmp_path / "r"))
+    )
+    metrics, shown = json.loads((tmp_path / "m.json").read_text()), np.array(column(tmp_path / "p.tsv"))
+    queries, texts, grades = zip(*graded_rows(20, 1))
+    queries, grades = np.array(queries), np.array(grades)
+    groups = [queries == query for query in dict.fromkeys(queries)]
+    wanted = np.mean([ndcg_score([grades[rows]], [shown[rows]]) for rows in groups])
+    assert metrics["ndcg"] == pytest.approx(wanted, abs=1e-4) and wanted > 0.9
+    assert metrics["ranked_queries"] == 20 and metrics["intervals"]["ndcg"]
+    export_pair(ExportConfig(model, folder, "onnx"))
+    ranked = PairPredictor(folder).rank(str(queries[0]), [text for text, own in zip(texts, groups[0]) if own])
+    assert [one.place for one in ranked] == np.argsort(-shown[groups[0]], kind="stable").tolist()
+    for name, changes in {"cut": {"checkpoint_steps": 3}, "merged": {"batch_size": 4}}.items():
+        again = replace(whole, output_dir=str(tmp_path / name), **changes)
+        if name == "cut":
+            with killed_after(4):
+                train_pair(again)
+        else:
+            again = replace(again, gradient_accumulation_steps=2)
+        train_pair(again)
+        weights = [read_weights(tmp_path / run / "model_last/model.safetensors") for run in ("out", name)]
+        for key, array in weights[0].items():
+            far = np.abs(array - weights[1][key]).max()
+            assert far == 0 if name == "cut" else far < 1e-3, key
+
+
+def test_grades_beyond_three_and_one_candidate_are_refused(tmp_path):
+    config = target_config(tmp_path, "ranking", graded_rows, max_steps=1)
+    write_rows(tmp_path / "train.tsv", [("问", "左", 4), ("问", "右", 0)])
+    with pytest.raises(
+        InputError, match=r"train\.tsv:1: label '4' is not 0, 1, 2, 3, as a model for ranking"
+    ):
+        train_pair(config)
+    with pytest.raises(InputError, match="most_candidates[ =]1 leaves nothing to compare"):
+        replace(config, most_candidates=1)
 
 
 def test_a_column_can_name_the_query_of_each_row(tmp_path):
