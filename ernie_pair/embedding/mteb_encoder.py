@@ -48,10 +48,9 @@ class MtebEncoder:
         A text is read behind the prompt that is named like the task or its type, else like ``prompt_type``.
         """
         settings, kind = self.embedder.settings, getattr(prompt_type, "value", None)
-        name, task_type = task_metadata.name, task_metadata.type
         prompt = settings.prompt_of(ROLES[kind]) if kind in ROLES else self.embedder.prompt
-        for key in (task_type, f"{task_type}-{kind}", name, f"{name}-{kind}"):  # the last one counts
-            prompt = settings.prompts.get(key, prompt)
+        for name in (task_metadata.type, task_metadata.name):  # the last one counts
+            prompt = settings.prompts.get(f"{name}-{kind}", settings.prompts.get(name, prompt))
         texts = [text for batch in inputs for text in batch["text"]]
         rows = [self._stored.get(prompt + text) for text in texts]
         made = iter(self.embedder.embed([text for text, row in zip(texts, rows) if row is None], prompt))
@@ -74,12 +73,7 @@ class MtebEncoder:
         """Return mteb's ModelMeta; its revision is the model's fingerprint, by which mteb keeps results."""
         from mteb.models.model_meta import ModelMeta, ScoringFunction
 
-        embedder = self.embedder
-        about = {
-            "name": f"ernie-pair/{Path(embedder.model.name).resolve().name}",
-            "revision": embedder.fingerprint,
-            "embed_dim": embedder.dim,
-            "max_tokens": embedder.max_seq_len,
-            "similarity_fn_name": ScoringFunction(embedder.settings.similarity),
-        }
+        name, of = Path(self.embedder.model.name).resolve().name, self.embedder
+        about = {"name": f"ernie-pair/{name}", "revision": of.fingerprint, "embed_dim": of.dim}
+        about.update(max_tokens=of.max_seq_len, similarity_fn_name=ScoringFunction(of.settings.similarity))
         return ModelMeta.create_empty(about)
