@@ -155,7 +155,7 @@ def test_the_decoder_alone_teaches_every_encoder_layer(world, model):
             assert np.abs(parameter.grad.numpy()).max() > 1e-7, name
 
 
-def test_the_encoder_is_taken_everywhere_and_the_decoder_left_behind(world, tmp_path):
+def test_the_encoder_is_taken_everywhere_without_the_decoder(world, tmp_path):
     out = pretrain(world, tmp_path / "out", save_steps=6, **RETRO)
     assert any(name.startswith(PART) for name in arrays(out))
     exported = paddle.load(str(out / "model_6" / "model_state.pdparams"))
