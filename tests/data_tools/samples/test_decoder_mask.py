@@ -47,7 +47,7 @@ def dataset(**settings):
     return ErnieDataset(corpus, rows, rule(), seed=4, binary_head=False, **settings)
 
 
-def test_a_batch_holds_the_whole_texts_and_what_each_position_sees():
+def test_a_batch_holds_the_texts_and_what_each_position_sees():
     """The encoder's masks are those without a decoder."""
     with_decoder, without = dataset(decoder_masked_prob=0.5), dataset()
     samples = [with_decoder[index] for index in range(4)]
