@@ -9,7 +9,7 @@ from data_tools.corpus.format import Corpus
 from data_tools.dataset_utils import LEVELS, MaskingRule, create_masked_lm_predictions
 from data_tools.files.errors import InputError
 from data_tools.files.keyed_cache import keyed_rng
-from data_tools.samples.masking import NO_LABEL, MaskingFunction, hide_ngrams
+from data_tools.samples.masking import NO_LABEL, MaskingFunction, hide_ngrams, seen_by_decoder
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon
 
@@ -20,7 +20,8 @@ class Sample(NamedTuple):
     ``input_ids``, ``token_type_ids``: int64 [S]; ``masked_positions``, ``masked_labels``: int64 [M];
     ``sop_label``: 0 in order, 1 swapped, -1 no label. ``ngram_labels``: int64 [M], the numbers of the n-grams
     that are masked by one symbol, -1 where ``masked_labels`` has a token (which is -1 elsewhere); None
-    without a lexicon of n-grams.
+    without a lexicon of n-grams. For RetroMAE's decoder, otherwise None: ``decoder_labels``: int64 [S], the
+    tokens before masking, -1 for [CLS] and [SEP]; ``decoder_mask``: bool [S, S], see `seen_by_decoder`.
     """
 
     input_ids: np.ndarray
@@ -29,6 +30,8 @@ class Sample(NamedTuple):
     masked_labels: np.ndarray
     sop_label: int
     ngram_labels: Optional[np.ndarray] = None
+    decoder_labels: Optional[np.ndarray] = None
+    decoder_mask: Optional[np.ndarray] = None
 
 
 class Text(NamedTuple):
@@ -47,6 +50,7 @@ class ErnieDataset:
     """Masked samples over the rows of a sample map; any rank or worker may ask for any of them.
 
     With ``ngrams`` those of the lexicon are masked by one symbol each, and ``masking_fn`` is not called.
+    ``decoder_masked_prob``: the share that each position of RetroMAE's decoder does not see; 0: it has none.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class ErnieDataset:
         binary_head: bool = True,
         masking_fn: MaskingFunction = create_masked_lm_predictions,
         ngrams: Optional[NgramLexicon] = None,
+        decoder_masked_prob: float = 0.0,
     ):
         self.corpus, self.sample_map, self.rule = corpus, sample_map, rule
         if corpus.marks is not None:  # whose meanings differ between the corpora of a blend
@@ -67,6 +72,7 @@ class ErnieDataset:
             mark_levels, mark_weights = np.array([0, *levels]), np.array([1.0, *weights])
             self.rule = replace(rule, mark_levels=mark_levels, mark_weights=mark_weights)
         self.seed, self.binary_head, self.masking_fn, self.ngrams = seed, binary_head, masking_fn, ngrams
+        self.decoder_masked_prob = decoder_masked_prob
         self._ids, self._rows = np.asarray(corpus.ids), np.asarray(sample_map)  # plain views: memmap is slow
         self._marks = None if corpus.marks is None else np.asarray(corpus.marks)
 
@@ -83,7 +89,14 @@ class ErnieDataset:
                 hidden.ids, types, hidden.positions, hidden.labels, text.sop_label, hidden.ngram_labels
             )
         masked = self.masking_fn(text.tokens, self.rule, rng, text.marks)
-        return Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
+        sample = Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
+        if not self.decoder_masked_prob:
+            return sample
+        special = (text.tokens == self.rule.cls_id) | (text.tokens == self.rule.sep_id)
+        return sample._replace(
+            decoder_labels=np.where(special, NO_LABEL, self.rule.base_ids[text.tokens]),
+            decoder_mask=seen_by_decoder(text.tokens, self.rule, self.decoder_masked_prob, rng),
+        )
 
     def lengths(self, indices: np.ndarray) -> np.ndarray:
         """Return the token counts of the samples ``indices`` [N], control tokens included: int64 [N]."""

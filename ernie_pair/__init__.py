@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.checkpoint.run_config import load_config
     from ernie_pair.checks.pipeline import PipelineConfig
     from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
+    from ernie_pair.embedding.mteb_encoder import MtebEncoder
     from ernie_pair.embedding.open_embedder import open_embedder
     from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
     from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
@@ -103,6 +104,7 @@ _MODULES = {
     "ernie_pair.checkpoint.run_config": "load_config",
     "ernie_pair.checks.pipeline": "PipelineConfig",
     "ernie_pair.embedding.embed_config": "EmbedConfig EvaluateEmbeddingConfig ExportEmbeddingConfig",
+    "ernie_pair.embedding.mteb_encoder": "MtebEncoder",
     "ernie_pair.embedding.open_embedder": "open_embedder",
     "ernie_pair.embedding.train.embedding_config": "EmbeddingConfig TrainEmbeddingConfig",
     "ernie_pair.embedding.train.embedding_trainer": "EmbeddingTrainer",
@@ -145,16 +147,16 @@ __all__ = [
     "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig", "EmbeddingTrainer",
     "EnsembleConfig", "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
     "EvaluateMlmConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
-    "LostProcessError", "MachineError", "MaskFiller", "NewModelConfig", "NumbersError", "PairCallback",
-    "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer", "PairTrainer",
-    "PipelineConfig", "PredictConfig", "PrepareConfig", "PretrainConfig", "PretrainResult", "SampleConfig",
-    "SearchConfig", "SearchParamsConfig", "ServeConfig", "SplitPairsConfig", "StudentConfig", "TextEmbedder",
-    "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState", "VocabConfig",
-    "__version__", "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill",
-    "embed", "ensemble", "evaluate", "evaluate_mlm", "export", "export_pair", "index", "load_config",
-    "make_sample", "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors",
-    "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "serve", "set_seed",
-    "split_pairs", "train", "train_embedding",
+    "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder", "NewModelConfig", "NumbersError",
+    "PairCallback", "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer",
+    "PairTrainer", "PipelineConfig", "PredictConfig", "PrepareConfig", "PretrainConfig", "PretrainResult",
+    "SampleConfig", "SearchConfig", "SearchParamsConfig", "ServeConfig", "SplitPairsConfig", "StudentConfig",
+    "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState",
+    "VocabConfig", "__version__", "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate",
+    "distill", "embed", "ensemble", "evaluate", "evaluate_mlm", "export", "export_pair", "index",
+    "load_config", "make_sample", "measure_robustness", "new_model", "notebook_launcher", "open_embedder",
+    "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "serve",
+    "set_seed", "split_pairs", "train", "train_embedding",
 ]  # fmt: skip
 
 

@@ -28,10 +28,11 @@ OURS = "ernie-pair"
 OF_THE_RECIPE = ("train26", "cpu26", "gpu")
 TODAY, RECIPE = "constraints.txt", "constraints26.txt"
 PYTHONS = {TODAY: ("3.10", "3.11", "3.12", "3.13"), RECIPE: ("3.10", "3.11", "3.12")}
-# Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs.
+# Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs, and who
+# evaluates with mteb has it.
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
 OF_SERVING = {"fastapi", "google", "prometheus_client", "pydantic", "starlette", "uvicorn"}
-SAID_ELSEWHERE = {"LAC"}
+SAID_ELSEWHERE = {"LAC", "mteb"}
 
 
 def pins(pattern=r"[\w.-]+"):

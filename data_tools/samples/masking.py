@@ -15,6 +15,7 @@ from data_tools.dataset_utils import (
     choose_words,
     create_masked_lm_predictions,
     shown_ids,
+    word_spans,
 )
 from data_tools.files.errors import InputError
 from data_tools.options.options import Options, data_option, import_named
@@ -216,6 +217,25 @@ def hide_ngrams(
     ids[at] = np.where(ngram_labels == NO_LABEL, shown, rule.mask_id)
     kept = np.flatnonzero(~dropped)
     return MaskedNgrams(ids[kept], kept, np.searchsorted(kept, at), labels, ngram_labels)
+
+
+def seen_by_decoder(
+    tokens: np.ndarray, rule: MaskingRule, masked_prob: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw which tokens each position of RetroMAE's decoder sees: bool [S, S], a row for each position.
+
+    ``tokens``: int64 [S], corpus ids with [CLS] and [SEP]. A row does not see itself, nor a share
+    ``masked_prob`` of the words, drawn for it alone; all see [CLS], where the vector of the text stands (Xiao
+    et al. 2022, "RetroMAE", arXiv:2205.12035, enhanced decoding).
+    """
+    starts, ends, _ = word_spans(tokens, rule)
+    seen = np.ones((len(tokens), len(tokens)), bool)
+    hidden = rng.random((len(tokens), len(starts))) < masked_prob
+    inside = (tokens != rule.cls_id) & (tokens != rule.sep_id)
+    seen[:, inside] = ~hidden.repeat(ends - starts, axis=1)
+    np.fill_diagonal(seen, False)
+    seen[:, 0] = True
+    return seen
 
 
 def _units_of(

@@ -29,6 +29,7 @@ class SampleSettings:
     ``split``: the parts of train, valid and test, "949,50,1"; ``sample_map``: arguments of
     `build_sample_map`; ``rule``: of `masking_rule`; ``masking_fn``: a name for `load_masking_fn`;
     ``cache_dir``: where sample maps are kept. ``ngrams``: those that are masked by one symbol, if any.
+    ``decoder_masked_prob``: see `ErnieDataset`.
     """
 
     split: str
@@ -39,6 +40,7 @@ class SampleSettings:
     binary_head: bool
     cache_dir: Path
     ngrams: Optional[NgramLexicon] = None
+    decoder_masked_prob: float = 0.0
 
 
 def build_datasets(
@@ -56,6 +58,7 @@ def build_datasets(
     rule = masking_rule(tokenizer, **settings.rule)
     masking: Dict[str, Any] = {"masking_fn": load_masking_fn(settings.masking_fn)}
     masking.update(binary_head=settings.binary_head, ngrams=settings.ngrams)
+    masking["decoder_masked_prob"] = settings.decoder_masked_prob
     datasets: Datasets = {}
     for split in num_samples:
         number = SPLIT_NUMBER[split]
@@ -109,7 +112,8 @@ def collate(
     Within that limit, S is at least ``least_length``. Returns int64 arrays: input_ids [B, S]; token_type_ids
     [B, S]; masked_positions [M], positions in the flattened batch; masked_lm_labels [M], with -1 in the slots
     that pad M to a multiple of 8; next_sentence_labels [B], -1 where there is none; for samples with masked
-    n-grams also ngram_labels [M], the numbers of n-grams, -1 where there is none.
+    n-grams also ngram_labels [M], the numbers of n-grams, -1 where there is none; for RetroMAE's decoder also
+    decoder_labels [B, S], -1 in padding, and bool decoder_mask [B, S, S], False in padding.
     """
     longest = max(len(sample.input_ids) for sample in samples)
     length = min(_rounded_up(max(longest, least_length)), max(max_seq_len, longest))
@@ -128,6 +132,13 @@ def collate(
         "masked_lm_labels": _filled_up(labels, slots),
         "next_sentence_labels": np.array([sample.sop_label for sample in samples], np.int64),
     }
+    if samples[0].decoder_mask is not None:
+        batch["decoder_labels"] = np.full((len(samples), length), NO_LABEL, np.int64)
+        batch["decoder_mask"] = np.zeros((len(samples), length, length), bool)
+        for row, sample in enumerate(samples):
+            size = len(sample.input_ids)
+            batch["decoder_labels"][row, :size] = sample.decoder_labels
+            batch["decoder_mask"][row, :size, :size] = sample.decoder_mask
     ngrams = [sample.ngram_labels for sample in samples if sample.ngram_labels is not None]
     return {**batch, "ngram_labels": _filled_up(np.concatenate(ngrams), slots)} if ngrams else batch
 

@@ -67,7 +67,7 @@ from ernie_pair.models.spec import (
     tokenizer_json,
 )
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
-from ernie_pair.weights.parameter_names import is_numbered, without_ngram_head
+from ernie_pair.weights.parameter_names import is_numbered, without_training_heads
 from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
@@ -228,7 +228,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
         )
 
     def fill(draft: Path) -> int:
-        spec, where, arrays = source.spec, str(source.weights), without_ngram_head(source.read_weights())
+        spec, where, arrays = source.spec, str(source.weights), without_training_heads(source.read_weights())
         if any(map(is_numbered, arrays)):
             raise CheckpointError(
                 f"{where} numbers its weights in the order of creation; convert them first: ernie-pair "
@@ -377,7 +377,7 @@ def mean_of(sources: Sequence[ModelSource]) -> Arrays:
     sums: Arrays = {}
     tables: Arrays = {}
     for source in sources:
-        where, found = str(source.weights), without_ngram_head(source.read_weights())
+        where, found = str(source.weights), without_training_heads(source.read_weights())
         numbered = next(filter(is_numbered, found), None)
         if numbered is not None:
             raise CheckpointError(

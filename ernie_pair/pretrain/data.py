@@ -276,6 +276,7 @@ def open_pretrain_data(
         binary_head=config.has_order,
         cache_dir=cache,
         ngrams=ngrams,
+        decoder_masked_prob=config.decoder_masked_prob,
     )
     judged = {split: config.iters_of(split) * config.samples_per_step for split in ("valid", "test")}
     build = partial(build_datasets, corpora, blend, tokenizer)

@@ -46,7 +46,7 @@ from ernie_pair.train.hooks import Hooks, Schedule
 from ernie_pair.train.process_group import join_process_group
 from ernie_pair.train.run import RunSettings, run_training
 from ernie_pair.train.run_log import metrics_in, read_all_events
-from ernie_pair.weights.parameter_names import without_ngram_head
+from ernie_pair.weights.parameter_names import without_training_heads
 
 SHOWN_SAMPLES = 4
 WARM_UP = "warm-up steps"
@@ -247,7 +247,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         start_fleet(config.device, world.size)
     dropout = {name: getattr(config, name) for name in DROPOUT}
     num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
-    model_config = ernie_config(source.spec, num_ngrams, **dropout)
+    model_config = ernie_config(source.spec, num_ngrams, config.decoder_masked_prob > 0, **dropout)
     program: Any
     all_reduce: Any
     if config.is_dynamic:
@@ -295,13 +295,13 @@ class PretrainHooks(Hooks):
             self.log.scalars("test", self.job.evaluate("test"), state)
 
     def export(self, state: TrainState) -> None:
-        """Write model_STEP/, loadable by from_pretrained, without the n-gram head, which nothing loads."""
+        """Write model_STEP/, loadable by from_pretrained, without heads that nothing loads."""
         from ernie_pair.models.source import write_model_folder
 
         def publish():
             if self.world.is_first:
                 folder = Path(self.config.output_dir) / f"model_{state.step}"
-                weights, (judged, metrics) = without_ngram_head(self.job.weights()), self.judged
+                weights, (judged, metrics) = without_training_heads(self.job.weights()), self.judged
                 card = card_of_pretrained(
                     self.config,
                     self.job.source,

@@ -79,7 +79,8 @@ def card_of_pretrained(
 
 
 # What losses and hits are summed over, in the order of the records, each with its labels.
-LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels", "ngram": "ngram_labels"}
+LABELS = {"lm": "masked_lm_labels", "sop": "next_sentence_labels"}
+LABELS.update(ngram="ngram_labels", decoder="decoder_labels")  # one of them at most
 
 
 class CountedBatch(NamedTuple):
@@ -107,26 +108,33 @@ def sum_rows(rows: np.ndarray, start: Union[np.ndarray, float] = 0.0) -> np.ndar
 
 
 def count_labels(batch: MicroBatch) -> np.ndarray:
-    """Count labelled tokens and samples and, with a lexicon, n-grams: float64 [2 or 3]."""
+    """Count labelled tokens and samples, and n-grams or tokens of a decoder: float64 [2 or 3]."""
     return np.array([(batch[name] >= 0).sum() for name in LABELS.values() if name in batch], np.float64)
 
 
-def count_loss_labels(labelled: np.ndarray) -> np.ndarray:
-    """Return the labels of the two losses, masked tokens with n-grams and samples, of `count_labels`."""
-    return labelled[:2] + [labelled[2:].sum(), 0]
+def count_loss_labels(labelled: np.ndarray, third: str) -> np.ndarray:
+    """Return the labels of the two losses: of masked tokens and n-grams, of samples or of a decoder.
+
+    ``labelled``: of `count_labels`; ``third``: what its last ones are if there are three, ngram or decoder.
+    """
+    more = labelled[2:].sum()
+    return labelled[:2] + ([0, more] if third == "decoder" else [more, 0])
 
 
-def means_of(sums: np.ndarray, labelled: np.ndarray) -> dict[str, float]:
+def means_of(sums: np.ndarray, labelled: np.ndarray, third: str) -> dict[str, float]:
     """Return the losses and accuracies of ``sums`` [4 or 6] over the label counts ``labelled`` [2 or 3].
 
-    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order, if there is one.
+    The loss is the mean over all masked tokens and n-grams, plus that of the sentence order or the decoder,
+    if there is one. ``third``: see `count_loss_labels`.
     """
-    lm_loss, lm_accuracy, sop_loss, sop_accuracy, *of_ngrams = (
+    lm_loss, lm_accuracy, sop_loss, sop_accuracy, *of_third = (
         sums / np.maximum(labelled, 1).repeat(2)
     ).tolist()
     masked_loss = lm_loss
-    if of_ngrams:
-        masked_loss = float((sums[0] + sums[4]) / max(count_loss_labels(labelled)[0], 1))
+    if third == "decoder":
+        masked_loss += of_third[0]
+    elif of_third:
+        masked_loss = float((sums[0] + sums[4]) / max(count_loss_labels(labelled, third)[0], 1))
     metrics = {
         "loss": masked_loss + sop_loss,
         "lm_loss": lm_loss,
@@ -134,7 +142,7 @@ def means_of(sums: np.ndarray, labelled: np.ndarray) -> dict[str, float]:
         "sop_loss": sop_loss,
         "lm_accuracy": lm_accuracy,
         "sop_accuracy": sop_accuracy,
-        **dict(zip(("ngram_loss", "ngram_accuracy"), of_ngrams)),
+        **dict(zip((f"{third}_loss", f"{third}_accuracy"), of_third)),
     }
     if not labelled[1]:
         del metrics["sop_loss"], metrics["sop_accuracy"]
@@ -162,10 +170,12 @@ class PretrainJob:
         self.config, self.world, self.local, self.source = config, world, local, source
         self.program, self.data, self.all_reduce = program, data, all_reduce
         spec = source.spec
-        self.size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+        self._third = "decoder" if config.decoder_masked_prob else "ngram"  # kind of labels, if there is one
+        layers = spec.num_layers + (self._third == "decoder")
+        self.size = EncoderSize(layers, spec.hidden_size, spec.intermediate_size)
         self._skipped = 0
         self._num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
-        self._num_labels = 3 if self._num_ngrams else 2  # kinds of them
+        self._num_labels = 3 if self._num_ngrams or self._third == "decoder" else 2  # kinds of them
         self._waiting: list[WaitingStep] = []
         self._stop: StopRequests = NoStop()  # of the last step
         # Steps are skipped on the device, and the rate of the next step depends on whether this one was.
@@ -208,7 +218,7 @@ class PretrainJob:
         self.program.merge(len(placed))
         # The loss is a mean over the global batch: fleet averages over ranks, and over as many micro-batches
         # as the program was built for, and the program itself sums the number of labels over several ranks.
-        labelled = count_loss_labels(counted[: self._num_labels])
+        labelled = count_loss_labels(counted[: self._num_labels], self._third)
         whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
         weights = {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
         if self.world.size > 1:
@@ -247,7 +257,8 @@ class PretrainJob:
             sums, labelled, (tokens, padded_tokens, flops) = np.split(values, places)
             norm = {GRADIENT_NORM: float(part[-1, num_sums])} if GRADIENT_NORM in monitored else {}
             work = {"tokens": tokens, "padded_tokens": padded_tokens, "flops": flops}
-            metrics = {**means_of(sums, labelled), "learning_rate": step.rate, **monitored, **norm, **work}
+            means = means_of(sums, labelled, self._third)
+            metrics = {**means, "learning_rate": step.rate, **monitored, **norm, **work}
             step.metrics.set({**metrics, "padding_share": 1 - tokens / padded_tokens})
 
     def evaluate(self, split: str) -> dict[str, float]:
@@ -264,7 +275,7 @@ class PretrainJob:
                 self.program.run(self.program.test, feeds[-1])
                 labelled += count_labels(batch)
         sums = sum_rows(self.program.records(len(feeds))[:, :num_sums], sums)
-        means = means_of(self.all_reduce(sums), self.all_reduce(labelled))
+        means = means_of(self.all_reduce(sums), self.all_reduce(labelled), self._third)
         if self._unproven:
             self._unproven = False
             warn_of_random_weights(means["lm_loss"], self.source)
@@ -273,10 +284,12 @@ class PretrainJob:
     def _count(self, batch: MicroBatch) -> np.ndarray:
         ids, masked = batch["input_ids"], len(batch["masked_positions"])
         batch_size, length = ids.shape
+        labelled = count_labels(batch)
+        masked += int(labelled[2]) if self._third == "decoder" else 0
         forward = count_pretraining(self.size, batch_size, length, masked, self.vocab_size + self._num_ngrams)
         flops = FORWARD_PASSES_OF_TRAINING * forward
         tokens = np.count_nonzero(ids != self.data.tokenizer.pad_id)
-        return np.append(count_labels(batch), [tokens, ids.size, flops])
+        return np.append(labelled, [tokens, ids.size, flops])
 
     @property
     def vocab_size(self) -> int:

@@ -13,6 +13,7 @@ from data_tools.files.errors import CheckpointError
 from ernie_pair.weights.weight_files import Arrays, is_state, refuse_mismatch
 
 TOKEN_HEAD, ORDER_HEAD, NGRAM_HEAD = "cls.predictions.", "cls.seq_relationship.", "cls.ngrams."
+RETRO_DECODER = "cls.retromae."
 HEADS = ("cls.", "classifier.")
 DECODER_BIAS = "cls.predictions.decoder.bias"
 KINDS = ("embedding", "linear", "layer_norm")  # the kinds of layers in an ERNIE
@@ -185,6 +186,6 @@ def match_parameters(
     return chosen
 
 
-def without_ngram_head(arrays: Arrays) -> Arrays:
-    """Return ``arrays`` {structured name: array} without the n-gram head."""
-    return {name: array for name, array in arrays.items() if not name.startswith(NGRAM_HEAD)}
+def without_training_heads(arrays: Arrays) -> Arrays:
+    """Return ``arrays`` {structured name: array} without the n-gram head and RetroMAE's decoder."""
+    return {n: array for n, array in arrays.items() if not n.startswith((NGRAM_HEAD, RETRO_DECODER))}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ranks
 GLOBAL_BATCH, UPDATES = 16, 5
 BOUND = 2e-6
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-COMPARED = ("loss", "lm_loss", "sop_loss", "ngram_loss", "gradient_norm")
+COMPARED = ("loss", "lm_loss", "sop_loss", "ngram_loss", "decoder_loss", "gradient_norm")
 ALONE = {"micro_batch_size": GLOBAL_BATCH}
 SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
@@ -165,6 +165,7 @@ OTHERS = {
     "no head of the order": {"binary_head": False, "grad_clip": 0.1},
     "clips nothing": {"grad_clip": 0},
     "n-grams": {"ngram_lexicon": "ngrams.txt"},
+    "RetroMAE": {"decoder_masked_prob": 0.5, "binary_head": False},
 }
 
 
@@ -183,6 +184,7 @@ def test_layouts_match_with_other_heads_and_optimizers(folder, name):
     assert ("gradient_norm" in one) == ("grad_clip" not in settings or settings["grad_clip"] > 0)
     assert ("sop_loss" in one) == settings.get("binary_head", True)
     assert ("ngram_loss" in one) == ("ngram_lexicon" in settings)
+    assert ("decoder_loss" in one) == ("decoder_masked_prob" in settings)
 
 
 @pytest.mark.slow

@@ -75,15 +75,24 @@ def first_token_state(layer, states_BSD, src_mask=None, cache=None, output_atten
     are as TransformerEncoder passes them: None and False, for no classifier asks for more.
     """
     assert cache is None and not output_attentions
-    seen_BSD = layer.norm1(states_BSD) if layer.normalize_before else states_BSD
-    attended_B1D = layer.self_attn(seen_BSD[:, :1], seen_BSD, seen_BSD, src_mask)
-    state_B1D = states_BSD[:, :1] + layer.dropout1(attended_B1D)
-    if not layer.normalize_before:
-        state_B1D = layer.norm1(state_B1D)
-    inner_B1D = layer.norm2(state_B1D) if layer.normalize_before else state_B1D
-    inner_B1D = layer.linear2(layer.dropout(layer.activation(layer.linear1(inner_B1D))))
-    state_B1D = state_B1D + layer.dropout2(inner_B1D)
-    return state_B1D if layer.normalize_before else layer.norm2(state_B1D)
+    return attend_from(layer, states_BSD[:, :1], states_BSD, src_mask)
+
+
+def attend_from(layer, queries_BQD, states_BSD, src_mask=None):
+    """Return what ``layer`` makes of the states ``queries_BQD`` that attend to ``states_BSD``, [B, Q, D].
+
+    ``src_mask``: added to the scores, or bool, [B or 1, H or 1, Q or 1, S].
+    """
+    is_first, asks_BQD, seen_BSD = layer.normalize_before, queries_BQD, states_BSD
+    if is_first:
+        asks_BQD, seen_BSD = layer.norm1(queries_BQD), layer.norm1(states_BSD)
+    state_BQD = queries_BQD + layer.dropout1(layer.self_attn(asks_BQD, seen_BSD, seen_BSD, src_mask))
+    if not is_first:
+        state_BQD = layer.norm1(state_BQD)
+    inner_BQD = layer.norm2(state_BQD) if is_first else state_BQD
+    inner_BQD = layer.linear2(layer.dropout(layer.activation(layer.linear1(inner_BQD))))
+    state_BQD = state_BQD + layer.dropout2(inner_BQD)
+    return state_BQD if is_first else layer.norm2(state_BQD)
 
 
 @dataclass(frozen=True)

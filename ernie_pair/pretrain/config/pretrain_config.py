@@ -119,6 +119,14 @@ class SampleFlags(MaskingFlags):
         "one [MASK] and predicted as a whole; empty: single tokens only",
         resume="fixed",
     )
+    decoder_masked_prob: float = data_option(
+        0.0,
+        help="RetroMAE: a decoder of one layer reconstructs the whole text from the vector of [CLS] and, for "
+        "each token, the others but this share of their words; 0.5 as in the paper; 0: no decoder",
+        at_least=0,
+        below=1,
+        resume="fixed",
+    )
     eval_iters: int = evaluation_option(10, help="global batches per validation", unit="batches", at_least=1)
     test_iters: int = evaluation_option(
         0,
@@ -163,7 +171,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
     graph: Literal["auto", "static", "dynamic"] = devices_option(
         AUTO,
         help="static: a program for the whole step; dynamic: the same step computed op by op, to inspect the "
-        "model; auto: static",
+        "model; auto: static, and dynamic for --decoder_masked_prob",
     )
     fused_ops: str = devices_option(
         AUTO,
@@ -308,6 +316,8 @@ class PretrainConfig(SharedFlags, SampleFlags):
         refuse_unknown_names("amp_fp32_ops", sorted(self.float32_ops), HALF_OPS, fault)
         fault = f": there is no such op; use {AUTO}, {NONE}, or some of {','.join(FUSED_OPS)}"
         refuse_unknown_names("fused_ops", sorted(self.named_ops), FUSED_OPS, fault)
+        if self.decoder_masked_prob:
+            self._refuse_beside_decoder()
         if self.is_dynamic:
             self._refuse_static_flags()
         for name, parallelism in MODEL_PARALLEL.items():
@@ -366,6 +376,16 @@ class PretrainConfig(SharedFlags, SampleFlags):
                 "--graph dynamic does not support --fused_ops, which is for the static graph; leave it out"
             )
 
+    def _refuse_beside_decoder(self):
+        for name in ("ngram_lexicon", "binary_head", "graph"):
+            value = getattr(self, name)
+            if value and value not in (AUTO, "dynamic"):
+                raise InputError(
+                    f"--decoder_masked_prob {self.decoder_masked_prob}: RetroMAE masks single tokens of one "
+                    f"segment, in the dynamic graph, and --{name} {str(value).lower()} is something else; "
+                    "leave one of them out"
+                )
+
     def _refuse_rates(self):
         if not self.min_lr <= self.max_lr:
             raise InputError(
@@ -390,8 +410,8 @@ class PretrainConfig(SharedFlags, SampleFlags):
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether the run uses the dynamic graph."""
-        return self.graph == "dynamic"
+        """Return whether the run uses the dynamic graph, in which alone RetroMAE's decoder is computed."""
+        return self.graph == "dynamic" or self.decoder_masked_prob > 0
 
     @property
     def first_loss_scale(self) -> float:

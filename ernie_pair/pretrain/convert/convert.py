@@ -30,10 +30,11 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import (
     NGRAM_HEAD,
     ORDER_HEAD,
+    RETRO_DECODER,
     TOKEN_HEAD,
     match_parameters,
     structured_names,
-    without_ngram_head,
+    without_training_heads,
 )
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
 
@@ -94,7 +95,7 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, batches: dict[str, Ar
         outputs = _all_outputs(model, inputs)
         executor.run(startup)
         parameters = model.state_dict()
-        named = without_ngram_head(structured_names(found, parameters, where))  # no PaddleNLP model has it
+        named = without_training_heads(structured_names(found, parameters, where))  # PaddleNLP has none
         named = as_float32(cut_vocabulary(named, model.config.vocab_size), where)
         # A head is there entirely or not at all; that for the sentence order needs the pooler.
         missing = [output for output, head in HEAD_OUTPUTS.items() if not any(head in name for name in named)]
@@ -267,10 +268,9 @@ def convert(config: ConvertConfig) -> Conversion:
         return _conversion_of(output_dir)
     batches, found = parity_batches(source.spec), read_weights(weights_file)
     weights, outputs = run_static(source.spec, found, str(weights_file), batches)
-    if any(name.startswith(NGRAM_HEAD) for name in found):
-        logger.info(
-            "%s holds %s*: the n-gram head, only for pretraining, is left out", weights_file, NGRAM_HEAD
-        )
+    for part, what in ((NGRAM_HEAD, "the n-gram head"), (RETRO_DECODER, "RetroMAE's decoder")):
+        if any(name.startswith(part) for name in found):
+            logger.info("%s holds %s*: %s, only for pretraining, is left out", weights_file, part, what)
     for output in HEAD_OUTPUTS.keys() - outputs["padded"].keys():
         logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
 

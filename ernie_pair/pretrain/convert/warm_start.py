@@ -22,7 +22,7 @@ from ernie_pair.weights.parameter_names import (
     is_numbered,
     match_parameters,
     structured_names,
-    without_ngram_head,
+    without_training_heads,
 )
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
@@ -39,8 +39,9 @@ def with_order_head(config: PretrainConfig, source: ModelSource) -> PretrainConf
     they have a head for it. Labels are 0 for segments in order and 1 for swapped ones, as of ERNIE's and
     MacBERT's heads; BERT's head saw segments of two documents as 1.
     """
-    learns = config.binary_head
-    reason = "--binary_head"
+    learns, reason = config.binary_head, "--binary_head"
+    if config.decoder_masked_prob:
+        learns, reason = False, "--decoder_masked_prob"
     checkpoints = sorted((Path(config.output_dir) / CHECKPOINTS).glob("step_*"), reverse=True)
     for folder in checkpoints if learns is None and not config.fresh_start else []:
         try:
@@ -102,7 +103,7 @@ def read_start(
     found = structured_names(read, parameters, where)
     if not keeps_ngrams and any(name.startswith(NGRAM_HEAD) for name in found):
         logger.info("%s* of %s belong to another n-gram lexicon: ignored", NGRAM_HEAD, where)
-        found = without_ngram_head(found)
+        found = without_training_heads(found)
     ours = as_float32(cut_vocabulary(found, vocab_size), where)
     if any(ours[name].shape != found[name].shape for name in found):
         logger.info("%s has more than %d vocabulary rows: the others are cut off", where, vocab_size)

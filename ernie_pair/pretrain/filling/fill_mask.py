@@ -30,7 +30,7 @@ from ernie_pair.weights.parameter_names import (
     TOKEN_HEAD,
     match_parameters,
     structured_names,
-    without_ngram_head,
+    without_training_heads,
 )
 from ernie_pair.weights.weight_files import as_float32
 
@@ -100,7 +100,7 @@ def load_pretrained(source: ModelSource) -> Any:
 
     model = build_ernie(ernie_config(source.spec))
     parameters, where = model.state_dict(), str(source.weights)
-    found = without_ngram_head(structured_names(source.read_weights(), parameters, where))
+    found = without_training_heads(structured_names(source.read_weights(), parameters, where))
     if not any(name.startswith(TOKEN_HEAD) for name in found):
         raise CheckpointError(
             f"{where} holds no {TOKEN_HEAD}*, the head that predicts masked tokens; give a pretrained model, "

@@ -47,7 +47,8 @@ class DynamicProgram(DynamicUpdate):
         paddle.seed(config.seed)
         self.model = build_padded(model_config)
         self._fed = feeds_of(model_config)
-        self._width = (6 if model_config.num_ngrams else 4) + (config.grad_clip > 0)  # of a record
+        has_third = model_config.num_ngrams or model_config.has_decoder  # kind of labels
+        self._width = (6 if has_third else 4) + (config.grad_clip > 0)  # of a record
         self.parameters: dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})

@@ -13,6 +13,7 @@ from data_tools.samples.masking import NO_LABEL
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import refuse_other_family
+from ernie_pair.pretrain.graph.retromae import RetroDecoder
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
@@ -81,6 +82,7 @@ class Outputs(NamedTuple):
     sop_logits_B2: paddle.Tensor
     layers: list[paddle.Tensor]  # the output of each encoder layer, [B, S, D]
     ngram_logits_PK: Optional[paddle.Tensor] = None  # None without an n-gram lexicon
+    decoder_logits_NV: Optional[paddle.Tensor] = None  # of what has a label; None without a decoder
 
 
 class LossSums(NamedTuple):
@@ -92,6 +94,8 @@ class LossSums(NamedTuple):
     sop_correct: paddle.Tensor
     ngram_loss: Optional[paddle.Tensor] = None
     ngram_correct: Optional[paddle.Tensor] = None
+    decoder_loss: Optional[paddle.Tensor] = None
+    decoder_correct: Optional[paddle.Tensor] = None
 
     @property
     def recorded(self) -> list[paddle.Tensor]:
@@ -99,20 +103,25 @@ class LossSums(NamedTuple):
         return [each for each in self if each is not None]
 
     def weighted(self, weights: paddle.Tensor, has_order: bool) -> paddle.Tensor:
-        """Return the loss by ``weights`` [2]: of all masked symbols, tokens and n-grams, and of the order.
+        """Return the loss by ``weights`` [2]: of all masked symbols, and of the order or of the decoder.
 
-        Without the order its head and the pooler have no gradient, and stay as they are.
+        The symbols are tokens and n-grams. Without the order its head and the pooler have no gradient, and
+        stay as they are.
         """
         masked = self.lm_loss if self.ngram_loss is None else self.lm_loss + self.ngram_loss
         loss = masked * weights[0]
+        if self.decoder_loss is not None:
+            return loss + self.decoder_loss * weights[1]
         return loss + self.sop_loss * weights[1] if has_order else loss
 
 
-def ernie_config(spec: ModelSpec, num_ngrams: int = 0, **dropout: float) -> "PretrainedConfig":
+def ernie_config(
+    spec: ModelSpec, num_ngrams: int = 0, has_decoder: bool = False, **dropout: float
+) -> "PretrainedConfig":
     """Return PaddleNLP's configuration of ``spec`` with the rates ``dropout``, by their names there, or 0.
 
-    ``num_ngrams``: how many a head of their own predicts; PaddleNLP has no such setting. The default family
-    is ERNIE. Raises InputError for a family that is not pretrained here.
+    ``num_ngrams``: how many a head of their own predicts; ``has_decoder``: of RetroMAE; PaddleNLP has no such
+    settings. The default family is ERNIE. Raises InputError for a family that is not pretrained here.
     """
     family = spec.family or "ernie"
     refuse_other_family(spec)
@@ -126,7 +135,7 @@ def ernie_config(spec: ModelSpec, num_ngrams: int = 0, **dropout: float) -> "Pre
         settings.update(hidden_size=spec.hidden_size, embedding_size=spec.hidden_size)
     settings["layer_norm_eps"] = epsilon_of(spec)
     config = CLASSES[family][0].from_dict(settings)
-    config.num_ngrams = num_ngrams
+    config.num_ngrams, config.has_decoder = num_ngrams, has_decoder
     return config
 
 
@@ -168,8 +177,8 @@ def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer
 def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model with its vocabulary padded to a multiple of 8 rows; the added ones are never predicted.
 
-    It has a head for n-grams if ``config`` has any. ``as_static``: see `build_ernie`. Raises InputError when
-    ``config`` does not describe a model.
+    It has a head for n-grams, and a decoder, if ``config`` says so. ``as_static``: see `build_ernie`. Raises
+    InputError when ``config`` does not describe a model.
     """
     config, vocab_size = deepcopy(config), config.vocab_size
     config.vocab_size = padded_size(vocab_size)
@@ -190,6 +199,9 @@ def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Laye
         with paddle.utils.unique_name.guard():  # next to the other heads of pretraining
             sizes = config.num_ngrams, model.config.hidden_size, model.config.initializer_range
             model.cls.ngrams = NgramHead(*sizes)
+    if config.has_decoder:
+        with paddle.utils.unique_name.guard("retromae_"):  # Paddle's own layers, of which the model has some
+            model.cls.retromae = RetroDecoder(model.config)
     return model
 
 
@@ -228,6 +240,13 @@ def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:
     )
     for hook in hooks:
         hook.remove()
+    if "decoder_mask" in feeds:
+        labels_BS, embeddings = feeds["decoder_labels"], encoder_of(model).embeddings
+        tokens_BS = paddle.where(labels_BS >= 0, labels_BS, feeds["input_ids"])
+        states_BSD = model.cls.retromae(layers[-1][:, 0], embeddings, tokens_BS, feeds["decoder_mask"])
+        labelled_N = paddle.nonzero(labels_BS.flatten() >= 0).flatten()
+        decoder_logits = model.cls.predictions(states_BSD, labelled_N)
+        return Outputs(lm_logits, sop_logits, layers, decoder_logits_NV=decoder_logits)
     if "ngram_labels" not in feeds:
         return Outputs(lm_logits, sop_logits, layers)
     with paddle.static.amp.fp16_guard():
@@ -248,7 +267,11 @@ def sum_losses(outputs: Outputs, feeds: dict[str, paddle.Tensor]) -> LossSums:
     sop = list(map(paddle.sum, _losses_and_hits(outputs.sop_logits_B2, feeds["next_sentence_labels"])))
     if outputs.ngram_logits_PK is None:
         lm = map(paddle.sum, _losses_and_hits(outputs.lm_logits_PV, feeds["masked_lm_labels"]))
-        return LossSums(*lm, *sop)
+        if outputs.decoder_logits_NV is None:
+            return LossSums(*lm, *sop)
+        labels = feeds["decoder_labels"].flatten()
+        loss, hits = map(paddle.sum, _losses_and_hits(outputs.decoder_logits_NV, labels[labels >= 0]))
+        return LossSums(*lm, *sop)._replace(decoder_loss=loss, decoder_correct=hits)
     num_tokens, ngrams = outputs.lm_logits_PV.shape[-1], feeds["ngram_labels"]
     logits = paddle.concat([outputs.lm_logits_PV, outputs.ngram_logits_PK], axis=-1)
     # Of tokens and n-grams together: n-gram k is num_tokens + k.

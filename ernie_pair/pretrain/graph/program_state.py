@@ -130,11 +130,16 @@ FEEDS = {
     "next_sentence_labels": ([None], "int64"),
 }
 NGRAM_FEEDS = {"ngram_labels": ([None], "int64")}  # also fed if there is an n-gram lexicon
-# float32 [2]: the weights of the summed lm and sop losses; with several processes, before they are divided by
-# the number of labels of all processes.
+DECODER_FEEDS = {  # also fed if there is a decoder
+    "decoder_labels": ([None, None], "int64"),
+    "decoder_mask": ([None, None, None], "bool"),
+}
+# float32 [2]: the weights of the summed lm and sop losses, or of the lm and decoder losses; with several
+# processes, before they are divided by the number of labels of all processes.
 LOSS_WEIGHTS = "loss_weights"
 
 
 def feeds_of(model_config) -> dict[str, tuple]:
     """Return {name: (shape, dtype)} of what a batch feeds to the model of ``model_config``."""
-    return {**FEEDS, **NGRAM_FEEDS} if model_config.num_ngrams else FEEDS
+    ngrams = NGRAM_FEEDS if model_config.num_ngrams else {}
+    return {**FEEDS, **ngrams, **(DECODER_FEEDS if model_config.has_decoder else {})}

@@ -56,7 +56,7 @@ def test_a_batch_is_its_samples_with_padding(seed):
         labels, ngrams = rng.integers(5, 99, len(masked)), None if seed % 2 else masked * 7
         samples.append(SimpleNamespace(
             input_ids=ids, token_type_ids=types, masked_positions=masked, masked_labels=labels,
-            sop_label=int(rng.integers(-1, 2)), ngram_labels=ngrams,
+            sop_label=int(rng.integers(-1, 2)), ngram_labels=ngrams, decoder_mask=None,
         ))  # fmt: skip
     batch = collate(samples, pad_id=3, max_seq_len=26, least_length=least)
     longest = max(len(sample.input_ids) for sample in samples)

@@ -340,7 +340,7 @@ class MadeUpSample:
         self.token_type_ids = np.zeros(8, int)
         self.masked_positions = np.arange(count)
         self.masked_labels = np.zeros(count, int)
-        self.sop_label, self.ngram_labels = order, None
+        self.sop_label, self.ngram_labels, self.decoder_mask = order, None, None
 
 
 def with_first_logit(value):
