@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foreign_weights import write_checkpoints
+from foreign_weights import ernies_names, write_checkpoints
 from tiny_pretrain import VOCAB, write_model
 
 from data_tools.files.atomic_files import CONFIG_YAML
@@ -19,7 +19,6 @@ from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
 from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_static_weights, parity_batches
-from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 from ernie_pair.weights.weight_files import read_weights
 
 SQUARE = np.ones((4, 4), np.float32)
@@ -113,23 +112,6 @@ def test_layer_numbering_of_older_paddlenlp_is_supported(theirs, tmp_path):
     prefix = copied(theirs, "pickled", tmp_path / "older")
     rewrite(prefix, older)
     assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
-
-
-def ernies_names():
-    """{structured name: its name in ERNIE's own programs}, for two layers."""
-    ends = {"weight": "w_0", "bias": "b_0"}
-    modules = {old: new.format(family="ernie") for old, new in OUTSIDE_LAYERS.items()}
-    for layer in "01":
-        for old, new in IN_LAYERS.items():
-            modules[f"encoder_layer_{layer}_{old}"] = f"ernie.encoder.layers.{layer}.{new}"
-    names = {f"ernie.embeddings.{new}.weight": old for old, new in EMBEDDINGS.items()}
-    for old, new in modules.items():
-        for end, generated_end in ends.items():
-            normed = f"_{'scale' if end == 'weight' else 'bias'}"
-            names[f"{new}.{end}"] = old + (normed if old.endswith("layer_norm") else f".{generated_end}")
-    names["cls.predictions.decoder_bias"] = names.pop("cls.predictions.decoder.bias")
-    names.pop("cls.predictions.decoder.weight")
-    return names
 
 
 @pytest.fixture
