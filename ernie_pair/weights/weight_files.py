@@ -127,8 +127,6 @@ def read_variable(path: Path) -> np.ndarray:
         raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
     content = path.read_bytes()
     try:
-        if len(content) < _HEADER.size:
-            raise ValueError(f"{len(content)} bytes hold no header")
         version, levels, tensor_version, length = _HEADER.unpack_from(content)
         if version or levels or tensor_version:
             raise ValueError(

@@ -132,6 +132,7 @@ def test_the_predictor_describes_its_backend_and_precision(exported, monkeypatch
     monkeypatch.setattr(predictor, "backend", backend)
     monkeypatch.setattr(predictor._backend, "precision", precision)
     assert predictor.precision == precision and predictor.describe() == named
+    assert predictor.device == "cpu"
 
 
 def test_bf16_logits_are_close_to_those_of_float32(exported, in_bf16, capfd):
@@ -320,6 +321,20 @@ def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
         PairPredictor(trained)
     with pytest.raises(InputError, match="threads=-1 is below 0"):
         PredictConfig("m", "i", "o", threads=-1)
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        ({"workers": 2}, "ray_address and workers are for engine ray"),
+        ({"ray_address": "head:6379"}, "ray_address and workers are for engine ray"),
+        ({"engine": "ray", "device": "gpu"}, "engine ray computes on CPUs"),
+        ({"engine": "ray", "workers": 0}, "workers=0 is below 1"),
+    ],
+)
+def test_inconsistent_ray_flags_are_rejected(flags, reason):
+    with pytest.raises(InputError, match=reason):
+        PredictConfig("m", "i", "o", **{"device": "cpu", **flags})
 
 
 def write_texts(path):

@@ -240,6 +240,7 @@ HOSTILE = {
     "no kind at all": variable(description=b"\x10\x02\x10\x03"),
     "an unknown field": variable(description=b"\x08\x05\x18\x01"),
     "packed beyond the description": variable(description=b"\x08\x05\x12\x7f\x02"),
+    "a number cut short": variable(description=b"\x08\x05\x10\xff"),
     "a number without an end": variable(description=b"\x08\x05\x10" + b"\xff" * 12),
     "a size beyond memory": variable(description=b"\x08\x05\x10" + b"\xff" * 8 + b"\x7f"),
     "a negative size": variable(description=b"\x08\x05\x10" + b"\xff" * 9 + b"\x01"),
