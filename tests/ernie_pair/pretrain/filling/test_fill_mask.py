@@ -9,10 +9,12 @@ from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
+import paddle
 import pytest
 from foreign_weights import write_checkpoints
 from package_command import command
 from scipy import stats
+from scipy.special import log_softmax
 from tiny_pretrain import CHARACTERS, VOCAB, write_corpus, write_model
 
 from data_tools.corpus.format import find_corpus, open_corpus
@@ -81,6 +83,15 @@ def test_probabilities_match_the_static_model(theirs, filler):
         assert each.probability == pytest.approx(expected[each.ids[0]], rel=1e-4)
     order = [each.probability for each in slot.fillings]
     assert order == sorted(order, reverse=True)
+
+
+def test_probabilities_of_large_logits_are_those_of_scipy(filler, monkeypatch):
+    logits = np.random.default_rng(0).normal(size=(1, len(VOCAB))).astype(np.float32) * 3000
+    monkeypatch.setattr(filler, "model", lambda **fed: (paddle.to_tensor(logits),))
+    wanted = log_softmax(logits.astype(np.float64), axis=1)[0]
+    (slot,) = filler.fill("天[MASK]", top_k=2)
+    assert [one.ids[0] for one in slot.fillings] == np.argsort(-wanted)[:2].tolist()
+    assert [one.probability for one in slot.fillings] == pytest.approx(np.sort(np.exp(wanted))[:-3:-1])
 
 
 def test_a_full_width_beam_finds_the_best_word(filler):
@@ -345,7 +356,6 @@ class MadeUpSample:
 
 def with_first_logit(value):
     """A model that predicts uniformly, but for one logit of the first masked token."""
-    import paddle
 
     def model(input_ids, token_type_ids, masked_positions):
         logits = np.zeros((len(masked_positions), 4), np.float32)
