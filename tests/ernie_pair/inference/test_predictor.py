@@ -166,6 +166,16 @@ def test_a_rounded_up_length_stays_within_the_models_maximum(tmp_path, trained):
     assert len(predictor.logits([("今" * 200, "天" * 200)])) == 1
 
 
+def test_float32_computes_no_rows_that_were_not_asked_for(predictor, monkeypatch):
+    rows, asked = [], predictor._backend.logits
+    monkeypatch.setattr(
+        predictor._backend, "logits", lambda ids, types: rows.append(len(ids)) or asked(ids, types)
+    )
+    for count in (1, 3, 7):
+        predictor.predict(random_texts(count, longest=9))
+    assert rows == [1, 3, 7]
+
+
 def test_paddle_batches_have_a_limited_number_of_tokens(exported, monkeypatch):
     """Paddle Inference keeps all activations of a pass."""
     predictor = PairPredictor(exported, "paddle", threads=1)

@@ -1,19 +1,18 @@
-"""Rows of tokens, batches and unit vectors beside plain loops and the libraries' own."""
+"""Rows of tokens and batches beside plain loops and PaddleNLP's own."""
 
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
 import pytest
 from paddlenlp.transformers import ErnieTokenizer
-from sklearn.preprocessing import normalize
 from tiny_pair import CHARACTERS, VOCAB, write_model
 from tiny_ship import random_texts
 from tokenizers import Tokenizer, models, processors
 
-from data_tools.files.errors import InputError, NumbersError
+from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference import token_rows
-from ernie_pair.inference.embedder import refuse_bad_vectors, unit_rows
 from ernie_pair.inference.pair_tokenizer import PairTokenizer
 from ernie_pair.inference.scores import ScoreUnit, scores_of, unit_of
 from ernie_pair.inference.token_rows import (
@@ -99,6 +98,7 @@ def test_the_tokenizer_of_a_folder_is_that_of_paddlenlp(model):
 
 @pytest.mark.parametrize("pair", PAIRS[:30], ids=len)
 def test_what_is_shown_and_cut_is_the_whole_pair(model, pair):
+    assert PairTokenizer(model, 9).show(*pair) == PairTokenizer(model).show(*pair, max_seq_len=9)
     found = PairTokenizer(model).show(*pair, max_seq_len=9)
     end = found.tokens.index("[SEP]")
     left, right = found.tokens[1:end], found.tokens[end + 1 : -1]
@@ -121,35 +121,13 @@ def test_a_tokenizer_without_segments_is_for_single_texts(tmp_path):
     )
     made.save(str(folder / "tokenizer.json"))
     spec = read_spec(folder / "config.json", folder / "tokenizer.json")
-    assert open_tokenizer(folder / "tokenizer.json", spec, 40, of_pairs=False).vocab_size == 6
+    assert open_tokenizer(folder / "tokenizer.json", spec, 128, of_pairs=False).vocab_size == 6
+    with pytest.raises(InputError, match="has 6 tokens, its model takes 5; give the vocabulary of this"):
+        open_tokenizer(folder / "tokenizer.json", replace(spec, vocab_size=5), 40, of_pairs=False)
     with pytest.raises(InputError, match="it gives both texts of a pair one token type"):
         open_tokenizer(folder / "tokenizer.json", spec, 40)
     with pytest.raises(InputError, match="max_seq_len=129 is more than the model's 128 positions; use 128"):
         open_tokenizer(folder / "tokenizer.json", spec, 129, of_pairs=False)
-
-
-def test_unit_rows_are_those_of_scikit_learn():
-    vectors = np.random.default_rng(0).normal(size=(40, 7)).astype(np.float32) * 9
-    found = unit_rows(vectors, "m")
-    assert np.allclose(found, normalize(vectors), atol=1e-7) and found.dtype == np.float32
-    refuse_bad_vectors(found, "m")
-    refuse_bad_vectors(vectors, "m", is_unit=False)
-    for value in (0, np.nan, np.inf):
-        bad = vectors.copy()
-        bad[7] = value
-        with pytest.raises(NumbersError, match="m: the vector of text 7 is NaN, infinite or zero"):
-            unit_rows(bad, "m")
-        if value:
-            with pytest.raises(NumbersError, match=r"m: vector 107 is NaN, infinite"):
-                refuse_bad_vectors(bad, "m", 100, is_unit=False)
-    for longer in (0.0011, -0.0011, 0.0009, -0.0009):
-        changed = found.copy()
-        changed[3] *= 1 + longer
-        if abs(longer) > 1e-3:
-            with pytest.raises(NumbersError, match=f"m: vector 3 is .* of length {1 + longer:.4g} instead"):
-                refuse_bad_vectors(changed, "m")
-        else:
-            refuse_bad_vectors(changed, "m")
 
 
 def test_scores_stay_in_the_range_of_their_unit():
