@@ -157,7 +157,7 @@ def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
             kind = value
         elif tag == 0x10:
             shape.append(value)
-        elif tag == 0x12 and place + value <= len(message):
+        elif tag == 0x12:
             end = place + value
             while place < end:
                 size, place = _varint(message[:end], place)

@@ -12,7 +12,9 @@ from sklearn.metrics.pairwise import cosine_similarity
 from tiny_pair import write_rows
 
 from ernie_pair.mining import mine_pairs as module
+from ernie_pair.mining import neighbours
 from ernie_pair.mining.mine_pairs import MineConfig, TextGraph, mine_pairs, transitive_pairs
+from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest, seen_range
 from ernie_pair.mining.pseudo_label import STEPS, PreciseThreshold, precise_thresholds
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.data.pair_file import read_pairs
@@ -55,6 +57,46 @@ def test_all_near_pairs_of_other_groups_are_found(tmp_path, seed, capfd):
         told = capfd.readouterr().err
         assert f"of the {inside.sum()} labelled pairs with a similarity from {least:g} to {most:g}, " in told
         assert f"{share:.1f} % have the same meaning" in told
+
+
+class Grid:
+    """Embeds numbers as vectors whose products are quarters, to the last bit."""
+
+    has_roles = False
+
+    def unit_vectors(self, texts, role):
+        signs = [[1 - 2 * (int(text) >> bit & 1) for bit in range(4)] for text in texts]
+        return np.array(signs, dtype=np.float32) / 2
+
+
+@pytest.mark.parametrize("most_texts", [1, 3, 40])
+@pytest.mark.parametrize("least, most", [(-1, 1), (0, 0.5), (0.5, 0.5), (-0.5, 0.9)])
+def test_the_nearest_are_those_of_a_full_sort(tmp_path, least, most, most_texts):
+    """Both ends of the range count, and of equals the first texts."""
+    rng = np.random.default_rng(most_texts)
+    texts, group = list(map(str, rng.integers(0, 16, 40))), rng.integers(0, 30, 40)
+    kept = KeptBlocks(tmp_path / "out.tsv", {})
+    compare = Embeddings(Grid(), texts, kept)
+    vectors = Grid().unit_vectors(texts, "")
+    products = vectors @ vectors.T
+    found = nearest(compare, group, Range(least, most, most_texts), kept)
+    for node, row in enumerate(found):
+        fits = (group != group[node]) & (products[node] >= least) & (products[node] <= most)
+        order = np.argsort(-products[node], kind="stable")
+        wanted = [(place, products[node][place]) for place in order if fits[place]][:most_texts]
+        assert [tuple(each) for each in row.tolist() if each[0] >= 0] == wanted and len(row) == most_texts
+    others = [products[n][group != group[n]] for n in range(7)]
+    ends = min(row.min() for row in others), max(row.max() for row in others)
+    assert seen_range(compare, group, 7) == ends
+
+
+def test_ngrams_of_too_many_texts_do_not_count(monkeypatch):
+    """With 500 texts those of more than 10, which are 2 %, and of 3 in any case."""
+    monkeypatch.setattr(neighbours, "LEAST_COMMON", 3)
+    letters = [chr(0x4E00 + place) for place in range(500)]
+    texts = [f"{letter}{'甲' * (n < 10)}{'乙' * (10 <= n < 21)}" for n, letter in enumerate(letters)]
+    rare, common = Ngrams(texts).pairs(np.array([0, 10]), np.array([1, 11]))
+    assert rare > 0 == common
 
 
 def test_a_range_of_known_pairs_alone_is_said(tmp_path, capfd):

@@ -54,6 +54,7 @@ def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, kind, pre
         assert found == wanted
     manifest = json.loads((index / "index.json").read_text())
     assert manifest["recall_at_10"] > 0.8 and manifest["texts"] == 400 and manifest["dim"] == DIM
+    assert manifest["format"] == 1 and "retrieval" not in manifest  # as earlier versions wrote it
 
 
 def test_a_hit_contains_its_id_text_and_similarity(tmp_path, embedder):
@@ -290,8 +291,11 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
             list(map(str, [*common, *words])), cwd=ROOT, input=typed, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
+        assert words is asked or f"{tmp_path}/" in done.stderr  # what was written where
         said.append(done.stdout)
-    rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    written = (tmp_path / "answers.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in written.splitlines()]
+    assert TEXTS[0] in written  # as it is, and not in escapes
     assert [row["query"] for row in rows] == TEXTS[:5] and all(len(row["hits"]) == 3 for row in rows)
     typed_rows = [json.loads(line) for line in said[2].splitlines()]
     assert [row["hits"][0]["id"] for row in typed_rows] == [row["hits"][0]["id"] for row in rows[:2]]

@@ -19,7 +19,7 @@ from children import output_of
 from safetensors.numpy import save as save_safetensors
 
 from data_tools.files.errors import CheckpointError
-from ernie_pair.weights.half_tensors import narrow_array, widen_array
+from ernie_pair.weights.half_tensors import narrow_array, set_weight, widen_array, widen_tensors
 from ernie_pair.weights.weight_files import (
     ALLOWED,
     NAMES_OF_TYPES,
@@ -389,3 +389,7 @@ def test_conversions_agree_with_paddle(dtype):
     tensor = paddle.to_tensor(values).astype(dtype)
     assert np.array_equal(narrow_array(values, tensor.dtype), tensor.numpy())
     assert np.array_equal(widen_array(tensor.numpy(), tensor.dtype), values)
+    parameter = paddle.zeros([3], dtype)
+    set_weight(parameter, values * 2)
+    assert parameter.dtype == tensor.dtype
+    assert np.array_equal(widen_tensors({"a": parameter, "b": paddle.ones([1], "int64")})["a"], values * 2)

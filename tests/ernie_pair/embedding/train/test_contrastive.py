@@ -63,7 +63,7 @@ def test_a_negatives_file_adds_to_the_label_0_negatives():
 
 def test_negatives_of_unknown_anchors_are_refused():
     with pytest.raises(InputError, match="negatives.tsv: none of its first texts"):
-        texts_of(negatives=[("谁", "好", None)])
+        texts_of(negatives=[("谁", "我", None)])
 
 
 def test_pairs_that_never_have_a_negative_are_refused():

@@ -151,6 +151,8 @@ def test_a_start_without_settings_embeds_as_it_would_be_trained(folder, trained,
             vectors[pooling], open_embedder(start, options=options).embed(["今天", "明天" * 9])
         )
     assert not np.allclose(vectors["cls"], vectors["mean"])
+    usual = EmbeddingTrainer(start, EmbeddingConfig(str(tmp_path / "out"), device="cpu")).embedder
+    assert usual.max_seq_len == 64
 
 
 def test_pairs_of_dev_that_are_trained_on_are_warned_of(folder, tmp_path, capfd):

@@ -138,7 +138,11 @@ def test_adjacent_masks_form_one_slot(text, slots, theirs):
 
 def test_tokens_and_small_probabilities_are_shown():
     assert join_tokens(["北", "京"]) == "北京" and join_tokens(["new", "##s"]) == "news"
-    assert join_tokens(["new", "york", "的"]) == "new york的" and join_tokens(["天", "##地"]) == "天地"
+    assert (
+        join_tokens(["new", "york", "的"]) == "new york的"
+        and join_tokens(["new", "a的"]) == "new a的"
+        and join_tokens(["天", "##地"]) == "天地"
+    )
     likely = [("天", ["天"], [5], 0.98765, "天"), ("地", ["地"], [6], 0.0000456, "地")]
     slot = FilledSlot(0, 6, 1, [Filling(*each) for each in likely])
     lines = _table("[MASK]", [slot]).splitlines()
@@ -166,6 +170,7 @@ def test_the_command_writes_json_and_a_rerun_does_nothing(theirs, tmp_path):
     first, again = (command("predict", "mlm", *words) for _ in range(2))
     assert first.code == 0, first.told
     assert again.code == 0 and "nothing to do" in again.told
+    assert first.said == f"wrote {tmp_path / 'out.jsonl'}\n"
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     one, two = map(json.loads, lines)
     assert one["text"] == TEXT and [slot["masks"] for slot in one["slots"]] == [1, 2]

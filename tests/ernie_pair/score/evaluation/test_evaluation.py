@@ -137,5 +137,13 @@ def test_charts_show_the_figures_and_what_their_axes_are(monkeypatch):
     for chart, rows in (("Scores by label", two), ("Scores", three), ("Errors", scores)):
         charts = next(each for each in made.values() if chart in each)
         assert sum(bar.get_height() for bar in charts[chart].patches) == len(rows.labels)
+    relevant = ranks.labels == 1
+    by_label = [bar.get_height() for bar in made["ranks"]["Scores by label"].patches]
+    half = len(by_label) // 2
+    assert [sum(by_label[:half]), sum(by_label[half:])] == [(~relevant).sum(), relevant.sum()]
+    (ends, _), every = made["scores"]["Scores and labels"].lines, [*scores.labels, *scores.scores]
+    assert ends.get_xydata().ravel().tolist() == [min(every)] * 2 + [max(every)] * 2
+    shown = [made[name]["Reliability"].get_xlabel() for name in ("two", "three")]
+    assert shown == ["probability of <1>", "probability of the predicted class"]
     bars = made["ranks"]["Where the answer stands"].patches
     assert sum(bar.get_height() for bar in bars) == len(first_ranks(ranks.outputs, ranks))
