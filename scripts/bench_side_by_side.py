@@ -36,6 +36,7 @@ from data_tools.options.options import (
     refuse_unknown_names,
 )
 from ernie_pair.checkpoint.run_config import machine
+from ernie_pair.runtime.cpu import cpu_level
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
 
@@ -139,7 +140,7 @@ def machine_facts(config: BenchConfig) -> Figures:
                 f"--device gpu, but the torch of {config.peer_python} sees no GPU; leave one of them out"
             )
     versions = {"python": platform.python_version(), "paddle": paddle.__version__, "peer": peer}
-    return {**machine(), "threads": config.threads, **versions}
+    return {**machine(), "instructions": cpu_level(), "threads": config.threads, **versions}
 
 
 def render(cases: Sequence[Figures], facts: Figures) -> str:

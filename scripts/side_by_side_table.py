@@ -2,7 +2,8 @@
 
 python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
 
-Several files hold different cases, measured on one machine.
+Several files hold different cases, measured on one machine. Earlier figures of that processor give way to
+them; those of others stay beside them.
 """
 
 import json
@@ -16,30 +17,36 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 
 PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
+OF_SENTENCES = ("embed ", "rerank ", "serve ", "cold embed ")  # cases whose peer is sentence-transformers
 
 
 def publish(files: Sequence[Path]) -> None:
-    """Keep the figures of ``files``, of one machine, in PUBLISHED and show them. Raises InputError."""
+    """Keep the figures of ``files``, of one machine, in PUBLISHED and show all. Raises InputError."""
     parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     figures = {"machine": parts[0]["machine"], "cases": [case for part in parts for case in part["cases"]]}
     for file, part in zip(files, parts):
         if part["machine"] != figures["machine"]:
             raise InputError(f"{file}: measured on another machine than {files[0]}; measure all cases on one")
+    processor = figures["machine"]["processor"]
+    machines = json.loads(PUBLISHED.read_text(encoding="utf-8"))["machines"] if PUBLISHED.exists() else []
+    machines = [each for each in machines if each["machine"]["processor"] != processor] + [figures]
+    machines.sort(key=lambda each: each["machine"]["processor"], reverse=True)
     PUBLISHED.parent.mkdir(exist_ok=True)
-    write_json(PUBLISHED, figures)
-    replace_block(SIDE_BY_SIDE, lambda page: render_page(figures, page))
+    write_json(PUBLISHED, {"machines": machines})
+    replace_block(SIDE_BY_SIDE, lambda page: "\n\n".join(render_machine(each, page) for each in machines))
 
 
-def render_page(figures: Dict[str, Any], page: str) -> str:
-    """Return the machine in words, and the table of ratios: of medians, and the range over the rounds.
+def render_machine(figures: Dict[str, Any], page: str) -> str:
+    """Return a machine in words, and its table of ratios: of medians, and the range over the rounds.
 
-    A README shows only the main ones: our fused kernels beside the peer's best settings, in one precision.
-    Paddle's own kernels are shown only as what the fused ones are compared with.
+    A README shows only the main ones: our fused kernels beside the peer's best settings, in one precision,
+    and whole commands. Paddle's own kernels are shown only as what the fused ones are compared with.
     """
 
     def is_shown(ours: str, other: str) -> bool:
         if page in PAGES:
-            return ours.startswith("fused ") and other == ours.replace("fused", "peer")
+            is_whole = other in ("peer service", "peer command") and "exported" not in ours
+            return is_whole or ours.startswith("fused ") and other == ours.replace("fused", "peer")
         return not ours.startswith("plain") and not (
             ours.startswith("exported") and other.startswith("plain")
         )
@@ -50,12 +57,16 @@ def render_page(figures: Dict[str, Any], page: str) -> str:
         )
         return form.format(**ratio) if ratio else ""
 
+    def names(case: str, ours: str, other: str) -> Sequence[str]:
+        other = other.replace("peer ", "peer of sentences ") if case.startswith(OF_SENTENCES) else other
+        return [in_words(SIDE_BY_SIDE, text, page) for text in (case, ours, other)]
+
     chinese = is_chinese(page)
     facts = ((in_words("machine", name, page), value) for name, value in figures["machine"].items() if value)
     machine = ("，" if chinese else ", ").join(f"{name} {value}" for name, value in facts)
     rows = [
         [
-            *(in_words(SIDE_BY_SIDE, text, page) for text in (case["name"], ratio["ours"], ratio["other"])),
+            *names(case["name"], ratio["ours"], ratio["other"]),
             *(cell(ratio[clock]) for clock in ("cpu", "wall")),
         ]
         for case in figures["cases"]

@@ -37,6 +37,8 @@ def open_trained(
     logger.info("on %s", start_device(device, World()))
     model, choice = load_text_encoder(source, settings, device, kernels, folder)
     take_threads(model, threads)
+    if model.fused_state is not None:
+        model.fused_state.is_constant = True  # weights are packed once, and not for each batch
     logger.info("%s", choice.describe())
     tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
     return EmbeddingModel(

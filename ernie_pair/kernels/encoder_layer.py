@@ -182,6 +182,7 @@ class ModelState:
 
     ``weights_epoch`` increases whenever the weights may have changed; then packed copies of them are made
     again. Paddle cannot tell: its optimizers and ``set_value`` do not change ``inplace_version``.
+    ``is_constant``: whoever holds the model promises that its weights stay as they are.
     """
 
     precision: str
@@ -189,13 +190,13 @@ class ModelState:
     seed: DropoutSeed = field(default_factory=DropoutSeed)
     weights_epoch: int = 0
     unpadded: Optional[UnpaddedRows] = None  # of the batch of the current pass, if its padding is left out
-    _is_constant: bool = False
+    is_constant: bool = False
     _logged: Set[str] = field(default_factory=set)
 
     def begin_pass(self) -> None:
         """Begin a forward pass of the model."""
         self.seed.begin_pass()
-        if not self._is_constant:
+        if not self.is_constant:
             self.weights_epoch += 1
 
     def log_once(self, reason: str) -> None:
@@ -207,12 +208,12 @@ class ModelState:
     @contextmanager
     def constant_weights(self) -> Iterator[None]:
         """Promise that the weights of the layers stay as they are within this context."""
-        self.weights_epoch += 1
-        before, self._is_constant = self._is_constant, True
+        before, self.is_constant = self.is_constant, True
+        self.weights_epoch += not before
         try:
             yield
         finally:
-            self._is_constant = before
+            self.is_constant = before
 
     @contextmanager
     def without_padding(self, is_token: np.ndarray) -> Iterator[None]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 
+import tiny_embedding
 import tiny_pair
 import tiny_pretrain
 from launched import launch_line, one_thread
@@ -69,6 +70,15 @@ class Pairs:
     def poison(job):
         for parameter in job.model.parameters():
             parameter.set_value(parameter * float("nan"))
+
+
+class Encoders(Pairs):
+    """An encoder of texts, with hard negatives, two passes a step."""
+
+    script = SCRIPTS / "train_embedding.py"
+
+    def __init__(self, folder):
+        self.folder = tiny_embedding.write_files(folder)
 
 
 HALVES = {"pretraining": Pretraining, "dynamic": DynamicPretraining, "pairs": Pairs}

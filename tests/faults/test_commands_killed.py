@@ -2,11 +2,14 @@
 
 import itertools
 import os
+import random
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from importlib import import_module
 from typing import Dict, NamedTuple
 
@@ -29,6 +32,7 @@ SERIES = (
 TIMED = re.compile(
     r".*(metrics\.jsonl|study\.db|MANIFEST\.json|run\.json|\.lock|\.log|best-[^/]+/\.made\.json)"
 )
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PUBLISHED_LAST = """
     OUT.tsv OUT/export.json OUT/vectors.json OUT/report.json OUT/c.manifest.json OUT/compare.json
 """.split()
@@ -155,33 +159,64 @@ def made(folder, name):
     }
 
 
+@pytest.fixture
+def in_world(world, monkeypatch):
+    monkeypatch.chdir(world)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # the date on pages, to the minute
+    return world
+
+
+def assert_same_result(case, cut, whole):
+    assert sorted(whole) == sorted(cut)  # nothing half-written is left
+    unlike = {name for name in whole if whole[name] != cut[name]}
+    assert not [name for name in unlike if not (TIMED.fullmatch(name) or re.fullmatch(case.timed, name))]
+
+
 @pytest.mark.parametrize(
     "command",
     [pytest.param(name, marks=[pytest.mark.slow] * (name == "compare starts")) for name in CASES],
 )
-def test_a_killed_command_resumes_to_the_same_result(world, tmp_path, monkeypatch, command):
+def test_a_killed_command_resumes_to_the_same_result(in_world, tmp_path, monkeypatch, command):
     case = CASES[command]
-    monkeypatch.chdir(world)
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # the date on pages, to the minute
     make_small(case, monkeypatch.setattr)
     output, found = output_of(command), []
     words = words_of(command, case, output)
     for is_cut in (True, False):
         if is_cut:
             start([__file__, command], -signal.SIGKILL)
-            begun = set(made(world, output))
+            begun = set(made(in_world, output))
             assert begun and not set(PUBLISHED_LAST) & begun
         if case.alone:
             start(["-m", "ernie_pair", *words], 0)
         else:
             assert exit_code_of(lambda: run_here(words)) == 0
-        found.append(made(world, output))
-        for path in world.glob(f"*{output}*"):  # whose name is in what the next one writes
+        found.append(made(in_world, output))
+        for path in in_world.glob(f"*{output}*"):  # whose name is in what the next one writes
             path.rename(tmp_path / path.name) if is_cut else None
-    cut, whole = found
-    assert sorted(whole) == sorted(cut)  # nothing half-written is left
-    unlike = {name for name in whole if whole[name] != cut[name]}
-    assert not [name for name in unlike if not (TIMED.fullmatch(name) or re.fullmatch(case.timed, name))]
+    assert_same_result(case, *found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["cross-validate", "search-params", "compare starts"])
+def test_a_series_killed_at_random_ends_as_a_whole_one(in_world, tmp_path, command):
+    rng, case, output, kills, found = random.Random(2024), CASES[command], output_of(command) + "-r", 0, []
+    words = ["-m", "ernie_pair", *words_of(command, case, output)]
+    begin = time.monotonic()
+    start(words, 0)
+    whole = time.monotonic() - begin
+    found.append(made(in_world, output))
+    (in_world / output).rename(tmp_path / "whole")
+    while kills < 10:
+        run = subprocess.Popen([sys.executable, *words], env=one_thread(), start_new_session=True, **QUIET)
+        with suppress(subprocess.TimeoutExpired):  # most of its time it starts; it gets on from kill to kill
+            assert run.wait(rng.uniform(0.1, whole / 3)) == 0
+            break
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+        kills += 1
+    start(words, 0)
+    assert kills and made(in_world, output).keys()
+    assert_same_result(case, made(in_world, output), *found)
 
 
 if __name__ == "__main__":

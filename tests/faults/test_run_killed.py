@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from halves import HALVES, Run, assert_same_end, running_in, shared_memory
+from halves import HALVES, Encoders, Run, assert_same_end, running_in, shared_memory
 from waiting import children_of
 
 SEED = 2024
@@ -16,6 +16,7 @@ SETTINGS = {
     "pretraining": {**OFTEN, "eval_iters": 1, "save_steps": 40, "num_workers": 1, "global_batch_size": 8},
     "dynamic": {**OFTEN, "global_batch_size": 8, "graph": "dynamic"},
     "pairs": {**OFTEN, "batch_size": 8, "learning_rate": 5e-3, "rdrop_alpha": 1.0, "device": "cpu"},
+    "encoders": {**OFTEN, "batch_size": 8, "learning_rate": 5e-3, "dims": "16", "device": "cpu"},
 }
 
 
@@ -44,11 +45,15 @@ def kill(run, early, seconds):
         pytest.param("pretraining", 30, 1500, marks=pytest.mark.slow),
         pytest.param("dynamic", 30, 1500, marks=pytest.mark.slow),
         pytest.param("pairs", 30, 2500, marks=pytest.mark.slow),
+        pytest.param("encoders", 15, 1200, marks=pytest.mark.slow),
         ("pairs", 3, 300),
     ],
 )
 def test_a_run_resumed_after_many_kills_is_bit_identical(tmp_path, name, kills, max_steps):
-    half, settings = HALVES[name](tmp_path), {**SETTINGS[name], "max_steps": max_steps}
+    half, settings = (
+        {**HALVES, "encoders": Encoders}[name](tmp_path),
+        {**SETTINGS[name], "max_steps": max_steps},
+    )
     whole = Run(half, "whole", settings)
     assert whole.end(600) == 0, whole.printed()
     rng, output, shared = random.Random(SEED), tmp_path / "cut", shared_memory()

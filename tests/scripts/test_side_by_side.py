@@ -382,6 +382,19 @@ def test_figures_of_two_machines_are_not_combined(pages):
     assert "old" in (pages / "README.md").read_text()
 
 
+def test_figures_of_another_processor_stay_and_old_ones_go(pages):
+    for processor, name in (("b", "old"), ("a", "other"), ("b", "new")):
+        side_by_side_table.publish([write_figures(pages / "one.json", name, processor=processor)])
+    shown = (pages / "README.md").read_text()
+    assert shown.index("processor b, cores 2") < shown.index("| new") < shown.index("processor a, cores 2")
+    assert "| other" in shown and "| old" not in shown
+
+
+def test_the_peer_of_vectors_is_named(pages):
+    side_by_side_table.publish([write_figures(pages / "one.json", "embed 6 x 384, 512 pairs")])
+    assert "| fused fp32 | sentence-transformers fp32 |" in (pages / "README.md").read_text()
+
+
 def test_the_readmes_and_a_page_of_docs_show_the_comparison():
     shown = readme_block.pages_with(readme_block.SIDE_BY_SIDE)
     assert {*readme_block.PAGES, "docs/en/speed.md"} <= set(shown)
@@ -391,4 +404,5 @@ def test_the_readmes_and_a_page_of_docs_show_the_comparison():
 def test_the_pages_show_the_published_figures(page):
     figures = json.loads(side_by_side_table.PUBLISHED.read_text(encoding="utf-8"))
     shown = readme_block.between(readme_block.SIDE_BY_SIDE).search((ROOT / page).read_text(encoding="utf-8"))
-    assert shown[0] == side_by_side_table.render_page(figures, page)
+    tables = [side_by_side_table.render_machine(each, page) for each in figures["machines"]]
+    assert shown[0] == "\n\n".join(tables)

@@ -121,7 +121,10 @@ class EmbeddingTrainer:
     @property
     def model(self) -> TextEncoder:
         """Return the encoder, a layer of Paddle: the best model after `train`, the given model before it."""
-        return self.embedder.model.layer
+        layer = self.embedder.model.layer
+        if layer.fused_state is not None:
+            layer.fused_state.is_constant = False  # from now on others may change its weights
+        return layer
 
     @property
     def tokenizer(self) -> PairTokenizer:

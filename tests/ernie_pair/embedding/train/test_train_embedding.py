@@ -18,6 +18,8 @@ from ernie_pair.embedding.train.embedding_data import read_any_texts
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.embedder import EmbedderOptions
+from ernie_pair.kernels.encoder_layer import PackedWeights
+from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.embedding_json import EMBEDDING, read_embedding
 from ernie_pair.models.networks.classifier import build_classifier, load_initial_weights
 from ernie_pair.models.source import open_model
@@ -59,6 +61,26 @@ def test_a_trainer_shows_its_model_and_its_tokenizer(folder, tmp_path):
     found = trainer.model.encoder.embeddings.word_embeddings.weight.numpy()
     ours = open_model(str(best), model_type="", from_scratch=False).read_weights()
     assert np.array_equal(found, ours["ernie.embeddings.word_embeddings.weight"])
+
+
+@pytest.mark.skipif(not open_kernels().has_bf16, reason="no AVX512-BF16 here")
+def test_weights_are_packed_once_until_the_model_is_shown(folder, tmp_path, monkeypatch):
+    trainer = trainer_of(folder, tmp_path / "out", precision="bf16", eval_batch_size=2, max_steps=1)
+    trainer.train()
+    packed, made = [], PackedWeights.of
+
+    def noted(self, call, epoch, parameters):
+        packed.append((self, epoch))
+        return made(self, call, epoch, parameters)
+
+    monkeypatch.setattr(PackedWeights, "of", noted)
+    texts = [random_text(np.random.default_rng(seed)) for seed in range(6)]
+    before = trainer.embed(texts)
+    assert np.array_equal(trainer.embed(texts), before)
+    assert len(packed) == 2 * 3 * 2 and len(set(packed)) == 2  # calls, batches, layers
+    weight = trainer.model.layers()[0].linear1.weight
+    weight.set_value(weight.numpy() * 3)
+    assert not np.array_equal(trainer.embed(texts), before)
 
 
 def test_the_best_folder_is_a_standard_model_with_settings(trained):
