@@ -84,7 +84,8 @@ def test_the_nearest_are_those_of_a_full_sort(tmp_path, least, most, most_texts)
         fits = (group != group[node]) & (products[node] >= least) & (products[node] <= most)
         order = np.argsort(-products[node], kind="stable")
         wanted = [(place, products[node][place]) for place in order if fits[place]][:most_texts]
-        assert [tuple(each) for each in row.tolist() if each[0] >= 0] == wanted and len(row) == most_texts
+        pairs = list(zip(row["node"].tolist(), row["similarity"].tolist()))
+        assert [pair for pair in pairs if pair[0] >= 0] == wanted and len(pairs) == most_texts
     others = [products[n][group != group[n]] for n in range(7)]
     ends = min(row.min() for row in others), max(row.max() for row in others)
     assert seen_range(compare, group, 7) == ends
