@@ -55,7 +55,7 @@ def test_a_batch_holds_its_rows_and_padding(model, length):
 @pytest.mark.parametrize(
     "rules", [BatchRules(), BatchRules(60), BatchRules(100, 8, True), BatchRules(7)], ids=str
 )
-def test_evaluation_batches_hold_each_row_once_within_the_limits(monkeypatch, rules, seed):
+def test_evaluation_batches_hold_each_row_within_the_limits(monkeypatch, rules, seed):
     monkeypatch.setattr(token_rows, "WINDOW", 50)
     lengths = np.random.default_rng(seed).integers(3, 30, 117)
     batches = evaluation_batches(lengths, 12, rules)

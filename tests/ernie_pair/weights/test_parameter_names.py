@@ -103,7 +103,7 @@ def test_a_layer_too_many_or_too_few_is_refused(model, kind):
             structured_names(stored(changed, np.random.default_rng(2)), model.parameters, "w")
 
 
-def test_names_of_ernies_programs_and_of_encoders_alone_are_known(model):
+def test_names_of_ernies_programs_and_of_encoders_are_known(model):
     family, arrays = next(iter(model.parameters)).split(".")[0], model.arrays
     bare = {
         name.replace(f"{family}.", ""): array for name, array in arrays.items() if not name.startswith("cls.")

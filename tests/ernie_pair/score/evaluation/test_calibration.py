@@ -128,7 +128,7 @@ def test_fit_temperature_recovers_the_true_temperature(temperature):
 
 
 @pytest.mark.parametrize("labels, limit", [((0, 1, 0, 1), 0.05), ((1, 0, 1, 0), 20.0)])
-def test_a_model_always_right_or_wrong_gives_a_temperature_at_a_limit(labels, limit):
+def test_a_model_always_right_or_wrong_is_at_a_limit(labels, limit):
     fitted = fit_temperature(np.eye(2, dtype=np.float32)[[0, 1, 0, 1]], np.array(labels))
     assert fitted == pytest.approx(limit, rel=1e-3) and is_at_the_end(fitted) and not is_at_the_end(1.4)
 
