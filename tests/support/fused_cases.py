@@ -18,7 +18,7 @@ LARGE_LOSS, LARGE_GRADIENT = {"fp32": 1e-5, "bf16": 2e-2}, {"fp32": 5e-5, "bf16"
 SHAPES = {  # hidden, heads, layers, inner; rows, length
     "small": ((32, 2, 2, 64), (3, 7)),
     "width of 26": ((52, 2, 2, 100), (5, 17)),
-    "width of 64": ((128, 2, 2, 512), (2, 40)),
+    "width of 64": ((128, 2, 2, 600), (2, 40)),  # inside, strips of 256 and a rest
     "one row": ((32, 2, 1, 64), (1, 5)),
     "one block more": ((32, 4, 2, 64), (37, 19)),
     "long": ((32, 2, 1, 64), (2, 120)),

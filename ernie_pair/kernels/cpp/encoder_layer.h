@@ -352,8 +352,11 @@ class EncoderLayer {
 
   void feed_forward(const Block &block, const BlockWork<T> &space, float *y) const {
     const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
-    weights.up.multiply(block.out_rows, saved.middle + start * D, D, space.wide, F);
-    for (int64_t row = 0; row < block.out_rows; row++) activate(start + row, space.wide + row * F);
+    for (int64_t j = 0, columns; j < F; j += columns) {
+      columns = strip_at(j);
+      weights.up.multiply_strip(j, columns, block.out_rows, saved.middle + start * D, D, space.wide, columns);
+      for (int64_t row = 0; row < block.out_rows; row++) activate(start + row, j, columns, space.wide + row * columns);
+    }
     weights.down.multiply(block.out_rows, saved.after + start * F, F, space.wide, D);
     Norm norm = norm_of(FUSED_B2, FUSED_G2, FUSED_E2);
     for (int64_t row = start; row < start + block.out_rows; row++) {
@@ -363,17 +366,23 @@ class EncoderLayer {
     }
   }
 
-  void activate(int64_t row, const float *products) const {
-    const float *bias = parameters[FUSED_B1];
-    T *after = saved.after + row * shape.inner;
+  // The columns of the inner products that are computed and activated at a time: they are still in the cache then.
+  int64_t strip_at(int64_t j) const {
+    return shape.inner - j < Weight<T>::STRIP ? shape.inner - j : Weight<T>::STRIP;
+  }
+
+  // The columns of a row from `first` on.
+  void activate(int64_t row, int64_t first, int64_t columns, const float *products) const {
+    const float *bias = parameters[FUSED_B1] + first;
+    T *after = saved.after + row * shape.inner + first;
     if (layer.activation == FUSED_RELU) {
-      sweep(shape.inner, [&](int64_t j, auto mask) {
+      sweep(columns, [&](int64_t j, auto mask) {
         store(after + j, mask, larger(zero(), load(products + j, mask) + load(bias + j, mask)));
       });
       return;
     }
-    T *before = saved.before + row * shape.inner;
-    sweep(shape.inner, [&](int64_t j, auto mask) {
+    T *before = saved.before + row * shape.inner + first;
+    sweep(columns, [&](int64_t j, auto mask) {
       const Lanes value = load(products + j, mask) + load(bias + j, mask);
       Lanes below, bell;
       normal(value, below, bell);
@@ -398,9 +407,13 @@ class EncoderLayer {
       norm_backward<T>(norm, row_of(saved.norm2, row, D), dy + row * D, space.narrow + (row - start) * D,
                        d.down + row * D, {sums + d.SCALE2 * D, sums + d.SHIFT2 * D, sums + d.DOWN * D});
     }
-    weights.down.multiply_back(block.out_rows, d.down + start * D, D, false, space.wide, F);
-    for (int64_t row = 0; row < block.out_rows; row++)
-      activate_backward(start + row, space.wide + row * F, d.up + (start + row) * F, sums + d.UP * D);
+    for (int64_t j = 0, columns; j < F; j += columns) {
+      columns = strip_at(j);
+      weights.down.multiply_back_strip(j, columns, block.out_rows, d.down + start * D, D, space.wide, columns);
+      for (int64_t row = 0; row < block.out_rows; row++)
+        activate_backward(start + row, j, columns, space.wide + row * columns, d.up + (start + row) * F + j,
+                          sums + d.UP * D + j);
+    }
     weights.up.multiply_back(block.out_rows, d.up + start * F, F, true, space.narrow, D);
     if (shape.chosen || !shape.is_whole) memset(dx + block.row * D, 0, (size_t)(block.rows * D) * sizeof(float));
     norm = norm_of(FUSED_BO, FUSED_G1, FUSED_E1);
@@ -412,10 +425,11 @@ class EncoderLayer {
     weights.out.multiply_back(block.out_rows, d.out + start * D, D, false, space.narrow, D);
   }
 
-  void activate_backward(int64_t row, const float *d_after, T *d_before, float *sums) const {
+  void activate_backward(int64_t row, int64_t first, int64_t columns, const float *d_after, T *d_before,
+                         float *sums) const {
     const bool is_relu = layer.activation == FUSED_RELU;
-    const T *kept = (is_relu ? saved.after : saved.before) + row * shape.inner;
-    sweep(shape.inner, [&](int64_t j, auto mask) {
+    const T *kept = (is_relu ? saved.after : saved.before) + row * shape.inner + first;
+    sweep(columns, [&](int64_t j, auto mask) {
       Lanes gradient = load(d_after + j, mask);
       if (is_relu)
         gradient = keep(positive(load(kept + j, mask)), gradient);

@@ -13,16 +13,24 @@ namespace {
 // A matrix [height, width], stored in rows.
 template <class T>
 struct Weight {
+  static constexpr int64_t STRIP = INT64_MAX;  // the library prefers few products
   const T *at;
   int64_t height, width, step;
 
   // c [m, width] = a w
   void multiply(int64_t m, const T *a, int64_t lda, float *c, int64_t ldc) const {
-    product(m, width, height, a, lda, at, step, false, c, ldc);
+    multiply_strip(0, width, m, a, lda, c, ldc);
+  }
+  // c [m, columns]: those of a w from column j on.
+  void multiply_strip(int64_t j, int64_t columns, int64_t m, const T *a, int64_t lda, float *c, int64_t ldc) const {
+    product(m, columns, height, a, lda, at + j, step, false, c, ldc);
   }
   // c [m, height] = a times the transposed w, or c += that
   void multiply_back(int64_t m, const T *a, int64_t lda, bool add, float *c, int64_t ldc) const {
     product<false, true>(m, height, width, a, lda, at, step, add, c, ldc);
+  }
+  void multiply_back_strip(int64_t j, int64_t columns, int64_t m, const T *a, int64_t lda, float *c, int64_t ldc) const {
+    product<false, true>(m, columns, width, a, lda, at + j * step, step, false, c, ldc);
   }
 };
 
@@ -63,6 +71,7 @@ struct Weights<float> {
 // In tiles, one after another, for both directions.
 template <>
 struct Weight<Half> {
+  static constexpr int64_t STRIP = 8 * PANEL;  // of 256 rows in float32: 256 KB, a part of the cache
   Half *tiles, *turned;
   int64_t height, width;
 
@@ -80,10 +89,17 @@ struct Weight<Half> {
       pack_turned_panel(from, width, width, height, j, turned + j / PANEL * panel_halves(width));
   }
   void multiply(int64_t m, const Half *a, int64_t lda, float *c, int64_t ldc) const {
-    multiply_packed(m, width, height, a, lda, tiles, false, c, ldc);
+    multiply_strip(0, width, m, a, lda, c, ldc);
+  }
+  void multiply_strip(int64_t j, int64_t columns, int64_t m, const Half *a, int64_t lda, float *c, int64_t ldc) const {
+    multiply_packed(m, columns, height, a, lda, tiles + j / PANEL * panel_halves(height), false, c, ldc);
   }
   void multiply_back(int64_t m, const Half *a, int64_t lda, bool add, float *c, int64_t ldc) const {
     multiply_packed(m, height, width, a, lda, turned, add, c, ldc);
+  }
+  void multiply_back_strip(int64_t j, int64_t columns, int64_t m, const Half *a, int64_t lda, float *c,
+                           int64_t ldc) const {
+    multiply_packed(m, columns, width, a, lda, turned + j / PANEL * panel_halves(width), false, c, ldc);
   }
 };
 
