@@ -114,13 +114,10 @@ def trained_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threa
 
 def stored_vectors(index: Any, count: int, size: int) -> Iterator[np.ndarray]:
     """Yield the first ``count`` vectors as faiss's index stores them, float32 [``size`` at most, D]."""
-    is_ivf = hasattr(index, "make_direct_map")
-    if is_ivf:
+    if hasattr(index, "make_direct_map"):  # of ivf; it would be written with the index
         index.make_direct_map(True)
     for first in range(0, count, size):
         yield index.reconstruct_n(first, min(size, count - first))
-    if is_ivf:
-        index.make_direct_map(False)  # it would be written with the index
 
 
 def write_index(index: Any, path: Path) -> None:

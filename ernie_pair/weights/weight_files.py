@@ -127,8 +127,6 @@ def read_variable(path: Path) -> np.ndarray:
         raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
     content = path.read_bytes()
     try:
-        if len(content) < _HEADER.size:
-            raise ValueError(f"{len(content)} bytes hold no header")
         version, levels, tensor_version, length = _HEADER.unpack_from(content)
         if version or levels or tensor_version:
             raise ValueError(
@@ -159,7 +157,7 @@ def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
             kind = value
         elif tag == 0x10:
             shape.append(value)
-        elif tag == 0x12 and place + value <= len(message):
+        elif tag == 0x12:
             end = place + value
             while place < end:
                 size, place = _varint(message[:end], place)

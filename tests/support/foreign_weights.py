@@ -10,6 +10,7 @@ import paddle
 
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
+from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 
 SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
 
@@ -64,3 +65,20 @@ def _save_each(pickled: Path, scope, folder: Path) -> None:
         for name in pickle.loads((pickled / f"static_vars.{suffix}").read_bytes()):
             tensor = scope.find_var(name).get_tensor()
             paddle.save(tensor, str(folder / name), use_binary_format=True)
+
+
+def ernies_names():
+    """{structured name: its name in ERNIE's own programs}, for two layers."""
+    ends = {"weight": "w_0", "bias": "b_0"}
+    modules = {old: new.format(family="ernie") for old, new in OUTSIDE_LAYERS.items()}
+    for layer in "01":
+        for old, new in IN_LAYERS.items():
+            modules[f"encoder_layer_{layer}_{old}"] = f"ernie.encoder.layers.{layer}.{new}"
+    names = {f"ernie.embeddings.{new}.weight": old for old, new in EMBEDDINGS.items()}
+    for old, new in modules.items():
+        for end, generated_end in ends.items():
+            normed = f"_{'scale' if end == 'weight' else 'bias'}"
+            names[f"{new}.{end}"] = old + (normed if old.endswith("layer_norm") else f".{generated_end}")
+    names["cls.predictions.decoder_bias"] = names.pop("cls.predictions.decoder.bias")
+    names.pop("cls.predictions.decoder.weight")
+    return names

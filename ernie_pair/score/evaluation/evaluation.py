@@ -468,7 +468,7 @@ def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict
 def _first_ranks(counted: metrics.CountedQueries) -> List[Dict[str, Any]]:
     """Return how many queries have their first relevant candidate at which ranks: from, to, queries."""
     ranks = np.array([query.ranks[0] for query in counted.queries])
-    edges = [*RANK_EDGES, max(int(ranks.max()), RANK_EDGES[-1] + 1)]
+    edges = [*RANK_EDGES, int(ranks.max())]
     parts = [(low + 1, high) for low, high in zip([0, *edges], edges)]
     found = [
         {"from": low, "to": high, "queries": int(np.sum((low <= ranks) & (ranks <= high)))}

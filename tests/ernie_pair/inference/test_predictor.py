@@ -165,6 +165,16 @@ def test_a_rounded_up_length_stays_within_the_models_maximum(tmp_path, trained):
     assert len(predictor.logits([("今" * 200, "天" * 200)])) == 1
 
 
+def test_float32_computes_no_rows_that_were_not_asked_for(predictor, monkeypatch):
+    rows, asked = [], predictor._backend.logits
+    monkeypatch.setattr(
+        predictor._backend, "logits", lambda ids, types: rows.append(len(ids)) or asked(ids, types)
+    )
+    for count in (1, 3, 7):
+        predictor.predict(random_texts(count, longest=9))
+    assert rows == [1, 3, 7] and predictor.device == "cpu"
+
+
 def test_paddle_batches_have_a_limited_number_of_tokens(exported, monkeypatch):
     """Paddle Inference keeps all activations of a pass."""
     predictor = PairPredictor(exported, "paddle", threads=1)
@@ -320,6 +330,20 @@ def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
         PairPredictor(trained)
     with pytest.raises(InputError, match="threads=-1 is below 0"):
         PredictConfig("m", "i", "o", threads=-1)
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        ({"workers": 2}, "ray_address and workers are for engine ray"),
+        ({"ray_address": "head:6379"}, "ray_address and workers are for engine ray"),
+        ({"engine": "ray", "device": "gpu"}, "engine ray computes on CPUs"),
+        ({"engine": "ray", "workers": 0}, "workers=0 is below 1"),
+    ],
+)
+def test_inconsistent_ray_flags_are_rejected(flags, reason):
+    with pytest.raises(InputError, match=reason):
+        PredictConfig("m", "i", "o", **{"device": "cpu", **flags})
 
 
 def write_texts(path):

@@ -107,6 +107,19 @@ def test_a_predictor_ranks_by_the_probability_of_class_1(predictor):
     assert [found.text for found in best] == [candidates[found.place] for found in best]
 
 
+def test_a_predictor_decides_by_its_threshold_in_both_orders(predictor):
+    pairs, folder = random_texts(30, seed=8), predictor.exported.folder
+    both = PairPredictor(folder, "paddle", threads=1, symmetric="average")
+    shares = both.predict(pairs).probabilities[:, 1]
+    threshold = float(np.median(shares))
+    asked = PairPredictor(folder, "paddle", threads=1, threshold=threshold, symmetric="average")
+    found, turned = asked.predict(pairs), asked.predict([pair[::-1] for pair in pairs])
+    assert np.array_equal(found.probabilities, turned.probabilities)
+    assert np.array_equal(found.classes, (shares >= threshold).astype(int)) and len(set(found.classes)) == 2
+    alone = predictor.predict(pairs).probabilities[:, 1]
+    assert np.abs(alone - shares).max() > 1e-3
+
+
 def test_the_docstring_example_of_rank_runs(predictor, monkeypatch):
     monkeypatch.chdir(predictor.exported.folder.parent)
     (example,) = doctest.DocTestFinder().find(PairPredictor.rank, "rank", globs={})

@@ -1,4 +1,4 @@
-"""Pseudo-labels: thresholds with a confidence bound, the output file, resuming, and bad input."""
+"""Pseudo-labels: the output file, resuming, and bad input; its thresholds are in test_mining_twins.py."""
 
 import numpy as np
 import pytest
@@ -8,47 +8,10 @@ from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.mining import pseudo_label as module
-from ernie_pair.mining.pseudo_label import (
-    STEPS,
-    PseudoLabelConfig,
-    lower_bound,
-    precise_thresholds,
-    pseudo_label,
-)
+from ernie_pair.mining.pseudo_label import PseudoLabelConfig, pseudo_label
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.inference_model import InferenceModel
-
-
-def test_lower_bound_is_the_clopper_pearson_bound():
-    assert lower_bound(59, 59, 0.95) == pytest.approx(0.05 ** (1 / 59))  # the rule of three
-    assert lower_bound(0, 5, 0.95) == 0.0
-    assert lower_bound(90, 100, 0.95) == pytest.approx(0.8363, abs=1e-4)
-
-
-def chosen(errors_below=0.7, rows=4000, precision=0.95, confidence=0.95):
-    """Thresholds on synthetic rows: all right from ``errors_below`` on, one in three wrong below it."""
-    rng = np.random.default_rng(5)
-    scores = rng.uniform(0.5, 1, rows)
-    wrong = (scores < errors_below) & (rng.random(rows) < 1 / 3)
-    ones = rng.random(rows) < 0.5
-    probabilities = np.stack([np.where(ones, 1 - scores, scores), np.where(ones, scores, 1 - scores)], axis=1)
-    return precise_thresholds(probabilities, np.where(wrong, ~ones, ones).astype(int), precision, confidence)
-
-
-def test_the_lowest_confidently_precise_threshold_is_chosen():
-    for one in chosen():
-        assert one.bound >= 0.95 and one.precision > one.bound
-        assert 0.6 < one.threshold < 0.7 and one.rows < one.predicted
-    strict, mild = chosen(precision=0.99)[0], chosen(precision=0.9)[0]
-    assert mild.threshold < chosen()[0].threshold < strict.threshold
-
-
-def test_too_few_rows_give_no_threshold():
-    first, second = chosen(errors_below=0.5, rows=60)
-    assert first.threshold is None and second.threshold is None
-    assert first.precision == 1.0 and 0.5 < first.bound < 0.95
-    assert pytest.approx(1 - 0.9975) == 0.05 / STEPS
 
 
 @pytest.fixture(scope="module")

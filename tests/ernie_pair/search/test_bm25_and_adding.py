@@ -19,9 +19,10 @@ from data_tools.files import atomic_folder
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.search.build_index import IndexConfig, make_index
+from ernie_pair.search.index import read_index
 from ernie_pair.search.index_folder import FILES_OF, open_index_folder
 from ernie_pair.search.search_texts import SearchConfig, search_texts
-from ernie_pair.search.searcher import RANK_OFFSET, PairSearcher, fuse
+from ernie_pair.search.searcher import UNITS, PairSearcher, fuse
 from ernie_pair.search.word_index import BM25_FILES, words_of
 
 for library in ("bm25s", "faiss", "rjieba"):
@@ -82,11 +83,19 @@ def test_ties_of_bm25_are_in_the_order_of_the_texts(tmp_path):
     assert [hit.id for hit in searcher.search("开户", top_k=2)] == ["q0", "q2"]
 
 
-def test_ranks_are_fused_by_their_reciprocals():
-    fused = fuse([[5, 3, 9], [3, 7]])
-    assert list(fused) == [3, 5, 7, 9] and fused[3] == 1 / (RANK_OFFSET + 2) + 1 / (RANK_OFFSET + 1)
-    assert fused[9] == 1 / (RANK_OFFSET + 3) and fuse([[], []]) == {}
-    assert list(fuse([[1], [0]])) == [0, 1]  # a tie, in the order of the texts
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_are_fused_by_their_reciprocals(seed):
+    """Cormack et al. 2009, with 10 in the place of 60; a tie is in the order of the texts."""
+    rng = np.random.default_rng(seed)
+    rankings = [rng.permutation(12)[: rng.integers(0, 12)].tolist() for _ in range(seed + 1)]
+    scores = np.zeros(12)
+    for ranking in rankings:
+        scores[ranking] += 1 / (10 + np.arange(1, len(ranking) + 1))
+    fused = fuse(rankings)
+    places = np.argsort(-scores, kind="stable")
+    assert list(fused) == [place for place in places if scores[place]]
+    assert list(fused.values()) == pytest.approx(np.sort(scores[scores > 0])[::-1])
+    assert UNITS["both"].most == fuse([[0], [0]])[0] and list(fuse([[1], [0]])) == [0, 1]
 
 
 def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
@@ -176,6 +185,8 @@ def test_added_texts_are_found_as_if_made_at_once(tmp_path, embedder, kind, retr
     wanted = PairSearcher(whole, "any", breadth=0 if kind == "flat" else 400)
     for query in texts_of(9, seed=7):
         assert [hit.id for hit in found.search(query)] == [hit.id for hit in wanted.search(query)]
+    if kind == "ivf":  # nothing is written that reading the vectors needs
+        assert read_index(tmp_path / "index" / "index.faiss").direct_map.no()
     if kind == "flat":
         assert (whole / "index.faiss").read_bytes() == (tmp_path / "index/index.faiss").read_bytes()
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from places import ROOT
 from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_embedder, write_lines
 
 from data_tools.files.errors import InputError
+from data_tools.files.progress import CountProgress
 from data_tools.options.cli import exit_code_of
 from ernie_pair.search import build_index as building
+from ernie_pair.search import index as faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index import IndexShape, VectorIndex, trained_index, write_index
 from ernie_pair.search.index_folder import FILES, open_index_folder
@@ -51,6 +54,7 @@ def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, kind, pre
         assert found == wanted
     manifest = json.loads((index / "index.json").read_text())
     assert manifest["recall_at_10"] > 0.8 and manifest["texts"] == 400 and manifest["dim"] == DIM
+    assert manifest["format"] == 1 and "retrieval" not in manifest  # as earlier versions wrote it
 
 
 def test_a_hit_contains_its_id_text_and_similarity(tmp_path, embedder):
@@ -101,6 +105,22 @@ def test_empty_lists_are_skipped_until_all_hits_are_found(tmp_path, embedder, ca
     assert alone == searcher.texts.recall(texts_of(12, seed=7)) and {len(hits) for hits in alone} == {50}
 
 
+def count_progress(monkeypatch):
+    """{unit: [how many are announced, how many are counted]}"""
+    counted = {}
+
+    class Counting(CountProgress):
+        def __init__(self, total, unit):
+            super().__init__(total, unit)
+            counted[unit] = [total, 0]
+
+        def advance(self, count):
+            counted[self._unit][1] += count
+
+    monkeypatch.setattr(building, "CountProgress", Counting)
+    return counted
+
+
 FORMS = {
     "texts.txt": (lambda rows: [text for _, text in rows], lambda place: str(place)),
     "chinese.tsv": (
@@ -130,7 +150,7 @@ def test_every_file_format_gives_the_same_texts(tmp_path, embedder, name, packed
     assert [text for chunk in folder.texts.chunks(33) for text in chunk] == TEXTS
 
 
-def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, capfd):
+def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, monkeypatch, capfd):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     flags = ["--input_file", str(path), "--embedding_model", "any", "--output_dir"]
     script = ROOT / "tests/ernie_pair/search/killed_index.py"
@@ -139,8 +159,10 @@ def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, cap
     assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
     pieces = tmp_path / ".cut.vectors" / "pieces.txt"
     assert len(pieces.read_text().splitlines()) == 3  # the key, and two chunks
+    counted = count_progress(monkeypatch)
     make_index(IndexConfig(str(path), str(tmp_path / "cut"), embedding_model="any"))
     assert embedder.calls == [50] * 6 and "reused 100 of 400 vectors" in capfd.readouterr().err
+    assert counted == {"text": [300, 300], "vector": [400, 400]}
     older = tmp_path / ".whole.vectors"  # what a killed run of an earlier version left
     older.mkdir()
     for name in (f"vectors-{'0' * 32}.npy", f"vectors-{'0' * 32}.json", "run.lock"):
@@ -192,6 +214,51 @@ def test_rerunning_the_same_command_does_nothing(tmp_path, embedder, capfd):
     assert hashes_of(tmp_path / "index") != before and len(open_index_folder(tmp_path / "index").texts) == 60
 
 
+@pytest.mark.parametrize(
+    "kind, precision, lists, count, size",
+    [("ivf", "fp32", 3, 1000, 192), ("ivf", "fp32", 3, 100, 100), ("ivf", "int8", 3, 1000, 300),
+     ("ivf", "int8", 9, 1000, 576), ("flat", "int8", 0, 1000, 300), ("hnsw", "int8", 0, 100, 100)],
+)  # fmt: skip
+def test_an_index_is_trained_on_a_sample_of_all_chunks(monkeypatch, kind, precision, lists, count, size):
+    taken = []
+    fake = SimpleNamespace(cp=SimpleNamespace(), hnsw=SimpleNamespace(), is_trained=False, train=taken.append)
+    library = SimpleNamespace(omp_set_num_threads=lambda threads: None, METRIC_INNER_PRODUCT=0)
+    library.index_factory = lambda dim, words, metric: fake
+    monkeypatch.setattr(faiss_index, "require_faiss", lambda: library)
+    monkeypatch.setattr(faiss_index, "FOR_RANGES", 300)
+    vectors, shape = (
+        np.arange(2 * count, dtype=np.float32).reshape(count, 2),
+        IndexShape(kind, precision, lists),
+    )
+    for step in (count, 33):
+        chunks = lambda: (vectors[begin : begin + step] for begin in range(0, count, step))  # noqa: B023, E731
+        trained_index(shape, count, 2, chunks, threads=1)
+    one, other = taken
+    picked = one[:, 0].astype(int) // 2
+    assert np.array_equal(one, other) and np.array_equal(one, vectors[picked])
+    assert len(one) == size == len(set(picked)) and (size < count) == (picked.max() - picked.min() >= size)
+
+
+def test_lists_are_searched_until_each_query_has_all_hits(tmp_path):
+    """As by faiss itself, query by query: twice as many lists, until the last place is filled."""
+    rng = np.random.default_rng(5)
+    vectors, queries = (rng.normal(size=(count, DIM)).astype(np.float32) for count in (60, 400))
+    for rows in (vectors, queries):
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    index = trained_index(IndexShape("ivf", lists=12), 60, DIM, lambda: iter([vectors]), threads=1)
+    index.add(vectors)
+    write_index(index, tmp_path / "index")
+    for breadth, count in ((1, 1), (1, 2), (3, 9), (0, 60), (1, 60), (1, 61)):
+        found = VectorIndex(tmp_path / "index", "ivf", 60, DIM, 1, breadth).nearest(queries, count)
+        for row, query in enumerate(queries):
+            index.nprobe = min(breadth or 12, 12)
+            while index.search(query[None], min(count, 60))[1][0, -1] < 0:
+                index.nprobe = min(2 * index.nprobe, 12)
+            cosines, places = index.search(query[None], count)
+            assert np.array_equal(found[1][row], places[0])
+            np.testing.assert_allclose(found[0][row], cosines[0], atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["flat", "ivf"])
 def test_the_index_is_identical_for_any_number_of_threads(tmp_path, embedder, kind):
     for threads in (1, 2):
@@ -224,8 +291,11 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
             list(map(str, [*common, *words])), cwd=ROOT, input=typed, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
+        assert words is asked or f"{tmp_path}/" in done.stderr  # what was written where
         said.append(done.stdout)
-    rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    written = (tmp_path / "answers.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in written.splitlines()]
+    assert TEXTS[0] in written  # as it is, and not in escapes
     assert [row["query"] for row in rows] == TEXTS[:5] and all(len(row["hits"]) == 3 for row in rows)
     typed_rows = [json.loads(line) for line in said[2].splitlines()]
     assert [row["hits"][0]["id"] for row in typed_rows] == [row["hits"][0]["id"] for row in rows[:2]]

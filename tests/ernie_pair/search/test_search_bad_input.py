@@ -198,6 +198,8 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
         ({"texts": 0}, "wrong or missing: texts"),
         ({"texts": 61}, "61 texts, and 60 are there"),
         ({"dim": "x"}, "wrong or missing: dim"),
+        ({"dim": 0}, "wrong or missing: dim"),
+        ({"dim": 1}, "holds 60 vectors of 16, not 60 of 1;"),
         ({"dim": 17}, "holds 60 vectors of 16, not 60 of 17"),
         ({"recall_at_10": 7}, "wrong or missing: recall_at_10"),
     ],
@@ -302,6 +304,16 @@ def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, cap
     search_texts(config_of(index))
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["query"] == "今天" and second["query"] == "\ufeff昨天"  # only at the very beginning
+
+
+def test_a_person_is_prompted_for_each_query(index, embedder, monkeypatch, capsys):
+    typed = io.StringIO("今天\n\n")
+    for is_person in (True, False):
+        typed.isatty = lambda: is_person  # noqa: B023
+        typed.seek(0)
+        monkeypatch.setattr(sys, "stdin", typed)
+        search_texts(config_of(index))
+        assert capsys.readouterr().err.count("> ") == 3 * is_person
 
 
 def test_an_empty_result_names_the_threshold(index, embedder, capfd):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_pretrain
+from matplotlib.figure import Figure
 from tiny_pair import write_model, write_pairs
 
 from data_tools.corpus.format import Corpus
@@ -31,6 +32,7 @@ from ernie_pair.series.comparison_report import (
     PICTURE_FILE,
     compare,
     page_of_comparison,
+    panels_of,
     table_lines,
     table_of_differences,
     table_of_starts,
@@ -372,6 +374,37 @@ def test_the_page_shows_chance_level_and_domain_loss():
 def logits_of(labels, share):
     is_right = np.random.default_rng(0).random(len(labels)) < share
     return np.eye(2)[np.where(is_right, labels, 1 - labels)]
+
+
+def test_charts_of_a_comparison_show_every_run_and_mean():
+    labels = np.arange(60) % 3 % 2
+    for seeds in ([1], [1, 2, 3]):
+        logits = {
+            name: [logits_that_are_right(60, share, seed) for seed in seeds]
+            for name, share in (("a", 0.9), ("b", 0.6))
+        }
+        found = compare(logits, labels, seeds, 20)
+        runs, differences, domain = (
+            draw for _, draw in panels_of(found, {"a": {"lm_loss": 2.5}, "b": {"reason": "x"}})
+        )
+        axes = Figure().subplots()
+        runs(axes)
+        points = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
+        for place, (name, drawn) in enumerate(zip(found.runs, points)):
+            assert drawn[:, 1].tolist() == [run["accuracy"] for run in found.runs[name]]
+            assert drawn[:, 0].mean() == pytest.approx(place) and np.ptp(drawn[:, 0]) < 0.5
+            assert (np.diff(drawn[:, 0]) > 0).all()
+        heads = [label.get_text().split("\n")[0] for label in axes.get_xticklabels()]
+        assert axes.get_ylabel() == "accuracy" and heads == list(found.runs)
+        axes = Figure().subplots()
+        differences(axes)
+        (one,) = found.differences
+        shown = [label.get_text().split("\n")[1] for label in axes.get_yticklabels()]
+        drawn = [line.get_xdata().tolist() for line in axes.lines[:-1]]
+        assert drawn == [each for name in shown for each in (list(one.interval[name]), [one.mean[name]])]
+        axes = Figure().subplots()
+        domain(axes)
+        assert [bar.get_height() for bar in axes.patches] == [2.5, 0] and axes.get_ylabel() == "loss"
 
 
 def test_one_seed_has_no_deviation():

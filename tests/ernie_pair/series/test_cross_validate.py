@@ -17,7 +17,7 @@ from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import CrossValidateConfig, cross_validate
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.targets.metrics import METRICS
+from ernie_pair.pair.targets.metrics import METRICS, measure, resamples
 from ernie_pair.score.evaluation.evaluation_report import FILES
 from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series import cross_validate as module
@@ -265,6 +265,27 @@ def test_intervals_are_wider_where_rows_share_texts(config, tmp_path):
         assert low < found.mean["accuracy"] < high
         widths.append(high - low)
     assert widths[1] > 2 * widths[0]
+
+
+def test_the_interval_is_that_of_rows_written_repeatedly(config):
+    rng = np.random.default_rng(2)
+    labels, fold, group = rng.integers(2, size=90), rng.integers(3, size=90), rng.integers(25, size=90)
+    logits = (rng.normal(size=(90, 2)) + np.eye(2)[labels]).astype(np.float32)
+    folds = Folds(group * 3 + fold, fold)
+    found = measure_folds(logits, labels, folds, config, Path("p"))
+    means = np.zeros((config.bootstrap, len(METRICS)))
+    for number in range(3):
+        rows = np.flatnonzero(fold == number)
+        groups = [rows[folds.group[rows] == one] for one in np.unique(folds.group[rows])]
+        for place, counts in enumerate(resamples(len(groups), config.bootstrap, config.seed + number)):
+            drawn = np.concatenate([np.tile(each, count) for each, count in zip(groups, counts)])
+            metrics = measure(logits[drawn], labels[drawn])
+            means[place] += [metrics[name] / 3 for name in METRICS]
+    for name, column in zip(METRICS, means.T):
+        assert found.interval[name] == pytest.approx(np.percentile(column, [2.5, 97.5]).tolist())
+        values = [measure(logits[fold == number], labels[fold == number])[name] for number in range(3)]
+        wanted = pytest.approx([np.mean(values), np.std(values, ddof=1)])
+        assert [found.mean[name], found.deviation[name]] == wanted
 
 
 def test_an_undefined_fold_metric_is_null_in_the_report(config, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from tiny_pair import write_pairs
 from tiny_ship import logits_of_trained, random_texts, write_trained
 
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import EnsembleConfig, PairPredictor, ensemble
 from ernie_pair.__main__ import _run as run_here
@@ -110,6 +111,10 @@ def test_the_command_evaluates_and_calibrates_the_ensemble(models, tmp_path, cap
     logits = predictor.logits([row[:2] for row in rows])
     assert said["ensemble"]["metrics"] == pytest.approx(measure(logits, np.array([int(r[2]) for r in rows])))
     assert said["temperature"] != 1.0 and said["int8"]["rows"] == 60
+    files = {"calibration": other, "evaluated_on": judged}
+    for name, path in files.items():
+        rows, sha256 = len(path.read_text(encoding="utf-8").splitlines()), sha256_of_file(path)
+        assert said["ensemble"][name] == {"rows": rows, "sha256": sha256}
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines[-3].startswith("ernie ") and lines[-1].startswith("the ensemble")
     assert json.loads(last)["rows"] == 60 and set(METRICS) < set(json.loads(last))

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from places import ROOT
 from tiny_pair import write_model, write_pairs, write_rows
 from tiny_targets import candidate_rows
@@ -19,7 +20,7 @@ from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.series import search_params as module
-from ernie_pair.series.study import Study, TrialCallback, space_of
+from ernie_pair.series.study import Outcome, Study, TrialCallback, require_optuna, space_of
 from ernie_pair.train.task import TrainResult
 
 SEARCH = "learning_rate=1e-4..2e-2:log batch_size=16,32"
@@ -28,7 +29,7 @@ FLAGS = {
     "search": SEARCH, "trials": 4, "startup_trials": 2, "evaluations": 3, "prune_after": 0,
 }  # fmt: skip
 
-pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna")
 
 
 def config_in(folder, **changes):
@@ -123,6 +124,41 @@ def test_the_best_trial_is_saved_as_a_config_file_for_train(finished, tmp_path):
     assert "trial 3" in page and page.count("<figure") == 4 and (out / "trials.svg").read_text()[:4] == "<svg"
     assert json.loads((out / "search.json").read_text())["trials"][0]["params"] == found.trials[0].params
     assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in printed
+
+
+def test_charts_of_a_search_show_every_trial(config, monkeypatch):
+    config = replace(config, best_metric="accuracy")
+    require_optuna()
+    outcomes = [
+        Outcome(1, "complete", {"learning_rate": 1e-3, "batch_size": 16}, 0.5, {1: 0.4, 2: 0.5}),
+        Outcome(2, "pruned", {"learning_rate": 1e-4, "batch_size": 32}, 0.2, {1: 0.2}),
+        Outcome(3, "complete", {"learning_rate": 2e-3, "batch_size": 32}, 0.3, {1: 0.1, 2: 0.3}),
+        Outcome(4, "failed", {"learning_rate": 1e-2, "batch_size": 16}, None, {}),
+        Outcome(5, "complete", {"learning_rate": 3e-3, "batch_size": 16}, 0.7, {1: 0.7}),
+    ]
+    charts = {}
+    monkeypatch.setattr(
+        module, "draw_chart", lambda title, draw, note: draw(charts.setdefault(title, Figure().subplots()))
+    )
+    module.charts_of(outcomes, space_of(config), config)
+    drawn = {
+        title: {
+            tuple(point) for line in axes.lines if line.get_marker() == "o" for point in line.get_xydata()
+        }
+        for title, axes in charts.items()
+    }
+    measured = [each for each in outcomes if each.value is not None]
+    assert drawn["Trials"] == {(each.number, each.value) for each in measured}
+    assert drawn["learning_rate"] == {(each.params["learning_rate"], each.value) for each in measured}
+    assert drawn["batch_size"] == {(each.params["batch_size"] // 16 - 1, each.value) for each in measured}
+    (best,) = (line for line in charts["Trials"].lines if line.get_label() == "best so far")
+    assert best.get_xydata().tolist() == [[1, 0.5], [3, 0.5], [5, 0.7]]
+    assert [dict(line.get_xydata().tolist()) for line in charts["Curves"].lines] == [
+        o.curve for o in outcomes
+    ]
+    assert charts["learning_rate"].get_xscale() == "log" and charts["batch_size"].get_xscale() == "linear"
+    assert all(axes.get_xlabel() and axes.get_ylabel() == "accuracy" for axes in charts.values())
+    assert optuna.logging.get_verbosity() == optuna.logging.WARNING  # it says nothing of its trials
 
 
 def test_the_untrained_model_does_not_count_as_a_trial_value(config, no_charts):

@@ -34,6 +34,7 @@ bucket: [true, false]
     ]
     assert space(said) == space(text=text, tmp_path=tmp_path) == expected
     assert as_plan(expected)["learning_rate"] == "1e-05..0.0001:log"
+    assert space("epochs=2..4:2") == [Range("epochs", 2, 4, step=2)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,9 @@ bucket: [true, false]
         ("dropout=0..1.5", "dropout=1.5 is not below 1"),
         ("dropout=0.3..0.1", "low 0.3 is not below high 0.1"),
         ("learning_rate=0..1:log", "log needs a low above 0"),
-        ("dropout=0..0.3:0.5", "step 0.5 does not lie between 0 and 0.3"),
+        ("dropout=0.25..0.5:0.5", "step 0.5 does not lie between 0 and 0.25"),
+        ("epochs=2..4:3", "step 3 does not lie between 0 and 2"),
+        ("epochs=2..4:0", "step 0 does not lie between 0 and 2"),
         ("pooling=cls..mean", "a flag that is no number has no range; list its values"),
         ("dropout=0..0.1 dropout=0.1,0.2", "dropout is given twice"),
     ],

@@ -19,7 +19,7 @@ from children import output_of
 from safetensors.numpy import save as save_safetensors
 
 from data_tools.files.errors import CheckpointError
-from ernie_pair.weights.half_tensors import narrow_array, widen_array
+from ernie_pair.weights.half_tensors import narrow_array, set_weight, widen_array, widen_tensors
 from ernie_pair.weights.weight_files import (
     ALLOWED,
     NAMES_OF_TYPES,
@@ -142,8 +142,8 @@ ENDLESS = {  # never printed: that would not end either
     "lists": {"a": doubled(list)},
     "tuples": {"a": doubled(tuple)},
     "a key": b"\x80\x04}" + b")" + b"2\x86" * 50 + b"K\x01s.",
-    "keys": b"\x80\x04}(" + b")" + b"2\x86" * 50 + b"K\x01u.",
-    "a key of a dictionary at once": b"\x80\x02(" + b")" + b"2\x86" * 50 + b"K\x01d.",
+    "keys": b"\x80\x04}(K\x01K\x01" + b")" + b"2\x86" * 50 + b"K\x01u.",
+    "a key of a dictionary at once": b"\x80\x02(K\x01K\x01" + b")" + b"2\x86" * 50 + b"K\x01d.",
     "in a set": b"\x80\x04\x8f(" + b")" + b"2\x86" * 50 + b"\x90.",
     "an argument": {"a": Payload(np.dtype, (doubled(list),))},
     "a state": {"a": State(doubled(tuple))},
@@ -240,6 +240,7 @@ HOSTILE = {
     "no kind at all": variable(description=b"\x10\x02\x10\x03"),
     "an unknown field": variable(description=b"\x08\x05\x18\x01"),
     "packed beyond the description": variable(description=b"\x08\x05\x12\x7f\x02"),
+    "a number cut short": variable(description=b"\x08\x05\x10\xff"),
     "a number without an end": variable(description=b"\x08\x05\x10" + b"\xff" * 12),
     "a size beyond memory": variable(description=b"\x08\x05\x10" + b"\xff" * 8 + b"\x7f"),
     "a negative size": variable(description=b"\x08\x05\x10" + b"\xff" * 9 + b"\x01"),
@@ -388,3 +389,7 @@ def test_conversions_agree_with_paddle(dtype):
     tensor = paddle.to_tensor(values).astype(dtype)
     assert np.array_equal(narrow_array(values, tensor.dtype), tensor.numpy())
     assert np.array_equal(widen_array(tensor.numpy(), tensor.dtype), values)
+    parameter = paddle.zeros([3], dtype)
+    set_weight(parameter, values * 2)
+    assert parameter.dtype == tensor.dtype
+    assert np.array_equal(widen_tensors({"a": parameter, "b": paddle.ones([1], "int64")})["a"], values * 2)

@@ -63,7 +63,7 @@ def test_a_negatives_file_adds_to_the_label_0_negatives():
 
 def test_negatives_of_unknown_anchors_are_refused():
     with pytest.raises(InputError, match="negatives.tsv: none of its first texts"):
-        texts_of(negatives=[("谁", "好", None)])
+        texts_of(negatives=[("谁", "我", None)])
 
 
 def test_pairs_that_never_have_a_negative_are_refused():
@@ -148,6 +148,20 @@ def test_every_layout_gives_the_same_steps(tokenizer, bucket):
         assert rows_of_step(batches) == rows_of_step([one])
         assert sorted(rows_of_step([one])) == list(range(len(one.step.numbers)))
         assert all(np.array_equal(batch.step.is_hidden, one.step.is_hidden) for batch in batches)
+
+
+def test_first_texts_ask_with_the_prompt_of_queries(tokenizer):
+    """The rows of a model with two prompts are all texts as passages, and then all as queries."""
+    texts = texts_of([*((a, b, 1) for a, b in zip("我你他她它们", "天气今明昨真")), ("我", "不", 0)])
+    encoded = [[int(one) for one in tokenizer.encode(text)] for text in texts.texts]
+    read = [*texts.texts, *(f"好{text}" for text in texts.texts)]
+    config = EmbeddingConfig("output", seed=7, batch_size=4)
+    steps = ContrastiveSteps(texts, encode_single_texts(read, tokenizer, 16), config).of_rank(World(), 0)
+    query = tokenizer.encode("好")
+    for (batch,) in islice(steps, 4):
+        for place, ids in rows_of_step([batch]).items():
+            own = encoded[batch.step.numbers[place]]
+            assert ids[1:-1] == ([*query, *own] if place < 4 else own)
 
 
 def test_a_resumed_run_continues_with_the_next_step(tokenizer):

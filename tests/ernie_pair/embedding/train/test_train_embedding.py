@@ -1,6 +1,9 @@
 """Training an embedding model, by command and from Python: learns, resumes, and writes a standard folder."""
 
+import shutil
+
 import numpy as np
+import pandas as pd
 import pytest
 from killed_runs import killed_after
 from paddlenlp.datasets import IterDataset
@@ -14,9 +17,10 @@ from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import read_any_texts
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
+from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.kernels.encoder_layer import PackedWeights
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.models.embedding_json import read_embedding
+from ernie_pair.models.embedding_json import EMBEDDING, read_embedding
 from ernie_pair.models.networks.classifier import build_classifier, load_initial_weights
 from ernie_pair.models.source import open_model
 from ernie_pair.runtime.processes.world import World
@@ -157,6 +161,29 @@ def test_the_python_trainer_trains_evaluates_and_embeds(folder, tmp_path):
     assert trainer.train().step == result.step  # there is nothing left to do
 
 
+def test_a_start_without_settings_embeds_as_it_would_be_trained(folder, trained, tmp_path):
+    start = shutil.copytree(trained / "best", tmp_path / "start")
+    (start / EMBEDDING).unlink()
+    vectors = {}
+    for pooling in ("auto", "mean", "cls", "max"):
+        config = EmbeddingConfig(str(tmp_path / "out"), device="cpu", pooling=pooling, max_seq_len=8)
+        vectors[pooling] = EmbeddingTrainer(start, config).embed(["今天", "明天" * 9])
+        options = EmbedderOptions(pooling={"auto": "mean"}.get(pooling, pooling), max_seq_len=8)
+        np.testing.assert_array_equal(
+            vectors[pooling], open_embedder(start, options=options).embed(["今天", "明天" * 9])
+        )
+    assert not np.allclose(vectors["cls"], vectors["mean"])
+    usual = EmbeddingTrainer(start, EmbeddingConfig(str(tmp_path / "out"), device="cpu")).embedder
+    assert usual.max_seq_len == 64
+
+
+def test_pairs_of_dev_that_are_trained_on_are_warned_of(folder, tmp_path, capfd):
+    train_embedding(
+        embedding_config(folder, train_file=str(folder / "dev.tsv"), output_dir=str(tmp_path), max_steps=1)
+    )
+    assert "dev: 60 rows (100.00 %) with a pair of the training file" in capfd.readouterr().err
+
+
 def test_without_evaluations_the_last_model_embeds(folder, tmp_path):
     trainer = trainer_of(folder, tmp_path, max_steps=3, evaluation_strategy="no")
     assert trainer.train().best_model is None
@@ -165,8 +192,11 @@ def test_without_evaluations_the_last_model_embeds(folder, tmp_path):
 
 
 def test_texts_come_from_any_set_but_not_from_a_dictionary(folder):
-    config = embedding_config(folder, objective="simcse")
-    assert read_any_texts(config, IterDataset(iter(["今天", "明天"])), World())[0] == ["今天", "明天"]
+    config, pairs = embedding_config(folder, objective="simcse"), [("今天", "明天"), ("我", "你")]
+    table = pd.DataFrame(pairs, columns=["sentence1", "sentence2"])
+    for given in (["今天", "我", "明天", "你"], pairs, table):
+        given = IterDataset(iter(given)) if isinstance(given, list) else given
+        assert read_any_texts(config, given, World())[0] == ["今天", "我", "明天", "你"]
     with pytest.raises(InputError, match=r"train_dataset is a dictionary \(train, dev\); give one"):
         read_any_texts(config, {"train": ["今天"], "dev": ["明天"]}, World())
 

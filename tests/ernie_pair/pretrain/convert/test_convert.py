@@ -6,11 +6,12 @@ import os
 import pickle
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from foreign_weights import write_checkpoints
+from foreign_weights import ernies_names, write_checkpoints
 from tiny_pretrain import VOCAB, write_model
 
 from data_tools.files.atomic_files import CONFIG_YAML
@@ -19,7 +20,6 @@ from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
 from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_static_weights, parity_batches
-from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 from ernie_pair.weights.weight_files import read_weights
 
 SQUARE = np.ones((4, 4), np.float32)
@@ -115,23 +115,6 @@ def test_layer_numbering_of_older_paddlenlp_is_supported(theirs, tmp_path):
     assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
 
 
-def ernies_names():
-    """{structured name: its name in ERNIE's own programs}, for two layers."""
-    ends = {"weight": "w_0", "bias": "b_0"}
-    modules = {old: new.format(family="ernie") for old, new in OUTSIDE_LAYERS.items()}
-    for layer in "01":
-        for old, new in IN_LAYERS.items():
-            modules[f"encoder_layer_{layer}_{old}"] = f"ernie.encoder.layers.{layer}.{new}"
-    names = {f"ernie.embeddings.{new}.weight": old for old, new in EMBEDDINGS.items()}
-    for old, new in modules.items():
-        for end, generated_end in ends.items():
-            normed = f"_{'scale' if end == 'weight' else 'bias'}"
-            names[f"{new}.{end}"] = old + (normed if old.endswith("layer_norm") else f".{generated_end}")
-    names["cls.predictions.decoder_bias"] = names.pop("cls.predictions.decoder.bias")
-    names.pop("cls.predictions.decoder.weight")
-    return names
-
-
 @pytest.fixture
 def release(theirs, tmp_path):
     """A folder as ERNIE 2.0 is released: params/, vocab.txt, ernie_config.json."""
@@ -217,6 +200,7 @@ def test_the_parity_report_is_saved_with_the_weights(theirs, tmp_path):
 
     source = theirs["folder"] / "pickled" / "static_vars.pdparams"
     assert proof["inputs"]["static_model_path"] == [[source.name, sha256(source)]]
+    assert sha256(source) in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     written = ("config.json", "vocab.txt", "model_state.pdparams", "tokenizer_config.json")
     assert all(proof["outputs"][name] == sha256(tmp_path / "out" / name) for name in written)
     assert {"paddlenlp", "numpy", "ernie-pair"} < proof["versions"].keys()
@@ -228,9 +212,17 @@ def test_parity_batches_cover_padding_segments_and_positions(theirs):
     assert batches["full_length"]["input_ids"].shape == (1, spec.max_positions)
     assert (batches["padded"]["input_ids"][1:, -1] == spec.pad_id).all()
     assert set(batches["padded"]["token_type_ids"].flat) == set(range(spec.token_types))
-    for name in ("two_segments", "full_length"):
-        first = batches[name]["token_type_ids"][0].tolist()
-        assert first == [0] * 20 + [1] * 20
+    lengths = {"padded": [40, 39, 20, 2], "two_segments": [40, 26, 13], "full_length": [40]}
+    for name, batch in batches.items():
+        for length, ids, types in zip(lengths[name], batch["input_ids"], batch["token_type_ids"]):
+            assert ids[:length].min() >= 0 and ids.max() < spec.vocab_size
+            assert (ids[length:] == spec.pad_id).all() and not types[length:].any()
+            if name != "padded":
+                half = length // 2
+                assert types[:length].tolist() == [0] * half + [1] * (length - half)
+        assert len(batch["input_ids"]) == len(lengths[name])
+    of_one = parity_batches(replace(spec, token_types=1))
+    assert not any(batch["token_type_ids"].any() for batch in of_one.values())
 
 
 def test_conversion_fails_if_a_single_batch_differs(theirs, tmp_path, monkeypatch):
@@ -390,6 +382,8 @@ def test_bad_paths_give_one_line_errors(theirs, tmp_path):
         (good, tmp_path / "home", "holds diary.txt, which would be lost"),
         (good, folder / "pickled", "is where the model came from"),
     ]
+    with pytest.raises(InputError, match="overwrite takes true or false, not 'both'"):
+        run(good, tmp_path / "out", overwrite="both")
     for weights, output, message in cases:
         with pytest.raises(InputError, match=re.escape(message)) as caught:
             run(weights, output)

@@ -9,10 +9,12 @@ from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
+import paddle
 import pytest
 from foreign_weights import write_checkpoints
 from package_command import command
 from scipy import stats
+from scipy.special import log_softmax
 from tiny_pretrain import CHARACTERS, VOCAB, write_corpus, write_model
 
 from data_tools.corpus.format import find_corpus, open_corpus
@@ -83,6 +85,15 @@ def test_probabilities_match_the_static_model(theirs, filler):
     assert order == sorted(order, reverse=True)
 
 
+def test_probabilities_of_large_logits_are_those_of_scipy(filler, monkeypatch):
+    logits = np.random.default_rng(0).normal(size=(1, len(VOCAB))).astype(np.float32) * 3000
+    monkeypatch.setattr(filler, "model", lambda **fed: (paddle.to_tensor(logits),))
+    wanted = log_softmax(logits.astype(np.float64), axis=1)[0]
+    (slot,) = filler.fill("天[MASK]", top_k=2)
+    assert [one.ids[0] for one in slot.fillings] == np.argsort(-wanted)[:2].tolist()
+    assert [one.probability for one in slot.fillings] == pytest.approx(np.sort(np.exp(wanted))[:-3:-1])
+
+
 def test_a_full_width_beam_finds_the_best_word(filler):
     """A two-mask word, checked against the probabilities of all pairs of tokens in the vocabulary."""
     text = "天地[MASK][MASK]宇"
@@ -127,7 +138,11 @@ def test_adjacent_masks_form_one_slot(text, slots, theirs):
 
 def test_tokens_and_small_probabilities_are_shown():
     assert join_tokens(["北", "京"]) == "北京" and join_tokens(["new", "##s"]) == "news"
-    assert join_tokens(["new", "york", "的"]) == "new york的" and join_tokens(["天", "##地"]) == "天地"
+    assert (
+        join_tokens(["new", "york", "的"]) == "new york的"
+        and join_tokens(["new", "a的"]) == "new a的"
+        and join_tokens(["天", "##地"]) == "天地"
+    )
     likely = [("天", ["天"], [5], 0.98765, "天"), ("地", ["地"], [6], 0.0000456, "地")]
     slot = FilledSlot(0, 6, 1, [Filling(*each) for each in likely])
     lines = _table("[MASK]", [slot]).splitlines()
@@ -155,6 +170,7 @@ def test_the_command_writes_json_and_a_rerun_does_nothing(theirs, tmp_path):
     first, again = (command("predict", "mlm", *words) for _ in range(2))
     assert first.code == 0, first.told
     assert again.code == 0 and "nothing to do" in again.told
+    assert first.said == f"wrote {tmp_path / 'out.jsonl'}\n"
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     one, two = map(json.loads, lines)
     assert one["text"] == TEXT and [slot["masks"] for slot in one["slots"]] == [1, 2]
@@ -345,7 +361,6 @@ class MadeUpSample:
 
 def with_first_logit(value):
     """A model that predicts uniformly, but for one logit of the first masked token."""
-    import paddle
 
     def model(input_ids, token_type_ids, masked_positions):
         logits = np.zeros((len(masked_positions), 4), np.float32)

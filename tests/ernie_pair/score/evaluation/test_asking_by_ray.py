@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_ship import random_texts, ship, write_trained
 
-from data_tools.files.errors import InputError, MachineError
+from data_tools.files.errors import MachineError
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.pair.config.ask_config import PredictConfig
@@ -60,21 +60,6 @@ def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
     again = asked(here, "made.tsv", overwrite=False, **RAY)
     predict_pair(PredictConfig(str(here / "ship"), **again))
     assert "nothing to do" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"workers": 2}, "ray_address and workers are for engine ray"),
-        ({"ray_address": "head:6379"}, "ray_address and workers are for engine ray"),
-        ({"engine": "ray", "device": "gpu"}, "engine ray computes on CPUs"),
-        ({"engine": "ray", "workers": 0}, "workers=0 is below 1"),
-    ],
-)
-@pytest.mark.parametrize("config_class, model", [(PredictConfig, "model_path")])
-def test_inconsistent_ray_flags_are_rejected(config_class, model, flags, reason):
-    with pytest.raises(InputError, match=reason):
-        config_class(**{model: "m", "input_file": "i", "output_file": "o", "device": "cpu", **flags})
 
 
 def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):

@@ -127,10 +127,10 @@ def test_fit_temperature_recovers_the_true_temperature(temperature):
     assert fit_temperature(logits, labels) == pytest.approx(temperature, rel=0.05)
 
 
-def test_separable_classes_give_a_temperature_at_the_limit():
-    logits = np.eye(2, dtype=np.float32)[[0, 1, 0, 1]]
-    fitted = fit_temperature(logits, np.array([0, 1, 0, 1]))
-    assert 0.04 < fitted < 0.06 and is_at_the_end(fitted) and not is_at_the_end(1.4)
+@pytest.mark.parametrize("labels, limit", [((0, 1, 0, 1), 0.05), ((1, 0, 1, 0), 20.0)])
+def test_a_model_always_right_or_wrong_is_at_a_limit(labels, limit):
+    fitted = fit_temperature(np.eye(2, dtype=np.float32)[[0, 1, 0, 1]], np.array(labels))
+    assert fitted == pytest.approx(limit, rel=1e-3) and is_at_the_end(fitted) and not is_at_the_end(1.4)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair import PairConfig, PairTrainer
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.scores import are_names, probabilities
 from ernie_pair.models.temperature import (
@@ -253,6 +254,18 @@ def test_a_threshold_is_not_kept_with_another_temperature(folder):
     tuned(folder)
     with pytest.raises(InputError, match="for probabilities of another temperature; pass save_thr"):
         evaluated(folder, save_temperature=True, calibrate_on=str(folder / "dev.tsv"))
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [(MANIFEST, "is a checkpoint, into which nothing is saved; give OUT/best, or leave"),
+     ("export.json", "is an exported model, into which nothing is saved; evaluate the trained one")],
+)  # fmt: skip
+@pytest.mark.parametrize("flag", ["save_temperature", "save_threshold"])
+def test_nothing_is_saved_beside_what_is_sealed(folder, name, reason, flag):
+    (folder / "best" / name).touch()
+    with pytest.raises(InputError, match=reason):
+        evaluated(folder, **{flag: True}, calibrate_on=str(folder / "dev.tsv"))
 
 
 def test_a_calibration_file_of_an_older_release_is_read(folder):

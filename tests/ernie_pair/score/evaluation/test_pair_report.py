@@ -98,6 +98,9 @@ def test_errors_tsv_lists_wrong_rows_by_descending_loss(tmp_path):
     wrong = np.flatnonzero(answers.predictions != answers.labels)
     assert {int(row[0]) - 2 for row in rows} <= set(wrong.tolist()) and len(rows) == min(10, len(wrong))
     assert len(worst_rows(answers, 2)) == 2
+    many = answers_of(rows=900)
+    page, num_wrong = written(tmp_path, many, 70)["report.html"], np.sum(many.predictions != many.labels)
+    assert page.count('<td class="text">') == 2 * 50 and f"50 of {num_wrong} wrong rows" in page
 
 
 def test_report_json_holds_the_expected_metrics(tmp_path):

@@ -9,7 +9,10 @@ from tiny_ship import MAX_SEQ_LEN, random_texts, ship, write_trained
 from data_tools.files.errors import InputError
 from ernie_pair.__main__ import _run
 from ernie_pair.models.temperature import Calibration, write_calibration
-from ernie_pair.score.evaluation.scorer import open_scorer
+from ernie_pair.pair.config.ask_config import PredictConfig
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.score.evaluation import scorer
+from ernie_pair.score.evaluation.scorer import open_scorer, scorer_of
 
 PAIRS = random_texts(30, longest=MAX_SEQ_LEN // 4)
 DECIDED = Calibration(1.5, threshold=0.4, symmetric="average")
@@ -28,16 +31,24 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["trained", "exported", "combined"])
 def test_every_folder_scores_and_decides_alike(folder, name):
-    scorer, trained = (open_scorer(str(folder / each), "cpu", 1) for each in (name, "trained"))
-    assert (scorer.threshold, scorer.symmetric) == (0.4, "average") and scorer.unit.name == "a probability"
-    scores = scorer.score(PAIRS)
+    opened, trained = (open_scorer(str(folder / each), "cpu", 1) for each in (name, "trained"))
+    assert (opened.threshold, opened.symmetric) == (0.4, "average") and opened.unit.name == "a probability"
+    scores = opened.score(PAIRS)
     assert np.abs(scores - trained.score(PAIRS)).max() < 1e-3 and len(set(scores.round(3))) > 20
-    assert np.array_equal(scores, scorer.score([pair[::-1] for pair in PAIRS]))
-    logits = scorer.logits_of_texts(*zip(*PAIRS))
-    assert logits.shape == (30, 2) and len(scorer.answers(logits).classes) == 30
+    assert np.array_equal(scores, opened.score([pair[::-1] for pair in PAIRS]))
+    logits = opened.logits_of_texts(*zip(*PAIRS))
+    assert logits.shape == (30, 2) and len(opened.answers(logits).classes) == 30
     with pytest.raises(InputError, match="pair 0 is .*; give two texts"):
-        scorer.score(["今"])
-    scorer.decide_by(0.9, "auto")
-    assert scorer.threshold == 0.9
+        opened.score(["今"])
+    opened.decide_by(0.9, "auto")
+    assert opened.threshold == 0.9
     with pytest.raises(InputError, match="were tuned with symmetric average"):
-        scorer.decide_by(None, "none")
+        opened.decide_by(None, "none")
+
+
+def test_an_exported_model_is_computed_by_one_process(folder, tmp_path, monkeypatch):
+    config = PredictConfig(str(folder / "exported"), "in.tsv", str(tmp_path / "out.tsv"), device="cpu")
+    assert scorer_of(config).world.size == 1
+    monkeypatch.setattr(scorer, "launched_world", lambda: World(0, 2))
+    with pytest.raises(InputError, match="is an exported model, which one process computes; start the com"):
+        scorer_of(config)

@@ -1,0 +1,164 @@
+"""Near pairs beside scikit-learn's cosines of all texts, thresholds beside SciPy's binomial intervals."""
+
+import re
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.metrics.pairwise import cosine_similarity
+from tiny_pair import write_rows
+
+from ernie_pair.mining import mine_pairs as module
+from ernie_pair.mining import neighbours
+from ernie_pair.mining.mine_pairs import MineConfig, TextGraph, mine_pairs, transitive_pairs
+from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest, seen_range
+from ernie_pair.mining.pseudo_label import STEPS, PreciseThreshold, precise_thresholds
+from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.data.pair_file import read_pairs
+
+
+def mined(folder, rows, **flags):
+    """The new pairs near each other, {frozenset of two texts}."""
+    train = write_rows(folder / "train.tsv", rows)
+    flags = {"kinds": "near", "per_text": 99, "device": "cpu", **flags}
+    mine_pairs(MineConfig(str(train), str(folder / "out.tsv"), **flags))
+    lines = [line.split("\t") for line in (folder / "out.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    assert len({frozenset(line[:2]) for line in lines}) == len(lines) and {line[2] for line in lines} <= {"0"}
+    return {frozenset(line[:2]) for line in lines}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_near_pairs_of_other_groups_are_found(tmp_path, seed, capfd):
+    """The ends of the range are those of pairs, labelled and new ones, which count."""
+    rng = np.random.default_rng(seed)
+    texts = ["".join(rng.choice(list("天气很好不来去今"), 6)) for _ in range(24)]
+    rows = [(texts[2 * row], texts[2 * row + 1], int(rng.integers(2))) for row in range(12)]
+    group = {text: row for row, (*pair, _) in enumerate(rows) for text in pair}
+    group.update({right: 12 + row for row, (_, right, label) in enumerate(rows) if not label})
+    weights = TfidfVectorizer(analyzer="char", ngram_range=(1, 2), dtype=np.float32).fit_transform(texts)
+    cosines = cosine_similarity(weights)
+    labelled = [(2 * row, 2 * row + 1) for row in range(12)]
+    similar = {
+        frozenset((texts[i], texts[j])): cosines[i, j]
+        for i, j in combinations(range(24), 2)
+        if group[texts[i]] != group[texts[j]] and (i, j) not in labelled
+    }
+    known = np.array([cosines[pair] for pair in labelled])
+    for least, most in ((0.1, 0.4), (float(np.sort(known)[4]), float(np.sort(known)[-2]))):
+        slack = 1e-6  # what the last bit of a cosine may move
+        found = mined(tmp_path, rows, min_similarity=least, max_similarity=most, overwrite=True)
+        assert {pair for pair, cosine in similar.items() if least + slack < cosine < most - slack} <= found
+        assert found <= {pair for pair, cosine in similar.items() if least - slack < cosine < most + slack}
+        inside = (known > least - slack) & (known < most + slack)
+        share = np.mean([rows[row][2] for row in np.flatnonzero(inside)]) * 100
+        told = capfd.readouterr().err
+        assert f"of the {inside.sum()} labelled pairs with a similarity from {least:g} to {most:g}, " in told
+        assert f"{share:.1f} % have the same meaning" in told
+
+
+class Grid:
+    """Embeds numbers as vectors whose products are quarters, to the last bit."""
+
+    has_roles = False
+
+    def unit_vectors(self, texts, role):
+        signs = [[1 - 2 * (int(text) >> bit & 1) for bit in range(4)] for text in texts]
+        return np.array(signs, dtype=np.float32) / 2
+
+
+@pytest.mark.parametrize("most_texts", [1, 3, 40])
+@pytest.mark.parametrize("least, most", [(-1, 1), (0, 0.5), (0.5, 0.5), (-0.5, 0.9)])
+def test_the_nearest_are_those_of_a_full_sort(tmp_path, least, most, most_texts):
+    """Both ends of the range count, and of equals the first texts."""
+    rng = np.random.default_rng(most_texts)
+    texts, group = list(map(str, rng.integers(0, 16, 40))), rng.integers(0, 30, 40)
+    kept = KeptBlocks(tmp_path / "out.tsv", {})
+    compare = Embeddings(Grid(), texts, kept)
+    vectors = Grid().unit_vectors(texts, "")
+    products = vectors @ vectors.T
+    found = nearest(compare, group, Range(least, most, most_texts), kept)
+    for node, row in enumerate(found):
+        fits = (group != group[node]) & (products[node] >= least) & (products[node] <= most)
+        order = np.argsort(-products[node], kind="stable")
+        wanted = [(place, products[node][place]) for place in order if fits[place]][:most_texts]
+        pairs = list(zip(row["node"].tolist(), row["similarity"].tolist()))
+        assert [pair for pair in pairs if pair[0] >= 0] == wanted and len(pairs) == most_texts
+    others = [products[n][group != group[n]] for n in range(7)]
+    ends = min(row.min() for row in others), max(row.max() for row in others)
+    assert seen_range(compare, group, 7) == ends
+
+
+def test_ngrams_of_too_many_texts_do_not_count(monkeypatch):
+    """With 500 texts those of more than 10, which are 2 %, and of 3 in any case."""
+    monkeypatch.setattr(neighbours, "LEAST_COMMON", 3)
+    letters = [chr(0x4E00 + place) for place in range(500)]
+    texts = [f"{letter}{'甲' * (n < 10)}{'乙' * (10 <= n < 21)}" for n, letter in enumerate(letters)]
+    rare, common = Ngrams(texts).pairs(np.array([0, 10]), np.array([1, 11]))
+    assert rare > 0 == common
+
+
+def test_a_range_of_known_pairs_alone_is_said(tmp_path, capfd):
+    rows = [("天天气", "天气天", 0), ("来去", "很好", 1)]
+    mined(tmp_path, rows, min_similarity=0.01, max_similarity=0.02)
+    least, most = re.findall(r"from (\S+) to (\S+), and", capfd.readouterr().err)[0]
+    cosine = cosine_similarity(
+        TfidfVectorizer(analyzer="char", ngram_range=(1, 2), dtype=np.float32).fit_transform(
+            [text for row in rows for text in row[:2]]
+        )
+    )[0, 1]
+    assert least == most == f"{cosine:.4f}"
+    for limits, cure in (
+        ((cosine, cosine), "all pairs in this range are already known"),
+        ((cosine - 0.1, cosine - 0.05), "raise --max_similarity"),
+        ((cosine + 0.05, cosine + 0.1), "lower --min_similarity"),
+    ):
+        ends = dict(zip(("min_similarity", "max_similarity"), map(float, limits)))
+        assert not mined(tmp_path, rows, **ends, overwrite=True)
+        assert f"are asked for; {cure}" in capfd.readouterr().err
+
+
+def test_the_search_around_a_hub_is_bounded(tmp_path, monkeypatch):
+    rows = [("h", chr(place), 1) for place in range(0x4E00, 0x4E00 + 300)]
+    path = write_rows(tmp_path / "train.tsv", rows)
+    graph, looked_at = TextGraph(coded({"train": read_pairs(path, 2)})["train"], same=1), Counter()
+    monkeypatch.setattr(module.Quota, "take", lambda self, one, other: looked_at.update([one]) and False)
+    assert not list(transitive_pairs(graph, MineConfig("", "out.tsv", per_text=2), set()))
+    assert set(looked_at.values()) == {2 * 50 + 1}
+
+
+def threshold_by_scipy(scores, hits, precision, confidence):
+    """The lowest score, of those of every part of the rows, from which the bound is high enough."""
+    found = []
+    for part in range(1, STEPS + 1):
+        count = round(len(scores) * part / STEPS)
+        if count:
+            threshold = np.sort(scores)[-count]
+            called = scores >= threshold
+            right, rows = int(hits[called].sum()), int(called.sum())
+            test = binomtest(right, rows, alternative="greater")
+            bound = test.proportion_ci(1 - (1 - confidence) / STEPS, "exact").low
+            found.append(PreciseThreshold(float(threshold), rows, len(scores), right / rows, bound))
+    enough = [one for one in found if one.bound >= precision]
+    if enough:
+        return min(enough, key=lambda one: one.threshold)
+    best = max(found, key=lambda one: (one.bound, one.rows), default=PreciseThreshold(None, 0, 0, 0.0, 0.0))
+    return best._replace(threshold=None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_thresholds_are_those_of_scipys_intervals(seed):
+    """Of scores with ties; no row is predicted to be of the last class."""
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(30, 400))
+    shares = np.concatenate([rng.dirichlet([2, 2], rows).round(2), np.full((rows, 1), -1)], axis=1)
+    sure = shares.max(axis=1) > rng.random(rows) * 1.1 * (seed % 3)
+    labels = np.where(sure, shares.argmax(axis=1), rng.integers(0, 3, rows))
+    predictions = shares.argmax(axis=1)
+    for precision in (0.6, 0.8, 0.9):
+        for label, found in enumerate(precise_thresholds(shares, labels, precision, 0.9)):
+            inside = predictions == label
+            wanted = threshold_by_scipy(shares[inside, label], labels[inside] == label, precision, 0.9)
+            assert found[:3] == wanted[:3] and found[3:] == pytest.approx(wanted[3:], abs=1e-9)
