@@ -79,7 +79,8 @@ def test_the_nearest_are_those_of_a_full_sort(tmp_path, least, most, most_texts)
     compare = Embeddings(Grid(), texts, kept)
     vectors = Grid().unit_vectors(texts, "")
     products = vectors @ vectors.T
-    found = nearest(compare, group, Range(least, most, most_texts), kept)
+    wanted_range = Range(least, np.full(40, most, np.float32), most_texts)
+    found = nearest(compare, np.arange(40), group, wanted_range, kept)
     for node, row in enumerate(found):
         fits = (group != group[node]) & (products[node] >= least) & (products[node] <= most)
         order = np.argsort(-products[node], kind="stable")
@@ -88,7 +89,7 @@ def test_the_nearest_are_those_of_a_full_sort(tmp_path, least, most, most_texts)
         assert [pair for pair in pairs if pair[0] >= 0] == wanted and len(pairs) == most_texts
     others = [products[n][group != group[n]] for n in range(7)]
     ends = min(row.min() for row in others), max(row.max() for row in others)
-    assert seen_range(compare, group, 7) == ends
+    assert seen_range(compare, np.arange(7), group) == ends
 
 
 def test_ngrams_of_too_many_texts_do_not_count(monkeypatch):
