@@ -1,19 +1,21 @@
-"""Measure recall@10 of searches by vectors, by BM25 and by both, with and without reranking.
+"""Measure searches by vectors, by BM25 and by both, with and without reranking.
 
 python scripts/results/search_recall.py --pair_file test.tsv --embedding_model encoder --reranker pair
 
 The first texts with a match search all second texts, as for the dev set of an embedding model. It prints the
-table of docs/*/search-and-rank.md.
+tables of docs/*/search-and-rank.md; the group circle of run.py keeps what each query found.
 """
 
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import List, Literal, Optional
 
 import numpy as np
 
+from data_tools.files.atomic_files import published
+from data_tools.files.json_file import write_json
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
@@ -24,26 +26,34 @@ from ernie_pair.search.index_folder import RETRIEVALS
 from ernie_pair.search.searcher import PairSearcher
 
 BEST = 10
+METRICS = ("recall@1", f"recall@{BEST}", f"nDCG@{BEST}")
 
 
 @dataclass(frozen=True)
 class RecallConfig(Options):
-    """Print recall@10 and the time of a query, by what finds the texts."""
+    """Print recall and nDCG of searches and the time of a query, by what finds the texts."""
 
     pair_file: str = data_option(help="labelled pairs, 1 for a match")
     embedding_model: str = data_option(help="its folder")
-    reranker: str = data_option(help="a classifier of pairs, trained or exported")
+    reranker: str = data_option(
+        "", help="a classifier of pairs or a ranker, trained or exported; empty: none"
+    )
+    retrieval: Literal["", "vectors", "bm25", "both"] = data_option("", help="only this; empty: all three")
     output_dir: str = data_option("output/search_recall", help="folder for the texts and their index")
+    output_file: str = data_option("", help="what each query found goes here, as JSON; empty: nowhere")
 
 
-def recall_of(found: RetrievalSet, searcher: PairSearcher) -> float:
-    """Return the mean share of a query's matches among its ten best; the query itself is none of these."""
-    shares = []
+def values_of(found: RetrievalSet, searcher: PairSearcher) -> np.ndarray:
+    """Return the METRICS of each query, float64 [Q, 3]; the query itself is none of what it finds."""
+    values = []
     asked = [found.texts[query] for query in found.queries]
+    gains = 1 / np.log2(np.arange(2, BEST + 2))
     for query, matches, hits in zip(found.queries, found.matches, searcher.search_many(asked, BEST + 1)):
         places = [int(hit.id) for hit in hits if int(hit.id) != query or query in matches][:BEST]
-        shares.append(np.isin(matches, places).mean())
-    return float(np.mean(shares))
+        is_match = np.pad(np.isin(places, matches), (0, BEST - len(places)))
+        ideal = gains[: len(matches)].sum()
+        values.append([is_match[0] / len(matches), is_match.sum() / len(matches), is_match @ gains / ideal])
+    return np.array(values)
 
 
 def measure(config: RecallConfig) -> None:
@@ -54,17 +64,25 @@ def measure(config: RecallConfig) -> None:
     rows = (json.dumps({"id": str(place), "text": found.texts[place]}) for place in found.corpus)
     texts.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     make_index(IndexConfig(str(texts), index, config.embedding_model, retrieval="both", overwrite=True))
-    table = []
-    for retrieval in RETRIEVALS:
-        for reranker in ("", config.reranker):
+    table: List[List[str]] = []
+    of_queries = {}
+    for retrieval in [config.retrieval] if config.retrieval else RETRIEVALS:
+        for reranker in filter(None, ("none", config.reranker)):
             model: Optional[str] = "" if retrieval == "bm25" else config.embedding_model
-            searcher = PairSearcher(index, model, reranker, cuts=True, retrieval=retrieval)
+            is_reranked = reranker == config.reranker
+            given = reranker if is_reranked else ""
+            searcher = PairSearcher(index, model, given, cuts=True, retrieval=retrieval)
             started = time.perf_counter()
-            share = recall_of(found, searcher)
+            values = values_of(found, searcher)
             each = 1000 * (time.perf_counter() - started) / len(found.queries)
-            table.append([retrieval, "yes" if reranker else "no", f"{share:.3f}", f"{each:.1f}"])
+            shown = [f"{value:.3f}" for value in values.mean(axis=0)]
+            table.append([retrieval, "yes" if is_reranked else "no", *shown, f"{each:.1f}"])
+            of_queries[f"{retrieval}, reranked" if is_reranked else retrieval] = values.round(6).tolist()
     print(f"{len(found.queries)} queries, {len(found.corpus)} texts\n")
-    print(markdown_table(["retrieval", "reranked", "recall@10", "ms per query"], table))
+    print(markdown_table(["retrieval", "reranked", *METRICS, "ms per query"], table))
+    if config.output_file:
+        with published(Path(config.output_file)) as (draft,):
+            write_json(draft, {"texts": len(found.corpus), "metrics": METRICS, "queries": of_queries})
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def _render(template: str, **values: object) -> str:
     environment = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(shown=shown_difference, mean_of=mean_of)
     functions = (table, counted, mean, zip, difference_of, models_of, seeds_of, steps_of, weights_of)
-    functions += (texts_in, forgotten, of_today)
+    functions += (stages_of, texts_in, forgotten, of_today)
     environment.globals.update({function.__name__: function for function in functions})
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(template).render(**values)).strip()
 
@@ -201,6 +201,15 @@ def seeds_of(results: Sequence[Result]) -> Iterator[Result]:
 def steps_of(losses: Dict[str, List[float]]) -> Iterator[Result]:
     for step, (one, other) in enumerate(zip(*losses.values()), start=1):
         yield {"step": step, **dict(zip(losses, (one, other))), "difference": one - other}
+
+
+def stages_of(result: Result) -> Iterator[Result]:
+    """Yield a row for each stage of a search: means over the seeds, with 95 % intervals."""
+    for name, stage in result["figures"]["stages"].items():
+        row = {"name": name, "runs": len(stage["runs"])}
+        for metric, (low, high) in stage["interval"].items():
+            row[metric] = f"{mean(run[metric] for run in stage['runs']):.3f} ({low:.3f} to {high:.3f})"
+        yield row
 
 
 def weights_of(rows: Sequence[Result]) -> List[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import cut_pairs
+import numpy as np
 import pytest
 import readme_block
 import write_results
@@ -16,7 +17,7 @@ from fake_peer import write_fake_peer
 from package_command import command
 from places import ROOT
 from proof.experiments import TITLES, Places, Run, Scale, runs_of, words_of
-from proof.figures import MOST_POINTS, best_of, overlap_figures, read_curve, seen_figures
+from proof.figures import MOST_POINTS, best_of, circle_figures, overlap_figures, read_curve, seen_figures
 from readme_block import PAGES, between, is_chinese
 from run import RESULTS, RunConfig, Runner, run_group, status_lines
 from test_cut_documents import texts_of
@@ -276,6 +277,23 @@ def test_the_splits_of_a_data_set_share_no_pair(tmp_path):
     assert all(row["label"] == str(int(row["text_a"][1:]) % 2) for row in parts["train_10"])
     with pytest.raises(InputError, match="are needed; lower choose or rows"):
         cut_pairs.cut_pairs(replace(config, rows="60", output_dir=str(tmp_path / "more")))
+
+
+def test_the_stages_of_a_search_are_shown_with_intervals(tmp_path):
+    rng, places = np.random.default_rng(3), Places(tmp_path, tmp_path, tmp_path)
+    found = {"metrics": ["recall@1", "recall@10", "nDCG@10"], "texts": 9}
+    values = {seed: rng.random((40, 3)) for seed in (1, 2)}
+    for seed, each in values.items():
+        (tmp_path / f"{seed}.json").write_text(json.dumps({**found, "queries": {"both": each.tolist()}}))
+    files = ["$RUN/1.json", "$RUN/2.json"]
+    figures = circle_figures(places, {"a stage": [files, "both"]}, bootstrap=400)
+    stage = figures["stages"]["a stage"]
+    assert [run["recall@10"] for run in stage["runs"]] == [round(values[s][:, 1].mean(), 6) for s in (1, 2)]
+    low, high = stage["interval"]["nDCG@10"]
+    whole = np.concatenate(list(values.values()))[:, 2]
+    assert low < whole.mean() < high and 1 < (high - low) / (3.92 * whole.std() / 80**0.5) < 2.5
+    page = page_of(result_of("circle", "lcqmc", figures))
+    assert_in(page, "40 first texts", "its 9 second texts", "| a stage | 2 |", f"({low:.3f} to {high:.3f})")
 
 
 @pytest.mark.parametrize("rows", ["0", "10 many", "10 ²"])
