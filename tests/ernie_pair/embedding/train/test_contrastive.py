@@ -156,7 +156,8 @@ def test_first_texts_ask_with_the_prompt_of_queries(tokenizer):
     encoded = [[int(one) for one in tokenizer.encode(text)] for text in texts.texts]
     read = [*texts.texts, *(f"好{text}" for text in texts.texts)]
     config = EmbeddingConfig("output", seed=7, batch_size=4)
-    steps = ContrastiveSteps(texts, encode_single_texts(read, tokenizer, 16), config).of_rank(World(), 0)
+    rows = encode_single_texts(read, tokenizer, 16)
+    steps = ContrastiveSteps(texts, rows, config, describe_step).of_rank(World(), 0)
     query = tokenizer.encode("好")
     for (batch,) in islice(steps, 4):
         for place, ids in rows_of_step([batch]).items():
