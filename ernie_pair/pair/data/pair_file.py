@@ -466,10 +466,11 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
     if value is not None:
         return value
     if not labels.has_classes:
-        other = "another --label_range, or with " if labels.target == REGRESSION else ""
+        of_scores = labels.target == REGRESSION
         wrong = (
-            f"label {shown(label)} is not {labels.allowed}, as one for {labels.target} is; correct it, or "
-            f"train with {other}--target classification (an encoder with --objective pairs)"
+            f"label {shown(label)} is not {labels.allowed}, as {labels.target} takes it; correct it, or train "
+            f"with {'another --label_range, or with ' if of_scores else ''}--target classification"
+            f"{' (an encoder with --objective pairs)' if of_scores else ''}"
         )
     elif isinstance(label, (list, tuple, dict)):
         wrong = f"label {shown(label)} is no single value; write one of {labels.allowed}"

@@ -278,9 +278,7 @@ def test_a_ranker_of_grades_learns_resumes_and_ships(tmp_path):
 def test_grades_beyond_three_and_one_candidate_are_refused(tmp_path):
     config = target_config(tmp_path, "ranking", graded_rows, max_steps=1)
     write_rows(tmp_path / "train.tsv", [("问", "左", 4), ("问", "右", 0)])
-    with pytest.raises(
-        InputError, match=r"train\.tsv:1: label '4' is not 0, 1, 2, 3, as a model for ranking"
-    ):
+    with pytest.raises(InputError, match=r"train\.tsv:1: label '4' is not 0, 1, 2, 3, as ranking takes it"):
         train_pair(config)
     with pytest.raises(InputError, match="most_candidates[ =]1 leaves nothing to compare"):
         replace(config, most_candidates=1)
