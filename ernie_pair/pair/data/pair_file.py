@@ -468,8 +468,8 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
     if not labels.has_classes:
         of_scores = labels.target == REGRESSION
         wrong = (
-            f"label {shown(label)} is not {labels.allowed}, as {labels.target} takes it; correct it, or train "
-            f"with {'another --label_range, or with ' if of_scores else ''}--target classification"
+            f"label {shown(label)} is not {labels.allowed}, as {labels.target} takes it; correct it, or "
+            f"train with {'another --label_range, or with ' if of_scores else ''}--target classification"
             f"{' (an encoder with --objective pairs)' if of_scores else ''}"
         )
     elif isinstance(label, (list, tuple, dict)):
