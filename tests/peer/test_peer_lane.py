@@ -83,6 +83,7 @@ def test_each_case_runs_beside_the_newest_libraries(case, lanes, tmp_path, monke
     python = newest_python()
     if python is None:
         pytest.skip("the newest libraries are not there: scripts/test_peer.sh")
+    monkeypatch.setenv("COLD", "1")  # the processor time is that of the processes that are started
     figures = small_bench(tmp_path, monkeypatch)(case, str(python), lanes=lanes, pairs=8, rounds=1)
     sides = {lane["side"] for lane in figures["lanes"]}
     assert sides == {"ours", "peer"} and all(lane["step_seconds"] > 0 for lane in figures["lanes"])
