@@ -59,7 +59,7 @@ class Lane:
     @property
     def cpu_seconds(self) -> List[float]:
         """Return the CPU seconds of a step, one figure per turn; [] if they are unknown."""
-        return [turn.cpu_seconds for turn in self.turns if turn.cpu_seconds is not None]
+        return [turn.cpu_seconds for turn in self.turns if turn.cpu_seconds]
 
     @property
     def data_wait_share(self) -> Optional[float]:
