@@ -71,9 +71,7 @@ def measure_retrieval(
     query_vectors: Optional[np.ndarray] = None,
     keeps_same_text: bool = False,
 ) -> dict[str, float]:
-    """Return the METRICS of vectors float32 [texts, D] of length 1, in the order of METRICS.
-
-    Of graded pairs ``spearman`` alone.
+    """Return the METRICS of vectors float32 [texts, D] of length 1, of graded pairs ``spearman`` alone.
 
     ``query_vectors``: the vectors of the same texts as queries, where the model has a prompt for these.
     ``keeps_same_text``: a query is also compared with the text of the corpus that equals it.

@@ -1,8 +1,8 @@
 """The nearest texts of each text, by embedding or by character n-grams, in blocks that a killed run keeps.
 
 A block compares some texts with all others, or with those of a corpus. Memory: the vectors lie on the disk
-(those of an index are held), the n-grams of all texts are
-held (about 300 bytes a text), and a block of similarities takes BLOCK_BYTES.
+(those of an index are held), the n-grams of all texts are held (about 300 bytes a text), and a block of
+similarities takes BLOCK_BYTES.
 """
 
 import contextlib

@@ -168,8 +168,9 @@ def _settings_of(
 
 def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
     """Return what must be equal for a resumed run to be the same run."""
-    left_out = (*OF_LOSS_SCALE, *(() if config.decoder_masked_prob else ("decoder_masked_prob",)))
-    values = {name: value for name, value in compared_options(config).items() if name not in left_out}
+    values = {name: value for name, value in compared_options(config).items() if name not in OF_LOSS_SCALE}
+    if not config.decoder_masked_prob:
+        del values["decoder_masked_prob"]  # which the runs of earlier versions do not name
     of_model, phases = "of --model_name_or_path", config.phase_list
     shape = {f"model {key} (config.json {of_model})": value for key, value in source.spec.shape.items()}
     if source.spec.family == "bert":  # the other classes have one of their own
