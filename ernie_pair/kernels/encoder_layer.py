@@ -276,9 +276,12 @@ class FusedLayer:
     def _states(self, src, src_mask, unpadded: Optional[UnpaddedRows], parameters) -> paddle.Tensor:
         mask = None if src_mask is None or unpadded is not None else dense(src_mask)
         sizes = self._call(src, unpadded, parameters)
+        has_gradient = paddle.is_grad_enabled() and not all(t.stop_gradient for t in (src, *parameters))
+        drops = sizes.hidden_dropout > 0 or sizes.attention_dropout > 0
+        sizes.forward_only = not (has_gradient or drops or self.rows is not None)
         packed = self.packed.of(sizes, self.state.weights_epoch, parameters)
         call = OneCall(sizes, packed, self.is_recomputed, self.checked, self.rows, unpadded)
-        if paddle.is_grad_enabled() and not all(t.stop_gradient for t in (src, *parameters)):
+        if has_gradient:
             return _Function.apply(src, mask, call, *parameters)
         states, saved = call.forward(src, mask, parameters)
         saved.release()

@@ -22,7 +22,7 @@ import numpy as np
 
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, asked_level, has_bf16, why_no_bf16
 
-VERSION = 6  # FUSED_VERSION
+VERSION = 7  # FUSED_VERSION
 PRECISIONS = {"fp32": 0, "bf16": 1}
 ACTIVATIONS = {"gelu": 0, "relu": 1}
 FOLDER = Path(__file__).parent
@@ -37,7 +37,7 @@ class LayerCall(ctypes.Structure):
 
     _fields_ = [
         ("batch", c_int32), ("length", c_int32), ("hidden", c_int32), ("heads", c_int32), ("inner", c_int32),
-        ("precision", c_int32), ("first_token_only", c_int32), ("threads", c_int32),
+        ("precision", c_int32), ("first_token_only", c_int32), ("forward_only", c_int32), ("threads", c_int32),
         ("hidden_dropout", c_float), ("attention_dropout", c_float), ("epsilon", c_float),
         ("seed", c_uint32), ("layer", c_uint32), ("activation", c_int32), ("out_rows", c_int32),
         ("rows", c_void_p), ("starts", c_void_p),

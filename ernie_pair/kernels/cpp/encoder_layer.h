@@ -1,7 +1,8 @@
 // An encoder layer, post-norm, forward and backward.
 //
 // The rows are processed in blocks of whole sequences, from the first product to the last: the result of one product is
-// still in the cache when the next reads it. T is the type that products read and the backward pass keeps: float, or
+// still in the cache when the next reads it. Where no backward pass follows, all blocks of a thread use the same memory,
+// which stays in the cache as well. T is the type that products read and the backward pass keeps: float, or
 // Half with sums, norms, softmax and the residual in float32. Blocks depend only on the shape, and so do the sums over
 // them: the number of threads changes nothing.
 //
@@ -47,7 +48,7 @@ struct Shape {
       if (start(end) - start(first) > block_rows) block_rows = start(end) - start(first);
     }
   }
-  int64_t start(int64_t sequence) const { return starts ? starts[sequence] : sequence * length; }
+  int64_t start(int64_t sequence) const { return starts ? starts[sequence] - starts[0] : sequence * length; }
   int64_t query_row(int64_t sequence) const { return is_whole ? start(sequence) : sequence; }
   // A block is as many whole sequences as BLOCK_ROWS hold, at least one.
   int64_t block_end(int64_t first) const {
@@ -102,12 +103,12 @@ struct Saved {
   T *probabilities, *context;  // [queries, H, padded S], [R, D]
   T *middle;                  // [R, D]: between the two halves of the layer; in float32 the same as `residual`
   float *residual;            // [R, D]
-  T *before, *after;          // [R, F]: the activation; for relu nothing is kept before it
+  T *before, *after;          // [R, F]: the activation; before gelu alone, and for a backward pass
   NormState norm1, norm2;     // of R rows
   uint32_t *attention_bits, *bits1, *bits2;
   size_t bytes;
 
-  Saved(const Shape &shape, int activation, const void *base) {
+  Saved(const Shape &shape, const fused_layer &layer, const void *base) {
     Space space(base);
     const int64_t D = shape.hidden, M = shape.rows, R = shape.out_rows;
     const Head head = shape.largest_head();
@@ -128,7 +129,8 @@ struct Saved {
     context = space.take<T>(R * D);
     residual = space.take<float>(R * D);
     middle = is_half<T>() ? space.take<T>(R * D) : (T *)residual;
-    before = activation == FUSED_GELU ? space.take<T>(R * shape.inner) : nullptr;
+    const bool has_before = layer.activation == FUSED_GELU && !layer.forward_only;
+    before = has_before ? space.take<T>(R * shape.inner) : nullptr;
     after = space.take<T>(R * shape.inner);
     norm1 = {space.take<float>(R * D), space.take<float>(R * 2)};
     norm2 = {space.take<float>(R * D), space.take<float>(R * 2)};
@@ -190,9 +192,33 @@ struct BlockWork {
   }
 };
 
-// What one thread needs for a block, or for the gradient of a part of a weight.
+// The call of a block's sequences alone.
+inline fused_layer call_of(const fused_layer &layer, const Shape &shape, int64_t first, int64_t end) {
+  fused_layer part = layer;
+  part.batch = (int32_t)(end - first);
+  if (!layer.starts) return part;
+  part.starts += first;
+  part.length = 0;
+  for (int64_t sequence = first; sequence < end; sequence++) {
+    const int32_t length = layer.starts[sequence + 1] - layer.starts[sequence];
+    if (length > part.length) part.length = length;
+  }
+  return part;
+}
+
+// What one thread needs for a block, or for the gradient of a part of a weight. Without a backward pass: what the
+// largest block would save, too.
 template <class T>
-inline size_t thread_work_bytes(const Shape &shape) {
+inline size_t thread_work_bytes(const fused_layer &layer, const Shape &shape) {
+  size_t most = 0;
+  for (int64_t first = 0, end; layer.forward_only && first < shape.batch; first = end) {
+    end = shape.block_end(first);
+    const fused_layer part = call_of(layer, shape, first, end);
+    const Shape alone(part);
+    const size_t bytes = Saved<T>(alone, part, nullptr).bytes + BlockWork<T>(alone, Space(nullptr)).bytes;
+    if (bytes > most) most = bytes;
+  }
+  if (layer.forward_only) return most;
   const size_t block = BlockWork<T>(shape, Space(nullptr)).bytes;
   const size_t gradient = weight_gradient_work_bytes<T>(shape.hidden, shape.rows);
   return block > gradient ? block : gradient;
@@ -204,11 +230,11 @@ class EncoderLayer {
  public:
   EncoderLayer(const fused_layer &layer, const float *x, const float *const *parameters, const void *packed,
                const void *saved)
-      : layer(layer), shape(layer), largest(shape.largest_head()), parameters(parameters), x(x),
-        weights(layer, parameters, packed), saved(shape, layer.activation, saved) {}
+      : layer(layer), shape(layer), largest(shape.largest_head()), parameters(parameters), packed(packed), x(x),
+        weights(layer, parameters, packed), saved(shape, layer, saved) {}
 
   void forward(const float *mask, void *work, float *y) {
-    const size_t bytes = thread_work_bytes<T>(shape);
+    const size_t bytes = thread_work_bytes<T>(layer, shape);
 #pragma omp parallel num_threads(layer.threads)
     {
       const TinyIsZero tiny_is_zero;
@@ -217,9 +243,10 @@ class EncoderLayer {
 #pragma omp for schedule(static, 1)
       for (int64_t number = 0; number < shape.blocks; number++) {
         const Block block(shape, number);
-        const BlockWork<T> space(shape, Space(own));
-        attend(block, mask, space);
-        feed_forward(block, space, y);
+        if (layer.forward_only)
+          forward_alone(block, mask, own, y);
+        else
+          forward_block(block, mask, Space(own), y);
       }
     }
   }
@@ -228,7 +255,7 @@ class EncoderLayer {
     Gradients<T> d(shape, work);
     char *rest = (char *)work + d.bytes;
     memset(d.sums, 0, (size_t)(shape.blocks * d.sum_width) * sizeof(float));
-    const size_t bytes = thread_work_bytes<T>(shape);
+    const size_t bytes = thread_work_bytes<T>(layer, shape);
 #pragma omp parallel num_threads(layer.threads)
     {
       const TinyIsZero tiny_is_zero;
@@ -252,6 +279,7 @@ class EncoderLayer {
   const Shape shape;
   const Head largest;
   const float *const *parameters;
+  const void *packed;
   const float *x;
   const Weights<T> weights;
   const Saved<T> saved;
@@ -277,6 +305,20 @@ class EncoderLayer {
   }
 
   // ---- forward
+
+  void forward_block(const Block &block, const float *mask, Space work, float *y) const {
+    const BlockWork<T> space(shape, work);
+    attend(block, mask, space);
+    feed_forward(block, space, y);
+  }
+
+  // A block as a call of its own, which saves to the memory of the block before.
+  void forward_alone(const Block &block, const float *mask, char *own, float *y) const {
+    const fused_layer part = call_of(layer, shape, block.first, block.end);
+    const EncoderLayer alone(part, x + block.row * shape.hidden, parameters, packed, own);
+    alone.forward_block(Block(alone.shape, 0), mask ? mask + block.row : nullptr, Space(own + alone.saved.bytes),
+                        y + block.out_row * shape.hidden);
+  }
 
   void attend(const Block &block, const float *mask, const BlockWork<T> &space) const {
     if (is_half<T>())
@@ -312,9 +354,9 @@ class EncoderLayer {
         {weights.v, FUSED_BV, saved.v + block.row * saved.kv_step, saved.kv_step, block.rows, rows}};
     for (int which = 0; which < 3; which++) {
       const Part &part = parts[which];
-      const int64_t step = joined ? 3 * D : D;
-      const float *from = joined ? result + which * D : result;
-      if (!joined) part.weight.multiply(part.rows, part.from, D, result, D);
+      const int64_t step = joined ? 3 * D : is_half<T>() ? D : part.step;
+      float *from = joined ? result + which * D : is_half<T>() ? result : (float *)part.to;  // float32: in place
+      if (!joined) part.weight.multiply(part.rows, part.from, D, from, step);
       for (int64_t row = 0; row < part.rows; row++)
         sweep(D, [&](int64_t j, auto mask) {
           store(part.to + row * part.step + j, mask,
@@ -352,10 +394,12 @@ class EncoderLayer {
 
   void feed_forward(const Block &block, const BlockWork<T> &space, float *y) const {
     const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
+    // In float32 a strip is all columns, and activated in place.
+    float *products = is_half<T>() ? space.wide : (float *)(saved.before ? saved.before : saved.after) + start * F;
     for (int64_t j = 0, columns; j < F; j += columns) {
       columns = strip_at(j);
-      weights.up.multiply_strip(j, columns, block.out_rows, saved.middle + start * D, D, space.wide, columns);
-      for (int64_t row = 0; row < block.out_rows; row++) activate(start + row, j, columns, space.wide + row * columns);
+      weights.up.multiply_strip(j, columns, block.out_rows, saved.middle + start * D, D, products, columns);
+      for (int64_t row = 0; row < block.out_rows; row++) activate(start + row, j, columns, products + row * columns);
     }
     weights.down.multiply(block.out_rows, saved.after + start * F, F, space.wide, D);
     Norm norm = norm_of(FUSED_B2, FUSED_G2, FUSED_E2);
@@ -381,12 +425,12 @@ class EncoderLayer {
       });
       return;
     }
-    T *before = saved.before + row * shape.inner + first;
+    T *before = saved.before + row * shape.inner + first;  // if it is kept
     sweep(columns, [&](int64_t j, auto mask) {
       const Lanes value = load(products + j, mask) + load(bias + j, mask);
       Lanes below, bell;
       normal(value, below, bell);
-      store(before + j, mask, value);
+      if (saved.before) store(before + j, mask, value);
       store(after + j, mask, value * below);
     });
   }
@@ -537,13 +581,14 @@ class EncoderLayer {
 
 template <class T>
 size_t layer_saved_bytes(const fused_layer *layer) {
-  return Saved<T>(Shape(*layer), layer->activation, nullptr).bytes;
+  return layer->forward_only ? 0 : Saved<T>(Shape(*layer), *layer, nullptr).bytes;
 }
 
 template <class T>
 size_t layer_work_bytes(const fused_layer *layer) {
   const Shape shape(*layer);
-  return Gradients<T>(shape, nullptr).bytes + (size_t)layer->threads * thread_work_bytes<T>(shape);
+  const size_t gradients = layer->forward_only ? 0 : Gradients<T>(shape, nullptr).bytes;
+  return gradients + (size_t)layer->threads * thread_work_bytes<T>(*layer, shape);
 }
 
 template <class T>

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Incremented with every change of this file, so that an operator and a library of two versions never meet. */
-#define FUSED_VERSION 6
+#define FUSED_VERSION 7
 
 enum { FUSED_NONE = 0, FUSED_AVX2 = 1, FUSED_AVX512 = 2, FUSED_AVX512_BF16 = 3, FUSED_AMX_BF16 = 4 };
 enum { FUSED_FLOAT32 = 0, FUSED_BFLOAT16 = 1 };
@@ -45,6 +45,7 @@ typedef struct {
   int32_t batch, length, hidden, heads, inner; /* length: of the longest sequence */
   int32_t precision;        /* of products and of what is kept for the backward pass */
   int32_t first_token_only; /* 1: the output is of the first token of each sequence */
+  int32_t forward_only; /* 1: there is no backward pass, no dropout and no `rows`; nothing is saved */
   int32_t threads;
   float hidden_dropout, attention_dropout; /* 0: none */
   float epsilon;                           /* of the norms */
@@ -76,7 +77,7 @@ FUSED_API int fused_level(void);
 
 /* Bytes of the three workspaces of a layer. All must be aligned to 64. */
 FUSED_API size_t fused_packed_bytes(const fused_layer *layer); /* the weights, packed for the products; 0 in float32 */
-FUSED_API size_t fused_saved_bytes(const fused_layer *layer);  /* from forward to backward */
+FUSED_API size_t fused_saved_bytes(const fused_layer *layer);  /* from forward to backward; 0 if forward_only */
 FUSED_API size_t fused_work_bytes(const fused_layer *layer);   /* within one call, of either */
 
 /* Fill `packed` from the parameters: call it whenever they have changed. */

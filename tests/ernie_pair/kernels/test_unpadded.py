@@ -1,5 +1,7 @@
 """The fused kernels compute no padding, and what is computed without it equals what is computed with it."""
 
+from ctypes import byref
+
 import numpy as np
 import paddle
 import pytest
@@ -71,6 +73,32 @@ def test_loss_and_gradients_equal_those_with_padding(tmp_path, keep_padding, sha
     for name, gradient in padded.items():
         spread = CLOSE[precision] * max(1, largest) * (1 if precision == "fp32" else 10)
         np.testing.assert_allclose(gradients[name], gradient, atol=spread, err_msg=name)
+
+
+@pytest.mark.parametrize("precision", ["fp32", BF16])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_pass_without_gradients_gives_the_same_bits(
+    tmp_path, monkeypatch, keep_padding, shape, padded, precision
+):
+    """It keeps nothing, and its blocks share memory; also of relu, and on two threads."""
+    kept, forward = [], encoder_layer.OneCall.forward
+    size_of = lambda call: open_kernels().functions.fused_saved_bytes(byref(call)) > 0  # noqa: E731
+    spy = lambda self, *rest: kept.append(size_of(self.call)) or forward(self, *rest)  # noqa: E731
+    monkeypatch.setattr(encoder_layer.OneCall, "forward", spy)
+    for act in ("gelu", "relu"):
+        model = fused(tmp_path / act, precision, shape=shape, hidden_act=act)
+        if padded:
+            keep_padding()
+        model.eval()
+        given = [paddle.to_tensor(part) for part in batch_of(shape)[:2]]
+        expected, layers = model(*given).numpy(), len(kept)
+        for model.fused_state.threads in (1, 2):
+            with paddle.no_grad():
+                found = model(*given).numpy()
+            np.testing.assert_array_equal(found, expected)
+        assert kept == [True] * layers + [False] * 2 * layers
+        kept.clear()
 
 
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
