@@ -2,12 +2,13 @@
 
 python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
 
-Several files hold different cases, measured on one machine. Earlier figures of that processor give way to
-them; those of others stay beside them.
+Several files hold different cases, measured on one machine. Earlier figures of that processor with those
+instructions give way to them; those of others stay beside them.
 """
 
 import json
 import sys
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Dict, Sequence
 
@@ -27,9 +28,10 @@ def publish(files: Sequence[Path]) -> None:
     for file, part in zip(files, parts):
         if part["machine"] != figures["machine"]:
             raise InputError(f"{file}: measured on another machine than {files[0]}; measure all cases on one")
-    processor = figures["machine"]["processor"]
+    of = itemgetter("processor", "instructions")
     machines = json.loads(PUBLISHED.read_text(encoding="utf-8"))["machines"] if PUBLISHED.exists() else []
-    machines = [each for each in machines if each["machine"]["processor"] != processor] + [figures]
+    machines = [each for each in machines if of(each["machine"]) != of(figures["machine"])] + [figures]
+    machines.sort(key=lambda each: each["machine"]["instructions"])
     machines.sort(key=lambda each: each["machine"]["processor"], reverse=True)
     PUBLISHED.parent.mkdir(exist_ok=True)
     write_json(PUBLISHED, {"machines": machines})

@@ -11,14 +11,15 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Set, Tuple
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
-
-from packaging.requirements import Requirement
-from packaging.version import Version
 
 from data_tools.files.errors import InputError
+
+# Every command imports this module. `packaging` and `urllib.request`, a sixth of the time of --help, are
+# imported where they are used.
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 NAME = "ernie-pair"
 CPU_BUILD, GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle", "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
@@ -70,7 +71,7 @@ def missing_requirements(extra: str) -> List[str]:
     ]
 
 
-def requirements_of(*extras: str) -> List[Requirement]:
+def requirements_of(*extras: str) -> List["Requirement"]:
     """Return what ``extras`` and those that they name require; '' is the base. None without metadata.
 
     Each library is there once, with the bounds of all.
@@ -99,7 +100,10 @@ def training_extra() -> str:
     return "cpu26" if build and series_of(build) == RECIPE else "cpu"
 
 
-def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
+def _requirements(extra: str, seen: Set[str]) -> Iterator["Requirement"]:
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
     seen.add(extra)
     try:
         lines = metadata.requires(NAME) or []
@@ -120,6 +124,8 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
 
 def is_tested_paddle(version: str) -> bool:
     """Return whether this package is tested with this version of Paddle; '' means that there is none."""
+    from packaging.version import Version
+
     if not version:
         return False
     least = TESTED_PADDLES.get(series_of(version))
@@ -128,6 +134,8 @@ def is_tested_paddle(version: str) -> bool:
 
 def series_of(version: str) -> Tuple[int, int]:
     """Return the first two numbers of a version: (3, 3) of 3.3.1."""
+    from packaging.version import Version
+
     parsed = Version(version)
     return parsed.major, parsed.minor
 
@@ -140,7 +148,7 @@ def version_of(package: str) -> str:
         return ""
 
 
-def is_met(requirement: Requirement) -> bool:
+def is_met(requirement: "Requirement") -> bool:
     """Return whether the installed version satisfies a requirement."""
     version = version_of(requirement.name)
     return bool(version) and requirement.specifier.contains(version, prereleases=True)
@@ -148,6 +156,8 @@ def is_met(requirement: Requirement) -> bool:
 
 def _recorded_origin(extra: str) -> str:
     """Return where pip installed the package from, as recorded in direct_url.json, if that still exists."""
+    from urllib.request import url2pathname
+
     try:
         record = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):

@@ -37,7 +37,8 @@ class LayerCall(ctypes.Structure):
 
     _fields_ = [
         ("batch", c_int32), ("length", c_int32), ("hidden", c_int32), ("heads", c_int32), ("inner", c_int32),
-        ("precision", c_int32), ("first_token_only", c_int32), ("forward_only", c_int32), ("threads", c_int32),
+        ("precision", c_int32), ("first_token_only", c_int32), ("forward_only", c_int32),
+        ("threads", c_int32),
         ("hidden_dropout", c_float), ("attention_dropout", c_float), ("epsilon", c_float),
         ("seed", c_uint32), ("layer", c_uint32), ("activation", c_int32), ("out_rows", c_int32),
         ("rows", c_void_p), ("starts", c_void_p),

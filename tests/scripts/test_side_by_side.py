@@ -348,12 +348,12 @@ def pages(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def write_figures(path: Path, name: str, processor: str = "fast") -> Path:
+def write_figures(path: Path, name: str, processor: str = "fast", instructions: str = "") -> Path:
     """Write the figures of one case, whose ratios are 2, and return their file."""
     ratio = {"ratio": 2.0, "low": 1.5, "high": 2.25}
     others = ("peer fp32", "peer defaults", "plain fp32")
     ratios = [{"ours": "fused fp32", "other": other, "cpu": ratio, "wall": None} for other in others]
-    machine = {"processor": processor, "cores": 2, "peer": ""}
+    machine = {"processor": processor, "instructions": instructions, "cores": 2, "peer": ""}
     path.write_text(json.dumps({"machine": machine, "cases": [{"name": name, "ratios": ratios}]}))
     return path
 
@@ -383,11 +383,18 @@ def test_figures_of_two_machines_are_not_combined(pages):
 
 
 def test_figures_of_another_processor_stay_and_old_ones_go(pages):
-    for processor, name in (("b", "old"), ("a", "other"), ("b", "new")):
-        side_by_side_table.publish([write_figures(pages / "one.json", name, processor=processor)])
+    """So do those that were measured with part of its instructions."""
+    for of, name in (("b", "old"), ("a", "other"), ("b few", "slow"), ("b", "new")):
+        processor, _, few = of.partition(" ")
+        side_by_side_table.publish([write_figures(pages / "one.json", name, processor, few)])
     shown = (pages / "README.md").read_text()
-    assert shown.index("processor b, cores 2") < shown.index("| new") < shown.index("processor a, cores 2")
-    assert "| other" in shown and "| old" not in shown
+    assert (
+        shown.index("processor b, cores 2")
+        < shown.index("| new")
+        < shown.index("processor b, instructions few")
+    )
+    assert shown.index("| slow") < shown.index("processor a, cores 2") < shown.index("| other")
+    assert "| old" not in shown
 
 
 def test_the_peer_of_vectors_is_named(pages):
