@@ -67,7 +67,7 @@ CHANGES = [
     ("lcqmc", {"--train_file lcqmc": "--train_file train.tsv", "--dev_file lcqmc": "--dev_file dev.tsv"}, ""),
     ("train_pair.py", {}, TINY),
     ("train-embedding", {}, "--max_steps 2 --batch_size 8 --max_seq_len 32 --device cpu"),
-    ("--objective kl", {"--teacher output/pair": "--teacher ernie-1.0"}, ""),
+    ("--objective kl --teacher output/pair", {"--teacher output/pair": "--teacher ernie-1.0"}, ""),
     ("--dims 64,128", {"--dims 64,128": "--dims 8,16"}, ""),  # the tiny model makes vectors of 32 numbers
     ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
     ("ernie-pair launch", {}, "--max_steps 2"),
@@ -78,6 +78,8 @@ CHANGES = [
         TINY,
     ),
     ("compare models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
+    ("--output_dir circle/reranker", {}, TINY),
+    ("--output_file circle/hard.tsv", {}, "--threshold 1"),  # it has learned too little to know a match
     ("--target re", {}, "--max_steps 2"),
     ("--target ra", {}, "--max_steps 2"),
     ("compare starts", {"--seeds 3": "--seeds 1"}, ""),
