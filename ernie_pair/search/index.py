@@ -7,6 +7,7 @@ hnsw   a graph of near vectors is walked (Malkov and Yashunin 2016); needs the m
 All vectors have length 1, so their inner product is their cosine.
 """
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in order, float32 [n,
 
 def require_faiss() -> Any:
     """Return the module of faiss. Raises InputError if it is not installed."""
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which instructions it tries
     return import_optional("faiss", "search")
 
 

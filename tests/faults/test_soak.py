@@ -79,7 +79,7 @@ def flat(value):
 
 
 def hold(words, log, load, meanwhile):
-    """Run the service for half of the time under ``load``; return what it finds for NEW before it ends."""
+    """Run the service for half of the time under ``load``; return the texts that it finds for NEW at its end."""
     with open(log, "w") as stderr:
         service = subprocess.Popen(command(*words), stderr=stderr, env=one_thread())
     try:
@@ -89,13 +89,14 @@ def hold(words, log, load, meanwhile):
         before = memory_of(service.pid)
         meanwhile()
         time.sleep(SECONDS / 2 * (1 - WARM_SHARE))
-        found = load.ask("/search", {"query": NEW})["hits"][0]["text"]
+        hits = load.ask("/search", {"query": NEW, "top_k": 50})["hits"]  # in the order of the reranker
         after = memory_of(service.pid)
         load.is_up.clear()
         service.send_signal(signal.SIGTERM)
         assert service.wait(60) == 0, log.read_text()
+        print(f"{load.asked:,} answers so far; memory {before:,} kB, then {after:,} kB")  # with pytest -s
         assert after < SLACK * before, f"{before} kB grew to {after}"
-        return found
+        return {hit["text"] for hit in hits}
     finally:
         service.kill()
 
@@ -103,25 +104,15 @@ def hold(words, log, load, meanwhile):
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 600)
 def test_a_service_answers_rightly_for_half_an_hour(tmp_path):
-    model, embedder = (
-        ship(write_trained(tmp_path / "model"), tmp_path / "ship"),
-        write_embedder(tmp_path / "m"),
-    )
+    model = ship(write_trained(tmp_path / "model"), tmp_path / "ship")
+    embedder = write_embedder(tmp_path / "m")
     texts, index, port, rng = texts_of(300), tmp_path / "index", free_port(), random.Random(0)
     write_lines(tmp_path / "texts.txt", texts)
     write_lines(tmp_path / "new.tsv", [f"new\t{NEW}"])
 
     def grow(file, *more):
-        words = (
-            "index",
-            "--input_file",
-            tmp_path / file,
-            "--embedding_model",
-            embedder,
-            "--output_dir",
-            index,
-        )
-        subprocess.run(command(*words, *more), check=True, env=one_thread())
+        words = ["--input_file", tmp_path / file, "--embedding_model", embedder, "--output_dir", index]
+        subprocess.run(command("index", *words, *more), check=True, env=one_thread())
 
     grow("texts.txt")
     serve = ("serve", "--model_path", model, "--index", index, "--embedding_model", embedder, "--port", port)
@@ -143,4 +134,4 @@ def test_a_service_answers_rightly_for_half_an_hour(tmp_path):
             client.join()
     assert not load.faults, load.faults[0]
     assert load.asked > SECONDS and len(load.first) == len(requests)
-    assert first in texts and second == NEW
+    assert len(first) == len(second) == 50 and NEW in second - first

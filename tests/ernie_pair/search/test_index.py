@@ -320,3 +320,9 @@ def test_an_index_write_failure_is_a_machine_error(tmp_path, capfd):
     assert exit_code_of(lambda: write_index(index, tmp_path / "absent" / "index.faiss")) == 5
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert "faiss could not write it" in line and "index.faiss" in line
+
+
+def test_faiss_does_not_tell_which_instructions_it_tries():
+    """It would, in the log of a process where a library has turned on all loggers."""
+    program = "import logging; logging.basicConfig(level=1); from ernie_pair.search.index import require_faiss as r; r()"
+    assert not subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stderr
