@@ -79,7 +79,7 @@ def flat(value):
 
 
 def hold(words, log, load, meanwhile):
-    """Run the service for half of the time under ``load``; return the texts that it finds for NEW at its end."""
+    """Run the service for half of the time under ``load``; return what it then finds for NEW."""
     with open(log, "w") as stderr:
         service = subprocess.Popen(command(*words), stderr=stderr, env=one_thread())
     try:

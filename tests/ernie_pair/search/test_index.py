@@ -324,5 +324,6 @@ def test_an_index_write_failure_is_a_machine_error(tmp_path, capfd):
 
 def test_faiss_does_not_tell_which_instructions_it_tries():
     """It would, in the log of a process where a library has turned on all loggers."""
-    program = "import logging; logging.basicConfig(level=1); from ernie_pair.search.index import require_faiss as r; r()"
+    program = "import logging; logging.basicConfig(level=1)\n"
+    program += "from ernie_pair.search.index import require_faiss; require_faiss()"
     assert not subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stderr
