@@ -41,7 +41,7 @@ from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
 
 CASES = {**CASES_OF_STEPS, **CASES_OF_WAITING}
-OURS, PEERS = "#1f77b4", "#999999"
+OURS, PLAIN = "#1f77b4", "#999999"  # beside others, and beside Paddle's own kernels
 RATIO_HEAD = ("ours", "against", "CPU", "from", "to", "by the clock", "from", "to")
 COLUMNS = {  # head: a figure of a lane, and how it is shown
     "lane": ("name", "{}", 1),
@@ -175,7 +175,7 @@ def draw(path: Path, cases: Sequence[Figures]) -> None:
         times = ratio["cpu"] or ratio["wall"]
         # The ratio of medians may lie outside the ratios of single rounds.
         errors = [[max(0.0, times["ratio"] - times["low"])], [max(0.0, times["high"] - times["ratio"])]]
-        colour = OURS if ratio["other"].startswith("peer") else PEERS
+        colour = PLAIN if ratio["other"].startswith("plain") else OURS
         axes.barh(place, times["ratio"], xerr=errors, color=colour, capsize=2)
         axes.text(times["ratio"], place, f" {times['ratio']:.2f}", va="bottom", fontsize=7)
     names = [f"{name}: {ratio['ours']} against {ratio['other']}" for name, ratio in bars]

@@ -1,4 +1,4 @@
-"""Keep the figures of a comparison side by side and show its ratios: all in docs, some in the READMEs.
+"""Keep the figures of a comparison side by side; show all ratios in docs, the main ones in READMEs and drawn.
 
 python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
 
@@ -12,12 +12,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Dict, Sequence
 
+from bench_side_by_side import draw
 from readme_block import PAGES, ROOT, SIDE_BY_SIDE, head_of, in_words, is_chinese, render_rows, replace_block
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import write_json
 
 PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
+PICTURE = ROOT / "docs" / "pictures" / "side_by_side.png"
 OF_SENTENCES = ("embed ", "rerank ", "serve ", "cold embed ")  # cases whose peer is sentence-transformers
 
 
@@ -35,20 +37,43 @@ def publish(files: Sequence[Path]) -> None:
     machines.sort(key=lambda each: each["machine"]["processor"], reverse=True)
     PUBLISHED.parent.mkdir(exist_ok=True)
     write_json(PUBLISHED, {"machines": machines})
+    draw(PICTURE, [main_ratios(each["machine"], case) for each in machines for case in each["cases"]])
     replace_block(SIDE_BY_SIDE, lambda page: "\n\n".join(render_machine(each, page) for each in machines))
+
+
+def is_main(ours: str, other: str) -> bool:
+    """Return whether fused kernels meet the peer's best settings in one precision, or whole commands meet."""
+    is_whole = other in ("peer service", "peer command") and "exported" not in ours
+    return is_whole or ours.startswith("fused ") and other == ours.replace("fused", "peer")
+
+
+def main_ratios(machine: Dict[str, Any], case: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a case with its main ratios alone, in the words of the README, for the picture."""
+    ratios = []
+    for ratio in case["ratios"]:
+        if is_main(ratio["ours"], ratio["other"]):
+            name, ours, other = names_of(case["name"], ratio, PAGES[0])
+            ratios.append({**ratio, "ours": ours, "other": other})
+    return {"name": f"{machine['instructions']}, {name}" if ratios else "", "ratios": ratios}
+
+
+def names_of(case: str, ratio: Dict[str, Any], page: str) -> Sequence[str]:
+    """Return in words a case, and the two sides of one of its ratios."""
+    other = ratio["other"]
+    other = other.replace("peer ", "peer of sentences ") if case.startswith(OF_SENTENCES) else other
+    return [in_words(SIDE_BY_SIDE, text, page) for text in (case, ratio["ours"], other)]
 
 
 def render_machine(figures: Dict[str, Any], page: str) -> str:
     """Return a machine in words, and its table of ratios: of medians, and the range over the rounds.
 
-    A README shows only the main ones: our fused kernels beside the peer's best settings, in one precision,
-    and whole commands. Paddle's own kernels are shown only as what the fused ones are compared with.
+    A README shows only the main ones. Paddle's own kernels are shown only as what the fused ones are compared
+    with.
     """
 
     def is_shown(ours: str, other: str) -> bool:
         if page in PAGES:
-            is_whole = other in ("peer service", "peer command") and "exported" not in ours
-            return is_whole or ours.startswith("fused ") and other == ours.replace("fused", "peer")
+            return is_main(ours, other)
         return not ours.startswith("plain") and not (
             ours.startswith("exported") and other.startswith("plain")
         )
@@ -59,16 +84,12 @@ def render_machine(figures: Dict[str, Any], page: str) -> str:
         )
         return form.format(**ratio) if ratio else ""
 
-    def names(case: str, ours: str, other: str) -> Sequence[str]:
-        other = other.replace("peer ", "peer of sentences ") if case.startswith(OF_SENTENCES) else other
-        return [in_words(SIDE_BY_SIDE, text, page) for text in (case, ours, other)]
-
     chinese = is_chinese(page)
     facts = ((in_words("machine", name, page), value) for name, value in figures["machine"].items() if value)
     machine = ("，" if chinese else ", ").join(f"{name} {value}" for name, value in facts)
     rows = [
         [
-            *names(case["name"], ratio["ours"], ratio["other"]),
+            *names_of(case["name"], ratio, page),
             *(cell(ratio[clock]) for clock in ("cpu", "wall")),
         ]
         for case in figures["cases"]

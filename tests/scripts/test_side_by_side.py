@@ -345,6 +345,7 @@ def pages(tmp_path, monkeypatch) -> Path:
         (tmp_path / page).write_text("a\n<!-- side by side -->\nold\n<!-- end of side by side -->\nb\n")
     monkeypatch.setattr(readme_block, "ROOT", tmp_path)
     monkeypatch.setattr(side_by_side_table, "PUBLISHED", tmp_path / "results" / "side_by_side.json")
+    monkeypatch.setattr(side_by_side_table, "PICTURE", tmp_path / "picture.png")
     return tmp_path
 
 
@@ -394,7 +395,14 @@ def test_figures_of_another_processor_stay_and_old_ones_go(pages):
         < shown.index("processor b, instructions few")
     )
     assert shown.index("| slow") < shown.index("processor a, cores 2") < shown.index("| other")
-    assert "| old" not in shown
+    assert "| old" not in shown and (pages / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_shows_the_main_ratios(pages):
+    figures = json.loads(write_figures(pages / "one.json", "pairs", instructions="few").read_text())
+    shown = side_by_side_table.main_ratios(figures["machine"], figures["cases"][0])
+    assert shown["name"] == "few, pairs"
+    assert [ratio["other"] for ratio in shown["ratios"]] == ["transformers fp32"]
 
 
 def test_the_peer_of_vectors_is_named(pages):
