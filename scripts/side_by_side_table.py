@@ -2,8 +2,8 @@
 
 python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
 
-Several files hold different cases, measured on one machine. Earlier figures of that processor with those
-instructions give way to them; those of others stay beside them.
+Several files hold different cases, or lanes of a case, measured on one machine. Earlier figures of that
+processor with those instructions give way to them; those of others stay beside them.
 """
 
 import json
@@ -26,7 +26,11 @@ OF_SENTENCES = ("embed ", "rerank ", "serve ", "cold embed ")  # cases whose pee
 def publish(files: Sequence[Path]) -> None:
     """Keep the figures of ``files``, of one machine, in PUBLISHED and show all. Raises InputError."""
     parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    figures = {"machine": parts[0]["machine"], "cases": [case for part in parts for case in part["cases"]]}
+    cases: Dict[str, Any] = {}
+    for case in [case for part in parts for case in part["cases"]]:
+        so_far = cases.setdefault(case["name"], {**case, "lanes": [], "ratios": []})
+        so_far.update({of: so_far[of] + case[of] for of in ("lanes", "ratios")})
+    figures = {"machine": parts[0]["machine"], "cases": list(cases.values())}
     for file, part in zip(files, parts):
         if part["machine"] != figures["machine"]:
             raise InputError(f"{file}: measured on another machine than {files[0]}; measure all cases on one")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -355,7 +356,9 @@ def write_figures(path: Path, name: str, processor: str = "fast", instructions: 
     others = ("peer fp32", "peer defaults", "plain fp32")
     ratios = [{"ours": "fused fp32", "other": other, "cpu": ratio, "wall": None} for other in others]
     machine = {"processor": processor, "instructions": instructions, "cores": 2, "peer": ""}
-    path.write_text(json.dumps({"machine": machine, "cases": [{"name": name, "ratios": ratios}]}))
+    path.write_text(
+        json.dumps({"machine": machine, "cases": [{"name": name, "lanes": [], "ratios": ratios}]})
+    )
     return path
 
 
@@ -374,6 +377,14 @@ def test_the_pages_show_the_ratios_of_comparisons(pages):
     chinese, docs = (pages / "README_cn.md").read_text(), (pages / "docs" / "zh" / "speed.md").read_text()
     assert "| 预测 4 × 312，512 对 | 融合算子 fp32 |" in chinese and "2.00（1.50 到 2.25）" in chinese
     assert "transformers 默认设置" in docs and "Paddle 算子 fp32" in docs and "墙钟时间之比" in docs
+
+
+def test_the_lanes_of_a_case_may_be_in_several_files(pages):
+    """Then the rows of the case stand together."""
+    files = [write_figures(pages / f"{place}.json", name) for place, name in enumerate(("a", "b", "a"))]
+    side_by_side_table.publish(files)
+    shown = (pages / "README.md").read_text()
+    assert re.findall(r"^\| ([ab]) ", shown, re.M) == ["a", "a", "b"]
 
 
 def test_figures_of_two_machines_are_not_combined(pages):
