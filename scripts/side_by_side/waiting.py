@@ -4,6 +4,7 @@ Both sides have the same weights, random ones of a BERT: a folder of transformer
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import shutil
@@ -125,9 +126,9 @@ def serving(clients: int) -> Callable[[Bench], List[Lane]]:
                 services.append(stack.enter_context(served(words, name, **environment, **threads)))
             for number in range(flags.rounds + 1):  # the first one warms up
                 for lane, (port, pid) in zip(lanes, services):
-                    before = _processor_seconds(pid)
+                    before = processor_seconds(pid)
                     taken = asyncio.run(milliseconds_of(port, bodies, clients, SECONDS, "/v1/embeddings"))
-                    cpu = (_processor_seconds(pid) - before) / len(taken)
+                    cpu = (processor_seconds(pid) - before) / len(taken)
                     if number:
                         lane.turns.append(Turn(quantiles(taken, n=100)[98] / 1e3, cpu, _peak_gb(pid), {}))
         return lanes
@@ -135,12 +136,11 @@ def serving(clients: int) -> Callable[[Bench], List[Lane]]:
     return measure
 
 
-def _processor_seconds(pid: int) -> float:
-    # Of all threads, to the nanosecond: /proc/PID/stat counts ticks of 10 ms, none of a quick turn.
-    times = (
-        path.read_text(encoding="ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
-    )
-    return sum(int(on_processor) for on_processor, *_ in times) / 1e9
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of all threads of a process, those that ended too, to the nanosecond."""
+    clock = ctypes.c_int()
+    ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock))
+    return time.clock_gettime(clock.value)
 
 
 def _peak_gb(pid: int) -> float:

@@ -18,7 +18,7 @@ from bench_side_by_side import CASES, BenchConfig, compare
 from fake_peer import write_fake_peer
 from other_libraries.client import PATH_OF_PEER
 from places import ROOT
-from side_by_side import cases, turns
+from side_by_side import cases, turns, waiting
 from side_by_side.cases import Bench, Case, Shape, pair_work, train_events
 from side_by_side.lanes import Lane, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
 from small_bench import small_bench
@@ -329,6 +329,19 @@ def test_whole_runs_take_turns(tmp_path, monkeypatch):
 
 def test_lanes_use_the_allocator_settings_of_this_package():
     assert turns.MALLOC_SETTINGS == malloc.SETTINGS
+
+
+def test_the_processor_time_of_a_process_includes_threads_that_ended():
+    spin = "import threading, time, sys; n = [0]; f = lambda: [n.append(0) for _ in range(10**6)]; "
+    spin += (
+        "t = threading.Thread(target=f); t.start(); t.join(); print(time.process_time(), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        spent = float(process.stdout.readline())
+        assert spent <= waiting.processor_seconds(process.pid) < spent + 0.5
+        process.communicate(b"\n")
 
 
 @pytest.mark.parametrize("module", [bench, bench_side_by_side])
