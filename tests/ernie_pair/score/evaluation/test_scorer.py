@@ -52,3 +52,10 @@ def test_an_exported_model_is_computed_by_one_process(folder, tmp_path, monkeypa
     monkeypatch.setattr(scorer, "launched_world", lambda: World(0, 2))
     with pytest.raises(InputError, match="is an exported model, which one process computes; start the com"):
         scorer_of(config)
+
+
+def test_a_command_on_an_exported_model_has_a_log(folder, tmp_path, capfd):
+    (tmp_path / "in.tsv").write_text("今天\t今天好\n", encoding="utf-8")
+    files = ["--input_file", str(tmp_path / "in.tsv"), "--output_file", str(tmp_path / "out.tsv")]
+    _run(["predict", "--model_path", str(folder / "exported"), *files])
+    assert "1 prediction by paddle" in capfd.readouterr().err
