@@ -56,6 +56,7 @@ def test_a_query_does_not_find_itself():
     vectors = np.array([{"q": (2, 0), "a": (1, 1), "b": (0, 1)}[text] for text in asked.texts])
     assert match_ranks(vectors, asked, vectors)[0].tolist() == [1]
     assert match_ranks(vectors, asked, vectors, keeps_same_text=True)[0].tolist() == [2]
+    assert measure_retrieval(vectors, asked)["mrr"] == 1
     own_match = build_retrieval_set(pairs_of([("q", "a", 1), ("q", "q", 1), ("x", "a", 1)]), "dev.tsv")
     assert (asked.num_left_out, own_match.num_left_out) == (1, 0)
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -15,6 +16,7 @@ from tiny_sentence import WIDTH, change, write_sentence
 
 from data_tools.files.errors import InputError
 from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
+from ernie_pair.embedding.mteb_encoder import MtebEncoder
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.token_rows import encode_single_texts
@@ -260,6 +262,12 @@ def test_an_exported_model_computes_the_same(tmp_path, pooling, steps):
 def test_what_is_no_folder_and_other_labels_are_refused(tmp_path):
     with pytest.raises(InputError, match="none is not a folder; give that of an embedding model"):
         open_embedder(tmp_path / "none")
+    with pytest.raises(InputError, match="quantize takes one of none, int8"):
+        ExportEmbeddingConfig("model", "exported", quantize="int4")
+    folder = write_sentence(tmp_path / "m")
+    change(folder / "config.json", model_type=None, architectures=None)
+    with pytest.raises(InputError, match="neither model_type nor architectures .* write model_type there"):
+        open_embedder(folder)
     with pytest.raises(InputError, match="label_map .* does not name two classes"):
         EvaluateEmbeddingConfig(model_path="model", input_file="dev.tsv", label_map="0=a,1=b,2=c")
 
@@ -303,3 +311,25 @@ def test_the_prompts_of_a_folder_are_trained_with(tmp_path):
         train_embedding(embedding_config(tmp_path, model_type=None, from_scratch=False, dropout=0.0, **flags))
         losses.append([event["loss"] for event in events(tmp_path / f"out-{train}", "train")])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6) and len(losses[0]) == 2
+
+
+def test_vectors_of_embed_stand_for_the_texts_of_their_file(asked, tmp_path):
+    """Where they are read with the prompt of the vectors; without mteb, which tests/peer asks itself."""
+    texts, about = write_lines(tmp_path / "texts.txt", TEXTS), SimpleNamespace(type="Retrieval", name="Toy")
+    places = {"input_file": str(texts), "output_dir": str(tmp_path / "v"), "model_path": str(asked)}
+    embed(EmbedConfig(**places, prompt_name="passage"))
+    np.save(tmp_path / "v" / "vectors.npy", 2 * np.load(tmp_path / "v" / "vectors.npy"))
+
+    def read(encoder, kind):
+        found = encoder.encode(
+            [{"text": TEXTS[:2]}, {"text": TEXTS[2:]}], task_metadata=about, prompt_type=kind
+        )
+        return found
+
+    document, query = (SimpleNamespace(value=value) for value in ("document", "query"))
+    plain, stored = (MtebEncoder(open_embedder(asked), {**given}) for given in ({}, {tmp_path / "v": texts}))
+    assert np.abs(read(stored, document) - 2 * read(plain, document)).max() < 1e-2
+    assert np.array_equal(read(stored, query), read(plain, query))
+    texts.write_bytes(b"\xff\n")
+    with pytest.raises(InputError, match="is not the file that"):
+        MtebEncoder(open_embedder(asked), {tmp_path / "v": texts})
