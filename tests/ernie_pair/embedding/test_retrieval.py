@@ -61,6 +61,12 @@ def test_a_query_does_not_find_itself():
     assert (asked.num_left_out, own_match.num_left_out) == (1, 0)
 
 
+def test_pairs_with_any_score_between_are_graded():
+    asked = build_retrieval_set(pairs_of([("q", "a", 1), ("q", "b", 0), ("q", "c", 0.5)]), "dev.tsv")
+    vectors = np.array([{"q": 4, "a": 3, "c": 2, "b": 1}[text] for text in asked.texts], np.float32)[:, None]
+    assert measure_retrieval(vectors, asked) == {"spearman": 1.0}
+
+
 def test_a_match_ranks_last_among_equal_scores():
     asked = build_retrieval_set(pairs_of([("q", "a", 1), ("x", "b", 0), ("x", "c", 0)]), "dev.tsv")
     vectors = np.ones((len(asked.texts), 1), dtype=np.float32)

@@ -13,6 +13,7 @@ from tiny_embedding import embedding_config, write_matches
 from tiny_pair import CHARACTERS
 from tiny_search import write_lines
 from tiny_sentence import WIDTH, change, write_sentence
+from tiny_ship import write_trained
 
 from data_tools.files.errors import InputError
 from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
@@ -152,6 +153,11 @@ def test_a_pooling_without_the_prompt_is_refused_with_one(asked, tmp_path):
         open_embedder(folder).embed_queries(TEXTS)
 
 
+def test_an_opened_model_packs_its_weights_once(plain):
+    state = open_embedder(plain).model.layer.fused_state
+    assert state is None or state.is_constant
+
+
 def test_texts_are_lower_cased_where_the_folder_says_so(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "m")
     change(folder / "sentence_bert_config.json", do_lower_case=True)
@@ -264,8 +270,10 @@ def test_what_is_no_folder_and_other_labels_are_refused(tmp_path):
         open_embedder(tmp_path / "none")
     with pytest.raises(InputError, match="quantize takes one of none, int8"):
         ExportEmbeddingConfig("model", "exported", quantize="int4")
-    folder = write_sentence(tmp_path / "m")
-    change(folder / "config.json", model_type=None, architectures=None)
+    with pytest.raises(InputError, match="batch_size"):
+        EmbedConfig(model_path="model", input_file="texts.txt", output_dir="vectors", batch_size=0)
+    folder = write_trained(tmp_path / "m")
+    change(folder / "config.json", model_type=None, architectures=None, init_class=None)
     with pytest.raises(InputError, match="neither model_type nor architectures .* write model_type there"):
         open_embedder(folder)
     with pytest.raises(InputError, match="label_map .* does not name two classes"):
