@@ -13,6 +13,7 @@ from tiny_embedding import embedding_config, random_text, toy_matches, write_fil
 from data_tools.files.errors import InputError
 from ernie_pair import PairCallback
 from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.embedding.train import embedding_trainer
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import read_any_texts
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
@@ -122,12 +123,21 @@ def test_resuming_with_another_temperature_is_refused(folder, trained):
         train_embedding(embedding_config(folder, **RUN, temperature=0.1))
 
 
-def test_simcse_training_lowers_the_loss(folder, tmp_path):
+def test_simcse_training_lowers_the_loss(folder, tmp_path, capfd):
     texts = write_texts(tmp_path / "texts.txt", 80)
     flags = {"objective": "simcse", "train_file": str(texts), "output_dir": str(tmp_path / "out")}
     train_embedding(embedding_config(folder, **flags, epochs=3, eval_freq=1000, logging_freq=5))
-    losses = [event["loss"] for event in events(tmp_path / "out", "train")]
-    assert losses[-1] < losses[0]
+    steps = events(tmp_path / "out", "train")
+    assert steps[-1]["loss"] < steps[0]["loss"] and all(0 <= event["accuracy"] <= 1 for event in steps)
+    assert "texts, each its own match" in capfd.readouterr().err
+
+
+def test_one_process_does_not_end_with_whoever_started_it(folder, tmp_path, monkeypatch):
+    told, calls = [], embedding_trainer.call_with_signals
+    spy = lambda train, is_launched: told.append(is_launched) or calls(train, is_launched)  # noqa: E731
+    monkeypatch.setattr(embedding_trainer, "call_with_signals", spy)
+    trainer_of(folder, tmp_path, max_steps=1, evaluation_strategy="no").train()
+    assert told == [False]
 
 
 def test_rows_that_simcse_skips_are_logged(folder, tmp_path, caplog):
