@@ -132,6 +132,21 @@ def test_simcse_training_lowers_the_loss(folder, tmp_path, capfd):
     assert "texts, each its own match" in capfd.readouterr().err
 
 
+def test_a_callback_is_told_after_each_micro_batch_but_the_last(folder, tmp_path):
+    told = []
+
+    class Count(PairCallback):
+        def on_substep_end(self, *given, **others):
+            told.append("part")
+
+        def on_step_end(self, *given, **others):
+            told.append("step")
+
+    flags = {"max_steps": 2, "gradient_accumulation_steps": 3, "evaluation_strategy": "no"}
+    trainer_of(folder, tmp_path, callbacks=[Count()], **flags).train()
+    assert told == ["part", "part", "step"] * 2
+
+
 def test_one_process_does_not_end_with_whoever_started_it(folder, tmp_path, monkeypatch):
     told, calls = [], embedding_trainer.call_with_signals
     spy = lambda train, is_launched: told.append(is_launched) or calls(train, is_launched)  # noqa: E731
