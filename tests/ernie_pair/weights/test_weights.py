@@ -16,6 +16,7 @@ import numpy as np
 import paddle
 import pytest
 from children import output_of
+from safetensors import safe_open
 from safetensors.numpy import save as save_safetensors
 
 from data_tools.files.errors import CheckpointError
@@ -35,6 +36,7 @@ from ernie_pair.weights.weight_files import (
     refuse_mismatch,
     to_safetensors,
     unwrapped,
+    write_for_torch,
 )
 
 
@@ -74,6 +76,12 @@ def test_written_safetensors_match_the_library_byte_for_byte():
         {name: np.asarray(array, order="C") for name, array in arrays.items()}
     )
     assert to_safetensors({}) == save_safetensors({})
+
+
+def test_a_file_for_torch_says_so(tmp_path):
+    write_for_torch(tmp_path / "model.safetensors", {"a": np.arange(3, dtype=np.float32)})
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"} and file.get_tensor("a").tolist() == [0, 1, 2]
 
 
 def test_paddles_own_metadata_is_ignored(tmp_path):
@@ -240,6 +248,7 @@ HOSTILE = {
     "no kind at all": variable(description=b"\x10\x02\x10\x03"),
     "an unknown field": variable(description=b"\x08\x05\x18\x01"),
     "packed beyond the description": variable(description=b"\x08\x05\x12\x7f\x02"),
+    "a packed number beyond its list": variable(description=b"\x08\x05\x12\x02\x02\x83\x00"),
     "a number cut short": variable(description=b"\x08\x05\x10\xff"),
     "a number without an end": variable(description=b"\x08\x05\x10" + b"\xff" * 12),
     "a size beyond memory": variable(description=b"\x08\x05\x10" + b"\xff" * 8 + b"\x7f"),
