@@ -128,25 +128,22 @@ def _block(compare: Compare, asking: np.ndarray, group: np.ndarray, wanted: Rang
         fits = (similarities >= wanted.least) & (similarities <= wanted.most[row])
         is_equal = group[nodes] == group[asking[row]]
         equal = np.sort(similarities[fits & is_equal & (nodes != asking[row])])
+        places = np.flatnonzero(~is_equal)
         if wanted.min_rank or wanted.max_rank:
-            nodes, similarities = _best(nodes[~is_equal], similarities[~is_equal], wanted.max_rank)
-            nodes, similarities = nodes[wanted.min_rank :], similarities[wanted.min_rank :]
-            fits = (similarities >= wanted.least) & (similarities <= wanted.most[row])
-        else:
-            fits &= ~is_equal
-        nodes, similarities = _best(nodes[fits], similarities[fits], wanted.most_texts)
-        found["node"][row, : len(nodes)], found["similarity"][row, : len(nodes)] = nodes, similarities
-        found["equals"][row, : len(nodes)] = len(equal) - np.searchsorted(equal, similarities)
+            places = _best(places, nodes, similarities, wanted.max_rank)[wanted.min_rank :]
+        places = _best(places[fits[places]], nodes, similarities, wanted.most_texts)
+        found["node"][row, : len(places)] = nodes[places]
+        found["similarity"][row, : len(places)] = similarities[places]
+        found["equals"][row, : len(places)] = len(equal) - np.searchsorted(equal, similarities[places])
     return found
 
 
-def _best(nodes: np.ndarray, similarities: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the ``count`` nearest, 0: all, by falling similarity; of equal ones the first node is first."""
-    if 0 < count < len(nodes):  # as near as the last one stay: no order of ties decides
-        last = np.partition(similarities, -count)[-count]
-        nodes, similarities = nodes[similarities >= last], similarities[similarities >= last]
-    order = np.lexsort((nodes, -similarities))[: count or None]
-    return nodes[order], similarities[order]
+def _best(places: np.ndarray, nodes: np.ndarray, similarities: np.ndarray, count: int) -> np.ndarray:
+    """Return the ``count`` nearest of ``places``, 0: all, the nearest first; of equal ones the first node."""
+    if 0 < count < len(places):  # as near as the last one stay: no order of ties decides
+        last = np.partition(similarities[places], -count)[-count]
+        places = places[similarities[places] >= last]
+    return places[np.lexsort((nodes[places], -similarities[places]))[: count or None]]
 
 
 class Embeddings:

@@ -43,6 +43,14 @@ def label(world, out, **changes):
     return out
 
 
+def test_no_process_ends_before_the_others(world, tmp_path, monkeypatch):
+    order, wait = [], InferenceModel.wait
+    spy = lambda scorer: order.append((tmp_path / "more.tsv").exists()) or wait(scorer)  # noqa: E731
+    monkeypatch.setattr(InferenceModel, "wait", spy)
+    label(world, tmp_path / "more.tsv")
+    assert order[-1] is True
+
+
 def test_the_command_writes_labels_that_are_mostly_right(world, tmp_path):
     out = tmp_path / "more.tsv"
     words = [word for name, value in flags(world, out).items() for word in (f"--{name}", str(value))]
