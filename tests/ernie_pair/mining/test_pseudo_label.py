@@ -1,15 +1,19 @@
 """Pseudo-labels: the output file, resuming, and bad input; its thresholds are in test_mining_twins.py."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from fake_ranks import on_ranks
 from tiny_pair import toy_rows, train_config, write_pairs
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.mining import pseudo_label as module
+from ernie_pair.mining.neighbours import KeptBlocks
 from ernie_pair.mining.pseudo_label import PseudoLabelConfig, pseudo_label
-from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.data.pair_file import Pairs, read_pairs
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.score.evaluation.inference_model import InferenceModel
 
@@ -122,3 +126,22 @@ def test_invalid_pseudo_label_inputs_are_rejected(world, tmp_path, changes, mess
     with pytest.raises(InputError, match=message):
         label(world, tmp_path / "out.tsv", **changes)
     assert not (tmp_path / "out.tsv").exists()
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_two_processes_have_what_the_first_has_kept(tmp_path, is_kept):
+    """Its folder may be on its own disk; what is kept is not computed again by any."""
+    block, computed = Pairs(["a"] * 2, ["b"] * 2, None, ""), []
+
+    def logits(world, all_reduce):
+        kept = KeptBlocks(tmp_path / str(world.rank) / "out.tsv", {})
+        if is_kept and world.is_first:
+            kept.get("0", lambda: np.full((2, 2), 7, np.float32))
+        group = SimpleNamespace(all_reduce=all_reduce, all_reduce_now=all_reduce)
+        compute = lambda *texts: computed.append(world.rank) or np.full((2, 2), 3, np.float32)  # noqa: E731
+        scorer = SimpleNamespace(world=world, process_group=group, num_classes=2, logits_in=compute)
+        return module._logits(scorer, block, "none", "0", kept)
+
+    found = on_ranks(2, logits)
+    assert [np.asarray(one).tolist() for one in found] == [[[7 if is_kept else 3] * 2] * 2] * 2
+    assert sorted(computed) == ([] if is_kept else [0, 1])
