@@ -183,7 +183,7 @@ def draw(path: Path, cases: Sequence[Figures]) -> None:
     axes.invert_yaxis()
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("times as fast")
-    figure.savefig(path, format="png", dpi=150)
+    figure.savefig(path, format="png", dpi=110)
 
 
 if __name__ == "__main__":
