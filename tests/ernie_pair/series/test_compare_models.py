@@ -126,11 +126,12 @@ def test_bad_input_is_a_one_line_error_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_comparison_on_stdin_mentions_no_temporary_file(tmp_path, folder, monkeypatch):
+def test_a_comparison_on_stdin_mentions_no_temporary_file(tmp_path, folder, monkeypatch, capsys):
     rows = io.BytesIO((folder / "dev.tsv").read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(rows))
     out = tmp_path / "table"
     compare_models(config_of(folder, input_file="-", output_dir=str(out), bootstrap=10))
+    assert capsys.readouterr().out.endswith((out / "models.md").read_text(encoding="utf-8"))
     assert json.loads((out / "models.json").read_text())["input_file"] == "-"
     assert load_config(CompareModelsConfig, out / CONFIG_YAML).input_file == "-"
     written = [path for path in out.rglob("*") if path.suffix in (".yaml", ".md", ".html", ".json")]

@@ -17,7 +17,7 @@ from ernie_pair.models.source import open_model, write_json, write_weights
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.targets.metrics import METRICS, measure
 from ernie_pair.score.evaluation.calibration import at_precision, threshold_curve
-from ernie_pair.series.ensemble import mean_of, open_members, symmetry_of
+from ernie_pair.series.ensemble import EnsembleClassifier, mean_of, open_members, symmetry_of
 
 LENGTH = 40  # the sequence length of the models of tiny_ship
 PAIRS = random_texts(30)
@@ -62,6 +62,11 @@ def test_the_exported_ensemble_returns_the_mean_logits(models, shipped, backend)
     assert np.abs(logits - expected).max() < 1e-5
     assert np.abs(mean_logits(models, (1, 1, 1)) - expected).max() > 0.01  # the temperature matters
     assert predictor.predict(PAIRS).classes.tolist() == expected.argmax(axis=1).tolist()
+
+
+def test_an_ensemble_is_described_by_its_first_member(models):
+    members = open_members(list(map(str, models)), "")
+    assert EnsembleClassifier(members).spec is members[0].model.spec
 
 
 def test_the_export_lists_its_members(shipped, tmp_path, capsys):
