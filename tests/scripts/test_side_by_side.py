@@ -331,7 +331,7 @@ def test_lanes_use_the_allocator_settings_of_this_package():
     assert turns.MALLOC_SETTINGS == malloc.SETTINGS
 
 
-def test_the_processor_time_of_a_process_includes_threads_that_ended():
+def test_processor_time_includes_threads_that_ended():
     spin = "import threading, time, sys; n = [0]; f = lambda: [n.append(0) for _ in range(10**6)]; "
     spin += (
         "t = threading.Thread(target=f); t.start(); t.join(); print(time.process_time(), flush=True); input()"

@@ -91,7 +91,7 @@ def test_graded_pairs_cost_what_each_wrong_order_does(is_angle, dim):
     assert float(right) == pytest.approx(6 * np.mean([s[k] < s[i] for i, k in pairs]), rel=1e-6)
 
 
-def test_one_comparison_that_is_right_makes_all_graded_pairs_right():
+def test_one_right_comparison_makes_all_graded_pairs_right():
     rows = paddle.to_tensor(np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32))
     step = GradedStep(2, np.arange(4), np.array([1, 0]), False)
     assert float(step_loss(rows, step, (2,), TEMPERATURE)[1]) == 2
