@@ -21,7 +21,7 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import index as faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
-from ernie_pair.search.index import IndexShape, VectorIndex, trained_index, write_index
+from ernie_pair.search.index import IndexShape, VectorIndex, require_faiss, trained_index, write_index
 from ernie_pair.search.index_folder import FILES, open_index_folder
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 
@@ -265,6 +265,17 @@ def test_the_index_is_identical_for_any_number_of_threads(tmp_path, embedder, ki
         (tmp_path / str(threads)).mkdir()
         index_of(tmp_path / str(threads), TEXTS, kind=kind, threads=threads)
     assert hashes_of(tmp_path / "1" / "index") == hashes_of(tmp_path / "2" / "index")
+
+
+def test_an_index_is_built_on_the_threads_of_the_flag():
+    faiss, vectors = require_faiss(), np.eye(4, dtype=np.float32)
+    before = faiss.omp_get_max_threads()
+    try:
+        for threads in (3, 1):
+            trained_index(IndexShape(), 4, 4, lambda: iter([vectors]), threads)
+            assert faiss.omp_get_max_threads() == threads
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def test_the_memory_estimate_grows_with_the_index(monkeypatch):
