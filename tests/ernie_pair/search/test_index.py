@@ -72,8 +72,9 @@ def test_a_top_k_above_recall_k_returns_that_many_hits(tmp_path, embedder):
     assert [len(hits) for hits in searcher.texts.recall(TEXTS[:2])] == [5, 5]
 
 
-def test_a_smaller_breadth_lowers_recall(tmp_path, embedder):
+def test_a_smaller_breadth_lowers_recall(tmp_path, embedder, capfd):
     folder = open_index_folder(index_of(tmp_path, TEXTS, kind="ivf", lists=10))
+    assert " % of the nearest 10 of each are found" in capfd.readouterr().err
     narrow, wide = (TextRecall(folder, embedder, 10, 1, breadth) for breadth in (1, 10))
     queries = texts_of(30, seed=7)
     shares = [

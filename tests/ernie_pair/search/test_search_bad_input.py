@@ -336,6 +336,7 @@ def test_an_empty_result_names_the_threshold(index, embedder, capfd):
 def test_inconsistent_search_flags_are_refused(flags, reason):
     with pytest.raises(InputError, match=reason):
         config_of("i", **flags)
+    assert config_of("i", top_k=5, recall_k=5, model_path="ship").top_k == 5
 
 
 def test_missing_faiss_is_reported_with_its_install_command(monkeypatch, capfd, tmp_path):
