@@ -30,7 +30,12 @@ from ernie_pair.models.commands import (
     convert_to_hugging_face,
 )
 from ernie_pair.models.hugging_face import folders
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, from_their_names, to_their_names
+from ernie_pair.models.hugging_face.counterparts import (
+    COUNTERPARTS,
+    from_their_names,
+    split_heads,
+    to_their_names,
+)
 from ernie_pair.models.hugging_face.folders import (
     build_fast_tokenizer,
     from_their_config,
@@ -592,6 +597,8 @@ def test_a_pretraining_checkpoint_is_converted_unchanged(tmp_path, family):
     source = open_model(str(tmp_path / "theirs"), model_type=family, from_scratch=False)
     back = source.read_weights()
     assert all(np.array_equal(back[name], array) for name, array in weights.items())
+    kept, others = split_heads(back, family, spec.num_layers, "here")
+    assert set(weights) <= set(kept) == set(back) and not others
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["architectures"] == [f"{'Bert' if family == 'ernie_gram' else 'Ernie'}ForPreTraining"]
 
