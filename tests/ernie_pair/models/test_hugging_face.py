@@ -599,6 +599,9 @@ def test_a_pretraining_checkpoint_is_converted_unchanged(tmp_path, family):
     assert all(np.array_equal(back[name], array) for name, array in weights.items())
     kept, others = split_heads(back, family, spec.num_layers, "here")
     assert set(weights) <= set(kept) == set(back) and not others
+    first_layer = {name: array for name, array in back.items() if ".layers.1." not in name}
+    with pytest.raises(CheckpointError, match="here: 8 weights of the encoder are missing, .*layers.1"):
+        split_heads(first_layer, family, 2, "here")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["architectures"] == [f"{'Bert' if family == 'ernie_gram' else 'Ernie'}ForPreTraining"]
 
