@@ -94,7 +94,7 @@ def test_a_layer_too_many_or_too_few_is_refused(model, kind):
     layers, _ = layers_of(model)
     of_kind = [place for place in layers if place[0] == kind]
     few = {place: parts for place, parts in layers.items() if place not in of_kind[1:3]}
-    many = {**layers, (kind, 99): {"w": np.ones(3), "b": np.ones(7)}}
+    many = {**layers, (kind, 10**6): {"w": np.ones(3), "b": np.ones(7)}}  # no layer has this number
     is_linear = kind == "linear"
     for changed, count, made in ((few, -2, -is_linear), (many, 1, 0)):
         count, made = (len(of_kind) - is_linear + each for each in (count, made))
