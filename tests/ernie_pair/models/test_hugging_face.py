@@ -314,6 +314,8 @@ RERANKER = {
         ({"problem_type": "regression", "sbert_ce_default_activation_function": SIGMOID}, "sigmoid"),
         ({"paddle_model_type": "bert", "problem_type": "regression"}, ""),
         ({"paddle_model_type": "bert"}, ""),
+        ({"paddle_model_type": "bert", "sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+        ({"paddle_model_type": "bert", "sentence_transformers": {"activation_fn": IDENTITY}}, ""),
     ],
 )
 def test_a_reranker_scores_as_its_config_says(changes, activation):
@@ -326,6 +328,27 @@ def test_a_reranker_scores_as_its_config_says(changes, activation):
 def test_another_activation_of_a_reranker_is_refused_by_name(stated):
     with pytest.raises(InputError, match=f"activation_fn is .*{stated}.*Sigmoid or .*Identity"):
         from_their_config({**RERANKER, "sentence_transformers": {"activation_fn": stated}}, "")
+
+
+@pytest.mark.parametrize(
+    "family, theirs, ours",
+    [
+        ("bert", "BertForPreTraining", "BertForPretraining"),
+        ("bert", "BertForMaskedLM", "BertForMaskedLM"),
+        ("bert", "BertForSequenceClassification", "BertForSequenceClassification"),
+        ("bert", "BertForTokenClassification", "BertModel"),
+        ("ernie_gram", "BertForSequenceClassification", "ErnieGramForSequenceClassification"),
+        ("ernie_gram", "BertForPreTraining", "ErnieGramModel"),
+    ],
+)
+def test_the_class_is_paddlenlps_of_the_same_head(family, theirs, ours):
+    config = {**BERT, "paddle_model_type": family, "architectures": [theirs]}
+    assert from_their_config(config, "")["architectures"] == [ours]
+
+
+def test_padding_is_0_where_paddlenlp_says_nothing():
+    """That is its default, and not the 1 of transformers' RoBERTa."""
+    assert to_their_config({"vocab_size": 35}, "roberta", {}, "", "Model")["pad_token_id"] == 0
 
 
 def test_settings_are_converted_both_ways():
