@@ -114,6 +114,7 @@ def test_predictions_have_label_names_and_are_calibrated(predictor):
     assert none.labels == [] and none.probabilities.shape == (0, 3)
     assert answer.probabilities.dtype == np.float32 and answer.probabilities.shape == (40, 3)
     assert np.allclose(answer.probabilities, probabilities(logits, temperature=1.7), atol=1e-6)
+    assert np.allclose(np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True), probabilities(logits))
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from tiny_pretrain import VOCAB, write_model
 from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.files.atomic_folder import MADE
 from data_tools.files.errors import CheckpointError, InputError
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
 from ernie_pair.pretrain.convert.convert import ConvertConfig, convert, find_static_weights, parity_batches
@@ -365,6 +366,14 @@ def test_a_malicious_pickle_is_never_executed(theirs, end, tmp_path, monkeypatch
 def sha256_of(folder):
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MADE)
     return {path: hashlib.sha256(path.read_bytes()).digest() for path in paths}
+
+
+def test_a_file_of_a_damaged_checkpoint_is_refused(theirs, tmp_path):
+    prefix = copied(theirs, "pickled", tmp_path / "checkpoint")
+    assert find_static_weights(prefix).is_file()
+    (tmp_path / "checkpoint" / MANIFEST).write_text("{}", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="checkpoint"):
+        find_static_weights(prefix)
 
 
 def test_bad_paths_give_one_line_errors(theirs, tmp_path):

@@ -164,6 +164,7 @@ def test_a_resumed_run_learns_the_order_as_it_did(model, tmp_path, monkeypatch, 
         assert caplog.messages[-1] == told
     said.update(step_00000010=None)
     assert with_order_head(config_of(tmp_path), scratch).binary_head is True
+    assert with_order_head(config_of(tmp_path, decoder_masked_prob=0.5), scratch).binary_head is False
 
 
 def test_a_first_loss_near_that_of_a_uniform_prediction_warns(model, caplog):
