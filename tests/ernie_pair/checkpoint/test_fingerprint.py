@@ -18,7 +18,7 @@ from ernie_pair.embedding.train.train_embedding import EmbeddingTask
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.spec import parse_spec
 from ernie_pair.pair.config.distill_config import DistillConfig
-from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.distill.distill import DistillTask
 from ernie_pair.pair.train.train_pair import PairTask
 from ernie_pair.pretrain import pretrain as of_pretraining
@@ -238,3 +238,9 @@ def test_an_old_half_precision_run_keeps_its_float32_ops():
     config, wide = pretraining("--amp_fp32_ops", "softmax")  # a run without mixed precision
     before = {name: value for name, value in wide.items() if name != "amp_fp32_ops"}
     assert compare(before, config, wide) == []
+
+
+@pytest.mark.parametrize("asked", [{}, {"tf32": True}])
+def test_a_layout_names_tf32_where_it_is_asked_for(asked):
+    layout = layout_of(PairConfig("out", device="gpu", **asked), World(0, 2), "plain")
+    assert layout["processes"] == 2 and layout.get("tf32") == asked.get("tf32")
