@@ -56,9 +56,10 @@ def main_ratios(machine: Dict[str, Any], case: Dict[str, Any]) -> Dict[str, Any]
     ratios = []
     for ratio in case["ratios"]:
         if is_main(ratio["ours"], ratio["other"]):
-            name, ours, other = names_of(case["name"], ratio, PAGES[0])
+            _, ours, other = names_of(case["name"], ratio, PAGES[0])
             ratios.append({**ratio, "ours": ours, "other": other})
-    return {"name": f"{machine['instructions']}, {name}" if ratios else "", "ratios": ratios}
+    name = in_words(SIDE_BY_SIDE, case["name"], PAGES[0])
+    return {"name": f"{machine['instructions']}, {name}", "ratios": ratios}
 
 
 def names_of(case: str, ratio: Dict[str, Any], page: str) -> Sequence[str]:

@@ -32,7 +32,9 @@ Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in order, float32 [n,
 
 def require_faiss() -> Any:
     """Return the module of faiss. Raises InputError if it is not installed."""
-    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which instructions it tries
+    log = logging.getLogger("faiss")
+    if log.level == logging.NOTSET:  # it tells which instructions it tries; a caller's own level stays
+        log.setLevel(logging.WARNING)
     return import_optional("faiss", "search")
 
 

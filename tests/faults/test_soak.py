@@ -80,8 +80,8 @@ def flat(value):
 
 def hold(words, log, load, meanwhile):
     """Run the service for half of the time under ``load``; return what it then finds for NEW."""
-    with open(log, "w") as stderr:
-        service = subprocess.Popen(command(*words), stderr=stderr, env=one_thread())
+    with open(log, "w") as stderr:  # COLD: a process of its own, whose memory is measured
+        service = subprocess.Popen(command(*words), stderr=stderr, env=one_thread(COLD="1"))
     try:
         until(lambda: service.poll() is not None or "http://" in log.read_text())
         load.is_up.set()

@@ -193,7 +193,7 @@ struct BlockWork {
 };
 
 // The call of a block's sequences alone.
-inline fused_layer call_of(const fused_layer &layer, const Shape &shape, int64_t first, int64_t end) {
+inline fused_layer call_of(const fused_layer &layer, int64_t first, int64_t end) {
   fused_layer part = layer;
   part.batch = (int32_t)(end - first);
   if (!layer.starts) return part;
@@ -206,19 +206,24 @@ inline fused_layer call_of(const fused_layer &layer, const Shape &shape, int64_t
   return part;
 }
 
-// What one thread needs for a block, or for the gradient of a part of a weight. Without a backward pass: what the
-// largest block would save, too.
+// What one thread needs for a block, with what the block would save, where no backward pass follows.
 template <class T>
-inline size_t thread_work_bytes(const fused_layer &layer, const Shape &shape) {
+inline size_t forward_only_bytes(const fused_layer &layer, const Shape &shape) {
   size_t most = 0;
-  for (int64_t first = 0, end; layer.forward_only && first < shape.batch; first = end) {
+  for (int64_t first = 0, end; first < shape.batch; first = end) {
     end = shape.block_end(first);
-    const fused_layer part = call_of(layer, shape, first, end);
+    const fused_layer part = call_of(layer, first, end);
     const Shape alone(part);
     const size_t bytes = Saved<T>(alone, part, nullptr).bytes + BlockWork<T>(alone, Space(nullptr)).bytes;
     if (bytes > most) most = bytes;
   }
-  if (layer.forward_only) return most;
+  return most;
+}
+
+// What one thread needs for a block, or for the gradient of a part of a weight.
+template <class T>
+inline size_t thread_work_bytes(const fused_layer &layer, const Shape &shape) {
+  if (layer.forward_only) return forward_only_bytes<T>(layer, shape);
   const size_t block = BlockWork<T>(shape, Space(nullptr)).bytes;
   const size_t gradient = weight_gradient_work_bytes<T>(shape.hidden, shape.rows);
   return block > gradient ? block : gradient;
@@ -314,7 +319,7 @@ class EncoderLayer {
 
   // A block as a call of its own, which saves to the memory of the block before.
   void forward_alone(const Block &block, const float *mask, char *own, float *y) const {
-    const fused_layer part = call_of(layer, shape, block.first, block.end);
+    const fused_layer part = call_of(layer, block.first, block.end);
     const EncoderLayer alone(part, x + block.row * shape.hidden, parameters, packed, own);
     alone.forward_block(Block(alone.shape, 0), mask ? mask + block.row : nullptr, Space(own + alone.saved.bytes),
                         y + block.out_row * shape.hidden);

@@ -32,14 +32,8 @@ from data_tools.samples.sample_map import build_sample_map, cached_sample_map, c
 from data_tools.text.wordpiece import WordPiece
 
 ALWAYS, NEVER = 2**64 - 1, 0
-PINNED = [
-    [26, 28],
-    [176, 178],
-    [118, 121],
-    [48, 50],
-    [80, 82],
-    [189, 191],
-]  # of `random_corpus`(2), for VERSION 1
+# Of `random_corpus`(2), for VERSION 1.
+PINNED = [[26, 28], [176, 178], [118, 121], [48, 50], [80, 82], [189, 191]]
 
 
 def random_corpus(seed):

@@ -329,13 +329,11 @@ def test_vectors_of_embed_stand_for_the_texts_of_their_file(asked, tmp_path):
     np.save(tmp_path / "v" / "vectors.npy", 2 * np.load(tmp_path / "v" / "vectors.npy"))
 
     def read(encoder, kind):
-        found = encoder.encode(
-            [{"text": TEXTS[:2]}, {"text": TEXTS[2:]}], task_metadata=about, prompt_type=kind
-        )
-        return found
+        batches = [{"text": TEXTS[:2]}, {"text": TEXTS[2:]}]
+        return encoder.encode(batches, task_metadata=about, prompt_type=kind)
 
     document, query = (SimpleNamespace(value=value) for value in ("document", "query"))
-    plain, stored = (MtebEncoder(open_embedder(asked), {**given}) for given in ({}, {tmp_path / "v": texts}))
+    plain, stored = (MtebEncoder(open_embedder(asked), given) for given in ({}, {tmp_path / "v": texts}))
     assert np.abs(read(stored, document) - 2 * read(plain, document)).max() < 1e-2
     assert np.array_equal(read(stored, query), read(plain, query))
     texts.write_bytes(b"\xff\n")
