@@ -192,6 +192,15 @@ def test_a_changed_flag_is_recorded_once_and_a_same_one_never(tmp_path):
     assert change["flags"] == {"output_dir": [None, config().output_dir]}
 
 
+def test_a_flag_newer_than_the_file_is_no_change_at_its_default(tmp_path):
+    path = keep(tmp_path, config(seed=TrainConfig.seed))
+    path.write_text(before := re.sub("(?m)^seed: .*\n", "", path.read_text()))
+    keep(tmp_path, config(seed=TrainConfig.seed), step=2)
+    assert path.read_text() == before
+    (change,) = read_own_config(keep(tmp_path, config(), step=4))["about"]["changes"]
+    assert change["flags"] == {"seed": [TrainConfig.seed, config().seed]}
+
+
 def test_a_changed_version_is_recorded(tmp_path, monkeypatch):
     keep(tmp_path, config())
     monkeypatch.setattr(facts, "__version__", "9.9")
