@@ -27,6 +27,7 @@ from ernie_pair.train.step_work import StepWork
 class Flags:
     seed: int = 7
     text_a: str = ""
+    texts: str = "长" * 501
 
 
 def log_steps(folder, steps, names, resumed_at=0):
@@ -136,12 +137,12 @@ def test_every_tool_receives_what_visualdl_receives(tmp_path, tools):
     run_id = json.loads((tmp_path / "out" / "run.json").read_text())["run_id"]
     (board,) = FakeWriter.made
     assert board.folder == str(tmp_path / "out" / "tensorboard" / run_id) and board.is_closed
-    assert board.texts == [("configuration", "seed: 7  \ntext_a: ")]
+    assert board.texts == [("configuration", f"seed: 7  \ntext_a:   \ntexts: {Flags.texts}")]
     (started,) = tools.wandb.started
     assert (started["id"], started["resume"], started["name"]) == (run_id, "allow", "out")
     assert (started["project"], started["dir"]) == ("ernie-pair", str(tmp_path / "out"))
-    assert tools.wandb.told == {"seed": 7, "text_a": ""} and tools.wandb.finished == 1
-    assert tools.mlflow.params == [("seed", "7"), ("text_a", "")]
+    assert tools.wandb.told == vars(Flags()) and tools.wandb.finished == 1
+    assert tools.mlflow.params == [("seed", "7"), ("text_a", ""), ("texts", Flags.texts[:-1])]
     assert [run.tag for run in tools.mlflow.runs] == [run_id] and tools.mlflow.status == ["FINISHED"]
     for points in (board.points, points_of(tools.wandb.logged), tools.mlflow.metrics):
         assert losses(points) == [(1, 1.0), (2, 0.5)] and ("valid/accuracy", 2, 0.5) in points
@@ -156,7 +157,7 @@ def test_a_resumed_run_continues_in_each_tool(tmp_path, tools):
     assert len({settings["id"] for settings in tools.wandb.started}) == 1
     assert losses(points_of(tools.wandb.logged))[3:] == [(3, 1 / 3), (4, 0.25)]
     assert len(tools.mlflow.runs) == 1 and tools.mlflow.status == ["FINISHED", "RUNNING", "FINISHED"]
-    assert len(tools.mlflow.params) == 2 and losses(tools.mlflow.metrics)[3:] == [(3, 1 / 3), (4, 0.25)]
+    assert len(tools.mlflow.params) == 3 and losses(tools.mlflow.metrics)[3:] == [(3, 1 / 3), (4, 0.25)]
 
 
 def test_environment_variables_set_project_and_run_names(tmp_path, tools, monkeypatch):

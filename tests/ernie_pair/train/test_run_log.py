@@ -12,7 +12,7 @@ from fake_runs import counts_of
 from visualdl import LogReader
 
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train import run_log as runlog
 from ernie_pair.train.run_log import RemainingTime, RunLog, Silent, open_log
@@ -55,6 +55,15 @@ def test_remaining_time_ignores_time_before_the_first_step(monkeypatch):
     for _ in range(3):
         remaining.tick(1.0)
     assert remaining.after(step=103) == str(timedelta(seconds=2 * 897)) == "0:29:54"
+
+
+def test_an_evaluation_better_than_all_before_stands_out(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    log = RunLog(tmp_path, TrainState(), max_steps=9)
+    for split, loss in (("valid", 3.0), ("train", 2.0), ("valid", 2.5), ("train", 1.0), ("valid", 2.75)):
+        log.scalars(split, {"loss": loss}, TrainState(1))
+    log.close()
+    assert [line.tone for line in caplog.records if hasattr(line, "tone")] == ["", "", GOOD, "", ""]
 
 
 @pytest.mark.parametrize("line", [
