@@ -221,7 +221,6 @@ class RunLog:
         samples_per_epoch: float = 0,
         report_to: Sequence[str] = (),
     ):
-        output_dir.mkdir(parents=True, exist_ok=True)
         self.path, self.product_rate = output_dir / EVENTS, product_rate
         self.lines, self.remaining = EventLines(max_steps, samples_per_epoch), RemainingTime(max_steps)
         self.improvement = Improvement()
