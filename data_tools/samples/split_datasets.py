@@ -135,6 +135,7 @@ def collate(
     if samples[0].decoder_mask is not None:
         batch["decoder_labels"] = np.full((len(samples), length), NO_LABEL, np.int64)
         batch["decoder_mask"] = np.zeros((len(samples), length, length), bool)
+        batch["decoder_mask"][:, :, 0] = True  # padding that sees nothing has no softmax in float16
         for row, sample in enumerate(samples):
             size = len(sample.input_ids)
             batch["decoder_labels"][row, :size] = sample.decoder_labels

@@ -76,9 +76,8 @@ from ernie_pair.search.index import read_index, stored_vectors
 from ernie_pair.search.index_folder import BM25, INDEX_FILE, open_index_folder
 
 KINDS = ("transitive", "implied", "near")
-OF_NEAR = (
-    "embedding_model", "corpus", "model_path", "min_rank", "max_rank", "absolute_margin", "relative_margin"
-)  # fmt: skip
+OF_RANGE = ("min_rank", "absolute_margin", "relative_margin", "max_rank")  # near: below these, to the last
+OF_NEAR = ("embedding_model", "corpus", "model_path", *OF_RANGE)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,12 @@ class MineConfig(Options):
     hops: int = data_option(
         2, help="maximum number of labelled rows in a chain of equal texts", unit="rows", at_least=2
     )
-    per_text: int = data_option(2, help="maximum new pairs of each kind per text", unit="pairs", at_least=1)
+    per_text: int = data_option(
+        2,
+        help="maximum new pairs of each kind per text; four times as many near texts of it are looked at",
+        unit="pairs",
+        at_least=1,
+    )
     limit: int = data_option(
         0, help="maximum new pairs of each kind, drawn with --seed; 0: all", unit="pairs", at_least=0
     )
@@ -466,16 +470,19 @@ def _near_pairs(graph: TextGraph, config: MineConfig, taken: Set[int], kept: Kep
         for node, others, are_matches in zip(nodes.tolist(), rows.tolist(), matches.tolist()):
             equals = 0
             for (other, similarity, nearer), match in zip(others, are_matches):
-                if other == NOBODY or quota.is_full(node):
+                if quota.is_full(node):
+                    break
+                equals = nearer
+                if other == NOBODY:
                     break
                 if match:
-                    by_reranker += 1
+                    by_reranker += key_of(node, other) not in graph.labelled
                 elif quota.take(node, other):
-                    equals = nearer
                     yield Mined(node, other, False, "near", (), similarity)
             by_label += equals
     logger.info(
-        "near: true matches in the range that were left out: %d by the labels, %d by the reranker",
+        "near: true matches in the range that were left out, counted from each text that searches: %d by the "
+        "labels, %d by the reranker",
         by_label, by_reranker,
     )  # fmt: skip
     if len(taken) == before:
@@ -529,16 +536,22 @@ def _tell_range(graph: TextGraph, compare: Compare, asking: np.ndarray, config: 
     if least > most:
         logger.info("near: none of the first %d texts is similar to a text of another group", count)
         return
-    cures = {
-        "raise --max_similarity": least > config.max_similarity,
-        "lower --min_similarity": most < config.min_similarity,
-        "all pairs in this range are already known: lower --min_similarity or raise --max_similarity": True,
-    }
+    if least > config.max_similarity:
+        cure = "raise --max_similarity"
+    elif most < config.min_similarity:
+        cure = "lower --min_similarity"
+    else:
+        lower = ["min_similarity", *(name for name in OF_RANGE[:-1] if getattr(config, name))]
+        higher = ["max_similarity", "per_text", *(name for name in OF_RANGE[-1:] if getattr(config, name))]
+        higher += ["threshold"] if config.model_path else []
+        cure = (
+            f"none of those is new and fits the other flags: lower --{' or --'.join(lower)}, or raise "
+            f"--{' or --'.join(higher)}"
+        )
     logger.info(
         "near: no new pair: similarities of the first %d texts go from %.4f to %.4f, and those from %g to %g "
         "are asked for; %s",
-        count, least, most, config.min_similarity, config.max_similarity,
-        next(cure for cure, is_so in cures.items() if is_so),
+        count, least, most, config.min_similarity, config.max_similarity, cure,
     )  # fmt: skip
 
 

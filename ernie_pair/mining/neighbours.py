@@ -2,7 +2,7 @@
 
 A block compares some texts with all others, or with those of a corpus. Memory: the vectors lie on the disk
 (those of an index are held), the n-grams of all texts are held (about 300 bytes a text), and a block of
-similarities takes BLOCK_BYTES.
+similarities takes twice BLOCK_BYTES.
 """
 
 import contextlib
@@ -98,10 +98,10 @@ def nearest(
     """Yield the nearest texts of each of ``asking``, NEAR [most_texts] by falling similarity, rest NOBODY.
 
     ``asking`` int64 [Q]: nodes. ``group`` int64 [N]: texts of one group are equal and never neighbours;
-    ``equals`` counts those in the range that are at least as near. Texts above ``wanted.most`` are left out
-    too: they may well be equal.
+    ``equals`` counts those in the range that are at least as near, with NOBODY all of them. Texts above
+    ``wanted.most`` are left out too: they may well be equal.
     """
-    size = max(1, min(4096, BLOCK_BYTES // (4 * len(group))))
+    size = _texts_of_block(group)
     with CountProgress(len(asking), "text") as progress:
         for first in range(0, len(asking), size):
             end = min(first + size, len(asking))
@@ -113,12 +113,17 @@ def nearest(
 
 def seen_range(compare: Compare, asking: np.ndarray, group: np.ndarray) -> Tuple[float, float]:
     """Return least and greatest similarity of texts with those of other groups [N]; inf, -inf: none."""
-    least, most = np.inf, -np.inf
-    for node, (nodes, similarities) in zip(asking.tolist(), compare.block(asking)):
-        others = similarities[group[nodes] != group[node]]
-        if len(others):
-            least, most = min(least, float(others.min())), max(most, float(others.max()))
+    least, most, size = np.inf, -np.inf, _texts_of_block(group)
+    for part in np.split(asking, range(size, len(asking), size)):
+        for node, (nodes, similarities) in zip(part.tolist(), compare.block(part)):
+            others = similarities[group[nodes] != group[node]]
+            if len(others):
+                least, most = min(least, float(others.min())), max(most, float(others.max()))
     return least, most
+
+
+def _texts_of_block(group: np.ndarray) -> int:
+    return max(1, min(4096, BLOCK_BYTES // (4 * len(group))))
 
 
 def _block(compare: Compare, asking: np.ndarray, group: np.ndarray, wanted: Range) -> np.ndarray:
@@ -134,7 +139,8 @@ def _block(compare: Compare, asking: np.ndarray, group: np.ndarray, wanted: Rang
         places = _best(places[fits[places]], nodes, similarities, wanted.most_texts)
         found["node"][row, : len(places)] = nodes[places]
         found["similarity"][row, : len(places)] = similarities[places]
-        found["equals"][row, : len(places)] = len(equal) - np.searchsorted(equal, similarities[places])
+        found["equals"][row] = len(equal)
+        found["equals"][row, : len(places)] -= np.searchsorted(equal, similarities[places]).astype(np.int32)
     return found
 
 

@@ -66,8 +66,9 @@ class TrainingTexts:
 def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> TrainingTexts:
     """Return the texts of labelled pairs: rows of label 1 belong together, those of 0 are hard negatives.
 
-    ``negatives``: rows of a text and a hard negative of it besides. What is a match of an anchor is no
-    negative of it. Raises InputError if nothing belongs together, or no row of ``negatives`` is of use.
+    ``negatives``: rows of a text and a hard negative of it besides; no text is its own. What is a match of an
+    anchor is no negative of it. Raises InputError if nothing belongs together, or no row of ``negatives`` is
+    of use.
     """
     places: dict[str, int] = {}
     left, right = (numbers_of(side, places) for side in (pairs.left, pairs.right))
@@ -77,20 +78,18 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     anchors, positives = left[is_match], right[is_match]
     rows = [(left[~is_match], right[~is_match])]
     if negatives is not None:
-        more = tuple(numbers_of(side, places) for side in (negatives.left, negatives.right))
-        if not np.isin(more[0], anchors).any():
-            raise InputError(
-                f"{negatives.path}: none of its first texts is that of a pair of label 1 in {where}; give "
-                "negatives of the texts that are trained with"
-            )
-        rows.append((more[0], more[1]))
+        rows.append(tuple(numbers_of(side, places) for side in (negatives.left, negatives.right)))
     texts = TrainingTexts(list(places), anchors, positives)
     left, right = (np.concatenate(side) for side in zip(*rows))
-    is_of_use = np.isin(left, anchors)
-    keys = np.unique(left[is_of_use] * len(places) + right[is_of_use])
-    left, right = np.divmod(keys, len(places))
-    is_wrong = np.isin(keys, texts.match_keys) | (left == right)
-    left, right = left[~is_wrong], right[~is_wrong]
+    keys = left * len(places) + right
+    is_of_use = np.isin(left, anchors) & ~np.isin(keys, texts.match_keys)
+    if negatives is not None and not is_of_use[-len(negatives) :].any():
+        raise InputError(
+            f"{negatives.path}: none of its rows is a negative: their first texts are none of a pair of "
+            f"label 1 in {where}, or their second ones match these; give negatives of the texts that are "
+            "trained with"
+        )
+    left, right = np.divmod(np.unique(keys[is_of_use]), len(places))
     if not len(left) and 1 in (len(np.unique(anchors)), len(np.unique(positives))):
         raise InputError(
             f"{where}: all {len(anchors)} pairs of label 1 share a text, so that every text is a match and "
@@ -205,8 +204,8 @@ def mixed_steps(
     """
     size = sets[0].config.pairs_per_step(world.size)
     blend = Blend([Fraction(max(1, round(10_000 * share / sum(shares)))) for share in shares])
-    number, rest = divmod(consumed, size)
-    streams = [one.of_rank(world, had * size + rest) for one, had in zip(sets, blend.counts(number))]
+    number = consumed // size
+    streams = [one.of_rank(world, had * size) for one, had in zip(sets, blend.counts(number))]
     while True:
         yield next(streams[int(blend.locate(number)[0])])
         number += 1

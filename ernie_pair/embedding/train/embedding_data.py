@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
+import numpy as np
+
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import reads_as_number
@@ -34,8 +36,9 @@ from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pair.audit.audit_pairs import warn_before_training
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, examples_of
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource, labels_for
+from ernie_pair.pair.data.pair_source import PairSource, labels_for, without_own_negatives
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.train.process_group import join_process_group
@@ -124,7 +127,7 @@ def training_sets(config: EmbeddingConfig, dataset: Any) -> tuple[list[TrainingS
     if isinstance(dataset, Mapping) and len(objectives) > 1:
         datasets = list(dataset.values())
     elif isinstance(dataset, str) and not Path(dataset).exists():
-        datasets = [name.strip() for name in dataset.split(",")]
+        datasets = [name for word in dataset.split(",") if (name := word.strip())]
     count, which = len(datasets), counted(len(datasets), "training file")
     if len(objectives) not in (1, count):
         raise InputError(
@@ -153,21 +156,21 @@ def _open_set(
     config: EmbeddingConfig, one: TrainingSet, given: Any, world: World
 ) -> tuple[TrainingTexts, Describe, list[DataFile]]:
     """Return the texts of a training set, what makes their steps, and the files that they are of."""
-    objective, name, negatives = one.objective, _name_of(one.dataset), None
+    objective, name, negatives = one.objective, _name_of(one.dataset, one.number), None
     describe: Describe = describe_step
     has_negatives = given is not None and not (isinstance(given, str) and not given)
     if has_negatives and objective not in (PAIRS, *TAUGHT):
         raise InputError(f"--negatives_file is for --objective pairs, not {objective}; leave one of them out")
     use = f"train_file{one.number}"
     if objective == SIMCSE:
-        found, sha256 = read_any_texts(config, one.dataset, world)
+        found, sha256 = read_any_texts(config, one.dataset, world, one.number)
         texts = texts_alone(found, name)
         return texts, describe, [DataFile(use, name, sha256, len(texts))]
     source = labelled(config, source_of(config, "train", one.dataset, one.number), objective in GRADED)
-    pairs, files = _read(config, f"train{one.number.replace(' ', '_')}", source, world), []
+    pairs, files = _read(config, "train", source, world, one.number, objective not in GRADED), []
     if has_negatives:
         more = source_of(config, "negatives", given)
-        negatives = _read(config, "negatives", more, world)
+        negatives = _read(config, "negatives", more, world, has_negatives=True)
         files.append(DataFile(f"negatives_file{one.number}", _name_of(given), more.sha256(), None))
     if objective in GRADED:
         texts, describe = graded_texts(pairs, name, objective == "angle")
@@ -178,8 +181,11 @@ def _open_set(
     return texts, describe, [DataFile(use, name, source.sha256(), len(texts)), *files]
 
 
-def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
-    """Return texts and SHA-256 of a text file, of pairs' columns or a list; log what is left out."""
+def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World, number: str = ""):
+    """Return texts and SHA-256 of a text file, of pairs' columns or a list; log what is left out.
+
+    ``number``: of a `TrainingSet`. Raises InputError naming a row that is not a text or a pair of texts.
+    """
     if isinstance(dataset, (str, Path)) and is_text_file(str(dataset)):
         path = Path(dataset)
         left_out = LeftOut() if config.on_bad_row == "skip" else None
@@ -191,11 +197,15 @@ def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World):
             )
         return texts, sha256_of_file(path)
     if not isinstance(dataset, (str, Path)) and not hasattr(dataset, "itertuples"):
-        dataset = list(examples_of(ARGUMENTS["train"], dataset))
+        name = ARGUMENTS["train"] + number
+        dataset = list(examples_of(name, dataset))
         if dataset and all(isinstance(one, str) for one in dataset):
+            empty = next((place for place, text in enumerate(dataset) if not text.strip()), None)
+            if empty is not None:
+                raise InputError(f"{name}[{empty}]: an empty text; fill it in or remove it")
             return dataset, sha256_of_texts(dataset)
-    source = source_of(config, "train", dataset)
-    pairs = _read(config, "train", source, world)
+    source = source_of(config, "train", dataset, number)
+    pairs = _read(config, "train", source, world, number)
     return [*pairs.left, *pairs.right], source.sha256()
 
 
@@ -225,7 +235,13 @@ def labelled(config: EmbeddingConfig, source: Any, is_graded: bool = False) -> A
 def _open_dev(
     config: EmbeddingConfig, source, tokenizer: AnyTokenizer, settings: EmbeddingSettings, world: World
 ) -> DevTexts:
-    retrieval = build_retrieval_set(_read(config, "dev", source, world), source.name)
+    pairs = _read(config, "dev", source, world)
+    if config.has_graded_dev and len(np.unique(pairs.known_labels)) < 2:
+        raise InputError(
+            f"{source.name}: all scores are {pairs.known_labels[0]:g}, and their order is measured; take "
+            "another file"
+        )
+    retrieval = build_retrieval_set(pairs, source.name)
     rows, as_queries = (
         encode_single_texts(settings.texts_read(retrieval.texts, prompt), tokenizer, config.max_seq_len)
         for prompt in (settings.prompt_of("passage"), settings.prompt_of("query"))
@@ -235,15 +251,20 @@ def _open_dev(
     return DevTexts(retrieval, rows, as_queries if has_roles else None)
 
 
-def _read(config: EmbeddingConfig, part: str, source, world: World):
+def _read(
+    config: EmbeddingConfig, part: str, source, world: World, number: str = "", has_negatives: bool = False
+) -> Pairs:
     pairs = source.read()
-    path = Path(config.output_dir) / f"{part}{ENDING}" if world.is_first else None
+    if has_negatives:
+        pairs = without_own_negatives(pairs, source.rules)
+    name = f"{part}{number.replace(' ', '_')}{ENDING}"
+    path = Path(config.output_dir) / name if world.is_first else None
     tell_rejected(source.name, pairs.bad, len(pairs), path)
     return pairs
 
 
 def _describe(config: EmbeddingConfig, one: TrainingSet, texts: TrainingTexts, num_cut: int) -> None:
-    count, name = len(texts), _name_of(one.dataset)
+    count, name = len(texts), _name_of(one.dataset, one.number)
     if one.objective in GRADED:
         logger.info("%s: %d graded pairs, of %d texts", name, count, len(texts.texts))
     elif texts.is_augmented:
@@ -259,5 +280,5 @@ def _describe(config: EmbeddingConfig, one: TrainingSet, texts: TrainingTexts, n
         logger.info("%s: cut to --max_seq_len: %s", name, counted(num_cut, "text"))
 
 
-def _name_of(dataset: Optional[Dataset]) -> str:
-    return str(dataset) if isinstance(dataset, (str, Path)) else "given from Python"
+def _name_of(dataset: Optional[Dataset], number: str = "") -> str:
+    return str(dataset) if isinstance(dataset, (str, Path)) else f"given from Python{number}"

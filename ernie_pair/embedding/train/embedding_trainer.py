@@ -147,4 +147,6 @@ class EmbeddingTrainer:
         pairs = source.read()
         tell_rejected(source.name, pairs.bad, len(pairs), None)
         retrieval = build_retrieval_set(pairs, source.name)
-        return measure_retrieval(self.embed(retrieval.texts), retrieval)
+        one = self.embedder
+        asked = one.embed_queries(retrieval.texts) if one.has_roles else None
+        return measure_retrieval(one.embed_passages(retrieval.texts), retrieval, asked)

@@ -267,7 +267,7 @@ class Pairs(NamedTuple):
         return self.changed(
             left=left,
             right=right,
-            labels=self.known_labels[kept],
+            labels=None if self.labels is None else self.labels[kept],
             numbers=np.array([self.number(int(row)) for row in kept], dtype=np.int64),
             queries=None if self.queries is None else [self.queries[row] for row in kept],
             groups=None if self.groups is None else self.groups[kept],

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Deque, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Deque, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -122,37 +122,54 @@ def _load(path: str, part: Optional[str], splits: tuple[str, ...]):
 def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) -> Pairs:
     """Return ``pairs`` with the query of each row, where ``labels`` are of candidates.
 
-    Queries without a relevant candidate are left out where bad rows are. Raises InputError naming the first
-    row of one otherwise.
+    Queries without a relevant candidate, and a query as its own negative, are left out where bad rows are.
+    Raises InputError naming the first such row otherwise.
     """
     if labels is None or labels.target != RANKING:
         return pairs
+    pairs = without_own_negatives(pairs, rules)
     queries = pairs.left if pairs.queries is None else pairs.queries
-    groups = numbers_of(queries)
-    unanswered = rows_without_positive(groups, pairs.known_labels)
-    if not len(unanswered):
-        return pairs.changed(groups=groups)
-    fault = f"no candidate of the query {shown(queries[int(unanswered[0])])} has a label above 0"
-    reason = (
-        f"{pairs.where(int(unanswered[0]))}: {fault}; give it one, or leave such queries out with "
-        "--on_bad_row skip"
-    )
+    unanswered = rows_without_positive(numbers_of(queries), pairs.known_labels)
+
+    def fault(row: int) -> str:
+        return f"no candidate of the query {shown(queries[row])} has a label above 0"
+
+    pairs = _without(pairs, unanswered, fault, "give it one, or leave such queries out", rules)
+    return pairs.changed(groups=numbers_of(pairs.left if pairs.queries is None else pairs.queries))
+
+
+def without_own_negatives(pairs: Pairs, rules: RowRules) -> Pairs:
+    """Return ``pairs``, rows of label 0 or without labels, and others, without a text as its own negative.
+
+    It is left out where bad rows are. Raises InputError naming the first such row otherwise.
+    """
+    may_be = range(len(pairs)) if pairs.labels is None else np.flatnonzero(pairs.labels == 0).tolist()
+    own = np.array([row for row in may_be if pairs.left[row] == pairs.right[row]], dtype=np.int64)
+
+    def fault(row: int) -> str:
+        return f"the text {shown(pairs.left[row])} is its own negative"
+
+    return _without(pairs, own, fault, "correct its label, or leave such rows out", rules)
+
+
+def _without(
+    pairs: Pairs, rows: np.ndarray, fault: Callable[[int], str], cure: str, rules: RowRules
+) -> Pairs:
+    """Return ``pairs`` without ``rows``, int64 ascending, which become bad ones; else raise InputError."""
+    if not len(rows):
+        return pairs
+    reason = f"{pairs.where(int(rows[0]))}: {fault(int(rows[0]))}; {cure} with --on_bad_row skip"
     if not rules.skips:
         raise InputError(reason)
-    kept = np.setdiff1d(np.arange(len(pairs)), unanswered)
+    kept = np.setdiff1d(np.arange(len(pairs)), rows)
     if not len(kept):
-        raise InputError(f"{pairs.path}: no query in it has a relevant candidate; {reason}")
+        raise InputError(f"{pairs.path}: none of its rows is left; the first: {reason}")
     places = np.setdiff1d(np.arange(len(pairs) + len(pairs.bad)), [row.place for row in pairs.bad])
     bad = [
-        BadRow(
-            pairs.number(row), f"no candidate of the query {shown(queries[row])} has a label above 0", place
-        )
-        for row, place in zip(unanswered.tolist(), places[unanswered].tolist())
+        BadRow(pairs.number(row), fault(row), place)
+        for row, place in zip(rows.tolist(), places[rows].tolist())
     ]
-    return pairs.rows(kept).changed(
-        bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)),
-        groups=numbers_of([queries[row] for row in kept]),
-    )
+    return pairs.rows(kept).changed(bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)))
 
 
 _SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")

@@ -19,6 +19,8 @@ from data_tools.files.errors import InputError
 from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.mteb_encoder import MtebEncoder
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.inference.vector_files import open_vectors
@@ -243,6 +245,8 @@ def test_an_evaluation_asks_with_the_prompt_of_queries(asked, tmp_path):
         output = tmp_path / f"{len(found)}.json"
         evaluate_embedding(EvaluateEmbeddingConfig(device="cpu", **places, output_file=str(output)))
         found.append(json.loads(output.read_text())["metrics"])
+        trainer = EmbeddingTrainer(folder, EmbeddingConfig(str(tmp_path / "out"), device="cpu"))
+        assert trainer.evaluate(tmp_path / "dev.tsv") == pytest.approx(found[-1], abs=1e-6)
     assert found[0] != found[1]
 
 

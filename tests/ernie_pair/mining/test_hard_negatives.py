@@ -123,22 +123,25 @@ def by_loops(rows, corpus, per_text, flags, reranks):
         others = [pair for pair in ordered if pair[1] not in groups.get(query, {query})]
         ranked = others[flags.get("min_rank", 0) : flags.get("max_rank") or None]
         inside = [pair for pair in ranked if 0 <= pair[0] <= most][: SPARE * per_text]
-        chosen = []
+        chosen, least = (
+            [],
+            0.0,
+        )  # all matches in the range are avoided where fewer texts are found than wanted
         for similarity, text in inside:
             if len(chosen) == per_text:
                 break
+            least, pair = similarity, frozenset((query, text))
             if reranks and score_of(query, text) >= 0.5:
-                counts[1] += 1
-            elif frozenset((query, text)) not in known | taken:
-                taken.add(frozenset((query, text)))
+                counts[1] += pair not in known
+            elif pair not in known | taken:
+                taken.add(pair)
                 chosen.append((text, similarity))
+        if len(chosen) < per_text and len(inside) < SPARE * per_text:
+            least = 0.0
         if chosen:
             found[query] = chosen
-            equal = groups.get(query, set()) - {query}
-            counts[0] += sum(
-                text in equal and chosen[-1][1] <= similarity <= most and similarity >= 0
-                for similarity, text in ordered
-            )
+        equal = groups.get(query, set()) - {query}
+        counts[0] += sum(text in equal and least <= value <= most for value, text in ordered)
     return found, tuple(counts)
 
 

@@ -61,9 +61,10 @@ def test_a_negatives_file_adds_to_the_label_0_negatives():
     assert negatives_in(texts) == {"我": ["她", "太"], "天": ["地"]}
 
 
-def test_negatives_of_unknown_anchors_are_refused():
-    with pytest.raises(InputError, match="negatives.tsv: none of its first texts"):
-        texts_of(negatives=[("谁", "我", None)])
+@pytest.mark.parametrize("rows", [[("谁", "我", None)], [("我", "他", None), ("谁", "我", None)]])
+def test_negatives_of_no_use_are_refused(rows):
+    with pytest.raises(InputError, match="negatives.tsv: none of its rows is a negative: "):
+        texts_of(negatives=rows)
 
 
 def test_pairs_that_never_have_a_negative_are_refused():

@@ -23,7 +23,7 @@ from tiny_pair import write_rows
 from tiny_pair_job import difference
 from tiny_ship import write_trained
 
-from data_tools.files.errors import InputError
+from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.train import distillation
@@ -31,6 +31,7 @@ from ernie_pair.embedding.train.contrastive import step_loss
 from ernie_pair.embedding.train.cosent import GradedStep
 from ernie_pair.embedding.train.distillation import TaughtStep
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_data import training_sets
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import EmbeddingTask, train_embedding
 from ernie_pair.inference.predictor import PairScorer
@@ -280,7 +281,8 @@ KL = {"objective": "kl", "teacher": "teacher"}
     ("", {"teacher": "teacher"}, "--objective pairs --teacher .*, and no other takes a teacher"),
     ("", {**KL, "hard_negatives": 0}, "margin_mse and kl need a teacher and --hard_negatives"),
     ("我\t你\t1\n他\t她\t1\n", KL, "train.tsv: no pair has a hard negative"),
-    ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv: no pair has a hard negative"),
+    ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv:2: the text '我' is its own negative; correct"),
+    ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", {}, "train.tsv:2: the text '我' is its own negative; correct"),
     ("我\t你\t0\n", KL, "train.tsv has no pair of label 1"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "absent"}, "--teacher .*absent is not a folder"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "three"}, "three is a model for classification with 3 out"),
@@ -310,11 +312,35 @@ def test_what_does_not_fit_an_objective_is_refused(folder, tmp_path, rows, flags
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
-def test_python_names_the_set_and_the_row_that_do_not_fit(folder, tmp_path):
-    config = EmbeddingConfig(str(tmp_path), objective="pairs,cosent", model_type="ernie", from_scratch=True)
-    sets = {"matches": list(toy_matches(9, seed=0)), "graded": [("我", "你", 1.0), ("我", "他", 7.0)]}
+def test_an_encoder_is_no_teacher(folder, tmp_path):
+    train_embedding(embedding_config(folder, max_steps=1, output_dir=str(tmp_path / "out")))
+    places = {"teacher": str(tmp_path / "out"), "output_dir": str(tmp_path / "taught")}
+    flags = {**flags_of(folder, "kl"), **places}
+    with pytest.raises(CheckpointError, match="holds no classifier, only an encoder; train one"):
+        train_embedding(embedding_config(folder, **flags))
+
+
+def test_graded_dev_pairs_need_two_scores(folder, tmp_path):
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("我\t你\t3\n我\t他\t3.0\n", encoding="utf-8")
+    flags = {**flags_of(folder, "cosent"), "dev_file": str(dev), "output_dir": str(tmp_path / "out")}
+    with pytest.raises(InputError, match="dev.tsv: all scores are 3, and their order is measured; take"):
+        train_embedding(embedding_config(folder, **flags))
+
+
+@pytest.mark.parametrize("second, objective, reason", [
+    ([("我", "你", 1.0), ("我", "他", 7.0)], "cosent", r"train_dataset 2\[1\]: label 7.0 is not a number from"),
+    ([("我", "你", 2.0), ("我", "他", 2.0)], "cosent", "given from Python 2: all scores are 2"),
+    ([("我", "你", 0)], "pairs", "given from Python 2 has no pair of label 1"),
+    (["我", " "], "simcse", r"train_dataset 2\[1\]: an empty text"),
+    ([("我", "你"), ("我", "")], "simcse", r"train_dataset 2\[1\]: .* is empty"),
+])  # fmt: skip
+def test_python_names_the_set_and_the_row_that_do_not_fit(folder, tmp_path, second, objective, reason):
+    flags = {"objective": f"pairs,{objective}", "model_type": "ernie", "from_scratch": True}
+    sets = {"matches": list(toy_matches(9, seed=0)), "second": second}
+    config = EmbeddingConfig(str(tmp_path), **flags)
     trainer = EmbeddingTrainer(folder / "model", config, sets, list(toy_matches(9, seed=1)))
-    with pytest.raises(InputError, match=r"train_dataset 2\[1\]: label 7.0 is not a number from 0 to 5"):
+    with pytest.raises(InputError, match=reason):
         trainer.train()
 
 
@@ -336,3 +362,8 @@ def test_a_file_whose_name_has_a_comma_is_one_file(folder, tmp_path):
     task.open_model()
     task.open_data(World())
     assert task.data.num_rows == 20
+
+
+def test_a_comma_at_the_end_names_no_set(folder):
+    sets, _ = training_sets(embedding_config(folder), "a.tsv, ")
+    assert [one.dataset for one in sets] == ["a.tsv"]

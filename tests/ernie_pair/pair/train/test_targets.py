@@ -236,9 +236,15 @@ def test_queries_without_a_positive_are_refused_or_skipped(tmp_path):
     reason = rf"train\.tsv:{line}: no candidate of the query '无' has a label above 0"
     with pytest.raises(InputError, match=reason):
         train_pair(config)
+    rows.insert(1, (rows[0][0], rows[0][0], 0))
+    write_rows(tmp_path / "train.tsv", rows)
+    with pytest.raises(
+        InputError, match=r"train\.tsv:2: the text '.*' is its own negative; correct its label"
+    ):
+        train_pair(config)
     train_pair(replace(config, on_bad_row="skip"))
     notes = (tmp_path / "out" / "train.rejected.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(note)["line"] for note in notes] == [line, line + 1]
+    assert [json.loads(note)["line"] for note in notes] == [2, line + 1, line + 2]
 
 
 def test_a_ranker_of_grades_learns_resumes_and_ships(tmp_path):
