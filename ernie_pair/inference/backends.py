@@ -20,7 +20,8 @@ from ernie_pair.runtime.cpu import refuse_no_bf16
 from ernie_pair.runtime.paddle_patches.core_settings import builds_pir
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
-MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # for Paddle Inference on a CPU; the last two in bf16
+MOST_TOKENS = 1024  # of a batch on a CPU: rows of one length have little padding
+LENGTH_STEP, SHAPES_KEPT = 8, 8  # for Paddle Inference in bf16 on a CPU
 STDERR, CPU_PROVIDER, CUDA_PROVIDER = 2, "CPUExecutionProvider", "CUDAExecutionProvider"
 # Paddle Inference's names of precisions. Softmax and layer norm stay in float32 by its own rules.
 PRECISION_TYPES = {"fp32": "Float32", "bf16": "Bfloat16", "fp16": "Half"}
@@ -96,8 +97,6 @@ class OnnxBackend:
     ``name``: onnx, or onnx-int8 for the file with int8 weights; ``output``: what the file calls its answer.
     """
 
-    rules = BatchRules()
-
     def __init__(
         self,
         exported: ExportedModel,
@@ -108,6 +107,7 @@ class OnnxBackend:
     ):
         self.name, self.precision, self.output = name, "int8" if name == "onnx-int8" else "fp32", output
         self.where = "cpu" if device == "cpu" else "gpu:0, by CUDA"
+        self.rules = BatchRules(MOST_TOKENS if device == "cpu" else 0)
         onnxruntime = import_optional("onnxruntime", "predict")
         (path,) = map(exported.file, exported.files_of(name))
         options = onnxruntime.SessionOptions()

@@ -13,9 +13,14 @@ import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
-from ernie_pair.inference.backends import OnnxBackend
+from ernie_pair.inference.backends import MOST_TOKENS, OnnxBackend
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
-from ernie_pair.inference.token_rows import encode_single_texts, evaluation_batches, open_tokenizer
+from ernie_pair.inference.token_rows import (
+    BatchRules,
+    encode_single_texts,
+    evaluation_batches,
+    open_tokenizer,
+)
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -124,7 +129,8 @@ class TextEmbedder:
         rows = encode_single_texts(read, self.model.tokenizer, self.max_seq_len)
         self.num_cut += rows.num_cut
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
-        for picked in evaluation_batches(rows.lengths, self.batch_size):
+        rules = BatchRules(MOST_TOKENS if self.model.layer is None else 0)  # what is exported runs on a CPU
+        for picked in evaluation_batches(rows.lengths, self.batch_size, rules):
             batch = rows.batch(picked)
             vectors[picked] = self.model.forward(batch.input_ids, batch.token_type_ids)[:, : self.dim]
         if self.settings.is_unit:

@@ -11,8 +11,8 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 import paddle
 
-from ernie_pair.kernels.encoder_layer import FLOAT_BYTES, is_plain_array
 from ernie_pair.kernels.library import AdamwCall, open_kernels, pointers_of
+from ernie_pair.kernels.tensors import FLOAT_BYTES, is_plain_array
 from ernie_pair.runtime.paddle_patches.optimizer_state import (
     AdamSettings,
     adam_settings,

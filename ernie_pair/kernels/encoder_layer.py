@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from ctypes import byref, c_int64
 from dataclasses import dataclass, field
 from functools import partial
-from operator import is_
 from types import MethodType
 from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
 
@@ -35,6 +34,7 @@ from ernie_pair.kernels.library import (
     open_kernels,
     pointers_of,
 )
+from ernie_pair.kernels.tensors import CheckedTensors, UnpaddedRows, dense, is_float32_on_cpu
 from ernie_pair.runtime.paddle_patches.layers import (
     Forward,
     activation_of,
@@ -50,8 +50,8 @@ from ernie_pair.runtime.paddle_patches.layers import (
 # The parts that have parameters, in the order of fused.h; those of the attention are inside `self_attn`.
 OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 BESIDE_IT = {"linear1": nn.Linear, "linear2": nn.Linear, "norm1": nn.LayerNorm, "norm2": nn.LayerNorm}
+MOST_DROPPED = 65535 / 65536  # a number of 16 bits draws
 DROPOUTS = ("dropout", "dropout1", "dropout2")
-FLOAT_BYTES = 4
 REFUSED = "oneDNN refused a product of the fused kernels; pass --kernels plain"
 KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
 WHOLE = (paddle.int32, paddle.int64)
@@ -82,6 +82,8 @@ def why_parts_unfit(layer) -> str:
     inner, first, second = (sublayer_of(layer, name) for name in DROPOUTS)
     if inner.p or first.p != second.p or first.training != second.training:
         return "the fused kernels support no dropout within the feed-forward, and one rate outside of it"
+    if max(first.p, attention.dropout) > MOST_DROPPED:
+        return "the fused kernels support no dropout of everything"
     if epsilon_of(sublayer_of(layer, "norm1")) != epsilon_of(sublayer_of(layer, "norm2")):
         return "the fused kernels support one epsilon for both norms of a layer"
     return ""
@@ -100,80 +102,6 @@ def layer_shapes(parameters: Sequence) -> List[List[int]]:
     hidden, inner = parameters[0].shape[0], parameters[8].shape[-1]
     square, row = [hidden, hidden], [hidden]
     return [*[square, row] * 4, [hidden, inner], [inner], [inner, hidden], *[row] * 5]
-
-
-class CheckedTensors:
-    """Tensors that were checked to be contiguous float32 arrays of the right shapes on the CPU.
-
-    Checking them all takes some 50 us. So it is repeated only if one of them is another tensor than the last
-    time, or at another address: whatever casts, moves or reshapes a parameter gives it other memory.
-    """
-
-    def __init__(self) -> None:
-        self._seen: List[Any] = []
-        self._addresses: List[int] = []
-
-    def __deepcopy__(self, memo) -> "CheckedTensors":
-        return CheckedTensors()  # the copy has other tensors
-
-    def are_fit(self, tensors: Sequence, shapes_of) -> bool:
-        """Return whether ``tensors`` are such arrays; ``shapes_of(tensors)`` returns the right shapes."""
-        if any(tensor is None for tensor in tensors):
-            return False
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        if (
-            addresses == self._addresses
-            and all(map(is_, tensors, self._seen))
-            and all(tensor.element_size() == FLOAT_BYTES for tensor in tensors)
-        ):
-            return True
-        self._seen, self._addresses = [], []
-        if not all(map(is_plain_array, tensors)) or [t.shape for t in tensors] != shapes_of(tensors):
-            return False
-        self._seen, self._addresses = list(tensors), addresses
-        return True
-
-    def refuse_changed(self, tensors: Sequence, shapes_of) -> None:
-        """Raise RuntimeError when ``tensors``, which a forward pass has used, are no longer such arrays."""
-        if not self.are_fit(tensors, shapes_of):
-            raise RuntimeError("weights were cast or moved before their backward pass; use --kernels plain")
-
-
-def is_plain_array(tensor) -> bool:
-    """Return whether ``tensor`` is a contiguous float32 array in CPU memory."""
-    return is_float32_on_cpu(tensor) and tensor.is_contiguous()
-
-
-def is_float32_on_cpu(tensor) -> bool:
-    """Return whether ``tensor`` is a float32 array, contiguous or not, in CPU memory."""
-    return tensor.dtype == paddle.float32 and tensor.is_dense() and tensor.place.is_cpu_place()
-
-
-class UnpaddedRows:
-    """The T tokens of a batch without its padding; ``is_token`` bool [B, S], where each sequence has one.
-
-    ``starts`` int32 [B + 1]: where each sequence begins among them, and the last ends; ``length``: of the
-    longest; ``places`` int32 [T]: where they stand among the B x S.
-    """
-
-    def __init__(self, is_token: np.ndarray):
-        lengths = is_token.sum(axis=1)
-        self.batch, self._padded = is_token.shape
-        self.starts, self.length = np.cumsum([0, *lengths], dtype=np.int32), int(lengths.max())
-        self.places = paddle.to_tensor(np.flatnonzero(is_token).astype(np.int32))
-
-    def take(self, padded_BS) -> paddle.Tensor:
-        """Return those of the tokens, [1, T] of ids or [1, T, D] of states; those alone may be given too."""
-        if padded_BS.shape[:2] != [self.batch, self._padded]:
-            return padded_BS
-        cells = padded_BS.reshape([self.batch * self._padded, *padded_BS.shape[2:]])
-        return paddle.gather(cells, self.places).unsqueeze(0)
-
-    def spread(self, states_1TD) -> paddle.Tensor:
-        """Return the states [B, S, D], which are 0 for padding."""
-        zeros = paddle.zeros([self.batch * self._padded, states_1TD.shape[-1]])
-        spread = paddle.scatter_(zeros, self.places, states_1TD.squeeze(0))  # into the zeros: without a copy
-        return spread.reshape([self.batch, self._padded, -1])
 
 
 @dataclass
@@ -204,6 +132,15 @@ class ModelState:
         if reason not in self._logged:
             self._logged.add(reason)
             logger.warning("a part of the model is left to the plain kernels of Paddle: %s", reason)
+
+    def fit_parameters(self, part, why_unfit, parameters_in, checked: CheckedTensors, shapes_of) -> List:
+        """Return the parameters of ``part`` if the kernels can compute it now, otherwise [], and log why."""
+        reason = why_unfit(part)
+        parameters = [] if reason else parameters_in(part)
+        if not reason and checked.are_fit(parameters, shapes_of):
+            return parameters
+        self.log_once(reason or "its weights are no longer float32 on the CPU")
+        return []
 
     @contextmanager
     def constant_weights(self) -> Iterator[None]:
@@ -280,23 +217,19 @@ class FusedLayer:
         drops = sizes.hidden_dropout > 0 or sizes.attention_dropout > 0
         sizes.forward_only = not (has_gradient or drops or self.rows is not None)
         packed = self.packed.of(sizes, self.state.weights_epoch, parameters)
-        call = OneCall(sizes, packed, self.is_recomputed, self.checked, self.rows, unpadded)
+        call = OneCall(sizes, packed, self.is_recomputed, self.checked, mask, self.rows, unpadded)
         if has_gradient:
-            return _Function.apply(src, mask, call, *parameters)
-        states, saved = call.forward(src, mask, parameters)
+            return _Pass.apply(call, src, *parameters)
+        states, saved = call.forward(src, *parameters)
         saved.release()
         return states
 
     def _fit_parameters(self, width: int) -> List[paddle.Tensor]:
-        reason = why_parts_unfit(self.layer)
-        parameters = [] if reason else parameters_of(self.layer)
-        if not reason and not self.checked.are_fit(parameters, layer_shapes):
-            reason = "its weights are no longer float32 on the CPU"
-        if reason:
-            self.state.log_once(reason)
-            return []
+        found = (self.layer, why_parts_unfit, parameters_of, self.checked, layer_shapes)
+        parameters = self.state.fit_parameters(*found)
         attention = sublayer_of(self.layer, "self_attn")
-        is_wide = width == attention.num_heads * attention.head_dim == parameters[0].shape[0]
+        width_of_heads = attention.num_heads * attention.head_dim
+        is_wide = parameters and width == width_of_heads == parameters[0].shape[0]
         return parameters if is_wide else []  # Paddle raises the error if the widths differ
 
     def _call(self, src, unpadded: Optional[UnpaddedRows], parameters) -> LayerCall:
@@ -342,27 +275,31 @@ class PackedWeights:
         return self.space
 
 
+@dataclass
 class OneCall:
     """One pass through a layer, forward and, if requested, backward; ``rows``: see `FusedLayer`.
 
     ``unpadded``: of a pass without padding; x is then [1, T, D] instead of [B, S, D].
     """
 
-    def __init__(
-        self,
-        call: LayerCall,
-        packed: Optional[Workspace],
-        is_recomputed: bool,
-        checked: CheckedTensors,
-        rows: Optional[np.ndarray] = None,
-        unpadded: Optional[UnpaddedRows] = None,
-    ):
-        self.call, self.packed, self.is_recomputed, self.checked = call, packed, is_recomputed, checked
-        self.rows, self.unpadded = rows, unpadded  # the call has only the addresses of their arrays
-        self.kept: Optional[Tuple[Any, Any, Any, Optional[Workspace]]] = None
-        self._packed_address = 0 if packed is None else packed.address
+    call: LayerCall
+    packed: Optional[Workspace]
+    is_recomputed: bool
+    checked: CheckedTensors
+    mask: Optional[paddle.Tensor]
+    rows: Optional[np.ndarray]
+    unpadded: Optional[UnpaddedRows]
+    kept: Any = None  # input, parameters, and what is saved unless it is recomputed
 
-    def forward(self, x_BSD, mask, parameters) -> Tuple[paddle.Tensor, Workspace]:
+    def begin(self, tensors) -> paddle.Tensor:
+        """Return the states after the layer, and keep what `backward` needs."""
+        states, saved = self.forward(*tensors)
+        if self.is_recomputed:
+            saved.release()
+        self.kept = (*tensors, None if self.is_recomputed else saved)
+        return states
+
+    def forward(self, x_BSD, *parameters) -> Tuple[paddle.Tensor, Workspace]:
         """Return the states [B, Q, D] and what the backward pass needs."""
         call, functions = self.call, open_kernels().functions
         saved = POOL.take(functions.fused_saved_bytes(byref(call)))
@@ -370,8 +307,8 @@ class OneCall:
         y_BQD = paddle.empty([call.batch, 1, call.hidden] if call.first_token_only else x_BSD.shape)
         if self.rows is not None:
             y_BQD = paddle.empty([len(self.rows), call.hidden])
-        inputs = (x_BSD.data_ptr(), 0 if mask is None else mask.data_ptr(), pointers_of(parameters))
-        outputs = (self._packed_address, saved.address, work.address, y_BQD.data_ptr())
+        inputs = (x_BSD.data_ptr(), 0 if self.mask is None else self.mask.data_ptr(), pointers_of(parameters))
+        outputs = (self.packed and self.packed.address, saved.address, work.address, y_BQD.data_ptr())
         refused = functions.fused_layer_forward(byref(call), *inputs, *outputs)
         work.release()
         if refused:
@@ -381,60 +318,48 @@ class OneCall:
             y_BQD = paddle.scatter(zeros, paddle.to_tensor(self.rows), y_BQD).reshape(x_BSD.shape)
         return y_BQD, saved
 
-    def backward(self, dy_BQD) -> Tuple[paddle.Tensor, List[paddle.Tensor]]:
+    def backward(self, dy_BQD) -> List[paddle.Tensor]:
         """Return the gradients of the input [B, S, D] and of the parameters."""
         if self.kept is None:
             raise RuntimeError("the gradients of a fused layer are computed once; use --kernels plain")
-        (x_BSD, mask, parameters, saved), self.kept = self.kept, None
+        (x_BSD, *parameters, saved), self.kept = self.kept, None
         self.checked.refuse_changed(parameters, layer_shapes)
         if saved is None:  # dropout by Philox repeats itself
-            saved = self.forward(x_BSD, mask, parameters)[1]
+            saved = self.forward(x_BSD, *parameters)[1]
         call, functions = self.call, open_kernels().functions
         if self.rows is not None:
             dy_BQD = paddle.gather(dy_BQD.reshape([-1, call.hidden]), paddle.to_tensor(self.rows))
         work = POOL.take(functions.fused_work_bytes(byref(call)))
         dx_BSD, gradients = paddle.empty_like(x_BSD), [paddle.empty_like(p) for p in parameters]
-        inputs = (x_BSD.data_ptr(), pointers_of(parameters), self._packed_address, saved.address)
+        inputs = (
+            x_BSD.data_ptr(),
+            pointers_of(parameters),
+            self.packed and self.packed.address,
+            saved.address,
+        )
         outputs = (dy_BQD.data_ptr(), work.address, dx_BSD.data_ptr(), pointers_of(gradients))
         refused = functions.fused_layer_backward(byref(call), *inputs, *outputs)
         work.release()
         saved.release()
         if refused:
             raise MachineError(REFUSED)
-        return dx_BSD, gradients
+        return [dx_BSD, *gradients]
 
 
-class _Function(PyLayer):
-    """`OneCall` as a function of Paddle's autograd."""
-
-    @staticmethod
-    def forward(ctx, x_BSD, mask, call: OneCall, *parameters):
-        y_BQD, saved = call.forward(x_BSD, mask, parameters)
-        ctx.call, ctx.has_mask, ctx.wants_input = call, mask is not None, not x_BSD.stop_gradient
-        if call.is_recomputed:
-            saved.release()
-        call.kept = (x_BSD, mask, parameters, None if call.is_recomputed else saved)
-        ctx.frozen = [parameter.stop_gradient for parameter in parameters]
-        return y_BQD
+class _Pass(PyLayer):
+    """A pass through a layer or the embeddings, ``call``, as a function of Paddle's autograd."""
 
     @staticmethod
-    def backward(ctx, dy_BQD):
-        refuse_second_derivatives()
-        dx_BSD, gradients = ctx.call.backward(dense(dy_BQD))
-        wanted = [None if frozen else gradient for frozen, gradient in zip(ctx.frozen, gradients)]
-        dx = dx_BSD if ctx.wants_input else None
-        return (dx, None, *wanted) if ctx.has_mask else (dx, *wanted)
+    def forward(ctx, call, *tensors):
+        ctx.call, ctx.frozen = call, [tensor.stop_gradient for tensor in tensors]
+        return call.begin(tensors)
 
-
-def dense(tensor) -> paddle.Tensor:
-    """Return ``tensor``, contiguous in memory."""
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
-
-
-def refuse_second_derivatives() -> None:
-    """Raise RuntimeError in a backward pass that needs a gradient itself (``create_graph``)."""
-    if paddle.is_grad_enabled():
-        raise RuntimeError("the fused kernels have no second derivatives; pass --kernels plain")
+    @staticmethod
+    def backward(ctx, dy):
+        if paddle.is_grad_enabled():  # of ``create_graph``
+            raise RuntimeError("the fused kernels have no second derivatives; pass --kernels plain")
+        gradients = ctx.call.backward(dense(dy))
+        return tuple(None if stays else gradient for stays, gradient in zip(ctx.frozen, gradients))
 
 
 def _are_known(src, src_mask) -> bool:
@@ -464,6 +389,8 @@ def why_changed(embeddings) -> str:
         part = sublayer_of(embeddings, name)
         if part is None or not runs_its_class(part, kinds.get(name, nn.Embedding)):
             return f"{name} was replaced or has a hook, which the fused kernels would ignore"
+    if sublayer_of(embeddings, "dropout").p > MOST_DROPPED:
+        return "the fused kernels support no dropout of everything"
     return ""
 
 
@@ -498,7 +425,8 @@ class FusedEmbeddings:
         self.state.begin_pass()
         is_asked = any(one is not None and not (isinstance(one, int) and one == 0) for one in others.values())
         is_plain = input_ids is None or is_asked or not paddle.in_dynamic_mode()
-        parameters = [] if is_plain else self._fit_parameters()
+        found = (self.embeddings, why_changed, _parameters_of, self.checked, _shapes_of)
+        parameters = [] if is_plain else self.state.fit_parameters(*found)
         given = self._given(input_ids, token_type_ids, position_ids) if parameters else None
         if given is None:
             kind = type(self.embeddings)
@@ -520,18 +448,10 @@ class FusedEmbeddings:
             given = _tokens_of(given, self.state.unpadded)
         call = OneEmbedding(self._call(given, parameters), given, task_id, self.checked)
         if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
-            return _EmbeddingFunction.apply(call, *parameters)
-        return call.forward(parameters)
-
-    def _fit_parameters(self) -> List[paddle.Tensor]:
-        reason = why_changed(self.embeddings)
-        parameters = [] if reason else _parameters_of(self.embeddings)
-        if not reason and not self.checked.are_fit(parameters, _shapes_of):
-            reason = "the embeddings are no longer float32 on the CPU"
-        if reason:
-            self.state.log_once(reason)
-            return []
-        return parameters
+            return _Pass.apply(call, *parameters)
+        states, saved = call.forward(parameters)
+        saved.release()
+        return states
 
     def _given(self, ids, types, positions) -> Optional[Given]:
         """Return copies in the shape of ``ids``; None for what Paddle must broadcast, or refuse."""
@@ -592,7 +512,7 @@ class OneEmbedding:
 
     def __init__(self, call: EmbeddingCall, given: Given, task_id: int, checked: CheckedTensors):
         self.call, self.given, self.task_id, self.checked = call, given, task_id, checked
-        self.saved: Optional[Workspace] = None
+        self.kept: Any = None
 
     def _addresses(self, tensors) -> List[int]:
         """Return the addresses of words, positions, types, the row of the task, scale and shift."""
@@ -604,51 +524,37 @@ class OneEmbedding:
     def _ids(self) -> List[int]:
         return [0 if tensor is None else tensor.data_ptr() for tensor in self.given]
 
-    def forward(self, parameters, is_kept: bool = False) -> paddle.Tensor:
-        """Return the states [B, S, D]; ``is_kept``: for a backward pass."""
+    def begin(self, parameters) -> paddle.Tensor:
+        """Return the states, and keep what `backward` needs."""
+        states, saved = self.forward(parameters)
+        self.kept = parameters, saved
+        return states
+
+    def forward(self, parameters) -> Tuple[paddle.Tensor, Workspace]:
+        """Return the states [B, S, D], and what the backward pass needs."""
         call, functions = self.call, open_kernels().functions
         saved = POOL.take(functions.fused_embedding_saved_bytes(byref(call)))
         y_BSD = paddle.empty([call.batch, call.length, call.hidden])
         addresses = (*self._ids(), *self._addresses(parameters), saved.address, y_BSD.data_ptr())
         functions.fused_embedding_forward(byref(call), *addresses)
-        if is_kept:
-            self.saved = saved
-        else:
-            saved.release()
-        return y_BSD
+        return y_BSD, saved
 
-    def backward(self, parameters, dy_BSD) -> List[paddle.Tensor]:
+    def backward(self, dy_BSD) -> List[paddle.Tensor]:
         """Return the gradients of the parameters."""
-        if self.saved is None:
+        if self.kept is None:
             raise RuntimeError("the gradients of fused embeddings are computed once; use --kernels plain")
+        (parameters, saved), self.kept = self.kept, None
         self.checked.refuse_changed(parameters, _shapes_of)
         call, functions = self.call, open_kernels().functions
         work = POOL.take(functions.fused_embedding_work_bytes(byref(call)))
         gradients = [paddle.empty_like(parameter) for parameter in parameters[:NUM_PARAMETERS]]
         # Only one row of the task table has a gradient.
         gradients += [paddle.zeros_like(parameter) for parameter in parameters[NUM_PARAMETERS:]]
-        inputs = (parameters[0].data_ptr(), self.saved.address, dy_BSD.data_ptr(), work.address)
+        inputs = (parameters[0].data_ptr(), saved.address, dy_BSD.data_ptr(), work.address)
         functions.fused_embedding_backward(byref(call), *self._ids(), *inputs, *self._addresses(gradients))
         work.release()
-        self.saved.release()
-        self.saved = None
+        saved.release()
         return gradients
-
-
-class _EmbeddingFunction(PyLayer):
-    """`OneEmbedding` as a function of Paddle's autograd."""
-
-    @staticmethod
-    def forward(ctx, call: OneEmbedding, *parameters):
-        ctx.call, ctx.parameters = call, parameters
-        ctx.frozen = [parameter.stop_gradient for parameter in parameters]
-        return call.forward(parameters, is_kept=True)
-
-    @staticmethod
-    def backward(ctx, dy_BSD):
-        refuse_second_derivatives()
-        gradients = ctx.call.backward(ctx.parameters, dense(dy_BSD))
-        return tuple(None if stays else gradient for stays, gradient in zip(ctx.frozen, gradients))
 
 
 def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
@@ -673,11 +579,6 @@ def why_layers_unfit(layers: Sequence) -> str:
         if any(p is None or p.dtype != paddle.float32 for p in parameters_of(layer)):
             return "the fused kernels need every weight and bias in float32"
     return ""
-
-
-def describe_unfit(embeddings: Sequence) -> str:
-    """Return which of these parts the kernels leave to Paddle, in words, or ''."""
-    return "" if all(map(are_fit, embeddings)) else "embeddings by Paddle"
 
 
 def attach_kernels(layers: Sequence, embeddings: Sequence, state: ModelState) -> None:

@@ -4,8 +4,8 @@ ERNIE_PAIR_KERNELS_LEVEL, one of LEVELS, can only lower what the processor offer
 
 The memory that they work in is aligned buffers, taken for a call or from forward to backward, and reused.
 Sizes are rounded up, by a quarter at most, so that batches of many lengths share buffers. All buffers
-together never exceed one and a quarter times the peak of use: of the free ones, the one unused for longest is
-returned to the system.
+together never exceed one and a quarter times the peak of use, or 16 MB: of the free ones, the one unused for
+longest is returned to the system.
 """
 
 import ctypes

@@ -48,7 +48,6 @@ FUNCTIONS = (
     "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",
     "fused_layer_pack", "fused_layer_forward", "fused_layer_backward", "fused_adamw_step",
 )  # fmt: skip
-# fmt: on
 _registered: Dict[str, ctypes.CDLL] = {}  # one for the life of the process: Paddle registers an operator once
 
 logger = logging.getLogger(__name__)

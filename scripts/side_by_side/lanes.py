@@ -103,10 +103,14 @@ def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> None:
             each.read()  # until it has loaded everything
         for each in running:
             _take_turn(each, plan.warmup)
-        for number in range(plan.rounds):
-            for place in range(len(lanes)):
-                chosen = (number + place) % len(lanes)  # so that no lane always follows the same one
-                lanes[chosen].turns.append(_take_turn(running[chosen], plan.steps))
+        for turn in rotated(list(zip(lanes, running)), plan.rounds):
+            for lane, each in turn:
+                lane.turns.append(_take_turn(each, plan.steps))
+
+
+def rotated(lanes: List[Any], rounds: int) -> List[List[Any]]:
+    """Return the order of the lanes in each round: none is always the first one."""
+    return [lanes[first:] + lanes[:first] for first in (number % len(lanes) for number in range(rounds))]
 
 
 def _take_turn(process: LineProcess, steps: int) -> Turn:

@@ -35,7 +35,7 @@ def measured(config, folder: Path) -> Iterator[Row]:
         with served(command_of(config, backend), backend) as (port, _):
             for clients in map(int, config.clients.split()):
                 taken = asyncio.run(milliseconds_of(port, bodies, clients, config.seconds))
-                shares = quantiles(taken, n=100)
+                shares = quantiles(taken, n=100, method="inclusive")
                 figures = ", ".join(f"{shares[place]:.1f}" for place in (49, 94, 98))
                 yield Row(f"{backend}, {clients}", figures, f"{len(taken) / config.seconds:.1f}")
 
@@ -49,11 +49,17 @@ def command_of(config, backend: str) -> List[str]:
 
 
 @contextlib.contextmanager
-def served(command: Sequence[str], name: str, **environment: str) -> Iterator[Tuple[int, int]]:
-    """Run the service ``name``, and yield its port and process id. Raises InputError if it does not start."""
+def served(
+    command: Sequence[str], name: str, cores: Sequence[int] = (), **environment: str
+) -> Iterator[Tuple[int, int]]:
+    """Run the service ``name``, on ``cores`` alone if there are any, and yield its port and process id.
+
+    Raises InputError if it does not start.
+    """
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    ) as service:
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+        preexec_fn=lambda: os.sched_setaffinity(0, cores or os.sched_getaffinity(0)),
+    ) as service:  # fmt: skip
         try:
             line = ""
             for line in service.stderr:

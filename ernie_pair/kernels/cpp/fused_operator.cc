@@ -1,5 +1,5 @@
 /* The encoder layer of fused.h as an operator of Paddle's static graph, and AdamW as another: compiled at first use with
- * the headers of the Paddle at hand, see compile_operator.py.
+ * the headers of the Paddle at hand, see operator.py.
  *
  * Nothing is computed here. The functions are those of the library that this process has already opened;
  * fused_operator_open() is given them. What the forward pass keeps for the backward pass is an output of
@@ -19,7 +19,7 @@
 
 namespace {
 
-/* FUNCTIONS in encoder_operator.py. */
+/* FUNCTIONS in operator.py. */
 struct Library {
   decltype(&fused_version) version;
   decltype(&fused_level) level;

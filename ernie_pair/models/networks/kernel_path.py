@@ -20,8 +20,8 @@ from ernie_pair.kernels.choice import (
 )
 from ernie_pair.kernels.encoder_layer import (
     ModelState,
+    are_fit,
     attach_kernels,
-    describe_unfit,
     detach_kernels,
     why_layers_unfit,
 )
@@ -65,7 +65,9 @@ def choose_path(
     elif not choice.is_fused and state is not None:
         detach_kernels(*parts)
         model.fused_state = None
-    return choice.with_note(describe_unfit(parts[1])) if choice.is_fused else choice
+    if not choice.is_fused or all(map(are_fit, parts[1])):
+        return choice
+    return choice.with_note("embeddings by Paddle")
 
 
 def take_threads(model: AnyModel, threads: int) -> None:

@@ -133,8 +133,9 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
     for key in row.keys() & {"cut", "text", "number_of_seeds", "train_file"}:
         values[key] = fill(row[key], values)
     values["seed_list"] = seeds = tuple(range(FIRST_SEED, FIRST_SEED + values["number_of_seeds"]))
+    for key in row.keys() & {"stages", "train"}:  # with the items of each seed
+        values[key] = fill(row[key], values)
     if "train" in row:
-        values["train"] = fill(row["train"], values)
         settings = [values["train"], values.get("test"), len(seeds), values["bootstrap"]]  # but the starts
         values["settings"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     function, arguments = row["read"]

@@ -158,6 +158,15 @@ def test_gradients_of_another_dtype_are_left_to_paddle():
     assert_close(*found)
 
 
+def test_squares_of_gradients_of_two_dtypes_are_summed():
+    model = nn.LayerList([nn.Linear(4, 3), nn.Linear(4, 3)])
+    model[1].to(dtype="float64")
+    for layer, dtype in zip(model, ("float32", "float64")):
+        layer(paddle.ones([4, 4], dtype)).square().sum().backward()
+    norm = sum((parameter.grad.numpy() ** 2).sum() for parameter in model.parameters())
+    assert optimizer_of(FusedAdamW, model, 0.5).squares() == pytest.approx(norm, rel=1e-6)
+
+
 def test_state_of_another_dtype_raises_paddles_error():
     """The weights were float64 for one step and are float32 again, but their moments are still float64."""
     model = build()

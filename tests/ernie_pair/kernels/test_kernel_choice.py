@@ -130,6 +130,13 @@ def test_a_requested_lower_level_is_used_and_rejects_bf16(monkeypatch, level):
     refused(rf"--precision bf16 needs .*AVX512-BF16 \({why}\); use --precision fp32", precision="bf16")
 
 
+@pytest.mark.skipif(not open_kernels().has_bf16, reason="no products in bfloat16 here")
+def test_float32_is_told_that_bf16_is_faster():
+    of_float32, of_bf16 = (choose_kernels(KernelFlags("auto", name), "cpu") for name in ("fp32", "bf16"))
+    assert of_float32.describe().endswith("products in fp32; --precision bf16 is faster")
+    assert "faster" not in of_bf16.describe()
+
+
 @needs_kernels
 def test_bf16_missing_from_the_build_is_reported_as_such(monkeypatch):
     monkeypatch.delenv(LEVEL_ASKED, raising=False)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import paddle
 import pytest
 
+from data_tools.files.errors import MachineError
 from ernie_pair.kernels import library as workspaces
 from ernie_pair.kernels import product_rate
 from ernie_pair.kernels.library import WorkspacePool, rounded_size
@@ -108,6 +109,13 @@ def test_product_rate_is_measured_in_both_modes(is_static, level, dtype, monkeyp
         assert paddle.in_dynamic_mode() is not is_static
     finally:
         paddle.disable_static()
+
+
+@pytest.mark.skipif(workspaces.open_kernels().library is None, reason="no kernels here")
+def test_a_product_that_onednn_refuses_has_no_rate(monkeypatch):
+    monkeypatch.setattr(workspaces.open_kernels().functions, "fused_product", lambda *given: 1)
+    with pytest.raises(MachineError, match="oneDNN refused a product; pass --kernels plain"):
+        measure_product_rate("float32", "cpu", 1)
 
 
 def test_a_process_measures_each_product_rate_once(monkeypatch):

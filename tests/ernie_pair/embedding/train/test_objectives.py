@@ -329,7 +329,7 @@ def test_graded_dev_pairs_need_two_scores(folder, tmp_path):
 
 
 @pytest.mark.parametrize("second, objective, reason", [
-    ([("我", "你", 1.0), ("我", "他", 7.0)], "cosent", r"train_dataset 2\[1\]: label 7.0 is not a number from"),
+    ([("我", "你", 1.0), ("我", "他", 7.0)], "cosent", r"train_dataset 2\[1\]: label 7.0 is not a num"),
     ([("我", "你", 2.0), ("我", "他", 2.0)], "cosent", "given from Python 2: all scores are 2"),
     ([("我", "你", 0)], "pairs", "given from Python 2 has no pair of label 1"),
     (["我", " "], "simcse", r"train_dataset 2\[1\]: an empty text"),
