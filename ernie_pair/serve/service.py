@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter as Counts
 from collections import defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -219,6 +220,7 @@ class Service:
         self.served, self.limits, self.numbers = served, limits, Numbers()
         self.started = int(time.time())
         self._running, self._embedding = AsyncExitStack(), Lock()
+        self._counting = ThreadPoolExecutor(1, "count-tokens")  # a long request takes a part of a second
         predictor, embedder, texts = served.predictor, served.embedder, served.texts
         self.batchers: Dict[str, MicroBatcher] = {}
         if predictor is not None:
@@ -265,7 +267,8 @@ class Service:
         embedder, name = self.served.embedder, self.served.embedding_name
         assert embedder is not None  # otherwise there is no such route
         texts, form, dimensions = embeddings_request_of(body, self.limits, name, embedder.settings.dims)
-        tokens = count_tokens(texts, embedder, self.served.cuts)
+        loop = asyncio.get_running_loop()
+        tokens = await loop.run_in_executor(self._counting, count_tokens, texts, embedder, self.served.cuts)
         vectors = await self.batchers["texts"].ask(texts)
         self.numbers.texts.inc(len(texts))
         return embeddings_answer(vectors, form, dimensions, name, tokens, embedder.settings.is_unit), 0

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 
+import numpy as np
 import pytest
 from launched import one_thread
 from ports import free_port
@@ -18,6 +19,9 @@ from tiny_pair import CHARACTERS
 from tiny_search import texts_of, write_embedder, write_lines
 from tiny_ship import ship, write_trained
 from waiting import until
+
+from ernie_pair import PairPredictor
+from ernie_pair.embedding.open_embedder import open_embedder
 
 for library in ("fastapi", "uvicorn", "prometheus_client", "faiss"):
     pytest.importorskip(library)
@@ -43,14 +47,14 @@ class Load:
     def __init__(self, port, requests):
         self.address, self.requests = f"http://127.0.0.1:{port}", requests
         self.is_up, self.ends, self.asked = threading.Event(), threading.Event(), 0
-        self.first, self.faults = {}, []
+        self.first, self.faults, self.starts = {}, [], 0
         self.clients = [threading.Thread(target=self.ask_on, args=(seed,)) for seed in range(CLIENTS)]
 
     def ask(self, path, body):
         data = json.dumps(body).encode()
         with urllib.request.urlopen(f"{self.address}{path}", data, timeout=60) as answer:
             found = json.load(answer)
-        del found["milliseconds"]
+        found.pop("milliseconds", None)  # OpenAI's answer has none
         return found
 
     def ask_on(self, seed):
@@ -59,10 +63,12 @@ class Load:
             place = rng.randrange(len(self.requests))
             self.is_up.wait()
             try:
+                # Each process of the service searches an index of its own.
+                key = place, self.starts * (self.requests[place][0] == "/search")
                 found = self.ask(*self.requests[place])
                 self.asked += 1
-                if flat(self.first.setdefault(place, found)) != pytest.approx(flat(found), abs=1e-5):
-                    self.faults.append((self.requests[place], found, self.first[place]))
+                if flat(self.first.setdefault(key, found)) != pytest.approx(flat(found), abs=1e-5):
+                    self.faults.append((self.requests[place], found, self.first[key]))
             except (OSError, http.client.HTTPException) as error:
                 if self.is_up.is_set() and not self.ends.is_set():  # while there is a service none is lost
                     self.faults.append((self.requests[place], error))
@@ -84,6 +90,7 @@ def hold(words, log, load, meanwhile):
         service = subprocess.Popen(command(*words), stderr=stderr, env=one_thread(COLD="1"))
     try:
         until(lambda: service.poll() is not None or "http://" in log.read_text())
+        load.starts += 1
         load.is_up.set()
         time.sleep(SECONDS / 2 * WARM_SHARE)
         before = memory_of(service.pid)
@@ -120,6 +127,9 @@ def test_a_service_answers_rightly_for_half_an_hour(tmp_path):
     pairs = [[[pick(), pick()] for _ in range(rng.randint(1, 20))] for _ in range(40)]
     requests = [("/predict", {"pairs": each}) for each in pairs]
     requests += [("/rank", {"query": pick(), "candidates": rng.sample(texts, 30)}) for _ in range(20)]
+    inputs = [[pick() for _ in range(rng.randint(1, 20))] for _ in range(20)]
+    requests += [("/v1/embeddings", {"input": each}) for each in inputs]
+    requests += [("/search", {"query": pick(), "top_k": 5}) for _ in range(20)]
     load = Load(port, requests)
     for client in load.clients:
         client.start()
@@ -133,5 +143,14 @@ def test_a_service_answers_rightly_for_half_an_hour(tmp_path):
         for client in load.clients:
             client.join()
     assert not load.faults, load.faults[0]
-    assert load.asked > SECONDS and len(load.first) == len(requests)
+    assert load.asked > SECONDS and len(load.first) == len(requests) + 20  # searches of both processes
+    predictor, one = PairPredictor(str(model)), open_embedder(embedder)
+    for place, (path, body) in enumerate(requests):
+        answer = load.first.get((place, 0), {})
+        if path == "/predict":
+            wanted = predictor.predict([tuple(pair) for pair in body["pairs"]]).probabilities
+            np.testing.assert_allclose(answer["scores"], wanted, atol=1e-4)
+        elif path == "/v1/embeddings":
+            found = [each["embedding"] for each in answer["data"]]
+            np.testing.assert_allclose(found, one.embed(body["input"]), atol=1e-4)
     assert len(first) == len(second) == 50 and NEW in second - first
