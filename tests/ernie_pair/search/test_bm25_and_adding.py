@@ -23,7 +23,7 @@ from ernie_pair.search.index import read_index
 from ernie_pair.search.index_folder import FILES_OF, open_index_folder
 from ernie_pair.search.search_texts import SearchConfig, search_texts
 from ernie_pair.search.searcher import UNITS, PairSearcher, fuse
-from ernie_pair.search.word_index import BM25_FILES, words_of
+from ernie_pair.search.word_index import BM25_FILES, WordIndex, words_of, write_bm25
 
 for library in ("bm25s", "faiss", "rjieba"):
     pytest.importorskip(library)
@@ -291,3 +291,13 @@ def test_a_full_disk_names_the_path(tmp_path, embedder, capfd):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert code == 5 and f"File too large at {tmp_path / 'i'}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_bm25_finds_as_many_texts_as_are_asked_for(tmp_path, count):
+    texts = ["蓝天", "蓝天白云", "天", "白云", "蓝天"]
+    write_bm25(tmp_path, texts)
+    index = WordIndex(tmp_path, len(texts))
+    (every,) = index.best(["蓝天"], len(texts))
+    assert [*every][:2] == [0, 4] and len(every) == 4  # equal ones in the order of the texts
+    assert index.best(["蓝天"], count) == [dict(list(every.items())[:count])]

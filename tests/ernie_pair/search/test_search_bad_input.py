@@ -297,6 +297,7 @@ def test_a_closed_stdin_is_a_one_line_error(index, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InputError, match="text -: standard input is closed; give a query"):
         search_texts(config_of(index))
+    assert search_texts(config_of(index, text="今天"))  # which reads nothing there
 
 
 def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, capsys):
@@ -312,8 +313,11 @@ def test_a_person_is_prompted_for_each_query(index, embedder, monkeypatch, capsy
         typed.isatty = lambda: is_person  # noqa: B023
         typed.seek(0)
         monkeypatch.setattr(sys, "stdin", typed)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         search_texts(config_of(index))
-        assert capsys.readouterr().err.count("> ") == 3 * is_person
+        shown = capsys.readouterr()
+        assert shown.err.count("> ") == 3 * is_person
+        assert shown.out.startswith("cosine\tid\ttext\n") == is_person
 
 
 def test_an_empty_result_names_the_threshold(index, embedder, capfd):

@@ -1,10 +1,12 @@
 """The search space: ranges and lists, from flags and from a file, and one-line errors."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from data_tools.files.errors import InputError
 from ernie_pair.series.config import SearchParamsConfig
-from ernie_pair.series.study import Choice, Range, as_plan, space_of
+from ernie_pair.series.study import Choice, Outcome, Range, Study, as_plan, space_of
 
 
 def space(search="", text=None, tmp_path=None):
@@ -86,3 +88,12 @@ def test_a_missing_space_file_is_reported(tmp_path):
     with pytest.raises(InputError, match="space .*none.yaml: .*give a YAML file"):
         flags = {"model_name_or_path": "m", "train_file": "t", "dev_file": "d", "output_dir": "o"}
         space_of(SearchParamsConfig(**flags, space=str(tmp_path / "none.yaml")))
+
+
+@pytest.mark.parametrize("lower, best", [(True, 4), (False, 2)])
+def test_the_best_trial_is_complete_and_the_first_of_equals(lower, best):
+    values = [(1, "complete", 0.5), (2, "complete", 0.7), (3, "pruned", 0.9), (4, "complete", 0.0)]
+    values += [(5, "complete", 0.7), (6, "complete", 0.0), (7, "failed", None)]
+    outcomes = [Outcome(number, state, {}, value, {}) for number, state, value in values]
+    study = SimpleNamespace(_config=SimpleNamespace(lower_is_better=lower), outcomes=lambda: outcomes)
+    assert Study.best(study) == outcomes[best - 1]

@@ -417,6 +417,20 @@ def test_text_that_is_used_several_times_is_counted(place, tmp_path, capsys):
     assert "--num_samples" not in capsys.readouterr().err
 
 
+def test_a_whole_pass_uses_no_text_twice(place, tmp_path, caplog):
+    source = open_model(str(place / "whole"), model_type="", from_scratch=False)
+    corpus = open_corpus(find_corpus(str(place / "corpus"), "--input_dir"))
+    for count in range(1, 400):
+        dataset, _ = masked_loss._held_out(
+            config_of(place, tmp_path / "out.json", num_samples=count), corpus, source
+        )
+        taken = (dataset.sample_map[:, 1] - dataset.sample_map[:, 0]).sum()
+        assert ("their text is used" in caplog.text) == (taken > len(corpus.lens))
+        if taken >= len(corpus.lens):
+            break
+    assert taken == len(corpus.lens)  # the samples of a pass end with it
+
+
 def test_the_command_writes_a_file_and_prints_the_loss(place, tmp_path):
     words = [
         "--model_path",
