@@ -225,11 +225,13 @@ class FusedLayer:
         return states
 
     def _fit_parameters(self, width: int) -> List[paddle.Tensor]:
-        found = (self.layer, why_parts_unfit, parameters_of, self.checked, layer_shapes)
-        parameters = self.state.fit_parameters(*found)
+        parameters = self.state.fit_parameters(
+            self.layer, why_parts_unfit, parameters_of, self.checked, layer_shapes
+        )
+        if not parameters:
+            return []
         attention = sublayer_of(self.layer, "self_attn")
-        width_of_heads = attention.num_heads * attention.head_dim
-        is_wide = parameters and width == width_of_heads == parameters[0].shape[0]
+        is_wide = width == attention.num_heads * attention.head_dim == parameters[0].shape[0]
         return parameters if is_wide else []  # Paddle raises the error if the widths differ
 
     def _call(self, src, unpadded: Optional[UnpaddedRows], parameters) -> LayerCall:
@@ -425,8 +427,11 @@ class FusedEmbeddings:
         self.state.begin_pass()
         is_asked = any(one is not None and not (isinstance(one, int) and one == 0) for one in others.values())
         is_plain = input_ids is None or is_asked or not paddle.in_dynamic_mode()
-        found = (self.embeddings, why_changed, _parameters_of, self.checked, _shapes_of)
-        parameters = [] if is_plain else self.state.fit_parameters(*found)
+        parameters = []
+        if not is_plain:
+            parameters = self.state.fit_parameters(
+                self.embeddings, why_changed, _parameters_of, self.checked, _shapes_of
+            )
         given = self._given(input_ids, token_type_ids, position_ids) if parameters else None
         if given is None:
             kind = type(self.embeddings)

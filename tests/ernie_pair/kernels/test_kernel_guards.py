@@ -44,6 +44,17 @@ class Doubled(nn.Linear):
         return super().forward(x) * 2
 
 
+class Alone(nn.Layer):
+    """An attention of somebody's own, without heads of its own."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, query, *others):
+        return self.attention(query, *others) * 2
+
+
 def doubled(layer, given, output):
     return output * 2
 
@@ -81,6 +92,9 @@ CHANGES = {  # to the layers
     "hook of the dropout": hook(lambda model: model.layers()[0].dropout1),
     "weight norm": weight_norm,
     "two epsilons": lambda model: setattr(model.layers()[0].norm2, "_epsilon", 1e-3),
+    "other attention": lambda model: setattr(
+        model.layers()[0], "self_attn", Alone(model.layers()[0].self_attn)
+    ),
     "other activation": lambda model: setattr(model.layers()[0], "activation", nn.functional.tanh),
 }
 OF_EMBEDDINGS = {
