@@ -78,7 +78,7 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     anchors, positives = left[is_match], right[is_match]
     rows = [(left[~is_match], right[~is_match])]
     if negatives is not None:
-        rows.append(tuple(numbers_of(side, places) for side in (negatives.left, negatives.right)))
+        rows.append((numbers_of(negatives.left, places), numbers_of(negatives.right, places)))
     texts = TrainingTexts(list(places), anchors, positives)
     left, right = (np.concatenate(side) for side in zip(*rows))
     keys = left * len(places) + right

@@ -286,7 +286,7 @@ def test_dropout_of_everything_is_left_to_paddle(tmp_path, rate):
 
 
 @pytest.mark.skipif(not open_kernels().has_bf16, reason="no products in bfloat16 here")
-def test_new_weights_are_packed_where_paddle_computes_the_embeddings(tmp_path):
+def test_new_weights_are_packed_beside_embeddings_of_paddle(tmp_path):
     model = build(tmp_path / "m")
     OF_EMBEDDINGS["hook of words"](model)
     found = []
