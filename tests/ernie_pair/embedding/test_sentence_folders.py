@@ -18,12 +18,13 @@ from tiny_ship import write_trained
 from data_tools.files.errors import InputError
 from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.mteb_encoder import MtebEncoder
-from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.embedding.open_embedder import EmbedderOptions, log_drift, open_embedder
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.inference.vector_files import open_vectors
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import NORMALIZE, POOLINGS, Step, full_prompts
 from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
 from ernie_pair.models.source import open_model
@@ -343,3 +344,9 @@ def test_vectors_of_embed_stand_for_the_texts_of_their_file(asked, tmp_path):
     texts.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match="is not the file that"):
         MtebEncoder(open_embedder(asked), {tmp_path / "v": texts})
+
+
+@pytest.mark.parametrize("texts, precision", [(["今天"], "fp32"), ([], "bf16")])
+def test_nothing_is_compared_with_float32_for_nothing(texts, precision):
+    nobody = SimpleNamespace()  # asked for anything it would fail
+    log_drift(nobody, texts, "absent", "cpu", EmbedderOptions(), KernelFlags("auto", precision))
