@@ -236,6 +236,21 @@ def test_no_near_pair_reports_the_similarities_found(train, tmp_path, capfd, lim
     assert line.endswith(cure)
 
 
+@pytest.mark.parametrize("name, value", [("absolute_margin", 0.9), ("min_rank", 1000), ("", 0)])
+def test_no_near_pair_names_the_flags_that_are_in_the_way(train, tmp_path, capfd, name, value):
+    """Without any, the one near pair is labelled, and both of its texts find the same similarity."""
+    flags = {name: value} if name else {}
+    file = train if name else write_rows(tmp_path / "one.tsv", [("今天好", "今天坏", 0)])
+    found = mine(file, tmp_path / "out.tsv", kinds="near", min_similarity=0, max_similarity=1, **flags)
+    assert len(found) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "near: no new pair" in line]
+    lower = f"lower --min_similarity{' or --' * bool(name)}{name}"
+    cure = f"none of those is new and fits the other flags: {lower}, or raise --max_similarity or --per_text"
+    assert line.endswith(cure)
+    least, most = re.findall(r"from (\S+) to (\S+?),", line)[0]
+    assert (least == most) == (not name)
+
+
 class Killed(BaseException):
     """Simulates a kill: none of our code catches it."""
 

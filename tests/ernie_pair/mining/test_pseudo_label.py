@@ -145,3 +145,5 @@ def test_two_processes_have_what_the_first_has_kept(tmp_path, is_kept):
     found = on_ranks(2, logits)
     assert [np.asarray(one).tolist() for one in found] == [[[7 if is_kept else 3] * 2] * 2] * 2
     assert sorted(computed) == ([] if is_kept else [0, 1])
+    stored = [KeptBlocks(tmp_path / str(rank) / "out.tsv", {}).read("0") for rank in range(2)]
+    assert np.array_equal(stored[0], found[0]) and stored[1] is None
