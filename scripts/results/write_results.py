@@ -31,6 +31,7 @@ PAGE = ROOT / "docs" / "RESULTS.md"
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 METRICS = ("accuracy", "f1", "auc", "loss", "calibration_error")
 COMPARED_WITH = {"options": "plain", "peer": "ours", "published": "ours"}  # whose difference a row shows
+GAIN = "nDCG@10"  # of a search, in which its stages are compared
 FIRST = "LCQMC"  # the data set of the other comparisons
 TITLE = re.compile(r"(\w+), (all|[\d,]+) rows(?:, (\d+) epochs?,)?")
 COUNTS = {"rows": re.compile(r"([\d,]+) rows"), "trials": re.compile(r"(\d+) trials")}
@@ -204,11 +205,21 @@ def steps_of(losses: Dict[str, List[float]]) -> Iterator[Result]:
 
 
 def stages_of(result: Result) -> Iterator[Result]:
-    """Yield a row for each stage of a search: means over the seeds, with 95 % intervals."""
+    """Yield a row for each stage of a search: means over the seeds, with 95 % intervals.
+
+    ``gain``: in GAIN over the first stage; ``has_no_gain``: its interval includes or lies below 0.
+    """
+    first: Optional[float] = None
     for name, stage in result["figures"]["stages"].items():
-        row = {"name": name, "runs": len(stage["runs"])}
+        row = {"name": name, "runs": len(stage["runs"]), "gain": "", "has_no_gain": False}
+        means = {metric: mean(run[metric] for run in stage["runs"]) for metric in stage["interval"]}
         for metric, (low, high) in stage["interval"].items():
-            row[metric] = f"{mean(run[metric] for run in stage['runs']):.3f} ({low:.3f} to {high:.3f})"
+            row[metric] = f"{means[metric]:.3f} ({low:.3f} to {high:.3f})"
+        if first is not None:
+            low, high = stage["gain"][GAIN]
+            row["gain"] = f"{means[GAIN] - first:+.3f} ({low:+.3f} to {high:+.3f})"
+            row["has_no_gain"] = low <= 0
+        first = means[GAIN] if first is None else first
         yield row
 
 

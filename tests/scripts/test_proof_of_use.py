@@ -286,14 +286,20 @@ def test_the_stages_of_a_search_are_shown_with_intervals(tmp_path):
     for seed, each in values.items():
         (tmp_path / f"{seed}.json").write_text(json.dumps({**found, "queries": {"both": each.tolist()}}))
     files = ["$RUN/1.json", "$RUN/2.json"]
-    figures = circle_figures(places, {"a stage": [files, "both"]}, bootstrap=400)
-    stage = figures["stages"]["a stage"]
+    better = {seed: each + np.where(rng.random(each.shape) < 0.5, 0.2, 0.1) for seed, each in values.items()}
+    for seed, each in better.items():
+        (tmp_path / f"b{seed}.json").write_text(json.dumps({**found, "queries": {"both": each.tolist()}}))
+    stages = {"a stage": [files, "both"], "better": [["$RUN/b1.json", "$RUN/b2.json"], "both"]}
+    figures = circle_figures(places, {**stages, "the same": stages["a stage"]}, bootstrap=400)
+    stage, gain = figures["stages"]["a stage"], figures["stages"]["better"]["gain"]["nDCG@10"]
+    assert 0.1 < gain[0] < gain[1] < 0.2  # of pairs: far narrower than the intervals
     assert [run["recall@10"] for run in stage["runs"]] == [round(values[s][:, 1].mean(), 6) for s in (1, 2)]
     low, high = stage["interval"]["nDCG@10"]
     whole = np.concatenate(list(values.values()))[:, 2]
     assert low < whole.mean() < high and 1 < (high - low) / (3.92 * whole.std() / 80**0.5) < 2.5
     page = page_of(result_of("circle", "lcqmc", figures))
     assert_in(page, "40 first texts", "its 9 second texts", "| a stage | 2 |", f"({low:.3f} to {high:.3f})")
+    assert_in(page, f"({gain[0]:+.3f} to {gain[1]:+.3f})", "No clear gain over the first row: the same.")
 
 
 @pytest.mark.parametrize("rows", ["0", "10 many", "10 ²"])

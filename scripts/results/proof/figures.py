@@ -123,22 +123,26 @@ def circle_figures(places, stages: Dict[str, Any], bootstrap: int) -> Figures:
     """Return for each of ``stages`` {name: (files of the seeds, which search in them)} its metrics.
 
     runs: {metric: mean over the queries} of each seed; interval: {metric: 95 %}, of resamples of queries and
-    seeds; queries and texts: their numbers.
+    seeds; gain: that of the difference to the first stage on the same resamples; queries and texts: their
+    numbers.
     """
     figures: Figures = {"stages": {}}
+    first: np.ndarray = np.zeros(0)
     for name, (files, search) in stages.items():
         stored = [read_json(places.path(file)) for file in files]
         values_SQM = np.array([each["queries"][search] for each in stored])
         seeds, queries, _ = values_SQM.shape
         rng = np.random.default_rng(0)  # the same resamples for every stage
-        means = [
+        means = np.array([
             values_SQM[rng.integers(seeds, size=seeds)][:, rng.integers(queries, size=queries)].mean((0, 1))
             for _ in range(bootstrap)
-        ]
-        metrics, interval = stored[0]["metrics"], np.quantile(means, (0.025, 0.975), axis=0).T
+        ])  # fmt: skip
+        first, metrics = first if len(first) else means, stored[0]["metrics"]
+        interval, gain = (np.quantile(each, (0.025, 0.975), axis=0).T for each in (means, means - first))
         figures["stages"][name] = {
             "runs": [_rounded(dict(zip(metrics, run))) for run in values_SQM.mean(axis=1)],
             "interval": _rounded(dict(zip(metrics, interval))),
+            "gain": _rounded(dict(zip(metrics, gain))),
         }
         figures.update(queries=queries, texts=stored[0]["texts"])
     return figures
