@@ -247,6 +247,7 @@ class Service:
     async def __aexit__(self, *exception) -> None:
         """Answer what is waiting, then stop; queries whose texts have been retrieved are still scored."""
         await self._running.aclose()
+        self._counting.shutdown()
 
     def turn_away(self) -> None:
         """Answer waiting requests with 503, now and from now on."""

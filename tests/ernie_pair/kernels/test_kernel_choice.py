@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import sys
+from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,6 +175,28 @@ def test_without_kernels_or_processor_the_reason_is_given(without, monkeypatch):
     reason = "the fused kernels are for x86-64 processors, and this one is aarch64"
     assert choose_kernels(KernelFlags(), "cpu").reason == reason
     refused(f"--kernels fused: {reason}; use --kernels auto", kernels="fused")
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "level, why", [(0, "this processor has no AVX2"), (1, "of this Paddle does not work")]
+)
+def test_kernels_that_do_not_open_say_why(monkeypatch, level, why):
+    answers = {"fused_version": library.VERSION, "fused_processor_level": level}
+    fake = SimpleNamespace()
+    for name, *_ in library.FUNCTIONS:
+        setattr(fake, name, partial(lambda answer, *given: answer, answers.get(name, 0)))
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda *given, **flags: fake)
+    assert library._open.__wrapped__(library.FOLDER, "avx512").reason.endswith(why)
+
+
+@needs_kernels
+def test_weights_of_another_dtype_get_no_fused_kernels(tmp_path):
+    source = open_model(str(write_model(tmp_path / "m")), model_type="ernie", from_scratch=True)
+    model = build_classifier(source, 0, 0.0)
+    model.layers()[0].linear1.to(dtype="float64")
+    with pytest.raises(InputError, match="need every weight and bias in float32"):
+        choose_path(model, KernelFlags(kernels="fused"), "cpu")
 
 
 @needs_kernels

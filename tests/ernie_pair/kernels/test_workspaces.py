@@ -46,6 +46,15 @@ def test_free_buffers_of_many_sizes_are_released(pool):
     assert sum(map(rounded_size, sizes)) > 3 * max(sizes)
 
 
+def test_a_quarter_above_the_peak_of_use_stays(pool):
+    peak, quarter = 4 << 16, 1 << 16
+    pool.take(quarter).release()
+    pool.take(peak).release()
+    assert pool.free_bytes == peak + quarter
+    pool.take(peak + quarter).release()
+    assert pool.free_bytes <= 1.25 * (peak + quarter)
+
+
 class Interrupted(list):
     """A list of free buffers that calls ``meanwhile`` once, when the first buffer is popped."""
 

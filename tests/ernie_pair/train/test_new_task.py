@@ -66,6 +66,13 @@ def test_it_learns_keeps_its_best_model_and_writes_its_card(whole):
     assert "ErnieForTokenClassification" in (best / "README.md").read_text(encoding="utf-8")
 
 
+def test_it_stops_where_nothing_is_gained(config, tmp_path):
+    """Without learning each evaluation is as the first one, at step 0."""
+    rules = {"early_stopping_patience": 2, "learning_rate": 1e-12, "eval_freq": 5}
+    run(TokenTask, replace(config, output_dir=str(tmp_path / "out"), **rules))
+    assert [event["step"] for event in events(tmp_path / "out", "valid")] == [0, 5, 10]
+
+
 def test_its_folder_loads_in_paddlenlp(whole):
     from paddlenlp.transformers import ErnieForTokenClassification
 
