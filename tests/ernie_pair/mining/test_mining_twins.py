@@ -112,7 +112,7 @@ def test_a_range_of_known_pairs_alone_is_said(tmp_path, capfd):
     )[0, 1]
     assert least == most == f"{cosine:.4f}"
     for limits, cure in (
-        ((cosine, cosine), "all pairs in this range are already known"),
+        ((cosine, cosine), "none of those is new and fits the other flags: "),
         ((cosine - 0.1, cosine - 0.05), "raise --max_similarity"),
         ((cosine + 0.05, cosine + 0.1), "lower --min_similarity"),
     ):
