@@ -36,7 +36,7 @@ EQUAL = Path(__file__).with_name("equal_faults.yaml")
 BASELINES = Path(tempfile.gettempdir()) / f"plant_faults_{os.getuid()}"
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", "output", ".*_cache", ".hypothesis", "build", "dist")
 PRELOADED = ("ernie_pair", "paddle", "sklearn.metrics", "scipy.stats", "scipy.optimize")
-SOURCES = ("data_tools", "ernie_pair", "scripts", "tests")
+SOURCES = ("data_tools", "ernie_pair", "scripts", "tests")  # any of their files may break a test
 COUNTED = ("planted", "found", "equal", "survived")
 
 
@@ -96,9 +96,7 @@ class Room:
         paths = sorted((project / room).glob("*.py")), sorted(folder.glob("test_*.py"))
         self.files, tests = ([str(path.relative_to(project)) for path in some] for some in paths)
         self.faults = [one for file in self.files for one in faults_in(file, (project / file).read_bytes())]
-        whole = sorted(
-            file for top in SOURCES for file in (project / top).rglob("*.py")
-        )  # any may break a test
+        whole = sorted(file for top in SOURCES for file in (project / top).rglob("*.py"))
         contents = room.encode() + b"".join(path.read_bytes() for path in whole)
         kept = BASELINES / f"{hashlib.sha256(contents).hexdigest()}.json"
         if not kept.exists():

@@ -302,8 +302,8 @@ class Study:
         """Return the complete trial of the best metric, the first of equal ones; None: none is complete."""
         sign = 1 if self._config.lower_is_better else -1
         complete = [each for each in self.outcomes() if each.state == "complete"]
-        complete.sort(key=lambda each: (sign * float(each.value or 0), each.number))
-        return complete[0] if complete else None
+        complete.sort(key=lambda each: (sign * (each.value or 0.0), each.number))
+        return next(iter(complete), None)
 
 
 class Trial:

@@ -139,7 +139,7 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
 
 
 def without_own_negatives(pairs: Pairs, rules: RowRules) -> Pairs:
-    """Return ``pairs``, rows of label 0 or without labels, and others, without a text as its own negative.
+    """Return ``pairs`` without a text as its own negative: a row of label 0, or of pairs without labels.
 
     It is left out where bad rows are. Raises InputError naming the first such row otherwise.
     """

@@ -3,10 +3,10 @@
 python -m side_by_side.peer.lane SPEC.json
 
 SPEC.json gives the task, the sizes of the model, the file of batches (.npz), the precision, and whether the
-peer has its best settings or its defaults. The best: batches of similar length, in answers of the size that
-is the fastest here, and weights in bf16; in training autocast, fused AdamW, gradients set to None, no output
-layer for tokens without a label. The defaults: pairs padded to one
-length, the optimizer of Trainer. Both use scaled_dot_product_attention.
+peer has its best settings or its defaults. The best: batches of similar length, for answers of
+the fastest of BATCH_SIZES with weights in bf16; in training autocast, fused AdamW, gradients set to None, no
+output layer for tokens without a label. The defaults: pairs padded to one length, the optimizer of Trainer.
+Both use scaled_dot_product_attention.
 """
 
 import contextlib
