@@ -318,7 +318,7 @@ def test_the_mined_file_trains_at_once(models, tmp_path, capfd):
 def test_invalid_mining_flags_are_named(models, tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "bad.txt", ["好", "", "不"])
-    (tmp_path / "gb.txt").write_bytes("北京\n".encode() + "上海\n".encode("gb18030"))
+    (tmp_path / "gb.txt").write_bytes("北京\n".encode() + "上海的天气\n".encode("gb18030"))
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match=message):
         mine(tmp_path, labelled(0)[1], **flags)
