@@ -9,5 +9,5 @@ WITH_TOOLS=true
 
 cd "$ROOT"
 # Files stay in the order of tests/conftest.py, the longest first.
-[ $# -gt 0 ] || set -- -n 3 --dist loadgroup --no-loadscope-reorder
+[ $# -gt 0 ] || set -- -n 3 --dist loadfile --no-loadscope-reorder
 exec "$PY" -m pytest "$@"

@@ -50,5 +50,5 @@ if [ -z "${ERNIE_PAIR_NEWEST_PEER:-}" ] && ! cmp -s scripts/newest_peer.txt "$NE
 fi
 [ -n "${ERNIE_PAIR_MINILM:-}" ] || "$PY" scripts/other_libraries/fetch_minilm.py "$VENV/peer-models/minilm" || [ $? -eq 3 ]
 
-[ $# -gt 0 ] || set -- -n 2 --dist loadgroup --no-loadscope-reorder
+[ $# -gt 0 ] || set -- -n 2 --dist loadfile --no-loadscope-reorder
 PYTHONPATH=$PEER exec "$PY" -m pytest tests/peer "$@"

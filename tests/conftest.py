@@ -40,12 +40,8 @@ def pytest_configure(config):
 LONGEST = ("recipes", "ranks", "faults")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own, which pytest would call before this one
 def pytest_collection_modifyitems(items):
-    """Spread over processes, a file stays whole."""
     items.sort(key=lambda item: item.path.parent.name not in LONGEST)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -314,7 +314,7 @@ def test_missing_packages_of_an_active_environment_are_found():
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
-SPREAD = "-n 3 --dist loadgroup --no-loadscope-reorder"
+SPREAD = "-n 3 --dist loadfile --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(
@@ -340,6 +340,17 @@ def test_the_linter_and_the_type_check_come_before_the_tests(clone, line, tests)
     assert done.returncode == 0
 
 
+def test_a_file_of_tests_stays_in_one_process(tmp_path):
+    """What a fixture of a module makes would be made in each of them."""
+    lines = ["import os, pytest", "@pytest.mark.parametrize('number', range(9))", "def test_a(number):"]
+    lines += ["    with open(__file__ + '.txt', 'a') as out:", "        out.write(f'{os.getpid()} ')"]
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text("\n".join(lines))
+    run(tmp_path, sys.executable, "-m", "pytest", *SPREAD.split(), "-p", "no:cacheprovider")
+    wrote = [path.read_text().split() for path in sorted(tmp_path.glob("*.txt"))]
+    assert [(len(one), len(set(one))) for one in wrote] == [(9, 1)] * 3
+
+
 def test_a_wheel_is_built_only_into_an_empty_folder(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     done = run(ROOT, "sh", "scripts/build_wheel.sh", OUT=str(tmp_path), PYTHON="/no/python")
@@ -354,7 +365,7 @@ def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     done = run(clone, "bash", ".ci/run")
     assert done.returncode == 0 and "tests/peer is not run" in done.stderr
     assert "-m pytest tests/peer" not in done.stdout
-    assert done.stdout.endswith("asked: -m pytest -n 3 --dist loadgroup --no-loadscope-reorder\n")
+    assert done.stdout.endswith("asked: -m pytest -n 3 --dist loadfile --no-loadscope-reorder\n")
 
 
 def test_type_check_errors_end_the_check_before_the_tests(clone):
