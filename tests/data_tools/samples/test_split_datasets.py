@@ -37,6 +37,12 @@ def test_a_bucket_holds_neighbours_in_length_of_its_window():
         assert not np.array_equal(windows[0] + BUCKETS * size, windows[1])
 
 
+def test_the_order_of_buckets_is_that_of_earlier_versions():
+    """A run that they began goes on with the samples that it has not seen."""
+    dataset = BucketedDataset(Numbered(np.full(BUCKETS, 9)), 1, seed=1)
+    assert [dataset[index] for index in range(8)] == [55, 43, 47, 45, 4, 60, 53, 32]
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_samples_are_rounded_up_to_whole_windows(size):
     window = BUCKETS * size

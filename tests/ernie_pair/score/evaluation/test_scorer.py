@@ -1,5 +1,6 @@
 """One scorer for every folder of a pair model: trained, exported, and several combined."""
 
+import logging
 import shutil
 
 import numpy as np
@@ -54,7 +55,8 @@ def test_an_exported_model_is_computed_by_one_process(folder, tmp_path, monkeypa
         scorer_of(config)
 
 
-def test_a_command_on_an_exported_model_has_a_log(folder, tmp_path, capfd):
+def test_a_command_on_an_exported_model_has_a_log(folder, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("ernie_pair"), "handlers", [])  # that of the fixture's command
     (tmp_path / "in.tsv").write_text("今天\t今天好\n", encoding="utf-8")
     files = ["--input_file", str(tmp_path / "in.tsv"), "--output_file", str(tmp_path / "out.tsv")]
     _run(["predict", "--model_path", str(folder / "exported"), *files])
