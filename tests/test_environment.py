@@ -365,7 +365,7 @@ def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     done = run(clone, "bash", ".ci/run")
     assert done.returncode == 0 and "tests/peer is not run" in done.stderr
     assert "-m pytest tests/peer" not in done.stdout
-    assert done.stdout.endswith("asked: -m pytest -n 3 --dist loadfile --no-loadscope-reorder\n")
+    assert done.stdout.endswith(f"asked: -m pytest {SPREAD}\n")
 
 
 def test_type_check_errors_end_the_check_before_the_tests(clone):
