@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run the tests: all but the slow ones in three processes (for two cores: they also wait for launchers and
+# Run the tests: all but the slow ones in four processes (for two cores: they also wait for launchers and
 # disks), or those that arguments of pytest select, in one.
 # The quick ones only: sh scripts/test.sh -m "not ranks and not recipes and not slow"
 # With Paddle 2.6, in an environment of its own: PADDLE=2.6 sh scripts/test.sh
@@ -9,5 +9,5 @@ WITH_TOOLS=true
 
 cd "$ROOT"
 # Files stay in the order of tests/conftest.py, the longest first.
-[ $# -gt 0 ] || set -- -n 3 --dist loadfile --no-loadscope-reorder
+[ $# -gt 0 ] || set -- -n 4 --dist loadfile --no-loadscope-reorder
 exec "$PY" -m pytest "$@"

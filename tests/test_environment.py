@@ -314,7 +314,7 @@ def test_missing_packages_of_an_active_environment_are_found():
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
-SPREAD = "-n 3 --dist loadfile --no-loadscope-reorder"
+SPREAD = "-n 4 --dist loadfile --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ SPREAD = "-n 3 --dist loadfile --no-loadscope-reorder"
         ("sh scripts/test_peer.sh -x", ["-m pytest tests/peer -x"]),
         (
             "bash .ci/run",
-            [f"-m pytest tests/peer {SPREAD.replace('3', '2')}", "with Paddle 2.6", f"-m pytest {SPREAD}"],
+            [f"-m pytest tests/peer {SPREAD.replace('4', '2')}", "with Paddle 2.6", f"-m pytest {SPREAD}"],
         ),
     ],
 )
