@@ -56,7 +56,9 @@ def test_an_exported_model_is_computed_by_one_process(folder, tmp_path, monkeypa
 
 
 def test_a_command_on_an_exported_model_has_a_log(folder, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("ernie_pair"), "handlers", [])  # that of the fixture's command
+    logger = logging.getLogger("ernie_pair")
+    monkeypatch.setattr(logger, "handlers", [])  # that of the fixture's command
+    monkeypatch.setattr(logger, "propagate", False)  # to those that other tests set up
     (tmp_path / "in.tsv").write_text("今天\t今天好\n", encoding="utf-8")
     files = ["--input_file", str(tmp_path / "in.tsv"), "--output_file", str(tmp_path / "out.tsv")]
     _run(["predict", "--model_path", str(folder / "exported"), *files])
