@@ -392,8 +392,12 @@ def save_batches(path: Path, batches: Sequence[Mapping[str, np.ndarray]]) -> Non
     np.savez(path, **{name: array for name, array in named if array is not None})
 
 
-def in_turn(lanes_of: Callable[[Bench], List[Lane]]) -> Callable[[Bench], List[Lane]]:
-    """Return the measurement of lanes that take turns, and of the rate of matrix products beside them."""
+def in_turn(lanes_of: Callable[[Bench], List[Lane]], is_large: bool = False) -> Callable[[Bench], List[Lane]]:
+    """Return the measurement of lanes that take turns, and of the rate of matrix products beside them.
+
+    is_large: all lanes need more memory than most machines have. On a CPU, unless --lanes names some, only
+    the best lanes of each side are measured, those of float32 before those of bfloat16.
+    """
 
     def measure(bench: Bench) -> List[Lane]:
         flags, folder = bench.flags, bench.folder
@@ -404,13 +408,18 @@ def in_turn(lanes_of: Callable[[Bench], List[Lane]]) -> Callable[[Bench], List[L
             if name not in lanes:
                 raise InputError(f"--lanes {name} is not a lane of this case; use some of {', '.join(lanes)}")
         chosen = [lane for name, lane in lanes.items() if name in (wanted or lanes)]
-        for precision, dtype in (
-            PRODUCTS.items() if any(w.flops for lane in chosen for w in lane.work) else ()
-        ):
-            task = {"task": "product", "dtype": dtype, "device": flags.device}
-            chosen.append(our_lane(folder, f"product {precision}", precision, task))
-        measure_lanes(chosen, flags.plan, flags.threads)
-        return chosen
+        groups = [chosen]
+        if is_large and not wanted and flags.device == "cpu":
+            others = {"peer defaults", "plain fp32" if "fused fp32" in lanes else ""}
+            best = [lane for lane in chosen if lane.name not in others]
+            groups = [[lane for lane in best if lane.precision == precision] for precision in PRODUCTS]
+        for group in groups:
+            precisions = {lane.precision for lane in group if any(work.flops for work in lane.work)}
+            for precision in sorted(precisions & PRODUCTS.keys()):
+                task = {"task": "product", "dtype": PRODUCTS[precision], "device": flags.device}
+                group.append(our_lane(folder, f"product {precision}", precision, task))
+            measure_lanes(group, flags.plan, flags.threads)
+        return [lane for group in groups for lane in group]
 
     return measure
 
@@ -504,9 +513,11 @@ BASE = {"num_hidden_layers": 12, "hidden_size": 768}
 FULL = Shape(**BASE, batch_size=8, is_full=True)
 CASES_OF_STEPS = {
     "pair-small": Case(TRAIN, PAIRS, Shape(), in_turn(pair_lanes)),
-    "pair-base": Case(TRAIN, PAIRS, Shape(**BASE), in_turn(pair_lanes)),
+    "pair-base": Case(TRAIN, PAIRS, Shape(**BASE), in_turn(pair_lanes, is_large=True)),
     "pair-base-full": Case(f"{TRAIN} x {{max_seq_len}}", PAIRS, FULL, in_turn(pair_lanes)),
-    "pretrain-base": Case(PRETRAIN, SAMPLES, Shape(**BASE, batch_size=8), in_turn(pretrain_lanes)),
+    "pretrain-base": Case(
+        PRETRAIN, SAMPLES, Shape(**BASE, batch_size=8), in_turn(pretrain_lanes, is_large=True)
+    ),
     "ask-small": Case(ASK, ASKED, Shape(), in_turn(ask_lanes)),
     "ask-base": Case(ASK, ASKED, Shape(**BASE), in_turn(ask_lanes)),
     "ask-mixed": Case(

@@ -27,6 +27,7 @@ from tiny_pair import write_model as write_tiny_model
 
 from data_tools.files.errors import InputError
 from ernie_pair.models.source import open_model
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import cpu as malloc
 from ernie_pair.train.step_work import EncoderSize, count_classifier, count_encoder
 
@@ -182,9 +183,24 @@ def test_pair_training_is_measured_beside_a_peer(lanes_of, capsys):
     assert "| plain fp32" in shown and "torch 2.0, transformers 4.0" in shown
 
 
-def test_pretraining_is_measured_beside_a_peer(lanes_of):
-    lanes = lanes_of("pretrain-base", lanes="plain fp32, peer defaults")
-    assert lanes["plain fp32"]["flops_per_second"] > 0 and set(lanes) == {"plain fp32", "peer defaults"}
+def test_a_large_case_has_one_precision_after_the_other(lanes_of, monkeypatch):
+    """All of them at once need more memory than most machines have."""
+    measure, together = cases.measure_lanes, []
+
+    def measured_together(lanes, *plan):
+        together.append([lane.name for lane in lanes])
+        measure(lanes, *plan)
+
+    monkeypatch.setattr(cases, "measure_lanes", measured_together)
+    lanes = lanes_of("pretrain-base")
+    ways = cases.ways_of(PretrainConfig, "cpu")
+    ours = [[name for name in ways if name.endswith(precision)][-1:] for precision in ("fp32", "bf16")]
+    assert together == [
+        [*ours[0], "peer fp32", "product fp32"],
+        [*ours[1], "peer bf16", "product bf16"],
+    ]
+    assert set(lanes) == {name for names in together for name in names[:-1]}
+    assert all(lane["flops_per_second"] > 0 and lane["product_share"] for lane in lanes.values())
 
 
 def test_mixed_rows_have_every_length():
