@@ -126,6 +126,7 @@ def test_a_tokenizer_without_segments_is_for_single_texts(tmp_path):
         open_tokenizer(folder / "tokenizer.json", replace(spec, vocab_size=5), 40, of_pairs=False)
     with pytest.raises(InputError, match="it gives both texts of a pair one token type"):
         open_tokenizer(folder / "tokenizer.json", spec, 40)
+    assert open_tokenizer(folder / "tokenizer.json", replace(spec, token_types=1), 40).vocab_size == 6
     with pytest.raises(InputError, match="max_seq_len=129 is more than the model's 128 positions; use 128"):
         open_tokenizer(folder / "tokenizer.json", spec, 129, of_pairs=False)
 

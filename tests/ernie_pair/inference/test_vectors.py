@@ -10,6 +10,7 @@ from sklearn.preprocessing import normalize
 from tiny_pair import VOCAB
 from tiny_ship import random_texts
 
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.embedder import (
@@ -73,6 +74,16 @@ def test_each_text_has_the_vector_of_its_own_tokens(dim, is_unit):
     asked = embedder_of(settings, prompt="明").embed(TEXTS)
     assert np.allclose(asked, embedder_of(settings).embed_passages(TEXTS))
     assert embedder_of(settings).dim == 8 and EmbedderOptions().max_seq_len == EmbedderOptions().threads == 0
+
+
+@pytest.mark.parametrize("layer", [None, "a trained encoder"])
+def test_only_what_is_exported_computes_few_tokens_at_once(monkeypatch, layer):
+    monkeypatch.setattr("ernie_pair.inference.embedder.MOST_TOKENS", 30)
+    sizes = []
+    found = embedder_of(forward=lambda ids, types: (sizes.append(ids.size), TABLE[ids[:, 1]])[1])
+    found.model = found.model._replace(layer=layer)
+    found.embed(TEXTS)
+    assert len(sizes) == -(-len(TEXTS) // 7) if layer else max(sizes) <= 30
 
 
 @pytest.mark.parametrize("is_unit", [True, False])
@@ -139,7 +150,11 @@ def test_pieces_of_several_runs_are_the_whole_in_numpy(tmp_path, dtype, stop, is
     writer.publish_into(tmp_path / "draft")
     for name, array in packed.items():
         assert np.array_equal(np.load(tmp_path / "draft" / name), array)
-    file = VectorFile(tmp_path / "draft", "f", 23, 5, dtype, {})
+    hashes = {name: sha256_of_file(tmp_path / "draft" / name) for name in packed}
+    file = VectorFile(tmp_path / "draft", "f", 23, 5, dtype, hashes)
+    file.verify()
+    with pytest.raises(CheckpointError, match="vectors.npy is not the file that was written"):
+        replace(file, files={**hashes, VECTORS_FILE: "0" * 64}).verify()
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     off = {"float32": 0, "float16": 2**-11, "int8": 1 / 253}[dtype] * largest
     assert (np.abs(file.rows(0, 23) - vectors) <= off).all()
