@@ -413,7 +413,7 @@ def in_turn(lanes_of: Callable[[Bench], List[Lane]], is_large: bool = False) -> 
             others = {"peer defaults", "plain fp32" if "fused fp32" in lanes else ""}
             best = [lane for lane in chosen if lane.name not in others]
             groups = [[lane for lane in best if lane.precision == precision] for precision in PRODUCTS]
-        for group in groups:
+        for group in filter(None, groups):  # no peer and no bfloat16: an empty one
             precisions = {lane.precision for lane in group if any(work.flops for work in lane.work)}
             for precision in sorted(precisions & PRODUCTS.keys()):
                 task = {"task": "product", "dtype": PRODUCTS[precision], "device": flags.device}
