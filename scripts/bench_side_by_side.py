@@ -77,7 +77,9 @@ class BenchConfig(Options):
         "", help="the figures go here: FILE.json, and its table and picture beside it"
     )
     overwrite: bool = evaluation_option(False, help="replace earlier figures")
-    lanes: str = evaluation_option("", help="names of lanes, with commas; empty: all that fit into memory")
+    lanes: str = evaluation_option(
+        "", help="names of lanes, with commas; empty: all, of the training of a base model the best"
+    )
     num_hidden_layers: int = model_option(0, help="layers; 0: those of the case", at_least=0)
     hidden_size: int = model_option(0, help="width of the model; 0: that of the case", at_least=0)
     batch_size: int = data_option(0, help="pairs or samples of a step; 0: those of the case", at_least=0)

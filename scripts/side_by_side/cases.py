@@ -514,7 +514,7 @@ FULL = Shape(**BASE, batch_size=8, is_full=True)
 CASES_OF_STEPS = {
     "pair-small": Case(TRAIN, PAIRS, Shape(), in_turn(pair_lanes)),
     "pair-base": Case(TRAIN, PAIRS, Shape(**BASE), in_turn(pair_lanes, is_large=True)),
-    "pair-base-full": Case(f"{TRAIN} x {{max_seq_len}}", PAIRS, FULL, in_turn(pair_lanes)),
+    "pair-base-full": Case(f"{TRAIN} x {{max_seq_len}}", PAIRS, FULL, in_turn(pair_lanes, is_large=True)),
     "pretrain-base": Case(
         PRETRAIN, SAMPLES, Shape(**BASE, batch_size=8), in_turn(pretrain_lanes, is_large=True)
     ),
