@@ -18,12 +18,13 @@ def error_response(
 
     ``param`` and ``code`` are of OpenAI's form, which has no status 422: it becomes 400.
     """
-    content: Dict[str, Any] = {"error": str(reason)}
+    said = str(reason).encode("utf-8", "backslashreplace").decode()  # half of a character, from a request
+    content: Dict[str, Any] = {"error": said}
     if path.startswith("/v1/"):
         kind = "invalid_request_error" if status < 500 else "server_error"
-        content = {"error": {"message": str(reason), "type": kind, "param": param, "code": code}}
+        content = {"error": {"message": said, "type": kind, "param": param, "code": code}}
     elif path.startswith("/v2/"):
-        content = {"message": str(reason)}
+        content = {"message": said}
     if path.startswith(("/v1/", "/v2/")) and status == 422:
         status = 400
     return JSONResponse(content, status, {"Retry-After": "1"} if status == 503 else None)

@@ -7,15 +7,20 @@ so the event loop serves pages and takes further requests meanwhile.
 """
 
 import asyncio
+import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Callable, Deque, List, Optional, Sequence, Union
 
 import numpy as np
 
+from data_tools.files.errors import Stopped
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
+
+logger = logging.getLogger(__name__)
 
 Answer = Union[Prediction, np.ndarray]  # of a model without classes: the scores, float64 [pairs]
 
@@ -23,6 +28,15 @@ Answer = Union[Prediction, np.ndarray]  # of a model without classes: the scores
 def answer_function(predictor: PairPredictor) -> Callable[[List[TextPair]], Answer]:
     """Return the method of ``predictor`` that answers pairs: with classes, or without them with scores."""
     return predictor.predict if predictor.exported.has_classes else predictor.score
+
+
+# What ends a task or the process. Anything else that a model raises fails a request: a panic of a library in
+# Rust is a BaseException, and no Exception.
+ENDING = (KeyboardInterrupt, SystemExit, GeneratorExit, Stopped, asyncio.CancelledError)
+
+
+class ModelError(Exception):
+    """What a request gets when the call of the model has failed, whatever the model raised."""
 
 
 class BusyError(Exception):
@@ -69,6 +83,7 @@ class MicroBatcher:
         self._part_of = part_of
         self._requests: Deque[_Request] = deque()
         self._closing = self._turning_away = False
+        self.failed = 0  # calls
         # Requests that may arrive together: those of the last call, and those that waited behind it.
         self._expected = 1
         self._answered = float("-inf")  # when the last call ended
@@ -100,7 +115,7 @@ class MicroBatcher:
         return sum(len(request.pairs) for request in self._requests)
 
     async def ask(self, pairs: Sequence[Any]) -> Any:
-        """Wait for the answers to these pairs. Raises BusyError, or what the model raised."""
+        """Wait for the answers to these pairs. Raises BusyError, and ModelError when the model has failed."""
         if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
             raise BusyError
         loop = asyncio.get_running_loop()
@@ -121,15 +136,18 @@ class MicroBatcher:
             _settle(self._requests.popleft().answer, error=BusyError())
 
     async def _work(self) -> None:
-        while True:
-            while not self._requests and not self._closing:
-                self._news.clear()
-                await self._news.wait()
-            if not self._requests:
-                return
-            await self._wait_for_more()
-            if self._requests:  # otherwise all of them have disconnected
-                await self._answer(self._take())
+        try:
+            while True:
+                while not self._requests and not self._closing:
+                    self._news.clear()
+                    await self._news.wait()
+                if not self._requests:
+                    return
+                await self._wait_for_more()
+                if self._requests:  # otherwise all of them have disconnected
+                    await self._answer(self._take())
+        finally:  # whatever ends it, nobody waits for it any longer
+            self.turn_away()
 
     async def _wait_for_more(self) -> None:
         """Wait while the next call has room and holds fewer requests than there were just before."""
@@ -159,18 +177,25 @@ class MicroBatcher:
         pairs = [pair for request in requests for pair in request.pairs]
         self._called(len(pairs))
         loop = asyncio.get_running_loop()
+        ends = list(accumulate(len(request.pairs) for request in requests))
         try:
             answer = await loop.run_in_executor(self._thread, self._predict, pairs)
-        except Exception as error:  # whatever it is, the waiting requests must get it
+            parts = [self._part_of(answer, slice(*both)) for both in zip([0, *ends], ends)]
+        except BaseException as error:  # whatever it is, the waiting requests must get it
+            if len(requests) > 1 and not isinstance(error, ENDING):
+                for request in requests:  # one of them may be at fault
+                    await self._answer([request])
+                return
+            self.failed += 1
             for request in requests:
-                _settle(request.answer, error=error)
+                _settle(request.answer, error=ModelError(repr(error)))
+            if isinstance(error, ENDING):
+                raise
+            logger.error("a call of the model failed", exc_info=error)
             return
         self._expected, self._answered = len(requests) + len(self._requests), loop.time()
-        first = 0
-        for request in requests:
-            mine = slice(first, first + len(request.pairs))
-            _settle(request.answer, self._part_of(answer, mine))
-            first = mine.stop
+        for request, part in zip(requests, parts):
+            _settle(request.answer, part)
 
 
 def _settle(waiting: asyncio.Future, answer: Any = None, error=None) -> None:

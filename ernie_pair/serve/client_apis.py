@@ -7,7 +7,7 @@ POST /v2/rerank       the same, to which Cohere's client sends it
 
 import base64
 import uuid
-from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from ernie_pair.serve.request import (
     RERANK_EXAMPLE,
     Limits,
     RefusedError,
+    fields_in,
     list_in,
-    object_in,
     query_in,
     refuse_bad_text,
 )
@@ -36,7 +36,7 @@ def embeddings_request_of(
 
     It asks ``model``, whose vectors may have the lengths ``dims``. Raises RefusedError.
     """
-    given = _fields_in(body, EMBEDDINGS_EXAMPLE, model, "input model encoding_format dimensions user".split())
+    given = _fields_in(body, "/v1/embeddings", model)
     texts = given.get("input")
     texts = [texts] if isinstance(texts, str) else list_in(given, "input", EMBEDDINGS_EXAMPLE, limits)
     for place, text in enumerate(texts):
@@ -105,8 +105,7 @@ def rerank_request_of(
     Of the body of /v1/rerank or /v2/rerank, which asks ``model``, that reads ``max_seq_len`` tokens;
     ``return_documents``: what counts if the body does not say it. Raises RefusedError.
     """
-    known = "query documents model top_n return_documents max_tokens_per_doc".split()
-    given = _fields_in(body, RERANK_EXAMPLE, model, known)
+    given = _fields_in(body, "/v1/rerank", model)
     query, documents = query_in(given, RERANK_EXAMPLE, limits), []
     for place, document in enumerate(list_in(given, "documents", RERANK_EXAMPLE, limits)):
         text = document.get("text") if isinstance(document, dict) else document
@@ -146,13 +145,9 @@ def model_entry(name: str, created: int) -> Dict[str, object]:
     return {"id": name, "object": "model", "created": created, "owned_by": "ernie-pair"}
 
 
-def _fields_in(body: bytes, example: str, model: str, known: Collection[str]) -> Dict[str, Any]:
-    """Return the fields of a body. Raises RefusedError for one not ``known``, and for another ``model``."""
-    given = {name: value for name, value in object_in(body, example).items() if value is not None}
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        reason = f"{shown(unknown[0])} is not known here; leave it out, and send {example}"
-        raise RefusedError(422, reason, unknown[0], "unknown_parameter")
+def _fields_in(body: bytes, route: str, model: str) -> Dict[str, Any]:
+    """Return the fields of a body, see `fields_in`. Raises RefusedError for another ``model``, too."""
+    given = fields_in(body, route)
     if given.get("model", model) != model:
         raise not_served(given["model"], [model])
     return given

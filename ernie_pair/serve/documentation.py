@@ -19,7 +19,8 @@ def _list_of(items: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _body(required: List[str], example: Dict[str, Any], **properties: Dict[str, Any]) -> Dict[str, Any]:
-    return {"type": "object", "required": required, "properties": properties, "example": example}
+    closed = {"type": "object", "additionalProperties": False, "required": required}
+    return {**closed, "properties": properties, "example": example}
 
 
 _BODY = _body(
@@ -60,6 +61,7 @@ _RERANK_BODY = _body(
     documents=_list_of({"oneOf": [_TEXT, _DOCUMENT]}),
     top_n={"type": "integer", "minimum": 1, "description": "how many of the best; all if left out"},
     return_documents={"type": "boolean", "description": "by default true for /v1, false for /v2"},
+    max_tokens_per_doc={"type": "integer", "description": "not below the tokens that the model reads"},
     model=_MODEL,
 )
 
@@ -187,6 +189,7 @@ class Health(BaseModel):
     )
     vector_length: Optional[int] = Field(description="numbers of a vector; null: no embedding model")
     waiting_pairs: int = Field(description="pairs and texts in the queue")
+    failed_calls: int = Field(description="calls of a model that failed since the start, answered with 500")
     indexed_texts: Optional[int] = Field(
         description="texts that /search looks through; null: it has no index"
     )
@@ -197,6 +200,7 @@ _REFUSALS = {
     401: "The service has a key, and the request another one or none.",
     408: "The body did not arrive in time.",
     413: "Too many bytes, pairs, candidates or characters.",
+    415: "The body has a Content-Encoding other than gzip, or is gzip without that header.",
     421: "The service does not accept the Host header.",
     422: "JSON, but not of the expected form; 400 under /v1 and /v2.",
     500: "The model failed.",

@@ -60,7 +60,7 @@ class ServeConfig(Options):
     port: int = devices_option(8000, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
     backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option("auto", help=BACKEND_HELP)
     precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=PRECISION_HELP)
-    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where to run")
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run")
     threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     threshold: Optional[float] = evaluation_option(
         None,
@@ -141,7 +141,7 @@ class ServeConfig(Options):
         if not (self.model_path or self.embedding_model or self.index):
             raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
         usual = {item.name: item.default for item in fields(self)}
-        uses = dict.fromkeys(("backend", "precision", "device", "threshold", "symmetric"), "model_path")
+        uses = dict.fromkeys(("backend", "precision", "threshold", "symmetric"), "model_path")
         uses.update(
             long_text="embedding_model",
             embedding_precision="embedding_model",
@@ -153,6 +153,8 @@ class ServeConfig(Options):
             value = getattr(self, name)
             if not getattr(self, needed) and value != usual[name]:
                 raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
+        if self.device != usual["device"] and not (self.model_path or self.embedding_model):
+            raise InputError(f"--device {self.device} is for a model, and BM25 takes none; leave it out")
         if self.index and self.max_waiting < self.recall_k:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
@@ -175,7 +177,7 @@ def serve(config: ServeConfig) -> None:
         if config.embedding_model:
             options = EmbedderOptions(threads=config.threads or cpu_threads())
             kernels = KernelFlags(precision=config.embedding_precision)
-            embedder = open_embedder(config.embedding_model, "cpu", options, kernels)
+            embedder = open_embedder(config.embedding_model, config.device, options, kernels)
             embedder.embed(["你好"])
         texts = _texts_of(config, predictor, embedder) if config.index else None
         _serve(config, (predictor, embedder, texts), key, listener)

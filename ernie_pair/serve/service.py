@@ -29,12 +29,13 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from data_tools.files.errors import InputError
+from data_tools.files.json_file import shown
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
 from ernie_pair.inference.scores import best_places, refuse_unrankable, unit_of
 from ernie_pair.search.searcher import TextRecall, rerank
 from ernie_pair.serve.access import ANY, HostCheck, KeyCheck, error_response
-from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher, answer_function
+from ernie_pair.serve.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError, answer_function
 from ernie_pair.serve.client_apis import (
     count_tokens,
     embeddings_answer,
@@ -50,6 +51,7 @@ from ernie_pair.serve.request import (
     TOP_K,
     Limits,
     RefusedError,
+    inflated,
     pairs_of,
     rank_question_of,
     read_body,
@@ -175,7 +177,12 @@ def _answering(
         endpoint, started, pairs = request.url.path, time.perf_counter(), 0
         refusing = partial(error_response, endpoint)
         try:
-            body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
+            if request.url.query:
+                asked = shown(request.url.query)
+                raise RefusedError(422, f"{asked} stands in the address; send {BODIES[endpoint]}")
+            given = request.headers.get
+            body = await read_body(request.stream(), given("content-length", ""), self.limits)
+            body = inflated(body, given("content-encoding", ""), self.limits)
             reply, pairs = await _unless_left(request, answer(self, request, body))
             milliseconds = round((time.perf_counter() - started) * 1000, 2)
             response = JSONResponse(reply if endpoint in FOREIGN else {**reply, "milliseconds": milliseconds})
@@ -185,8 +192,11 @@ def _answering(
             response = refusing(503, "too many pairs are waiting; try again in a second")
         except ClientDisconnect:
             response = refusing(CLIENT_LEFT, "the client has left")
-        except Exception:
-            logger.exception("a request to %s failed", endpoint)
+        except ENDING:
+            raise
+        except BaseException as error:
+            if not isinstance(error, ModelError):  # which is in the log
+                logger.error("a request to %s failed", endpoint, exc_info=error)
             response = refusing(500, "the model failed; the log of the service says why")
         self.numbers.answered(endpoint, response.status_code, pairs, time.perf_counter() - started)
         return response
@@ -385,6 +395,7 @@ class Service:
         content: Dict[str, object] = dict.fromkeys(Health.model_fields)
         content.update(status="ok" if alive else "stopping", models=self.served.names)
         content["waiting_pairs"] = self.waiting
+        content["failed_calls"] = sum(batcher.failed for batcher in self.batchers.values())
         if predictor is not None:
             exported = predictor.exported
             content.update(

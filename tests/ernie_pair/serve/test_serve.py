@@ -1,6 +1,7 @@
 """The service in this process, through its ASGI interface; one test starts it as a real process."""
 
 import asyncio
+import gzip
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
+import zlib
+from types import SimpleNamespace
 
 import pytest
 from fake_predictor import LIMITS, Model, ask
@@ -18,6 +21,7 @@ from places import ROOT
 from data_tools.files.errors import InputError
 from data_tools.files.installation import install_command
 from data_tools.options.cli import exit_code_of
+from ernie_pair.inference.scores import PROBABILITY
 from ernie_pair.runtime.processes.sockets import listen
 from ernie_pair.serve.serve import ServeConfig, serve
 
@@ -27,8 +31,9 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from ernie_pair.serve import request  # noqa: E402 - they need the libraries of the extra
-from ernie_pair.serve.batcher import Batching, MicroBatcher  # noqa: E402
-from ernie_pair.serve.request import Limits  # noqa: E402
+from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher  # noqa: E402
+from ernie_pair.serve.documentation import POST_DOCUMENTATION  # noqa: E402
+from ernie_pair.serve.request import FIELDS, Limits  # noqa: E402
 
 
 @pytest.fixture
@@ -171,6 +176,159 @@ def test_a_failing_model_fails_its_requests_not_the_service(model):
     assert 'ernie_pair_requests_total{status="500"} 1.0' in metrics.text
 
 
+class Panic(BaseException):
+    """As a library in Rust raises it: no Exception."""
+
+
+class Wrong:
+    """A model whose calls go wrong: they raise ``error``, or return what is no answer."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def __call__(self, pairs):
+        if any("bad" in a for a, _ in pairs):
+            if self.error is not None:
+                raise self.error
+            return None
+        return Model().predict(pairs)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Panic("index out of bounds"), RecursionError(), MemoryError(), None],
+    ids=lambda error: repr(error),
+)
+def test_the_service_goes_on_after_anything_that_a_model_raises(model, error):
+    model.predict = Wrong(error)
+
+    async def some(client):
+        failed = await post(client, ["bad", "x"])
+        both = await asyncio.gather(post(client, ["bad", "y"]), post(client, *texts(2)))
+        return failed, *both, await client.get("/health")
+
+    failed, again, fine, health = ask(model, some, max_wait=0.2)
+    assert [answer.status_code for answer in (failed, again, fine)] == [500, 500, 200]
+    assert failed.json() == {"error": "the model failed; the log of the service says why"}
+    assert health.status_code == 200 and health.json()["status"] == "ok"
+    assert health.json()["failed_calls"] == 2  # a request is not at fault for another of its call
+
+
+def test_a_panic_outside_of_the_queue_is_answered_too(model):
+    """As that of a tokenizer that counts the tokens of a query, in the thread of the event loop."""
+    index = SimpleNamespace(
+        unit=PROBABILITY, recall_k=5, count=9, recall=lambda queries: [[] for _ in queries]
+    )
+
+    def why_refused(query, cuts):
+        if query == "bad":
+            raise Panic
+        return ""
+
+    index.why_refused = why_refused
+
+    async def both(client):
+        return [await client.post("/search", json={"query": query}) for query in ("bad", "good")]
+
+    assert [answer.status_code for answer in ask(model, both, texts=index)] == [500, 200]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_process_still_does(model, error):
+    model.predict = Wrong(error())
+    with pytest.raises(error):
+        ask(model, lambda client: post(client, ["bad", "x"]))
+
+
+def test_nobody_waits_for_a_queue_that_has_ended(model):
+    async def main():
+        batcher = MicroBatcher(Wrong(KeyboardInterrupt()), Batching(2, 0, 100))
+        async with batcher:
+            batcher._worker.cancel()
+            await asyncio.sleep(0.01)
+            assert not batcher.is_alive
+            with pytest.raises(BusyError):
+                await asyncio.wait_for(batcher.ask([("x", "y")]), 5)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+
+
+PACKED = gzip.compress(json.dumps({"pairs": [["a", "b"]]}).encode())
+ENCODED = [
+    (PACKED, "gzip", 200, ""),
+    (PACKED, "X-GZIP", 200, ""),
+    (b'{"pairs": [["a", "b"]]}', "identity", 200, ""),
+    (PACKED, "", 415, "the body is gzip; say so with the header Content-Encoding: gzip"),
+    (PACKED, "br", 415, 'Content-Encoding "br" is not read here; send the body as it is, or as gzip'),
+    (PACKED, "gzip, gzip", 415, 'Content-Encoding "gzip, gzip" is not read here'),
+    (b'{"pairs": []}', "gzip", 400, "the body is not gzip, as its Content-Encoding says"),
+    (zlib.compress(b"{}"), "gzip", 400, "the body is not gzip"),
+    (PACKED[:-9], "gzip", 400, "the body is not one whole gzip"),
+    (PACKED * 2, "gzip", 400, "the body is not one whole gzip"),
+    (gzip.compress(b" " * 2001), "gzip", 413, "the inflated body is above 2000 bytes; send fewer"),
+    (gzip.compress(b"[" * (1 << 20)), "gzip", 413, "the inflated body is above 2000 bytes"),
+    (gzip.compress(b"[" * 2000), "gzip", 400, "the body cannot be read: nested too deep"),
+]
+
+
+@pytest.mark.parametrize("body, encoding, status, reason", ENCODED, ids=range(len(ENCODED)))
+def test_a_packed_body_is_inflated_within_the_limit(model, body, encoding, status, reason):
+    headers = {"content-encoding": encoding} if encoding else {}
+    answer = ask(model, lambda client: client.post("/predict", content=body, headers=headers))
+    assert answer.status_code == status
+    said = answer.json()
+    assert said["labels"] == ["even"] if status == 200 else reason in said["error"]
+
+
+UNKNOWN = {
+    "/predict": {"pairs": [["a", "b"]], "threshold": 0.9},
+    "/rank": {"query": "a", "candidates": ["b"], "topk": 1},
+    "/search": {"query": "a", "recall_k": None},
+}
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_an_unknown_field_is_refused_by_name(model, path):
+    *known, unknown = UNKNOWN[path]
+
+    async def three(client):
+        whole = await client.post(path, json=UNKNOWN[path])
+        odd = await client.post(path, content=b'{"\\ud800": 1}')
+        return whole, odd, await client.post(f"{path}?top_k=3", json={})
+
+    index = SimpleNamespace(unit=PROBABILITY, recall_k=5, count=9, recall=None)
+    whole, odd, asked = ask(model, three, texts=index)
+    assert [answer.status_code for answer in (whole, odd, asked)] == [422] * 3 and model.calls == []
+    assert f'"{unknown}" is not known here; leave it out, and send {{' in whole.json()["error"]
+    assert "\\ud800" in odd.json()["error"]
+    assert '"top_k=3" stands in the address; send {' in asked.json()["error"]
+
+
+def test_the_fields_of_the_description_are_those_that_are_taken():
+    for path, route in POST_DOCUMENTATION.items():
+        (body,) = route["openapi_extra"]["requestBody"]["content"].values()
+        assert set(body["schema"]["properties"]) == set(FIELDS[path])
+
+
+def test_the_device_is_that_of_both_models(monkeypatch):
+    asked = []
+
+    def opened(folder, device, *more):
+        asked.append((folder, device))
+        raise InputError("enough")
+
+    monkeypatch.setattr("ernie_pair.serve.serve.open_embedder", opened)
+    with pytest.raises(InputError, match="enough"):
+        serve(ServeConfig(embedding_model="encoder", device="gpu", port=0))
+    assert asked == [("encoder", "gpu")]
+
+
+def test_a_field_of_null_is_as_good_as_none(model):
+    body = {"query": "a", "candidates": ["b"], "top_k": None}
+    assert ask(model, lambda client: client.post("/rank", json=body)).status_code == 200
+
+
 BAD_BODIES = [
     (b"", 400, 'the body is empty; send {"pairs": [["text a", "text b"]]}'),
     (b"{", 400, "the body cannot be read: not JSON, Expecting property name"),
@@ -263,6 +421,7 @@ def test_health_describes_the_served_model(model):
         "label_range": None,
     }
     facts.update(labels=["odd", "even"], max_seq_len=128, waiting_pairs=0, indexed_texts=None)
+    facts["failed_calls"] = 0
     facts.update(temperature=1.5, threshold=0.25, symmetric="average")
     assert answer.json() == {"status": "ok", **facts}
 
@@ -308,11 +467,12 @@ def test_the_page_is_self_contained_with_a_strict_csp(model):
         ({"port": 65536}, "port=65536 is above 65535; use 65535 or less"),
         ({"threads": -1}, "threads=-1"),
         ({"max_waiting": 10}, "max_waiting=10 has no room for one request of max_pairs=256"),
+        ({"model_path": "", "index": "i", "device": "gpu"}, "device gpu is for a model, and BM25 takes none"),
     ],
 )
 def test_invalid_settings_are_refused_naming_the_flag(flags, reason):
     with pytest.raises(InputError, match=reason):
-        ServeConfig("m", **flags)
+        ServeConfig(**{"model_path": "m", **flags})
 
 
 @pytest.mark.parametrize("library", ["fastapi", "uvicorn", "prometheus_client"])
