@@ -215,7 +215,7 @@ def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, number: str 
     ``number``: of a `TrainingSet`. Raises InputError.
     """
     columns = Columns(config.text_a, config.text_b, config.label)
-    rules = RowRules.of(config)
+    rules = replace(RowRules.of(config), of_encoders=part != "negatives")
     if isinstance(dataset, (str, Path)):
         if is_text_file(str(dataset)) and Path(dataset).is_file():
             raise InputError(
@@ -227,9 +227,11 @@ def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, number: str 
 
 
 def labelled(config: EmbeddingConfig, source: Any, is_graded: bool = False) -> Any:
-    """Return ``source`` with the classes of its labels, or the scores that they are."""
-    labels = Labels.scores(config.score_range) if is_graded else labels_for(source, config.label_map, 2)
-    return replace(source, labels=labels)
+    """Return ``source`` with the classes of its labels, or the scores that they are: then of pairs alone."""
+    if is_graded:
+        rules = replace(source.rules, of_encoders=False)
+        return replace(source, labels=Labels.scores(config.score_range), rules=rules)
+    return replace(source, labels=labels_for(source, config.label_map, 2))
 
 
 def _open_dev(

@@ -42,7 +42,9 @@ class EmbeddingTrainer:
 
     ``model``: a name or a folder, as for the command. A dataset: labelled pairs, with label 1 for texts that
     belong together, as a file, a named set, a list of (text, text, label) or of dictionaries, a Hugging Face
-    dataset or a DataFrame; with ``objective="simcse"`` a list of texts or a text file is enough for training.
+    dataset or a DataFrame; or rows without labels, (text, match), {"query", "pos": [...], "neg": [...]} or
+    {"anchor", "positive", "negative_1", ...}. With ``objective="simcse"`` a list of texts or a text file is
+    enough for training.
     A dictionary of several, with an objective for each ("pairs,cosent"), is trained on together.
     ``negatives``: pairs (text, hard negative of it). ``callbacks``: see PairCallback. ``state``: the
     TrainerState of the last run. Under `paddle.distributed.launch` all processes must make the same calls.

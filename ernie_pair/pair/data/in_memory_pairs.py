@@ -22,8 +22,11 @@ from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.labels import Labels
+from ernie_pair.pair.data.encoder_rows import no_label
 from ernie_pair.pair.data.pair_file import (
     BadRow,
+    Cells,
+    KeyedRows,
     Pair,
     Pairs,
     Reject,
@@ -31,9 +34,10 @@ from ernie_pair.pair.data.pair_file import (
     is_missing,
     label_value,
     labels_array,
+    pairs_in,
     pairs_of,
     query_in,
-    row_of,
+    refuse_half,
     shown,
 )
 from ernie_pair.pair.data.pair_records import LABEL, NAMES, Columns, RowRules, keys_of
@@ -106,17 +110,7 @@ class InMemoryPairs(Generic[One, All]):
         return kept
 
     def _rows(self) -> Iterator[Union[One, BadRow]]:
-        keys: Optional[Keys] = None
-        for number, example in enumerate(examples_of(self.flag, self.examples)):
-            where = f"{self.flag}[{number}]"
-            if keys is None and isinstance(example, Mapping):
-                keys = self._keys(where, list(map(str, example)))
-            row: Union[One, BadRow]
-            try:
-                row = self._row(where, number, example, keys)
-            except InputError as error:
-                row = BadRow(number, error.message)
-            yield row
+        raise NotImplementedError
 
     def _hash_of(self, rows: Iterable[One]) -> str:
         digest = hashlib.sha256(self.START)
@@ -128,12 +122,6 @@ class InMemoryPairs(Generic[One, All]):
         raise NotImplementedError
 
     def _facts(self, row: One) -> list[object]:
-        raise NotImplementedError
-
-    def _keys(self, where: str, first: list[str]) -> Keys:
-        raise NotImplementedError
-
-    def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> One:
         raise NotImplementedError
 
 
@@ -151,31 +139,39 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
     def _facts(self, row: Pair) -> list[object]:
         return [row.left, row.right, row.label, *([row.query] if row.query else [])]
 
-    def _keys(self, where: str, first: list[str]) -> Keys:
-        return keys_of(where, first, self.columns)
+    def _rows(self) -> Iterator[Union[Pair, BadRow]]:
+        keyed = KeyedRows(self.flag, self.columns, self.rules, self.labels)
+        is_unlabelled: Optional[bool] = None  # of tuples for an encoder, as the first one tells
+        for number, example in enumerate(examples_of(self.flag, self.examples)):
+            where = f"{self.flag}[{number}]"
+            if isinstance(example, Mapping) and not is_token_row(example):
+                yield from keyed.pairs_of(where, number, example)
+                continue
+            found: Union[Cells, InputError]
+            try:
+                found = self._cells_of_tuple(where, example)
+                if is_unlabelled is None:
+                    is_unlabelled = self.rules.of_encoders and found.label is None
+                if is_unlabelled:
+                    found = found._replace(label=no_label(where, "the third value", found.label))
+            except InputError as error:
+                found = error
+            yield from pairs_in(where, number, found, self.labels)
 
-    def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> Pair:
+    def _cells_of_tuple(self, where: str, example: Any) -> Cells:
         if is_token_row(example):
             raise InputError(
                 f"{where}: token ids, and {self.flag} is read as pairs of texts; give texts alone"
             )
-        if isinstance(example, Mapping) and keys is not None:
-            left, right, label = map(example.get, keys)
-        elif isinstance(example, (tuple, list)) and len(example) in (2, 3):
-            left, right, label = (*example, None)[:3]
-        else:
+        if not isinstance(example, (tuple, list)) or len(example) not in (2, 3):
             raise InputError(
                 f"{where}: {shown(example)} is not a pair; give a dictionary, (text, text, label) or "
                 "(text, text)"
             )
-        query = query_in(example if isinstance(example, Mapping) else {}, self.columns)
+        left, right, label = (*example, None)[:3]
         for text in (left, right):
-            try:
-                (text if isinstance(text, str) else "").encode("utf-8")
-            except UnicodeEncodeError as error:
-                half = f"\\u{ord(error.object[error.start]):04x}"
-                raise InputError(f"{where}: half of a character ({half}) in a text; correct it") from None
-        return row_of(where, number, (left, right, None if is_missing(label) else label, query), self.labels)
+            refuse_half(where, "a text", text)
+        return Cells(left, right, None if is_missing(label) else label, query_in({}, self.columns))
 
 
 CURE = "make the ids with the tokenizer of the model, which is trainer.tokenizer"
@@ -283,6 +279,19 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
 
     def _facts(self, row: TokenRow) -> list[object]:
         return [row.ids.tolist(), row.head, row.label]
+
+    def _rows(self) -> Iterator[Union[TokenRow, BadRow]]:
+        keys: Optional[Keys] = None
+        for number, example in enumerate(examples_of(self.flag, self.examples)):
+            where = f"{self.flag}[{number}]"
+            if keys is None and isinstance(example, Mapping):
+                keys = self._keys(where, list(map(str, example)))
+            row: Union[TokenRow, BadRow]
+            try:
+                row = self._row(where, number, example, keys)
+            except InputError as error:
+                row = BadRow(number, error.message)
+            yield row
 
     def _keys(self, where: str, first: list[str]) -> Keys:
         named = self.columns.label

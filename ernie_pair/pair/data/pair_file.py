@@ -15,6 +15,7 @@ from collections import Counter
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     Any,
     Callable,
@@ -36,19 +37,42 @@ from data_tools.files.errors import InputError, OpenError, counted
 from data_tools.options.standard_streams import as_called
 from data_tools.text.tables import Form, Record, blank_line, form_of, is_blank, records
 from ernie_pair.models.labels import EXAMPLE, MOST_WORDS, REGRESSION, UNLABELLED, Labels, any_label_map
+from ernie_pair.pair.data.encoder_rows import (
+    BELONG_TOGETHER,
+    Unlabelled,
+    is_list,
+    no_label,
+    pairs_of_row,
+    refuse_lists,
+)
 from ernie_pair.pair.data.pair_records import (
     LEFT,
     RIGHT,
-    ROLES,
     Columns,
     Layout,
     RowRules,
+    is_negative,
     keys_of,
     layout_of,
 )
 
-# Text, text, label, query: as they stand, None where there is none; the query is there with --query alone.
-Cells = tuple[object, object, object, object]
+UNNAMED = ("text_a", "text_b", "label")  # what columns without a header are called
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Cells(NamedTuple):
+    """A row as it stands, None for what it lacks; ``query`` is there with --query alone.
+
+    ``negatives``: {column: what it holds} of rows for encoders, see `encoder_rows`.
+    """
+
+    left: Any
+    right: Any
+    label: Any = None
+    query: Any = None
+    negatives: Mapping[str, Any] = NONE
+
+
 CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
 MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
 LONGEST_LABEL = 40  # characters of a word that may be meant as the name of a class
@@ -66,6 +90,8 @@ class OpenedTable(NamedTuple):
     keys: tuple[str, ...]  # of the texts and the label in rows of keys and values, else ()
     rows: Iterator[Record]
     said: str = ""  # what is found of its encoding and its columns, in words
+    has_label: bool = False
+    names: Sequence[str] = ()  # of the keys of the first rows
 
 
 def open_table(path: Path, columns: Columns, rules: RowRules, needs_label: bool = True) -> OpenedTable:
@@ -85,32 +111,41 @@ def open_table(path: Path, columns: Columns, rules: RowRules, needs_label: bool 
         objects = [row for _, row in first if isinstance(row, dict)]
         names = list(dict.fromkeys(chain(*objects)))
         keys = keys_of(where, names, columns, objects)
-        return OpenedTable(None, keys, rows, _said(form, *keys[:2], keys[2] if keys[2] in names else ""))
+        if not rules.of_encoders:
+            refuse_lists(where, keys[1], [row.get(keys[1]) for row in objects])
+        said = said_of(names, keys, columns, rules, needs_label)
+        return OpenedTable(None, keys, rows, _said(form, said), keys[2] in names, names)
     table = [row for _, row in first[1:] if isinstance(row, list)]
     layout = layout_of(where, first[0][1], columns, needs_label, table, form.kind == "arrow")
-    return OpenedTable(layout, (), rows, _said(form, *(layout.roles.get(role, "") for role in ROLES)))
+    names = list(layout.names) or [f"column {n + 1}" for n in range(layout.width)]
+    used = [names[layout.left], names[layout.right], "" if layout.label is None else names[layout.label]]
+    if not rules.of_encoders:
+        refuse_lists(where, used[1], [row[layout.right] for row in table if len(row) == layout.width])
+    said = said_of(names, used, columns, rules, needs_label, layout.has_header)
+    return OpenedTable(layout, (), rows, _said(form, said), layout.label is not None)
 
 
 def read_cells(
-    path: Path, columns: Columns, rules: RowRules, needs_label: bool = True
+    path: Path, columns: Columns, rules: RowRules, needs_label: bool = True, tells: bool = True
 ) -> Iterator[CellsRecord]:
     """Yield every row of a file: the number of its line, and its cells or what is wrong with them.
 
-    Without ``needs_label`` a table may lack the column that --label names. Raises InputError when the
-    first rows do not tell how the others are to be read.
+    Without ``needs_label`` a table may lack the column that --label names. ``tells``: log what is found of
+    its columns. Raises InputError when the first rows do not tell how the others are to be read.
     """
     table = open_table(path, columns, rules, needs_label)
-    said = f"{path}: {table.said}"
-    if table.said and said not in _SAID and as_called(str(path)) != "--pair":  # words have no columns
-        _SAID.add(said)
-        logger.info("%s", said)
+    if tells and table.said and as_called(str(path)) != "--pair":  # words have no columns
+        say_once(str(path), table.said)
+    is_unlabelled = rules.of_encoders and not table.has_label
     if table.layout is None:
-        yield from _cells_of_objects(path, columns, table)
+        yield from _cells_of_objects(path, columns, rules, table, is_unlabelled)
         return
     layout, rows = table.layout, cast(Iterator[tuple[int, Any]], table.rows)
     if layout.has_header:
         next(rows)
     width, left, right, label, query = layout.width, layout.left, layout.right, layout.label, layout.query
+    none = BELONG_TOGETHER if is_unlabelled else None
+    named = [(n, name) for n, name in enumerate(layout.names) if rules.of_encoders and is_negative(name)]
     for number, cells in rows:
         if isinstance(cells, InputError):
             yield number, cells
@@ -118,14 +153,64 @@ def read_cells(
             yield number, _bad_width(path, number, cells, layout, rules)
         else:
             asked = None if query is None else "" if is_missing(cells[query]) else cells[query]
-            yield number, (cells[left], cells[right], None if label is None else cells[label], asked)
+            negatives = {name: cells[n] for n, name in named if not is_missing(cells[n])} if named else NONE
+            found = none if label is None else cells[label]
+            yield number, Cells(cells[left], cells[right], found, asked, negatives)
 
 
-def _said(form: Form, left: str, right: str, label: str) -> str:
+def given_rows(path: Path, columns: Columns, rules: RowRules) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the line of each row, good or bad, and {column: cell} as it stands; {} of one that is no row.
+
+    Columns without a name are called text_a, text_b and label, or column_N.
+    """
+    refuse_missing(path)
+    table = open_table(path, columns, rules, needs_label=False)
+    if table.layout is None:
+        for number, found in table.rows:
+            yield number, found if isinstance(found, dict) else NONE
+        return
+    names = list(UNNAMED[: table.layout.width])
+    if table.layout.has_header:
+        next(table.rows)
+        named = [name or f"column_{n}" for n, name in enumerate(table.layout.names, start=1)]
+        names = [name if name not in named[:n] else f"{name}_{n + 1}" for n, name in enumerate(named)]
+    for number, cells in table.rows:
+        is_row = isinstance(cells, list) and len(cells) == len(names)
+        yield number, dict(zip(names, cast(list, cells))) if is_row else NONE
+
+
+def say_once(name: str, said: str) -> None:
+    """Log what is found of the columns of ``name``, once in a process."""
+    if (line := f"{name}: {said}") not in _SAID:
+        _SAID.add(line)
+        logger.info("%s", line)
+
+
+def said_of(
+    names: Sequence[str],
+    used: Sequence[str],
+    columns: Columns,
+    rules: RowRules,
+    needs_label: bool,
+    has_header: bool = True,
+) -> str:
+    """Return in words which of the columns ``names`` are read, and which are not; ``used``: by role."""
+    texts, label = used[:2], used[2] if used[2] in names and needs_label else ""
+    negatives = [name for name in names if rules.of_encoders and is_negative(name)]
+    unread = [name for name in names if name not in (*texts, label, columns.query, *negatives)]
+    read = f"reads {' and '.join(texts)} as the texts"
+    read += f", {label} as the label" if label else ""
+    read += f", {', '.join(negatives)} as hard negatives" if negatives else ""
+    parts = [read] if has_header else []
+    if rules.of_encoders and needs_label and used[2] not in names:
+        parts.append("no column is a label: the two texts of each row belong together")
+    return "; ".join([*parts, *([f"not read: {', '.join(unread)}"] if unread else [])])
+
+
+def _said(form: Form, said: str) -> str:
     """Return in words how a file is read; '' where nothing had to be found."""
     encoding = [f"read as {form.encoding.upper()}"] if form.encoding not in ("", "utf-8") else []
-    texts = [f"reads {left} and {right} as the texts" + (f", {label} as the label" if label else "")]
-    return "; ".join(encoding + (texts if left else []))
+    return "; ".join(encoding + ([said] if said else []))
 
 
 def _bad_width(
@@ -141,7 +226,10 @@ def _bad_width(
     return InputError(f"{where}: {counted(len(cells), 'column')} instead of {layout.width}; write one {cure}")
 
 
-def _cells_of_objects(path: Path, columns: Columns, table: OpenedTable) -> Iterator[CellsRecord]:
+def _cells_of_objects(
+    path: Path, columns: Columns, rules: RowRules, table: OpenedTable, is_unlabelled: bool
+) -> Iterator[CellsRecord]:
+    known = {*table.names, *table.keys}
     for number, found in table.rows:
         where = f"{path}:{number}"
         if isinstance(found, list):  # no reader gives lists and objects
@@ -149,24 +237,53 @@ def _cells_of_objects(path: Path, columns: Columns, table: OpenedTable) -> Itera
         if isinstance(found, InputError):
             yield number, found
             continue
-        left, right, label = table.keys
+        if not known.issuperset(found):
+            more = [key for key in found if key not in known]
+            unread = [key for key in more if not (rules.of_encoders and is_negative(key))]
+            if unread:
+                say_once(where, f"also not read: {', '.join(unread)}")
+            known.update(more)
         try:
-            for key in (left, right):
-                _refuse_half_text(where, key, found)
+            yield number, cells_of_object(where, found, table.keys, columns, rules, is_unlabelled)
         except InputError as error:
             yield number, error
-        else:
-            yield number, (found[left], found[right], found.get(label), query_in(found, columns))
 
 
-def _refuse_half_text(where: str, key: str, found: dict) -> None:
+def cells_of_object(
+    where: str,
+    found: Mapping,
+    keys: Sequence[str],
+    columns: Columns,
+    rules: RowRules,
+    is_unlabelled: bool = False,
+) -> Cells:
+    """Return the cells of a row of keys and values. Raises InputError for what is not a text."""
+    left, right, label = keys
+    is_group = rules.of_encoders and is_list(found.get(right))
+    for key in (left,) if is_group else (left, right):
+        _refuse_half_text(where, key, found)
+    value = found.get(label)
+    value = None if is_missing(value) else value
+    value = no_label(where, label, value) if is_unlabelled else value
+    negatives: Mapping[str, Any] = NONE
+    if rules.of_encoders:
+        negatives = {key: cell for key, cell in found.items() if is_negative(key) and not is_missing(cell)}
+    return Cells(found[left], found[right], value, query_in(found, columns), negatives)
+
+
+def _refuse_half_text(where: str, key: str, found: Mapping) -> None:
     text = found.get(key)
     if not isinstance(text, str):
         keys = ", ".join(found) or "-"
         what = f"is {shown(text)}, not a text" if key in found else f"is missing (found: {keys})"
         raise InputError(f"{where}: {key} {what}; every row needs two texts: see --text_a and --text_b")
+    refuse_half(where, key, text)
+
+
+def refuse_half(where: str, key: str, text: Any) -> None:
+    """Raise InputError for a text with half of a character, which JSON and Python can hold."""
     try:
-        text.encode("utf-8")
+        (text if isinstance(text, str) else "").encode("utf-8")
     except UnicodeEncodeError as error:
         half = f"\\u{ord(text[error.start]):04x}"
         raise InputError(f"{where}: {key} has half of a character ({half}); correct it") from None
@@ -186,6 +303,8 @@ def is_missing(value: object) -> bool:
         return value is None or bool(value != value)
     except TypeError:  # NA is neither equal to itself nor not
         return True
+    except ValueError:  # an array is neither
+        return False
 
 
 def shown(value: object) -> str:
@@ -388,14 +507,59 @@ def rows_of(
 ) -> Iterator[Union[Pair, BadRow]]:
     """Yield each row as a `Pair` or a `BadRow`, line by line. Raises InputError for an unclear layout."""
     for number, cells in read_cells(path, columns, rules, needs_label=labels is not None):
-        row: Union[Pair, BadRow]
+        yield from pairs_in(f"{path}:{number}", number, cells, labels)
+
+
+def pairs_in(
+    where: str, number: int, cells: Union[Cells, InputError], labels: Optional[Labels]
+) -> Iterator[Union[Pair, BadRow]]:
+    """Yield the pair of a row, or all of a row for encoders; or as a `BadRow` what is wrong with it."""
+    try:
+        if isinstance(cells, InputError):
+            raise cells
+        if cells.right.__class__ is str and not cells.negatives and not isinstance(cells.label, Unlabelled):
+            found = [row_of(where, number, cells, labels)]
+        else:
+            found = []
+            for right, label in pairs_of_row(where, cells.right, cells.label, cells.negatives, labels):
+                refuse_half(where, "a text", right)
+                found.append(row_of(where, number, Cells(cells.left, right, label, cells.query), labels))
+    except InputError as error:
+        yield BadRow(number, error.message, has_other_label=isinstance(error, OtherLabel))
+    else:
+        yield from found
+
+
+class KeyedRows:
+    """Rows of keys and values that are given one at a time, under ``name``; the first one tells the keys."""
+
+    def __init__(self, name: str, columns: Columns, rules: RowRules, labels: Optional[Labels]):
+        self.name, self.columns, self.rules, self.labels = name, columns, rules, labels
+        self._keys: Optional[tuple[str, str, str]] = None
+        self._known: set[str] = set()
+        self._is_unlabelled = False
+
+    def pairs_of(self, where: str, number: int, row: Mapping) -> Iterator[Union[Pair, BadRow]]:
+        """Yield the pairs of a row, or what is wrong with it; say which keys are not read."""
+        cells: Union[Cells, InputError]
+        if not self._known.issuperset(row):
+            self._open(where, row)
+        assert self._keys is not None
         try:
-            if isinstance(cells, InputError):
-                raise cells
-            row = row_of(f"{path}:{number}", number, cells, labels)
+            cells = cells_of_object(where, row, self._keys, self.columns, self.rules, self._is_unlabelled)
         except InputError as error:
-            row = BadRow(number, error.message, has_other_label=isinstance(error, OtherLabel))
-        yield row
+            cells = error
+        yield from pairs_in(where, number, cells, self.labels)
+
+    def _open(self, where: str, row: Mapping) -> None:
+        names = list(map(str, row))
+        if self._keys is None:
+            self._keys = keys_of(where, names, self.columns)
+            self._is_unlabelled = self.rules.of_encoders and self._keys[2] not in names
+            if not self.rules.of_encoders:
+                refuse_lists(where, self._keys[1], [row.get(self._keys[1])])
+        say_once(self.name, said_of(names, self._keys, self.columns, self.rules, self.labels is not None))
+        self._known.update(row)
 
 
 class _Words(Labels):
@@ -436,14 +600,14 @@ def error_of_file(
 def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
     """Return whether the first good row has a label. Raises InputError without a file or a layout."""
     refuse_missing(path)
-    read = read_cells(path, columns, rules, needs_label=False)
+    read = read_cells(path, columns, rules, needs_label=False, tells=False)
     first = next((cells for _, cells in read if not isinstance(cells, InputError)), None)
-    return first is not None and first[2] is not None
+    return first is not None and first.label is not None
 
 
 def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
     """Return the cells as a `Pair`. Raises InputError for a blank text, or a label not in ``labels``."""
-    left, right, label, query = cells
+    left, right, label, query, _ = cells
     label = label if isinstance(label, str) or not is_missing(label) else None
     if query is not None and not str(query).strip():
         raise InputError(f"{where}: no query; fill in the column that --query names, or remove the row")

@@ -7,6 +7,8 @@ A header, or the keys of JSON, may call them as the known sets do, in any order,
     Quality #1_ID #2_ID #1_String #2_String              (MRPC, with spaces for the underscores)
     文本1 文本2 标签    句子一 句子二 是否相似    用户问题 标准问题 是否匹配
 
+    anchor positive    query pos    query answer negative_1 negative_2          (encoders: with negatives)
+
 Otherwise they are the two columns that hold texts, where no other does, and the one that may be the label.
 --text_a, --text_b and --label name columns. Without a header the order is text, text, label.
 """
@@ -35,9 +37,9 @@ TWINS = [
 ]  # fmt: skip
 PAIRS = [
     ("query", "title"), ("query", "passage"), ("query", "doc"), ("query", "document"), ("query", "answer"),
-    ("query", "text"), ("query", "positive"), ("question", "answer"), ("question", "passage"),
-    ("question", "sentence"), ("text", "textpair"), ("anchor", "positive"), ("问题", "答案"),
-    ("问题", "回答"),
+    ("query", "text"), ("query", "positive"), ("query", "pos"), ("question", "answer"),
+    ("question", "passage"), ("question", "sentence"), ("question", "positive"), ("text", "textpair"),
+    ("anchor", "positive"), ("anchor", "pos"), ("问题", "答案"), ("问题", "回答"),
     ("用户问题", "标准问题"), ("用户问", "标准问"), ("用户问句", "标准问句"), ("标准问题", "相似问题"),
     ("标准问", "相似问"), ("标准问", "扩展问"), ("查询", "标题"), ("查询", "文档"), ("前提", "假设"),
 ]  # fmt: skip
@@ -55,7 +57,11 @@ NAMES = {
 ALSO_NAMES = {name for pair in PAIRS for name in pair} | {"sentence", *TEXTS}
 FIRST_TEXT_HELP = "the column of the first text; empty: a known name, or the first column"
 SECOND_TEXT_HELP = "the column of the second text"
-PASSED_OVER = re.compile(r"(id|index|idx|#[12]id|qid[12]?|pairid|origin|编号|序号|no)?\Z|unnamed:")
+NEGATIVE = re.compile(r"(hard)?neg(ative)?s?[0-9]*")  # the plain name of a column of hard negatives
+PASSED_OVER = re.compile(
+    r"(id|index|idx|#[12]id|qid[12]?|pairid|origin|编号|序号|no|(pos|neg)scores?"
+    rf"|prediction|predictedlabel|probability[0-9]+|{NEGATIVE.pattern})?\Z|unnamed:"
+)
 MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
 LONGEST_WORD = 12
 _SHORT = 20  # characters of the name of a column
@@ -156,6 +162,11 @@ def keys_of(
         columns.by_role[role] or (first[places[role]] if role in places else role) for role in ROLES
     )
     return left, right, label
+
+
+def is_negative(name: str) -> bool:
+    """Return whether a column of this name has hard negatives of the first text: neg, negative_2, ..."""
+    return bool(NEGATIVE.fullmatch(_plain(name)))
 
 
 def _plain(name: str) -> str:
@@ -344,10 +355,15 @@ class RowFlags(Options):
 
 @dataclass(frozen=True)
 class RowRules:
-    """The ``encoding`` of a file; ``skips``: a bad row is left out, otherwise it ends the command."""
+    """The ``encoding`` of a file; ``skips``: a bad row is left out, otherwise it ends the command.
+
+    ``of_encoders``: a row may hold several matches and hard negatives of its first text, and where nothing is
+    a label, the two texts of a row belong together; see `encoder_rows`.
+    """
 
     encoding: str = "utf-8"
     skips: bool = False
+    of_encoders: bool = False
 
     @classmethod
     def of(cls, config) -> "RowRules":

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Callable, Deque, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -25,25 +25,25 @@ from ernie_pair.models.labels import MOST_WORDS, RANKING, UNLABELLED, Labels, la
 from ernie_pair.pair.data.pair_file import (
     WORDS,
     BadRow,
+    KeyedRows,
     OpenedTable,
     Pair,
     Pairs,
     Reject,
     chunks_of,
     error_of_file,
+    given_rows,
     good_rows,
     open_table,
     pairs_of,
-    query_in,
     read_file,
     refuse_changed,
     refuse_missing,
-    row_of,
     rows_of,
     shown,
     stamp_of,
 )
-from ernie_pair.pair.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules, keys_of
+from ernie_pair.pair.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules
 from ernie_pair.pair.data.rejected import Rejects
 from ernie_pair.pair.targets.metrics import numbers_of, rows_without_positive
 
@@ -246,6 +246,16 @@ class PairSource:
         error_of = partial(error_of_file, path, self.labels, self.columns, self.rules)
         return good_rows(found, self.rules.skips, self.name, reject, error_of)
 
+    def given(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Iterate over all rows, good or bad, with the line of each and {column: cell}; see `given_rows`."""
+        if self.is_file:
+            return given_rows(Path(self.name), self.columns, self.rules)
+        found = self._set()
+        if isinstance(found, SetFile):
+            columns = self.columns if any(self.columns.by_role.values()) else found.columns
+            return given_rows(found.path, columns, RowRules())
+        return enumerate(found, start=1)
+
     def open(self) -> Optional[OpenedTable]:
         """Return a file at its first row; None of a set. Raises InputError."""
         if not self.is_file:
@@ -279,16 +289,9 @@ class PairSource:
                     row = BadRow(row.number, reason, is_known=True)
                 yield row
             return
-        keys = None
+        given = KeyedRows(f"{self.name} {self.split}", self.columns, self.rules, self.labels)
         for number, example in enumerate(found, start=1):
-            where = f"{self.name} {self.split}:{number}"
-            keys = keys or keys_of(where, list(example), self.columns)
-            try:
-                left, right, label = map(example.get, keys)
-                cells = (left, right, label, query_in(example, self.columns))
-                yield row_of(where, number, cells, self.labels)
-            except InputError as error:
-                yield BadRow(number, error.message)
+            yield from given.pairs_of(f"{self.name} {self.split}:{number}", number, example)
 
 
 def refuse_unread(sources: Sequence[Any]) -> None:

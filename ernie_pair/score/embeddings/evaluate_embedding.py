@@ -54,8 +54,9 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     columns = Columns(config.text_a, config.text_b, config.label)
-    source = PairSource("input_file", config.input_file, "dev", None, columns, RowRules.of(config))
     limits = parse_label_range(config.label_range)
+    rules = replace(RowRules.of(config), of_encoders=not limits)
+    source = PairSource("input_file", config.input_file, "dev", None, columns, rules)
     labels = Labels.scores(limits) if limits else labels_for(source, config.label_map, 2)
     pairs = replace(source, labels=labels).read()
     tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
