@@ -110,8 +110,8 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
 
     model_path: str = model_option(help=MODEL_HELP)
     input_file: str = data_option(
-        help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor and positive: "
-        "a file, or a set such as lcqmc (its dev part)",
+        help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor and "
+        "positive: a file, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
     )
     output_file: str = data_option(

@@ -179,12 +179,12 @@ class TrainEmbeddingConfig(EmbeddingConfig):
     model_name_or_path: str = model_name_option()
     train_file: str = data_option(
         help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor, positive "
-        "and negative: a file, or a set such as lcqmc; for simcse also a .txt file with one text per line; or "
-        "several, separated by commas: each step is of one of them"
+        "and negative: a file, or a set such as lcqmc; for simcse also a .txt file with one text per line; "
+        "or several, separated by commas: each step is of one of them"
     )
     dev_file: str = data_option(
-        help="pairs as of --train_file; each first text searches for its match among all second texts; graded "
-        "pairs are measured by spearman"
+        help="pairs as of --train_file; each first text searches for its match among all second texts; "
+        "graded pairs are measured by spearman"
     )
     negatives_file: str = data_option(
         "", help="pairs of a training text and a hard negative for it; labels are ignored"
