@@ -13,7 +13,6 @@ process. Outside the main thread, signals are left to the caller.
 Stands above the layers, like __main__.py.
 """
 
-import csv
 import json
 import sys
 from pathlib import Path
@@ -276,26 +275,17 @@ def predict(config: PredictConfig) -> List[Dict[str, Any]]:
         (row,) = predict(model_path="ship", pair=["怎么开户", "如何开户"], scores=True)
         print(row["prediction"], row["probability_1"])
 
-    A row is what a line of ``output_file`` holds, which is written where it is given: the class, or the score
-    of a model without classes, the ``label`` of a model whose classes have names, with ``scores`` the
-    probabilities, to six digits. The prediction of a row that is skipped is None. `PairPredictor` and
-    `PairTrainer` take lists of pairs and return arrays.
+    A row is what a row of ``output_file`` holds, which is written where it is given: the class, or the score
+    of a model without classes, the ``predicted_label`` of a model whose classes have names, with ``scores``
+    the probabilities, to six digits, and what ``columns`` names of the input. The prediction of a row that is
+    skipped is None. `PairPredictor` and `PairTrainer` take lists of pairs and return arrays.
     """
-    from ernie_pair.score.evaluation.predict_pair import predict_pair, predicted_lines
+    from ernie_pair.score.evaluation.predict_pair import predict_pair, predicted_rows, read_predictions
 
     if config.output_file in (DASH, NOWHERE):
-        lines = predicted_lines(config)
-    else:
-        predict_pair(config)
-        lines = Path(config.output_file).read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    return [{name: _value_of(name, cell) for name, cell in row.items()} for row in rows]
-
-
-def _value_of(name: str, cell: str) -> Any:
-    if name == "label" or not cell:
-        return cell or None
-    return int(cell) if cell.isdecimal() else float(cell)
+        return predicted_rows(config)
+    predict_pair(config)
+    return read_predictions(Path(config.output_file))
 
 
 @takes_options(

@@ -31,9 +31,11 @@ from data_tools.options.options import (
     refuse_unknown_names,
 )
 from data_tools.options.standard_streams import with_standard_streams
+from data_tools.text.table_writer import refuse_ending
 from data_tools.text.text_files import ENCODINGS, LeftOut, LineRules, read_texts
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairScorer
+from ernie_pair.mining.encoder_files import PAIRS, refuse_format, write_groups
 from ernie_pair.mining.neighbours import (
     NOBODY,
     Compare,
@@ -53,7 +55,6 @@ from ernie_pair.pair.audit.new_pairs import (
     KnownPairs,
     NewPair,
     read_splits,
-    refuse_ending,
     results_of_pairs,
     write_new_pairs,
 )
@@ -93,7 +94,7 @@ class MineConfig(Options):
         help="labelled pairs of two classes: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
     )
     output_file: str = data_option(
-        help="file to write the new pairs to: .tsv, .csv, .json or .jsonl", stdout=True
+        help="file to write the new pairs to: .tsv, .csv, .xlsx, .jsonl or .parquet", stdout=True
     )
     dev_file: str = data_option("", help="pairs for choosing the best model; none of them is written")
     test_file: str = data_option("", help="test pairs, labelled or not; none of them is written")
@@ -110,6 +111,12 @@ class MineConfig(Options):
         "transitive implied near",
         help="transitive: a=b and b=c give a=c; implied: a=b and b!=c give a!=c; near: texts that look alike "
         "but are not known to be equal are labelled different",
+    )
+    format: Literal["pairs", "query_pos_neg", "anchor_positive_negative"] = data_option(
+        "pairs",
+        help="rows of output_file: a pair each; or a text with its matches and negatives, the labelled ones "
+        "among them: query, pos and neg (.jsonl, as of FlagEmbedding), or anchor, positive and negative_1 to "
+        "negative_N of --per_text N (as of sentence-transformers)",
     )
     include_labelled: bool = data_option(
         False, help="also write the labelled pairs, first, so that the file can be used for training"
@@ -390,6 +397,8 @@ def mine_pairs(config: MineConfig) -> None:
     """Write the new pairs of ``train_file``, and log how many of each kind. Raises InputError."""
     start_console(World())
     refuse_ending("output_file", config.output_file)
+    refuse_format(config.format, "output_file", config.output_file)
+    is_of_pairs = config.format == PAIRS
     columns = Columns(config.text_a, config.text_b, config.label)
     source = PairSource("train_file", config.train_file, "train", None, columns, RowRules.of(config))
     models = {flag: files_of_model(getattr(config, flag)) for flag in ("embedding_model", "model_path")}
@@ -410,11 +419,15 @@ def mine_pairs(config: MineConfig) -> None:
     kept = KeptBlocks(results.outputs[0], results.about({}))
     mined = {kind: _limited(pairs, kind, config) for kind, pairs in _mine(graph, known, kept, config).items()}
     with results.published() as (draft,):
-        labelled = _labelled(graph.pairs, known_labelled, labels) if config.include_labelled else []
-        rows = chain(labelled, _rows(graph, mined, labels, same))
-        write_new_pairs(draft, results.outputs[0], rows)
+        has_labelled = config.include_labelled or not is_of_pairs
+        labelled = _labelled(graph.pairs, known_labelled, labels) if has_labelled else []
+        rows, final = chain(labelled, _rows(graph, mined, labels, same)), results.given[0]
+        if is_of_pairs:
+            write_new_pairs(draft, final, rows)
+        else:
+            write_groups(draft, final, config.format, rows, labels.names[same], config.per_text)
     kept.remove()
-    if config.include_labelled:
+    if has_labelled:
         for line in known_labelled.lines("labelled pairs"):
             logger.info("%s", line)
     for line in known.lines():

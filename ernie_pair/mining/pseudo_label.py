@@ -17,12 +17,13 @@ import numpy as np
 from data_tools.files.errors import InputError
 from data_tools.files.progress import CountProgress
 from data_tools.options.standard_streams import with_standard_streams
+from data_tools.text.table_writer import refuse_ending
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.mining.neighbours import KeptBlocks
 from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, refuse_ending, write_new_pairs
+from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, write_new_pairs
 from ernie_pair.pair.config.ask_config import PseudoLabelConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import CheckedPairs

@@ -171,7 +171,7 @@ def _train_and_predict(
     best = best_of(folder)
     if best is None:
         raise no_best_model(folder)
-    flags = {name: getattr(train, name) for name in OF_PREDICTION}
+    flags = {**{name: getattr(train, name) for name in OF_PREDICTION}, "columns": "answers"}
     paths = {"input_file": folder.with_name(TEST), "output_file": folder / PREDICTIONS}
     _call(words_of("predict", **flags, symmetric=symmetric, scores="true", model_path=best, **paths), log)
 

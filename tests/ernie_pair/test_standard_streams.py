@@ -75,7 +75,7 @@ def test_predictions_work_from_stdin_to_stdout(kind, trained, exported, tmp_path
     files = ("--input_file", tmp_path / "pairs.tsv", "--output_file", output)
     assert exit_code_of(lambda: _run([command, *map(str, [*model, *files])])) == 0
     assert shown == output.read_text() and len(shown.splitlines()) == 8
-    rows = [json.dumps({"sentence1": a, "sentence2": b}) for a, b in pairs]
+    rows = [json.dumps({"text_a": a, "text_b": b}) for a, b in pairs]
     again, told, code = run_here(command, *model, "--input_file=-", "--output_file=-", given="\n".join(rows))
     assert (code, again) == (0, shown), told
 

@@ -1,18 +1,13 @@
 """The pairs of the files that measure, which no new training pair may repeat."""
 
-import csv
-import json
-import re
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Callable, Iterable, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from data_tools.files.errors import InputError
-from data_tools.files.results import Results, files_of, followed, is_stream, settings_of
-from data_tools.text.tables import JSON_ENDINGS
-from data_tools.text.text_files import PACKED
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.table_writer import table_writer
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.findings import compared_texts
 from ernie_pair.pair.data.pair_file import Pairs
@@ -71,8 +66,6 @@ def _keys(left: Sequence[str], right: Sequence[str]) -> Iterable[tuple[str, str]
 
 
 COLUMNS = ("text_a", "text_b", "label", "origin")
-ENDINGS = (".tsv", ".csv", *JSON_ENDINGS)
-_NOT_IN_A_CELL = re.compile(r"[\t\r\n]")
 
 
 class NewPair(NamedTuple):
@@ -84,55 +77,17 @@ class NewPair(NamedTuple):
     origin: str
 
 
-def refuse_ending(option: str, path: str) -> None:
-    """Raise InputError when ``path``, given with ``option``, is no name for a file of pairs."""
-    if is_stream(followed(Path(path))):
-        return  # a table, as .tsv
-    if Path(path).suffix in PACKED or Path(path).suffix.lower() not in ENDINGS:
-        raise InputError(f"--{option} {path}: name a file that ends with {', '.join(ENDINGS)}")
-
-
 def write_new_pairs(draft: Path, final: Path, pairs: Iterable[NewPair]) -> int:
     """Write ``pairs`` to ``draft`` in the format that the name ``final`` says, and return their number.
 
-    A row is written as it comes. Raises InputError for a text that a .tsv cannot hold.
+    A row is written as it comes. Raises InputError for a text that the format cannot hold.
     """
     count = 0
-    with open(draft, "w", encoding="utf-8", newline="") as file:
-        write = _row_writer(file, final)
+    with table_writer(draft, final, COLUMNS, keeps_none=False) as write:
         for pair in pairs:
-            write(pair)
+            write((pair.left, pair.right, pair.label or None, pair.origin))
             count += 1
     return count
-
-
-def _row_writer(file: IO[str], final: Path) -> Callable[[NewPair], object]:
-    ending = final.suffix.lower()
-    if ending in JSON_ENDINGS:
-
-        def write(pair: NewPair) -> object:
-            known = {name: value for name, value in zip(COLUMNS, pair) if value or name != "label"}
-            return file.write(json.dumps(known, ensure_ascii=False) + "\n")
-
-        return write
-    if ending == ".csv":
-        rows = csv.writer(file, lineterminator="\n")
-        # Python 3.11 puts a CR in quotes only where rows end with one.
-        quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        rows.writerow(COLUMNS)
-        return lambda pair: (quoted if "\r" in "".join(pair) else rows).writerow(pair)
-    file.write("\t".join(COLUMNS) + "\n")
-    return lambda pair: file.write("\t".join(_cells(pair, final)) + "\n")
-
-
-def _cells(pair: NewPair, final: Path) -> list[str]:
-    for text in pair[:2]:
-        if _NOT_IN_A_CELL.search(text):
-            raise InputError(
-                f"{final}: {text[:40]!r} ({pair.origin}) has a tab or a line end, which no .tsv can hold; "
-                "name the file .jsonl"
-            )
-    return list(pair)
 
 
 SPLITS = ("train", "dev", "test")

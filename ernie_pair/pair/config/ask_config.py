@@ -184,7 +184,14 @@ class PredictConfig(RayFlags, InferenceFlags):
         unless="pair",
     )
     output_file: str = data_option(
-        help="file to write: index TAB prediction, one row per input row", stdout=True, unless="pair"
+        help="file to write, a row per input row: .tsv, .csv, .xlsx, .jsonl or .parquet",
+        stdout=True,
+        unless="pair",
+    )
+    columns: str = data_option(
+        "answers,input",
+        help="columns of output_file, in their order: answers (index, prediction, ...), input (all of "
+        "input_file), or their names",
     )
     pair: Optional[list[str]] = data_option(None, help=PAIR_HELP, values=2)
     scores: bool = evaluation_option(

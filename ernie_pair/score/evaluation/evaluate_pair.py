@@ -11,13 +11,14 @@ from data_tools.files.json_file import write_json
 from data_tools.files.progress import say
 from data_tools.files.results import Results
 from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text.table_writer import refuse_ending
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.models.labels import CLASSIFICATION, RANKING
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
-from ernie_pair.pair.audit.new_pairs import refuse_ending, write_new_pairs
+from ernie_pair.pair.audit.new_pairs import write_new_pairs
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import refuse_class_flags, refuse_query
 from ernie_pair.pair.data.pair_file import Pairs

@@ -1,26 +1,37 @@
-"""Predict the class or the score of every pair of a file, written in the recipe's two columns."""
+"""Predict the class or the score of every pair of a file, written beside the columns of the input."""
 
 import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Deque, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.progress import CountProgress
-from data_tools.options.standard_streams import with_standard_streams
+from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text.table_writer import refuse_ending, table_writer, text_of
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
-from ernie_pair.inference.scores import Decisions, are_names
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import score_pairs
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import refuse_class_flags
-from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_file import Pairs, given_rows
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import CheckedPairs
-from ernie_pair.report.page import ESCAPES
+from ernie_pair.score.evaluation.answer_table import (
+    ANSWERS,
+    INDEX,
+    PREDICTION,
+    PROBABILITY,
+    AnswerTable,
+    InputColumns,
+    answer_kinds,
+    answer_rows,
+    chosen_columns,
+)
 from ernie_pair.score.evaluation.scorer import check_pairs, results_of, scorer_of
 
 logger = logging.getLogger(__name__)
@@ -28,17 +39,20 @@ logger = logging.getLogger(__name__)
 
 @with_standard_streams
 def predict_pair(config: PredictConfig) -> None:
-    """Write a header, then the prediction of every input row, in their order. Raises an ErniePairError."""
+    """Write the prediction of every input row, in their order, as a table. Raises an ErniePairError."""
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     results = results_of("predict", config)
     if results.are_done():
         return
-    scorer, pairs, lines = _predict(config)
+    refuse_ending("output_file", config.output_file)
+    final = results.given[0]
+    scorer, pairs, table = _predict(config, final)
     if scorer.world.is_first:
-        with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
-            file.writelines(lines)
+        with results.published() as (draft,), table_writer(draft, final, table.names, table.kinds) as write:
+            for row in table.rows:
+                write(row)
     else:
-        for _ in lines:  # its share of each window
+        for _ in table.rows:  # its share of each window
             pass
     scorer.wait()
     if scorer.labels.has_classes:
@@ -49,22 +63,44 @@ def predict_pair(config: PredictConfig) -> None:
 
 
 @with_standard_streams
-def predicted_lines(config: PredictConfig) -> List[str]:
-    """Return the lines that `predict_pair` would write, and write nothing. Raises an ErniePairError."""
+def predicted_rows(config: PredictConfig) -> List[Dict[str, Any]]:
+    """Return the rows that `predict_pair` would write, and write nothing. Raises an ErniePairError."""
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
-    scorer, _, lines = _predict(config)
-    found = list(lines)
+    scorer, _, table = _predict(config, None)
+    found = [dict(zip(table.names, row)) for row in table.rows]
     scorer.wait()
     return found
 
 
-def _predict(config: PredictConfig) -> Tuple[PairScorer, CheckedPairs, Iterator[str]]:
-    """Return the model, its pairs, and the lines of their predictions, which are made one after the other."""
+def read_predictions(path: Path) -> List[Dict[str, Any]]:
+    """Return the rows of a file of predictions, its answers as the numbers that they are."""
+    rows: List[Dict[str, Any]] = [dict(row) for _, row in given_rows(path, Columns(), RowRules())]
+    for row in rows:
+        for name in row.keys() & {INDEX, PREDICTION, *(n for n in row if n.startswith(PROBABILITY))}:
+            row[name] = _number_in(row[name])
+    return rows
+
+
+def _number_in(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    return None if not cell else int(cell) if cell.isdecimal() else float(cell)
+
+
+def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, CheckedPairs, AnswerTable]:
+    """Return the model, its pairs, and the table of their predictions, which are made one after the other.
+
+    ``final``: where it is written; None: nowhere.
+    """
     config.refuse_no_ray()
     scorer = scorer_of(config)
     refuse_class_flags(config, scorer.labels, scorer.where)
     scorer.decide_by(config.threshold, config.symmetric)
     pairs = check_pairs(config, scorer.world.is_first)
+    answers = answer_kinds(scorer.class_names, config.scores, scorer.labels.has_classes)
+    given = InputColumns(pairs.source, answers, final)
+    is_typed = as_called(str(config.input_file)) == "--pair"
+    names, of_input = chosen_columns(ANSWERS if is_typed else config.columns, answers, given)
     if config.engine == "local":
         logits = logits_by_window(scorer, pairs)
     else:
@@ -74,8 +110,10 @@ def _predict(config: PredictConfig) -> Tuple[PairScorer, CheckedPairs, Iterator[
             in_tasks = replace(in_tasks, backend=scorer.backend)
         model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)
         logits = logits_by_ray(config, scorer, model, pairs)
-    parts = map(scorer.answers, logits)
-    return scorer, pairs, prediction_lines(parts, scorer.class_names, config.scores, pairs.left_out)
+    found = answer_rows(map(scorer.answers, logits), scorer.class_names, config.scores, pairs.left_out)
+    places = [[*answers, *of_input].index(name) for name in names]
+    rows = ([[*row, *cells][n] for n in places] for row, cells in zip(found, given.rows(of_input)))
+    return scorer, pairs, AnswerTable(names, {**answers, **given.kinds}, rows)
 
 
 def logits_by_window(scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.ndarray]:
@@ -117,34 +155,10 @@ def _open_in_task(config: PredictConfig) -> PairScorer:
 def prediction_lines(
     parts: Iterable, names: Sequence[str], scores: bool, left_out: Deque[int]
 ) -> Iterator[str]:
-    """Yield a header, then a line per row of the file; ``scores`` adds the probability of each class.
-
-    ``parts`` are the decisions on its good rows, in their order, or of a model without classes their scores
-    float64 [N]. The row at a place in ``left_out`` gets empty cells; taking the next part may add places to
-    it, up to the last row of that part.
-    """
-    labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) and len(names) > 1 else []
-    shown = [f"probability_{number}" for number in range(len(names))] if scores else []
-    header = ["index", "prediction", *["label"] * bool(labels), *shown]
-    yield "\t".join(header) + "\n"
-    empty = "\t" * (len(header) - 1) + "\n"
-    place = 0
-    for part in parts:
-        for cells in _cells(part, labels, len(shown)):
-            while left_out and left_out[0] == place:
-                yield f"{left_out.popleft()}{empty}"
-                place += 1
-            yield "\t".join([str(place), *cells]) + "\n"
-            place += 1
-    yield from (f"{rest}{empty}" for rest in left_out)
-
-
-def _cells(part, labels: List[str], num_shown: int) -> Iterator[List[str]]:
-    if not isinstance(part, Decisions):
-        yield from ([f"{score:.6g}"] for score in part.tolist())
-        return
-    for number, row in zip(part.classes.tolist(), part.probabilities.tolist()):
-        yield [str(number), *labels[number : number + 1], *(f"{value:.6g}" for value in row[:num_shown])]
+    """Yield a header, then a line of answers per row, as .tsv; see `answer_rows`."""
+    yield "\t".join(answer_kinds(names, scores, True)) + "\n"
+    for row in answer_rows(parts, names, scores, left_out):
+        yield "\t".join(map(text_of, row)) + "\n"
 
 
 def read_log_probabilities(path, num_classes: int) -> np.ndarray:

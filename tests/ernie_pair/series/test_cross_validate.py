@@ -173,7 +173,7 @@ def test_the_command_accepts_dev_file_and_class_names(config, tmp_path, capsys):
     words += ["--label_map=0=no,1=yes", f"--output_dir={tmp_path}/out", "--on_bad_row=skip"]
     run_here(["cross-validate", *words, f"--dev_file={dev}"])
     assert not list((tmp_path / "out" / "folds").glob("*-dev.jsonl"))
-    assert cells_of(tmp_path / "out" / "predictions.tsv")[0][:3] == ["index", "prediction", "label"]
+    assert cells_of(tmp_path / "out" / "predictions.tsv")[0][:3] == ["index", "prediction", "predicted_label"]
     out = capsys.readouterr().out
     assert "deviation" in out and "95 %" not in out
     assert "intervals" not in json.loads((tmp_path / "out" / "report.json").read_text())

@@ -3,13 +3,15 @@
 import pytest
 
 from data_tools.files.errors import InputError
-from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, refuse_ending, write_new_pairs
-from ernie_pair.pair.data.pair_file import Pairs, read_pairs
+from data_tools.text.table_writer import refuse_ending
+from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, write_new_pairs
+from ernie_pair.pair.data.pair_file import Pairs, given_rows, read_pairs
+from ernie_pair.pair.data.pair_records import Columns, RowRules
 
 PAIRS = [NewPair('今"天,', "天气", "1", "near 0.5"), NewPair("大小", "多少", "0", "transitive lines 1 2")]
 
 
-@pytest.mark.parametrize("ending", ["tsv", "csv", "json", "jsonl"])
+@pytest.mark.parametrize("ending", ["tsv", "csv", "json", "jsonl", "xlsx", "parquet"])
 def test_written_pairs_are_read_back(tmp_path, ending):
     path = tmp_path / f"new.{ending}"
     assert write_new_pairs(path, path, iter(PAIRS)) == 2
@@ -19,7 +21,10 @@ def test_written_pairs_are_read_back(tmp_path, ending):
         ["天气", "多少"],
         [1, 0],
     )
-    assert "transitive lines 1 2" in path.read_text(encoding="utf-8")
+    assert [row["origin"] for _, row in given_rows(path, Columns(), RowRules())] == [
+        "near 0.5",
+        "transitive lines 1 2",
+    ]
 
 
 def test_a_text_with_a_tab_can_only_go_into_json_lines(tmp_path):
@@ -43,7 +48,9 @@ def test_line_ends_in_a_text_are_read_back_from_csv(tmp_path, left):
 
 @pytest.mark.parametrize("name", ["new", "new.txt", "new.tsv.gz"])
 def test_an_unknown_file_extension_is_refused(name):
-    with pytest.raises(InputError, match="name a file that ends with .tsv, .csv, .json, .jsonl"):
+    with pytest.raises(
+        InputError, match="name a file that ends with .tsv, .csv, .xlsx, .json, .jsonl, .parquet"
+    ):
         refuse_ending("output_file", name)
 
 

@@ -156,12 +156,15 @@ def test_each_row_gets_its_prediction_with_or_without_labels(tmp_path, model, la
     texts = [("今天", "明天" * 9), ("上", "下"), ("左右", "大小")]
     rows = ["\t".join([*pair, *labels[n : n + 1]]) for n, pair in enumerate(texts)]
     path, out = write(tmp_path / "test.tsv", "\n".join(rows)), tmp_path / "predictions.tsv"
-    predict_pair(PredictConfig(model, path, str(out), batch_size=2, device="cpu"))
+    predict_pair(PredictConfig(model, path, str(out), batch_size=2, device="cpu", columns="answers"))
     alone = []
     for number, row in enumerate(rows):
         one = write(tmp_path / "one.tsv", row + "\n")
-        predict_pair(PredictConfig(model, one, str(tmp_path / "one.out"), device="cpu", overwrite=True))
-        alone.append((tmp_path / "one.out").read_text().splitlines()[1].replace("0\t", f"{number}\t", 1))
+        flags = {"device": "cpu", "overwrite": True, "columns": "answers"}
+        predict_pair(PredictConfig(model, one, str(tmp_path / "one-answer.tsv"), **flags))
+        alone.append(
+            (tmp_path / "one-answer.tsv").read_text().splitlines()[1].replace("0\t", f"{number}\t", 1)
+        )
     assert out.read_text().splitlines() == ["index\tprediction", *alone]
 
 

@@ -297,12 +297,12 @@ def by_run(model, folder):
 @pytest.mark.parametrize("ask", [by_predict, by_run])
 def test_every_row_gets_a_prediction_line_even_a_bad_one(tmp_path, model, ask, capfd):
     ask = ask(model, tmp_path)
-    ask(str(write_pairs(tmp_path / "good.tsv", 41, seed=1, labels=False)), tmp_path / "good.out")
-    good = [line.split("\t") for line in (tmp_path / "good.out").read_text().splitlines()]
+    ask(str(write_pairs(tmp_path / "good.tsv", 41, seed=1, labels=False)), tmp_path / "good-answers.tsv")
+    good = [line.split("\t") for line in (tmp_path / "good-answers.tsv").read_text().splitlines()]
     bad = {0: "左", 1: "", 20: '"左"上,右', 43: "左,右,上", 45: "左,"}
     path = csv_of(tmp_path / "a.csv", [row[:2] for row in DEV], "gb18030", bad)
     with pytest.raises(InputError, match=r"a\.csv:1: 1 column"):
-        ask(path, tmp_path / "a.out", encoding="gb18030")
+        ask(path, tmp_path / "a-answers.tsv", encoding="gb18030")
     path = csv_of(
         tmp_path / "a.csv",
         [("text_a", "text_b"), *(row[:2] for row in DEV)],
@@ -310,15 +310,17 @@ def test_every_row_gets_a_prediction_line_even_a_bad_one(tmp_path, model, ask, c
         {place + 1: line for place, line in bad.items()},
     )
     with pytest.raises(InputError, match=r"a\.csv:2: 1 column"):
-        ask(path, tmp_path / "a.out", encoding="gb18030")
-    assert not (tmp_path / "a.out").exists()
-    ask(path, tmp_path / "a.out", encoding="gb18030", on_bad_row="skip")
-    header, *lines = [line.split("\t") for line in (tmp_path / "a.out").read_text().splitlines()]
+        ask(path, tmp_path / "a-answers.tsv", encoding="gb18030")
+    assert not (tmp_path / "a-answers.tsv").exists()
+    ask(path, tmp_path / "a-answers.tsv", encoding="gb18030", on_bad_row="skip")
+    header, *lines = [line.split("\t") for line in (tmp_path / "a-answers.tsv").read_text().splitlines()]
     assert header == good[0] and [line[0] for line in lines] == list(map(str, range(46)))
     empty = [int(line[0]) for line in lines if line[1:] == [""] * (len(header) - 1)]
     assert empty == sorted(bad)
     assert [line[1:] for line in lines if int(line[0]) not in bad] == [line[1:] for line in good[1:]]
-    notes = [json.loads(line) for line in (tmp_path / "a.out.rejected.jsonl").read_text().splitlines()]
+    notes = [
+        json.loads(line) for line in (tmp_path / "a-answers.tsv.rejected.jsonl").read_text().splitlines()
+    ]
     assert [note["line"] for note in notes] == [place + 2 for place in bad]
     assert "5 of 46 rows are not pairs and are left out" in capfd.readouterr().err
 

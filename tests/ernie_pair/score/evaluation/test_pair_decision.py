@@ -132,19 +132,19 @@ def test_the_saved_threshold_is_used_by_every_interface(folder):
     table = predicted(folder)
     expected = [int(float(share) >= threshold) for share in table["probability_1"]]
     assert classes_of(table) == expected != likelier
-    assert list(table["label"]) == [NAMES[number] for number in expected]
+    assert list(table["predicted_label"]) == [NAMES[number] for number in expected]
 
     config = PairConfig(str(folder / "out"), model_type="ernie", max_seq_len=MAX_SEQ_LEN, device="cpu")
     trainer = PairTrainer(folder / "best", config)
     answer = trainer.predict(texts_of(folder))
-    assert answer.classes.tolist() == expected and answer.names == list(table["label"])
+    assert answer.classes.tolist() == expected and answer.names == list(table["predicted_label"])
     assert np.allclose(answer.probabilities[:, 1], list(map(float, table["probability_1"])), atol=1e-5)
     assert trainer.predict(texts_of(folder), threshold=0.0).classes.all()
 
     exported = ship(folder / "best", folder / "ship")
     manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
     assert manifest["threshold"] == threshold and manifest["labels"] == list(NAMES)
-    assert PairPredictor(exported).predict(texts_of(folder)).labels == list(table["label"])
+    assert PairPredictor(exported).predict(texts_of(folder)).labels == list(table["predicted_label"])
     predict_pair(PredictConfig(str(exported), str(folder / "test.tsv"), str(folder / "out.tsv")))
     assert table_of(folder / "out.tsv") == {key: table[key] for key in ("index", "prediction", "label")}
 
@@ -232,7 +232,7 @@ def test_an_unreached_precision_still_writes_the_evaluation(folder, capsys):
 @pytest.mark.parametrize("saving", [{}, {"save_threshold": True}], ids=["alone", "beside a threshold"])
 def test_a_boundary_temperature_still_writes_the_evaluation(folder, saving, capsys):
     """The model is right on every row of sure.tsv, so no temperature is too low."""
-    rows = zip(texts_of(folder), predicted(folder)["label"])
+    rows = zip(texts_of(folder), predicted(folder)["predicted_label"])
     write_rows(folder / "sure.tsv", [(a, b, label) for (a, b), label in rows][:60])
     flags = {"save_temperature": True, "calibrate_on": str(folder / "sure.tsv"), **saving}
     reason = (
@@ -318,7 +318,7 @@ def test_without_class_names_predictions_have_two_columns(tmp_path):
 def test_class_names_are_escaped_in_predictions(tmp_path):
     write_trained(tmp_path / "best", id2label={"0": "a\tb", "1": "c\nd"})
     (tmp_path / "test.tsv").write_text("今\t天\n坏\t天\n", encoding="utf-8")
-    assert set(predicted(tmp_path)["label"]) <= {"a\\tb", "c\\nd"}
+    assert set(predicted(tmp_path)["predicted_label"]) <= {"a\\tb", "c\\nd"}
 
 
 def exchanged(folder):

@@ -47,9 +47,9 @@ def audit(world, pairs, out, **flags):
 
 
 COMMANDS = {
-    "predict": (predict, "out", {"scores": True}),
+    "predict": (predict, "out.tsv", {"scores": True}),
     "evaluate": (evaluate, "out", {"at_precision": 0.5}),
-    "run": (run, "out", {"scores": True}),
+    "run": (run, "out.tsv", {"scores": True}),
     "audit-pairs": (audit, "audit.json", {"max_seq_len": 9}),
 }
 
@@ -86,7 +86,7 @@ def to_text(world, pairs, out, **flags):
 
 
 REJECTED = {
-    "predict": (predict, "out", "out.rejected.jsonl"),
+    "predict": (predict, "out.tsv", "out.tsv.rejected.jsonl"),
     "evaluate": (evaluate, "out", "out.rejected.jsonl"),
     "audit-pairs": (audit, "audit.json", "train.rejected.jsonl"),
     "mine": (mine, "out.tsv", "out.tsv.train.rejected.jsonl"),
@@ -205,7 +205,7 @@ print(int(peak[1]) / 1e3)
 @pytest.mark.parametrize("command, model", [("predict", "model"), ("run", "ship")])
 def test_peak_memory_does_not_grow_with_the_rows(world, tmp_path, command, model):
     def peak(copies):
-        pairs, out = tmp_path / f"{copies}.tsv", tmp_path / f"{copies}.out"
+        pairs, out = tmp_path / f"{copies}.tsv", tmp_path / f"{copies}-answers.tsv"
         rows = [f"{'今天天气' * 20}\t{'真很不太好' * 20}\n"] * 20 + ["今\n"]  # one row in 21 is invalid
         pairs.write_text("".join(rows) * copies, encoding="utf-8")
         words = [sys.executable, "-c", PEAK, command, str(world / model), str(pairs), str(out)]

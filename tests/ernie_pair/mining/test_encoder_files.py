@@ -1,0 +1,96 @@
+"""Mined pairs by their first text: rows of FlagEmbedding and of sentence-transformers, read back here."""
+
+import json
+import logging
+
+import pandas as pd
+import pytest
+from tiny_pair import write_rows
+
+from data_tools.files.errors import InputError
+from ernie_pair.mining.encoder_files import text_groups, write_groups
+from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
+from ernie_pair.models.labels import Labels
+from ernie_pair.pair.audit.new_pairs import NewPair
+from ernie_pair.pair.data.pair_records import Columns, RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+
+ROWS = [
+    ("怎么开户", "如何开户", 1),
+    ("如何开户", "开户怎么办理", 1),
+    ("怎么开户", "怎么销户", 0),
+    ("怎么销户", "如何销户", 1),
+    ("几点下班", "营业到几点", 1),
+]
+NEW = [
+    NewPair("甲", "乙", "same", "labelled"),
+    NewPair("甲", "丙", "same", "transitive lines 1 2"),
+    NewPair("甲", "丁", "different", "labelled"),
+    NewPair("戊", "甲", "different", "implied lines 1 3"),
+    NewPair("甲", "己", "different", "near 0.5000"),
+    NewPair("己", "庚", "different", "near 0.4000"),
+    NewPair("天", "地", "same", "labelled"),
+]
+
+
+def mine(tmp_path, name, **flags):
+    train = write_rows(tmp_path / "train.tsv", ROWS)
+    flags = {"kinds": "transitive implied", **flags}
+    mine_pairs(MineConfig(train_file=str(train), output_file=str(tmp_path / name), **flags))
+    return tmp_path / name
+
+
+def pairs_in(path):
+    source = PairSource("train_file", str(path), "train", Labels.numbered(2), Columns())
+    pairs = PairSource(**{**vars(source), "rules": RowRules(of_encoders=path.stem != "pairs")}).read()
+    return {*zip(pairs.left, pairs.right, pairs.known_labels.tolist())}
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".xlsx", ".jsonl", ".parquet"])
+def test_a_column_per_negative_is_read_back(tmp_path, ending):
+    path = mine(tmp_path, f"anchors{ending}", format="anchor_positive_negative", per_text=3)
+    found = pairs_in(path)
+    assert ("怎么开户", "如何开户", 1) in found and ("怎么开户", "开户怎么办理", 1) in found
+    assert ("怎么开户", "怎么销户", 0) in found and ("怎么开户", "如何销户", 0) in found
+    assert not any("几点下班" in pair for pair in found)  # which has no negative
+
+
+def test_lists_of_texts_are_read_back_and_hold_the_pairs_that_would_be_written(tmp_path):
+    groups = pairs_in(mine(tmp_path, "groups.jsonl", format="query_pos_neg"))
+    pairs = pairs_in(mine(tmp_path, "pairs.jsonl", include_labelled=True))
+    assert groups <= pairs | {(b, a, 0) for a, b, label in pairs if not label}
+    rows = [json.loads(line) for line in (tmp_path / "groups.jsonl").read_text().splitlines()]
+    assert all(list(row) == ["query", "pos", "neg"] and row["pos"] and row["neg"] for row in rows)
+    with pytest.raises(InputError, match="format query_pos_neg has lists of texts; name a file .* .jsonl"):
+        mine(tmp_path, "groups.tsv", format="query_pos_neg")
+
+
+def test_every_row_has_all_negatives_and_the_hardest_come_first(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "anchors.csv"
+    write_groups(path, path, "anchor_positive_negative", NEW, "same", 2)
+    assert pd.read_csv(path).to_numpy().tolist() == [["甲", "乙", "己", "戊"], ["甲", "丙", "己", "戊"]]
+    write_groups(path, path, "anchor_positive_negative", NEW, "same", 5)
+    assert pd.read_csv(path).iloc[0, 2:].tolist() == ["己", "戊", "丁", "己", "戊"]
+    told = "\n".join(caplog.messages)
+    assert "1 text, with 2 matches" in told
+    assert "left out: 1 texts with a match and no negative, which --format pairs has" in told
+    assert "left out: 1 negatives of texts without a match" in told
+    assert "left out: 1 negatives of texts with more than --per_text 2, the less hard ones" in told
+
+
+def test_no_match_of_a_text_is_its_negative():
+    groups, unused = text_groups([*NEW, NewPair("甲", "乙", "different", "near 0.9")], "same")
+    assert groups["甲"].negatives == ["己", "戊", "丁"] and unused == 1
+
+
+def test_pairs_without_negatives_make_no_file(tmp_path):
+    with pytest.raises(InputError, match="no text has a match and a negative"):
+        mine(
+            tmp_path,
+            "groups.jsonl",
+            format="query_pos_neg",
+            kinds="transitive",
+            dev_file=str(write_rows(tmp_path / "dev.tsv", [("怎么开户", "怎么销户", 0)])),
+        )
+    assert not (tmp_path / "groups.jsonl").exists()
