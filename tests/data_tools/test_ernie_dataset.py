@@ -48,6 +48,15 @@ def test_swapped_segments_are_labelled_and_hold_the_same_text(seed):
     assert np.array_equal(np.concatenate([a, b]), np.concatenate(SENTENCES))
 
 
+def test_any_sentence_but_the_first_may_begin_the_second_segment():
+    borders = []
+    for seed in range(300):
+        segments = make_segments(CORPUS.starts, 100, np.random.default_rng(seed))
+        borders.append(max(segments.a.start, segments.b.start))
+    places, counts = np.unique(borders, return_counts=True)
+    assert places.tolist() == [5, 13, 16] and counts.min() > 70
+
+
 def test_half_of_the_samples_are_swapped():
     labels = [make_segments(CORPUS.starts, 100, np.random.default_rng(seed)).label for seed in range(400)]
     assert 0.42 < np.mean(labels) < 0.58

@@ -94,6 +94,14 @@ def test_a_document_of_one_sentence_is_a_sample_of_its_own():
     assert sorted(rows[:, :2].tolist()) == [[0, 1], [1, 2], [2, 3]]
 
 
+def test_each_epoch_has_an_order_and_short_targets_of_its_own():
+    docs, lens = np.arange(61), np.full(60, 9, np.int32)  # each sentence is a document, and so a row
+    first, second = build(docs, lens, 120, short_seq_prob=1.0).reshape(2, 60, 3)
+    assert not np.array_equal(first[:, 0], second[:, 0])
+    targets = [rows[np.argsort(rows[:, 0]), 2].tolist() for rows in (first, second)]
+    assert targets[0] != targets[1]
+
+
 def test_exactly_the_requested_number_of_rows_is_built():
     docs, lens = random_corpus(1)
     assert [len(build(docs, lens, count)) for count in (0, 1, 7, 500)] == [0, 1, 7, 500]
@@ -456,6 +464,13 @@ def world(tmp_path_factory):
     np.save(paths.ids, ids)
     paths.manifest.unlink()
     return folder
+
+
+def test_each_split_and_each_corpus_draws_with_a_seed_of_its_own(world, tmp_path):
+    """Else the masks of validation are those of training, and equal texts of two corpora have equal masks."""
+    data = opened(world, f"1 {world / 'a'} 1 '{world / 'same size'}'", output_dir=tmp_path, split="60,20,20")
+    seeds = [part.seed for dataset in data.datasets.values() for part in dataset.datasets]
+    assert len(seeds) == len(set(seeds)) == 6
 
 
 def test_the_cache_key_covers_every_setting_that_affects_rows(world, tmp_path, monkeypatch):

@@ -115,6 +115,20 @@ def test_the_scale_follows_its_flags():
     assert values == [64, 256, 256, 256, 256, 256, 256, 64, 64]
 
 
+@pytest.mark.parametrize("is_finite, value", [(True, 128), (False, 32)])
+def test_a_restored_scale_goes_on_counting(is_finite, value):
+    flags = AmpFlags(
+        use_amp=True, init_loss_scaling=64.0, incr_ratio=2.0, incr_every_n_steps=3, decr_every_n_nan_or_inf=3
+    )
+    scale, restored = LossScale(flags), LossScale(flags)
+    for _ in range(2):
+        scale.judge(is_finite)
+    restored.restore(scale.arrays())
+    assert restored.value == 64
+    restored.judge(is_finite)
+    assert restored.value == value
+
+
 def test_bfloat16_and_no_amp_need_no_loss_scale():
     assert not AmpFlags(use_amp=True, amp_dtype="bfloat16").scales_loss
     assert not AmpFlags().scales_loss

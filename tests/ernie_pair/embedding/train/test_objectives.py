@@ -196,6 +196,25 @@ def test_other_shares_are_another_run(folder, trained):
             train_embedding(embedding_config(folder, **flags))
 
 
+@pytest.mark.parametrize("changed", ["first.tsv", "second.tsv", "negatives.tsv"])
+def test_a_run_does_not_go_on_when_any_of_its_files_has_changed(folder, tmp_path, changed):
+    for seed, name in enumerate(("first.tsv", "second.tsv")):
+        write_rows(tmp_path / name, toy_matches(40 + seed, seed=0))
+    write_rows(tmp_path / "negatives.tsv", [row for row in toy_matches(40, 0) if not row[2]])
+    config = embedding_config(
+        folder,
+        objective="pairs",
+        train_file=f"{tmp_path / 'first.tsv'},{tmp_path / 'second.tsv'}",
+        negatives_file=str(tmp_path / "negatives.tsv"),
+        output_dir=str(tmp_path / "out"),
+        max_steps=1,
+    )
+    train_embedding(config)
+    (tmp_path / changed).write_text((tmp_path / changed).read_text(encoding="utf-8") * 2, encoding="utf-8")
+    with pytest.raises(InputError, match=r"(train|negatives)_file.* \(sha256\) was"):
+        train_embedding(config)
+
+
 def test_python_trains_on_several_sets_as_the_command_does(folder, trained, tmp_path):
     flags = {name: value for name, value in several(folder).items() if name != "train_file"}
     config = embedding_config(folder, **flags)

@@ -20,6 +20,7 @@ from ernie_pair.pair.targets.metrics import (
     measure,
     percentile_interval,
     refuse_undefined,
+    resamples,
 )
 
 NEAR, FAR = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
@@ -83,6 +84,14 @@ def test_auc_is_undefined_if_a_class_does_not_occur():
     with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc is undefined on it"):
         refuse_undefined("auc", np.minimum(labels, 1), 3, "dev.tsv")
     refuse_undefined("f1", np.minimum(labels, 1), 3, "dev.tsv")
+
+
+def test_every_row_is_drawn_as_often_as_any_other():
+    drawn = list(resamples(7, 1000, seed=3))
+    assert len({tuple(counts) for counts in drawn}) > 500
+    assert {counts.sum() for counts in drawn} == {7}
+    assert np.sum(drawn, axis=0) == pytest.approx(np.full(7, 1000), abs=150)
+    assert not np.array_equal(drawn[0], next(resamples(7, 1, seed=4)))
 
 
 def test_bootstrap_intervals_match_scipy():
