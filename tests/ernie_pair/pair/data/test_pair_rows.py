@@ -219,6 +219,13 @@ def strip(batches):
     ]
 
 
+def test_each_pool_of_a_stream_has_its_batches_in_another_order(source, tokenizer):
+    steps = updates(source, tokenizer, 2 * POOL_BATCHES)
+    lengths = [batch.input_ids.shape[1] for (batch,) in steps]
+    ranks = [np.argsort(np.argsort(lengths[begin : begin + POOL_BATCHES])) for begin in (0, POOL_BATCHES)]
+    assert abs(np.corrcoef(*ranks)[0, 1]) < 0.5
+
+
 @pytest.mark.parametrize("bucket", [True, False])
 @pytest.mark.parametrize("cut", [1, 7, 49, 50, 51, 113])
 def test_a_reopened_stream_continues_as_if_never_closed(source, tokenizer, cut, bucket):
