@@ -1,5 +1,12 @@
 """Raw text to token ids to masked samples: files and arrays, no deep-learning framework."""
 
+import sys
+
+if sys.argv[:1] == ["-m"]:  # of `python -m ernie_pair`, which puts the working folder first on the path
+    from data_tools.files.run_module import leave_first_folder
+
+    leave_first_folder()
+
 import warnings
 
 # Warnings of other libraries that a user cannot act on; ernie_pair imports this before all of them.

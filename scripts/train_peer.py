@@ -25,6 +25,7 @@ from data_tools.files.atomic_folder import content_of
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.results import Results, settings_of
+from data_tools.files.run_module import RUN_MODULE
 from data_tools.options.cli import run_command
 from data_tools.options.options import (
     Options,
@@ -117,10 +118,11 @@ def train_peer(config: TrainPeerConfig) -> None:
         return
     open_peer(config.peer_python, OF_TRAINER)
     spec = _write_spec(config)
-    program, environment = ("-m", "side_by_side.peer.trainer"), environment_of_peer(cpu_threads())
+    environment = environment_of_peer(cpu_threads())
     python = os.path.abspath(config.peer_python) if os.sep in config.peer_python else config.peer_python
+    program = [python, RUN_MODULE, "-m", "side_by_side.peer.trainer"]
     words, log = [str(spec)], spec.with_name(LOG)
-    with StopSignals(), ChildCommand(words, "the peer's Trainer", log, environment, program, python) as child:
+    with StopSignals(), ChildCommand(words, "the peer's Trainer", log, environment, program) as child:
         child.finish()
     decisions = decide(np.load(spec.with_name(LOGITS)))
     with results.published() as (draft,):

@@ -6,17 +6,19 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from multiprocessing import get_context
+from multiprocessing import get_context, util
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Callable, Iterable, Iterator, TypeVar
+from typing import Any, Callable, Iterable, Iterator, List, TypeVar
 
 from data_tools.files.errors import InputError, MachineError
+from data_tools.files.run_module import RUN_MODULE
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 IN_FLIGHT_PER_WORKER = 3
+_flags_of_python: Callable[[], List[str]] = util._args_from_interpreter_flags  # type: ignore[attr-defined]
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
@@ -92,6 +94,8 @@ class _Worker(AbstractContextManager):
     def __init__(self, function: Callable):
         # Spawned, not forked: a fork would copy the locks of whatever threads run here.
         context = get_context("spawn")
+        # It and the tracker beside it begin as `python -c`, with the working folder first on the path.
+        util._args_from_interpreter_flags = _flags_before_program  # type: ignore[attr-defined]
         self._end, other = context.Pipe()
         self._process = context.Process(target=_answer, args=(function, other), daemon=True)
         self._process.start()
@@ -113,6 +117,10 @@ class _Worker(AbstractContextManager):
         if error is not None:
             raise error
         return result
+
+
+def _flags_before_program() -> List[str]:
+    return [*_flags_of_python(), RUN_MODULE]
 
 
 def _answer(function: Callable, end: Connection) -> None:

@@ -7,6 +7,7 @@ processes outlives the run.
 import logging
 import os
 import socket
+from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, TypeVar
 
 from data_tools.files.errors import ErniePairError, MachineError
@@ -50,7 +51,8 @@ def ray_map(
     if not address:  # "local": do not join a Ray that runs here already
         where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
     try:
-        ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
+        with _in_root():
+            ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # of many types: each means that Ray cannot be used
         why = " ".join(str(error).split())[:200]
         what, cure = "a local Ray", "fix that"
@@ -66,6 +68,17 @@ def ray_map(
             tasks.stop()
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def _in_root() -> Iterator[None]:
+    """Leave the working folder for a while: Ray puts it first on the path of the workers that it starts."""
+    folder = os.getcwd()
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        os.chdir(folder)
 
 
 class _Tasks:

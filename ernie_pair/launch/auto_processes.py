@@ -19,13 +19,14 @@ from data_tools.files.atomic_files import nothing_kept
 from data_tools.files.errors import InputError, MachineError, message_of
 from data_tools.files.installation import version_of
 from data_tools.files.keyed_cache import KeyedCache, user_cache
+from data_tools.files.run_module import python_words
 from data_tools.options.cli import parse_config
 from ernie_pair.launch.launch_config import CONFIGS, LaunchConfig, read_launch
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_quota, free_memory, listed_cores, processor_name, share_of
 from ernie_pair.runtime.cpu_env import asked_threads
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.gpu.cards import without_cards
-from ernie_pair.runtime.processes.child_command import ChildCommand, last_error
+from ernie_pair.runtime.processes.child_command import ChildCommand, ernie_pair_words, last_error
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 
@@ -49,14 +50,14 @@ class StepTimes(NamedTuple):
 
 def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
     """Return a command line of `ernie_pair.launcher`, or that of a process without it."""
-    return words_around(config, [sys.executable, "-u", "-m", "ernie_pair", config.command, *flags])
+    return words_around(config, [*ernie_pair_words("-u"), config.command, *flags])
 
 
 def words_around(config: LaunchConfig, run: List[str]) -> List[str]:
     """Return the command line that starts ``run`` in the processes of ``config``."""
     if config.is_alone:
         return run
-    words = [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", config.log_dir]
+    words = [*python_words(), "-m", "ernie_pair.launcher", "--log_dir", config.log_dir]
     words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", str(config.on_each_machine)]
     if config.nnodes > 1:
         words += ["--nnodes", str(config.nnodes), "--master", config.master]
@@ -139,11 +140,11 @@ def _time(candidate: Candidate) -> Union[StepTimes, str]:
     with tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
         folder = Path(name)
         answer, launch = folder / "answer.json", replace(candidate.launch, log_dir=str(folder / "log"))
-        run = [sys.executable, "-u", "-m", "ernie_pair.launch.time_steps", str(answer), launch.command]
-        _, *words = words_around(launch, [*run, *candidate.flags])
+        run = [*python_words("-u"), "-m", "ernie_pair.launch.time_steps", str(answer), launch.command]
+        words = words_around(launch, [*run, *candidate.flags])
         environment = {**os.environ, **environment_of(launch)}
         try:
-            with ChildCommand(words, "a probe", folder / "said", environment, program=()) as child:
+            with ChildCommand((), "a probe", folder / "said", environment, program=words) as child:
                 code = child.wait(SECONDS)
         except subprocess.TimeoutExpired:
             return f"no answer in {SECONDS:.0f} s"

@@ -35,6 +35,7 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import point_link
 from data_tools.files.errors import InputError
+from data_tools.files.run_module import python_words
 from data_tools.options.cli import run_command
 from data_tools.options.options import (
     Options,
@@ -47,7 +48,7 @@ from data_tools.options.options import (
 )
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import machine
-from ernie_pair.runtime.processes.child_command import ChildCommand
+from ernie_pair.runtime.processes.child_command import ChildCommand, ernie_pair_words
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
@@ -228,7 +229,8 @@ class Runner:
 
     def _call(self, words: Words, run: Run, places: Places) -> None:
         first, *others = map(places.expand, of_today(words))
-        program = {"ernie-pair": ["-m", "ernie_pair"], "python": []}.get(first, [str(ROOT / first)])
+        of_python = {"ernie-pair": ernie_pair_words(), "python": python_words()}
+        program = of_python.get(first, [sys.executable, str(ROOT / first)])
         logger.info("%s: %s", run.name, " ".join(words[:2]))
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": path}  # the runs use the code beside them

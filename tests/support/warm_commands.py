@@ -32,6 +32,8 @@ from types import ModuleType
 
 from places import ROOT
 
+from data_tools.files.run_module import RUN_MODULE
+
 PRELOADED = """
     ernie_pair.pair.train.train_pair ernie_pair.pretrain.pretrain ernie_pair.pretrain.convert.convert
     ernie_pair.embedding.train.train_embedding ernie_pair.score.export.export_pair
@@ -55,6 +57,10 @@ def cold():
 
 is_unbuffered = words[:1] == ["-u"]
 program = words[is_unbuffered:]
+if program and program[0].endswith("/run_module.py"):
+    if program[0] != {run_module!r}:
+        cold()  # of another checkout
+    del program[0]
 is_module = program[:1] == ["-m"] and program[1] in {modules!r}
 if not is_module and not (program and program[0].endswith(".py") and "site-packages" not in program[0]):
     cold()
@@ -154,7 +160,12 @@ def warm_environment(folder: Path):
     """Yield the warm `python` in ``folder``, beside an `ernie-pair`; their parents end with this context."""
     (folder / "bin").mkdir()
     text = SHIM.format(
-        python=sys.executable, parent=__file__, folder=str(folder), root=str(ROOT), modules=MODULES
+        python=sys.executable,
+        parent=__file__,
+        folder=str(folder),
+        root=str(ROOT),
+        modules=MODULES,
+        run_module=RUN_MODULE,
     )
     for name in ("python", "ernie-pair"):
         (folder / "bin" / name).write_text(text)

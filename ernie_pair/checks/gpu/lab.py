@@ -7,7 +7,6 @@ import re
 import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 from data_tools.files.errors import ErniePairError, LostProcessError
+from data_tools.files.run_module import python_words
 from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.checks.gpu.machine import Machine, machine_without_paddle
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -90,7 +90,7 @@ class Lab:
         threads = {} if alone else {"OMP_NUM_THREADS": str(max(1, cpu_threads() // self.lanes))}
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, words)],
+                [*python_words(), "-m", module, *map(str, words)],
                 env={**os.environ, "TMPDIR": str(self.folder / "tmp"), **threads, MARK: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

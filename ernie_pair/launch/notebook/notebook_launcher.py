@@ -34,12 +34,13 @@ from typing import IO, Callable, Dict, Iterator, List, Optional, Sequence
 import cloudpickle
 
 from data_tools.files.errors import InputError, LostProcessError, counted
+from data_tools.files.run_module import python_words
 from ernie_pair.runtime.cpu_env import THREADS, THREADS_ASKED
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import exit_code_of
 from ernie_pair.runtime.processes.world import launched_world
 
-PAYLOAD = "function"
+PAYLOAD, MODULES = "function", "modules"  # MODULES: where those are that the function uses
 UNPACKABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 LOOK_SECONDS = 0.1
 GRACE_SECONDS = 3.0  # for the others to end by themselves when one has failed
@@ -129,7 +130,7 @@ class Ranks:
         return answers[0]["result"]
 
     def _start(self, rank: int, environment: Dict[str, str]) -> subprocess.Popen:
-        words = [sys.executable, "-u", "-m", "ernie_pair.launch.notebook.worker", str(self.folder), str(rank)]
+        words = [*python_words("-u"), "-m", "ernie_pair.launch.notebook.worker", str(self.folder), str(rank)]
         # A session of its own: an interrupt is for the notebook, which passes it on.
         start = partial(subprocess.Popen, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
         if rank == 0:
@@ -197,6 +198,7 @@ def notebook_launcher(
             raise InputError(
                 f"the function cannot be sent to other processes ({error}); make what it uses inside of it"
             ) from None
+        (folder / MODULES).write_bytes(pickle.dumps(_path_of_ranks()))
         with Ranks(folder, _environments(num_processes, devices)) as ranks:
             ranks.wait()
             return ranks.answer()
@@ -246,6 +248,12 @@ def _devices_of(gpus: Optional[str], count: int) -> List[str]:
     return devices[:count]
 
 
+def _path_of_ranks() -> List[str]:
+    """Return the path of this process; in it the working folder comes last, where it replaces no library."""
+    here = os.getcwd()
+    return [*(path for path in sys.path if path not in ("", here)), here]
+
+
 def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
     """Return the environment of each process, as `paddle.distributed.launch` would make it."""
     with ExitStack() as stack:  # all free ports at once, so that they differ
@@ -260,7 +268,6 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
         "PADDLE_MASTER": endpoints.pop(),
         "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
         VISIBLE: ",".join(devices),
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "PYTHONIOENCODING": "utf-8",
     }
     shared.pop(THREADS, None)  # Paddle has set it for this process

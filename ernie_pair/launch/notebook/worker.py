@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError, LostProcessError
-from ernie_pair.launch.notebook.notebook_launcher import PAYLOAD, UNPACKABLE, packed
+from ernie_pair.launch.notebook.notebook_launcher import MODULES, PAYLOAD, UNPACKABLE, packed
 from ernie_pair.runtime.processes.stop_signals import stop_with_the_launcher
 
 
@@ -21,6 +21,7 @@ def main() -> None:
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     stop_with_the_launcher()
     try:
+        sys.path[:] = pickle.loads((folder / MODULES).read_bytes())
         function, args = pickle.loads((folder / PAYLOAD).read_bytes())
         result = function(*args)
         try:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple
 
+from data_tools.files.run_module import python_words
 from ernie_pair.runtime.gpu.builds import installed_build, paddle_capability
 from ernie_pair.runtime.gpu.cuda_links import load_libraries
 
@@ -54,7 +55,7 @@ def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
 
     If it ends without an answer, or takes more than ``seconds``, that is a fault of one line.
     """
-    words = [sys.executable, "-m", "ernie_pair.runtime.gpu.check_process", name, str(number)]
+    words = [*python_words(), "-m", "ernie_pair.runtime.gpu.check_process", name, str(number)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
@@ -17,6 +16,7 @@ from data_tools.files.errors import (
     NumbersError,
     Stopped,
 )
+from data_tools.files.run_module import python_words
 
 ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
 MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
@@ -33,9 +33,8 @@ class ChildCommand(AbstractContextManager["ChildCommand"]):
     """`ernie-pair WORDS`, started; as a context it is stopped at the end, where it still runs.
 
     ``log``: what it says is added to this file, and not shown. ``name``: what it is called in an error.
-    ``environment``: in place of that of this process. ``program``: what Python runs with WORDS, if not
-    ernie_pair; ``python``: another one than this. A signal for this process is to raise Stopped, as within
-    `StopSignals`.
+    ``environment``: in place of that of this process. ``program``: what is run with WORDS in place of
+    `ernie-pair`. A signal for this process is to raise Stopped, as within `StopSignals`.
     """
 
     def __init__(
@@ -44,12 +43,11 @@ class ChildCommand(AbstractContextManager["ChildCommand"]):
         name: str,
         log: Optional[Path] = None,
         environment: Optional[Dict[str, str]] = None,
-        program: Sequence[str] = ("-m", "ernie_pair"),
-        python: Optional[str] = None,
+        program: Sequence[str] = (),
     ):
         self._where = f"{name}; see {log}" if log else f"{name}; its lines stand above"
         self._log, self._before = log, log.stat().st_size if log and log.is_file() else 0
-        command = [python or sys.executable, *program, *words]
+        command = [*(program or ernie_pair_words()), *words]
         if log is None:
             self._process = subprocess.Popen(command, env=environment)
             return
@@ -72,6 +70,11 @@ class ChildCommand(AbstractContextManager["ChildCommand"]):
             raise Stopped("stopped; run the same command to continue", stop.exit_code) from None
         if code:
             raise error_of(code, self._where, last_error(self._log, self._before) if self._log else "")
+
+
+def ernie_pair_words(*flags: str) -> Words:
+    """Return the beginning of a command line of `ernie-pair`, run by Python with ``flags``."""
+    return [*python_words(*flags), "-m", "ernie_pair"]
 
 
 def words_of(*command: str, **flags) -> Words:

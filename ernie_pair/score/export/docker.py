@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from email import message_from_bytes
@@ -18,6 +17,7 @@ from typing import List, Set
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from data_tools.files.errors import InputError
+from data_tools.files.run_module import python_words
 from ernie_pair.inference.exported_model import (
     EXPORT_MANIFEST,
     INT8_FILES,
@@ -91,7 +91,7 @@ def build_wheel(folder: Path) -> Path:
 
 def _pip_wheel() -> List[str]:
     """Return the command; what a build needs is taken from here where it is, as there may be no network."""
-    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    words = [*python_words(), "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     return [*words, "--no-build-isolation"] if all(map(find_spec, BUILT_WITH)) else words
 
 

@@ -15,6 +15,7 @@ import yaml
 from tiny_pair import write_model, write_pairs
 
 from data_tools.files.errors import InputError
+from data_tools.files.run_module import RUN_MODULE
 from data_tools.options.cli import exit_code_of, parse_config
 from ernie_pair.launch import auto_processes as launching_words
 from ernie_pair.launch import launch as launching
@@ -50,7 +51,7 @@ def write(folder, block=None, **flags):
 def started(*words):
     """The command that would be run, without the interpreter."""
     config, flags = read_launch(words)
-    return [word for word in launcher_words(config, flags) if word != sys.executable]
+    return [word for word in launcher_words(config, flags) if word not in (sys.executable, RUN_MODULE)]
 
 
 LAUNCHER = ["-m", "ernie_pair.launcher", "--log_dir", "out/log"]
@@ -227,7 +228,7 @@ SCRIPT = "import sys\nprint(sys.argv)\n"
 def script_words(*words):
     """The command that would be run for a script, without the interpreter."""
     config, run = read_script(words)
-    return [word for word in words_around(config, run) if word != sys.executable]
+    return [word for word in words_around(config, run) if word not in (sys.executable, RUN_MODULE)]
 
 
 def test_words_behind_a_script_are_its_own(folder):

@@ -1,0 +1,180 @@
+"""No process that is started imports from the working folder, which may hold a stranger's random.py."""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+from tiny_pair import write_model, write_pairs
+
+from data_tools.files.run_module import RUN_MODULE, python_words
+from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.prepare import PrepareConfig, prepare
+
+# Each writes down that it was imported, and ends what has imported it.
+STRANGER = "open({mark!r}, 'a').write(f'{{__name__}}\\n')\nraise RuntimeError(__name__)\n"
+STRANGERS = "numpy random yaml socket tempfile threading".split()
+ENVIRONMENT = {**os.environ, "COLD": "1"}  # a warm process has imported Python's own already
+ERNIE_PAIR = [*python_words(), "-m", "ernie_pair"]
+# The working folder comes in front once it runs, as in a kernel.
+NOTEBOOK = """
+import random, sys
+from ernie_pair import notebook_launcher
+sys.path.insert(0, "")
+
+def draw():
+    import random, numpy, beside
+    return beside.NUMBER + random.Random(1).randint(2, 2)
+
+print(notebook_launcher(draw))
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """A folder with modules of common names; none of them may have been imported at the end."""
+    mark, folder = tmp_path / "imported", tmp_path / "downloaded"
+    folder.mkdir()
+    for name in STRANGERS:
+        (folder / f"{name}.py").write_text(STRANGER.format(mark=str(mark)))
+    yield folder
+    assert not mark.exists(), mark.read_text()
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sample")
+    make_sample(SampleConfig(output_dir=str(folder), documents=60, pairs=90))
+    letters = sorted({*(folder / "corpus.txt").read_text(encoding="utf-8")} - {*"\n "})
+    lines = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", *letters]
+    (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    places = {"input_path": f"{folder}/corpus.txt", "vocab_file": f"{folder}/vocab.txt"}
+    prepare(PrepareConfig(**places, output_prefix=f"{folder}/ids", chinese=True))
+    return folder
+
+
+def ran(words, folder):
+    """The output of a command that ends well in ``folder``."""
+    done = subprocess.run(
+        list(map(str, words)), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def begun(words, folder, line):
+    """Run a command until it has printed ``line``: then its first processes have ended well."""
+    command = subprocess.Popen(
+        [*ERNIE_PAIR, *map(str, words)], cwd=folder, env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    said = []
+    for text in command.stdout:
+        said.append(text)
+        if re.match(line, text):
+            break
+    else:
+        pytest.fail("".join(said))
+    os.killpg(command.pid, signal.SIGKILL)
+    command.wait()
+    command.stdout.close()
+
+
+def test_a_module_that_is_run_by_name(stranger):
+    assert ran([sys.executable, "-m", "ernie_pair", "--version"], stranger).startswith("ernie-pair")
+    assert "--output_file" in ran([sys.executable, "-m", "data_tools.build_vocab", "--help"], stranger)
+
+
+def test_a_started_module_is_found_where_this_one_is(stranger):
+    program = "import sys, ernie_pair, numpy; print(sys.argv[1:], ernie_pair.__file__)"
+    assert ran([*python_words("-u"), "-c", program, "a", "-b"], stranger) == (
+        f"['a', '-b'] {ROOT}/ernie_pair/__init__.py\n"
+    )
+    (stranger / "ernie_pair").mkdir()
+    (stranger / "ernie_pair" / "__init__.py").write_text("raise RuntimeError('another copy')")
+    assert ran([*ERNIE_PAIR, "--version"], stranger).startswith("ernie-pair")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "build vocab --vocab_size 200 --input_path corpus.txt --output_file",
+        "build ngrams --vocab_file vocab.txt --input_path ids --output_file",
+        "prepare --vocab_file vocab.txt --input_path corpus.txt --output_prefix",
+        "prepare --vocab_file vocab.txt --input_path corpus.txt --engine ray --output_prefix",
+        "audit text corpus.txt --near_threshold 0.9 --output_dir",
+    ],
+)
+def test_the_workers_of_a_tool(words, sample, stranger, tmp_path):
+    if "ray" in words:
+        pytest.importorskip("ray")
+    given = [sample / word if word in ("vocab.txt", "corpus.txt", "ids") else word for word in words.split()]
+    ran([*ERNIE_PAIR, *given, tmp_path / "out", "--workers", "2"], stranger)
+
+
+def test_check_and_quickstart(stranger, tmp_path):
+    begun(["check", "--device", "cpu"], stranger, "OK +make-sample")
+    small = ["--documents", 60, "--pairs", 90, "--output_dir", tmp_path / "quick"]
+    begun(["quickstart", "--device", "cpu", *small], stranger, r"\[2/7\]")
+
+
+def test_pipeline(sample, stranger, tmp_path):
+    pairs = write_pairs(tmp_path / "pairs.tsv", 300)
+    places = ["--input_path", sample / "corpus.txt", "--output_dir", tmp_path / "service"]
+    begun(["pipeline", "--device", "cpu", "--train_file", pairs, *places], stranger, r"\[2/8\]")
+
+
+def test_compare_starts(stranger, tmp_path):
+    model, pairs = write_model(tmp_path / "model"), write_pairs(tmp_path / "pairs.tsv", 40)
+    flags = {"model_type": "ernie", "train_file": str(pairs), "dev_file": str(pairs), "max_steps": 1}
+    (tmp_path / "train.yaml").write_text(json.dumps({**flags, "device": "cpu"}))
+    starts = f"a=random:{model} b=random:{model}"
+    words = ["--starts", starts, "--train_config", tmp_path / "train.yaml", "--output_dir", tmp_path / "out"]
+    begun(["compare", "starts", *words, "--seeds", 1], stranger, r".*2 of 2")
+
+
+def test_launch(stranger, tmp_path):
+    model, pairs = write_model(tmp_path / "model"), write_pairs(tmp_path / "pairs.tsv", 40)
+    places = {"model_name_or_path": model, "model_type": "ernie", "train_file": pairs, "dev_file": pairs}
+    flags = {**places, "output_dir": tmp_path / "out", "from_scratch": True, "max_steps": 1, "device": "cpu"}
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    ran([*ERNIE_PAIR, "launch", "train", "--processes", 2, *words], stranger)
+
+
+def test_launch_of_a_script_finds_what_lies_beside_it(stranger, tmp_path):
+    (tmp_path / "beside.py").write_text("NUMBER = 5")
+    (tmp_path / "mine.py").write_text("import numpy, beside; open('said', 'w').write(str(beside.NUMBER))")
+    ran([*ERNIE_PAIR, "launch", "--processes", "2", tmp_path / "mine.py"], stranger)
+    assert (stranger / "said").read_text() == "5"
+
+
+def test_notebook_launcher_finds_what_lies_in_the_working_folder_last(stranger):
+    (stranger / "beside.py").write_text("NUMBER = 5")
+    assert ran([*python_words(), "-c", NOTEBOOK], stranger) == "7\n"
+
+
+def starts_of_python(path):
+    """Yield what a file says of Python as a program: its path, and ways of multiprocessing."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
+            yield "sys.executable"
+        elif isinstance(node, ast.Constant) and node.value in ("spawn", "forkserver"):
+            yield node.value
+
+
+def test_python_is_started_in_one_way():
+    found = {}
+    for folder in ("data_tools", "ernie_pair"):
+        for path in (ROOT / folder).rglob("*.py"):
+            found.setdefault(str(path.relative_to(ROOT)), set()).update(starts_of_python(path))
+    assert {path: starts for path, starts in found.items() if starts} == {
+        os.path.relpath(RUN_MODULE, ROOT): {"sys.executable"},
+        "data_tools/files/process_pool.py": {"spawn"},
+        "ernie_pair/checks/doctor.py": {"sys.executable"},  # shown
+        "ernie_pair/launch/launch.py": {"sys.executable"},  # of a person's script, and of the words above
+    }
