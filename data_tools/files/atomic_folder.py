@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
@@ -27,13 +28,16 @@ from data_tools.files.atomic_files import (
     own_entries,
     own_name,
     read_regular,
+    shortened,
     to_disk,
 )
 from data_tools.files.errors import InputError
+from data_tools.files.file_lock import locked_once
 from data_tools.files.json_file import is_texts, parse_json_object
 from data_tools.files.results import MAKER, files_of, read_own_config
 
 MADE, README = ".made.json", "README.md"
+LOCK, LOCK_TOKEN = ".lock", "0" * 16  # ends the name of the lock of a folder; all processes give it the same
 LARGEST_NOTE = 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -50,11 +54,12 @@ def publish_folder(
     What ``about`` returns for the filled draft is kept in the folder; see ``read_made``. What was there
     before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
     anything else is renamed, with a warning. A reader sees the old folder or the new one, never half of one;
-    where the system cannot swap two folders, no folder for an instant. Raises OSError if the disk fails, and
-    whatever ``fill`` raises.
+    where the system cannot swap two folders, no folder for an instant. Raises MachineError while another
+    process writes ``folder``, OSError if the disk fails, and whatever ``fill`` raises.
     """
-    with folder_made(folder.parent):
-        clear_leftovers(folder.parent, lambda name: name == folder.name)
+    with folder_made(folder.parent), only_writer(folder) as is_alone:
+        if is_alone:
+            clear_leftovers(folder.parent, lambda name: name == folder.name)
         draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (FILLING, TRASH))
         draft.mkdir()
         try:
@@ -88,6 +93,15 @@ def publish_folder(
             shutil.rmtree(draft, ignore_errors=True)
             raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def only_writer(folder: Path) -> AbstractContextManager[bool]:
+    """Return a context in which no other process publishes ``folder``; False in it: there are no locks here.
+
+    Raises MachineError if another one does; its draft is not touched.
+    """
+    lock = folder.with_name(own_name(f"{FILLING}{shortened(folder.name)}", LOCK_TOKEN) + LOCK)
+    return locked_once(lock, f"{folder}: another run writes this folder; let it end, then run again")
 
 
 def read_made(folder: Path) -> Optional[Dict[str, Any]]:

@@ -36,6 +36,22 @@ def locked(path: Path, seconds: float, refusal: str = "") -> Iterator[bool]:
         os.close(descriptor)
 
 
+@contextmanager
+def locked_once(path: Path, refusal: str) -> Iterator[bool]:
+    """Lock ``path`` as `locked` does, without waiting; at the end the file is gone."""
+    descriptor = open_lock(path)
+    try:
+        is_exclusive = _hold(descriptor, path, 0, refusal)
+        if not path.exists() or not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            raise MachineError(refusal)  # another process held it when this one opened it, and removed it
+        try:
+            yield is_exclusive
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
 def open_lock(path: Path) -> int:
     """Open or make ``path``, no link, nothing in it changed; closing it releases it. Raises OSError."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -104,6 +104,10 @@ class Results:
         record = self._read_record()
         return bool(record) and not self._difference(record)
 
+    def refuse_others(self) -> None:
+        """Raise InputError as `are_done` does, if it was made from other inputs or by another command."""
+        self._existing_of_command(from_any_inputs=False)
+
     def refuse_foreign(self) -> None:
         """Raise InputError as `are_done` does, unless this command made what exists, from any inputs."""
         self._existing_of_command(from_any_inputs=True)

@@ -42,7 +42,6 @@ from ernie_pair.version import __version__
 OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
 _WIDTH = 1 << 20  # no line is folded
 
-Result = TypeVar("Result")
 Config = TypeVar("Config", bound=Options)
 NOTHING: Mapping[str, object] = MappingProxyType({})
 SECONDS = 10.0  # a repository on a slow disk is not waited for
@@ -92,27 +91,22 @@ def text_of_config(flags: Dict[str, Any], about: Dict[str, Any]) -> str:
     return head + _dumped(flags) + _dumped({ABOUT: about})
 
 
-def with_config(fill: Callable[[Path], Result], command: str, config: Options) -> Callable[[Path], Result]:
-    """Return what fills a folder as ``fill`` does, and writes config.yaml into it."""
-
-    def fill_and_tell(draft: Path) -> Result:
-        filled = fill(draft)
-        text = text_of_config(flags_of(config), about_now(command))
-        (draft / CONFIG_YAML).write_text(text, encoding="utf-8")
-        return filled
-
-    return fill_and_tell
-
-
 def publish_results(
     folder: Path, fill: Callable[[Path], None], command: str, config: Options, results: Results
 ) -> None:
     """Let ``fill`` write ``folder``, which gets config.yaml besides, as the ``results`` of ``command``.
 
-    What is there is replaced if they may replace it; see `publish_folder`.
+    What is there is replaced if they may replace it; see `publish_folder`. Raises InputError, as
+    `Results.are_done`, for what another run has published there since.
     """
-    filled = with_config(fill, command, config)
-    publish_folder(folder, filled, results.about_folder, may_be_lost=lambda there: results.overwrite)
+
+    def fill_and_tell(draft: Path) -> None:
+        results.refuse_others()
+        fill(draft)
+        text = text_of_config(flags_of(config), about_now(command))
+        (draft / CONFIG_YAML).write_text(text, encoding="utf-8")
+
+    publish_folder(folder, fill_and_tell, results.about_folder, may_be_lost=lambda there: results.overwrite)
 
 
 def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:

@@ -12,13 +12,14 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Callable, Collection, Dict, List, Literal, Sequence
 
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError, counted
 from data_tools.files.json_file import write_json
 from data_tools.files.progress import say
@@ -26,7 +27,7 @@ from data_tools.files.results import Results, settings_of
 from data_tools.options.options import Options, data_option, model_option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, replace_config, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results, replace_config
 from ernie_pair.models.embedding_json import read_embedding
 from ernie_pair.models.hugging_face.counterparts import split_heads
 from ernie_pair.models.hugging_face.folders import (
@@ -315,9 +316,9 @@ def _publish(
     )
     if results.are_done():
         return
-    counts, command = [], f"convert --{'to' if is_to else 'from'} hf"
-    filled = with_config(lambda draft: counts.append(fill(draft)), command, config)
-    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
+    counts: List[int] = []
+    command = f"convert --{'to' if is_to else 'from'} hf"
+    publish_results(output_dir, lambda draft: counts.append(fill(draft)), command, config, results)
     print(f"wrote {config.output_dir}: {counts[0]} weights of {source.weights}")
 
 
@@ -364,8 +365,8 @@ def average_checkpoints(config: AverageConfig) -> None:
     if results.are_done():
         return
     weights = mean_of(sources)
-    filled = with_config(lambda draft: _fill(draft, sources, weights), "average-checkpoints", config)
-    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
+    fill = partial(_fill, sources=sources, weights=weights)
+    publish_results(output_dir, fill, "average-checkpoints", config, results)
     print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
 
 

@@ -9,7 +9,7 @@ from typing import Dict, NamedTuple
 import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.results import Results, files_of
@@ -18,7 +18,7 @@ from data_tools.text.folder_tokenizer import FAST_TOKENIZER, find_tokenizer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.fingerprint import flags_of
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.models.model_card import DataFile, ModelCard, write_card
 from ernie_pair.models.source import RECIPE_NOTE, VOCAB, ModelSource, class_of, open_model, write_model_folder
 from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, find_config, read_spec
@@ -292,8 +292,7 @@ def convert(config: ConvertConfig) -> Conversion:
         write_json(draft / CONVERSION, content)
         write_card(draft, card_of_converted(source, weights_file, differences))
 
-    filled = with_config(fill, "convert", config)
-    publish_folder(output_dir, filled, results.about_folder, may_be_lost=lambda folder: config.overwrite)
+    publish_results(output_dir, fill, "convert", config, results)
     logger.info("wrote %s: %d parameters of %s", config.output_dir, len(weights), weights_file)
     return _conversion_of(output_dir)
 

@@ -1,11 +1,16 @@
 """Renaming, removing and linking folders never loses a user's files."""
 
+import errno
+import fcntl
 import os
+import signal
 
 import pytest
 
+from data_tools.files import file_lock
 from data_tools.files.atomic_files import CONFIG_YAML, own_name, published
 from data_tools.files.atomic_folder import (
+    MADE,
     clear_leftovers,
     is_as_made,
     point_link,
@@ -14,7 +19,12 @@ from data_tools.files.atomic_folder import (
     rename_for_good,
     set_aside,
 )
-from data_tools.files.errors import InputError
+from data_tools.files.errors import InputError, MachineError
+from data_tools.files.file_lock import locked_once, open_lock
+from data_tools.files.results import Results
+from data_tools.options.options import Options
+from ernie_pair.checkpoint.run_config import publish_results
+from ernie_pair.checkpoint.run_folder import publish_of_run
 
 
 def test_a_rename_is_undone_when_fsync_fails(tmp_path, monkeypatch):
@@ -136,3 +146,99 @@ def test_a_failed_output_leaves_none_of_the_folders_it_made(tmp_path):
         with pytest.raises(InputError, match="bad row"), published(folder / "a"):
             fail(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["there"] and not any((tmp_path / "there").iterdir())
+
+
+def write_slowly(publish, folder):
+    """A process of its own that publishes ``folder`` and stops in the middle until it is told to go on.
+
+    Returns its pid, and the end of a pipe that lets it go on.
+    """
+    (ready, told), (go_on, tell) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child:
+        os.close(told), os.close(go_on)
+        assert os.read(ready, 1) == b"x"
+        return child, tell
+
+    def fill(draft):
+        (draft / "model").write_text("first")
+        os.write(told, b"x")
+        os.read(go_on, 1)
+        assert (draft / "model").read_text() == "first"
+
+    try:
+        publish(folder, fill)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def publish_as_results(folder, fill):
+    results = Results("test", [folder / "model"], {}, {}, overwrite=False, record=folder / MADE)
+    publish_results(folder, fill, "test", Options(), results)
+
+
+def publish_of_its_run(folder, fill):
+    publish_of_run(folder, fill, {})
+
+
+PUBLISHING = [publish_folder, publish_as_results, publish_of_its_run]
+
+
+@pytest.mark.parametrize("publish", PUBLISHING)
+def test_the_second_of_two_that_publish_a_folder_at_once_is_refused(publish, tmp_path):
+    folder = tmp_path / "out"
+    child, tell = write_slowly(publish, folder)
+    drafts = sorted(tmp_path.iterdir())
+    for other in PUBLISHING:
+        with pytest.raises(MachineError, match="out: another run writes this folder; let it end"):
+            other(folder, lambda draft: pytest.fail("it is written twice"))
+    assert sorted(tmp_path.iterdir()) == drafts
+    publish_folder(tmp_path / "beside", lambda draft: (draft / "a").write_text("a"))
+    os.write(tell, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    assert (folder / "model").read_text() == "first"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "beside"}
+
+
+@pytest.mark.parametrize("publish", PUBLISHING)
+def test_what_a_killed_process_was_publishing_is_cleared(publish, tmp_path):
+    child, _ = write_slowly(publish, tmp_path / "out")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    publish(tmp_path / "out", lambda draft: (draft / "model").write_text("second"))
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def test_what_was_published_since_the_first_look_is_not_replaced(tmp_path):
+    folder = tmp_path / "out"
+    first = Results("another", [folder / "model"], {}, {}, overwrite=False, record=folder / MADE)
+
+    def fill(draft):
+        (draft / "model").write_text("first")
+
+    publish_results(folder, fill, "another", Options(), first)
+    with pytest.raises(InputError, match="exists; .*it was made by another"):
+        publish_as_results(folder, lambda draft: pytest.fail("it is written"))
+    assert (folder / "model").read_text() == "first"
+
+
+def test_where_there_are_no_locks_no_draft_is_cleared(tmp_path, monkeypatch):
+    def refuse(descriptor, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / own_name(".tmp-out")).mkdir()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    publish_folder(tmp_path / "out", lambda draft: (draft / "a").write_text("a"))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_lock_that_its_holder_has_removed_meanwhile_is_none(tmp_path, monkeypatch):
+    def opened_late(path):
+        descriptor = open_lock(path)
+        path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(file_lock, "open_lock", opened_late)
+    with pytest.raises(MachineError, match="busy"), locked_once(tmp_path / "lock", "busy"):
+        pytest.fail("it is held")
