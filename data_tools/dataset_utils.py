@@ -15,9 +15,12 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from data_tools.files.installation import raise_interrupt
+
 try:
     from data_tools._helpers import hide_words as compiled_hide_words  # from helpers.cpp, by setup.py
-except ImportError:
+except ImportError as error:
+    raise_interrupt(error)
     compiled_hide_words = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
 MASK_BELOW, RANDOM_BELOW = 0.8, 0.8 + 0.1  # of a uniform draw; above both the token is kept

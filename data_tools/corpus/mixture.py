@@ -23,11 +23,13 @@ from typing import List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import raise_interrupt
 from data_tools.files.json_file import reads_as_number
 
 try:
     from data_tools._helpers import turns as compiled_turns  # from helpers.cpp, by setup.py
-except ImportError:
+except ImportError as error:
+    raise_interrupt(error)
     compiled_turns = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
 LONGEST_PERIOD = 1_000_000  # samples until the order of the corpora repeats

@@ -6,6 +6,7 @@ No index is known to have the package, so its name alone installs nothing.
 import json
 import re
 import shlex
+import signal
 from contextlib import suppress
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ PADDLENLP, PADDLENLP_VERSION = "paddlenlp", "2.8.1"
 PADDLENLP_COMMAND = f"pip install --no-deps {PADDLENLP}=={PADDLENLP_VERSION}"
 WITHOUT_PADDLENLP = ("cpu", "train")  # the extras that do not install it
 TRAINING = "cpu"  # the extra of a missing library of training; for another Paddle, that of `training_extra`
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST_COMMAND = 300  # characters: an error line would cut a longer one
 _HERE = Path(__file__).resolve().parents[2]
 
@@ -186,10 +188,23 @@ OF_TRAINING = frozenset(
 
 def import_optional(name: str, extra: str) -> ModuleType:
     """Return the module ``name`` of an ``extra``, [cpu] for training. Raises InputError without it."""
+    # A signal would end the import in an error of the library's own, of what is missing: it comes after.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         return import_module(name)
     except ImportError:
         raise _not_installed(name, extra) from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def raise_interrupt(error: ImportError) -> None:
+    """Raise the KeyboardInterrupt, or Stopped, that ended an import: an extension makes it a mere cause."""
+    cause: Optional[BaseException] = error
+    while cause is not None:
+        if not isinstance(cause, Exception):
+            raise cause from None
+        cause = cause.__cause__ or cause.__context__
 
 
 def missing_of_training(error: ModuleNotFoundError) -> Optional[InputError]:

@@ -4,7 +4,9 @@ import os
 import re
 import select
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from io import TextIOWrapper
@@ -187,7 +189,7 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         if isinstance(stream, TextIOWrapper):  # not in a notebook
             stream.reconfigure(errors="backslashreplace")
     try:
-        found = action()
+        found = _interrupted_or(action)
         sys.stdout.flush()
         return found if isinstance(found, int) else 0
     except ErniePairError as error:
@@ -210,6 +212,35 @@ def exit_code_of(action: Callable[[], Any]) -> int:
     except Stopped as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.exit_code
+
+
+def _interrupted_or(action: Callable[[], Any]) -> Any:
+    """Return what ``action`` does. Raises KeyboardInterrupt if there was one, whatever became of it.
+
+    A library that is interrupted while it is imported says, in an error of its own, that it cannot be.
+    """
+    is_heard = threading.Event()
+
+    def hear(number, frame):
+        is_heard.set()
+        signal.default_int_handler(number, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return action()
+    signal.signal(signal.SIGINT, hear)
+    try:
+        found, error = action(), None
+    except Exception as failure:
+        found, error = None, failure
+    finally:
+        if signal.getsignal(signal.SIGINT) is hear:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if is_heard.is_set():
+        raise KeyboardInterrupt
+    if error is not None:
+        raise error
+    return found
 
 
 def _output_fails() -> bool:

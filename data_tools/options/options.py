@@ -22,6 +22,7 @@ from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
 from data_tools.files.errors import InputError, dangling, without_flags
+from data_tools.files.installation import raise_interrupt
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
@@ -442,6 +443,7 @@ def import_named(name: str, flag: str, kind: str) -> Any:
     try:
         found = getattr(import_module(module_name), inner_name, None)
     except ImportError as error:
+        raise_interrupt(error)
         raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name") from None
     except SyntaxError as error:
         fault = f"{error.filename}:{error.lineno}: {error.msg}"

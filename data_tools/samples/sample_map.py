@@ -16,11 +16,13 @@ import numpy as np
 
 from data_tools.files.arrays import chunks
 from data_tools.files.errors import InputError
+from data_tools.files.installation import raise_interrupt
 from data_tools.files.keyed_cache import array_cache, mix, mix_all, mix_range
 
 try:
     from data_tools import _helpers  # compiled from helpers.cpp by setup.py
-except ImportError:
+except ImportError as error:
+    raise_interrupt(error)
     _helpers = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
 VERSION = 1  # of the rows that the same input gives; part of the cache key

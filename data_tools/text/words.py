@@ -27,6 +27,7 @@ import numpy as np
 
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.errors import InputError
+from data_tools.files.installation import raise_interrupt
 from data_tools.text.text_files import decoded, read_lines
 from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, code_points, is_cjk
 
@@ -72,6 +73,7 @@ def segmenter(name: str) -> Segmenter:
             return lac_segmenter()
         library = import_module(name)
     except ImportError as error:
+        raise_interrupt(error)
         # LAC requires the CPU build of Paddle, which must not be installed beside the present one.
         package = "--no-deps lac" if name == "lac" else name
         raise InputError(

@@ -60,6 +60,8 @@ class StopSignals:
             # A signal that comes again must not spoil the exit code of a process that is leaving.
             signal.signal(number, signal.SIG_IGN if is_leaving else handler)
         total = self._total if self._is_launched else self.local()
+        if kind and issubclass(kind, Exception) and self._seen and not self._patient:
+            raise_stopped(self.local(), self.when)  # a library made another error of it while it was imported
         if kind is None and total:
             outer = getattr(self._before[signal.SIGTERM], "__self__", None)
             if isinstance(outer, StopSignals):

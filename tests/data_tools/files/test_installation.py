@@ -1,15 +1,18 @@
 """The pip command in error messages: right for a checkout, for a wheel, and for an install by name."""
 
+import ast
 import json
 import re
+import signal
 import sys
 
 import pytest
 from packaging.requirements import Requirement
+from places import ROOT
 
 from data_tools.files import installation
 from data_tools.files.errors import InputError
-from data_tools.files.installation import import_optional, install_command
+from data_tools.files.installation import import_optional, install_command, raise_interrupt
 from data_tools.options.cli import LONGEST_MESSAGE
 
 METADATA = """Metadata-Version: 2.1
@@ -133,3 +136,39 @@ def test_a_too_long_or_unknown_extra_names_the_wheel(installed, extra):
     said = install_command(extra)
     assert said == f"pip install '{wheel}[{extra}]', the wheel that this was installed from"
     assert len(said) < LONGEST_MESSAGE
+
+
+def test_an_interrupt_while_a_library_is_imported_is_no_missing_library(tmp_path, monkeypatch):
+    """An extension that is interrupted ends its import with an error of its own."""
+    lines = "import os, signal", "os.kill(os.getpid(), signal.SIGINT)", "raise ImportError('failed')"
+    (tmp_path / "interrupted_library.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            import_optional("interrupted_library", "serve")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_interrupt_behind_an_import_error_is_raised():
+    interrupt = KeyboardInterrupt()
+    try:
+        raise ImportError("initialization failed") from interrupt
+    except ImportError as error:
+        with pytest.raises(KeyboardInterrupt):
+            raise_interrupt(error)
+    raise_interrupt(ImportError("no such module"))
+
+
+def test_every_import_that_may_fail_asks_for_an_interrupt():
+    for folder in ("data_tools", "ernie_pair"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if (
+                    isinstance(node, ast.ExceptHandler)
+                    and node.type
+                    and "ImportError" in ast.unparse(node.type)
+                ):
+                    asks = "raise_interrupt(error)" in ast.unparse(node.body[0])
+                    assert asks or path.name == "installation.py", f"{path}:{node.lineno}"

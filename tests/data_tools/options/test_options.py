@@ -5,8 +5,11 @@ import os
 import pickle
 import pydoc
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
@@ -326,6 +329,25 @@ def test_a_character_that_the_output_cannot_take_is_escaped():
             [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True
         )
         assert (done.stdout, done.stderr) == (b"\\u600e\\u4e48 ok\n", b""), environment
+
+
+def goes_on():
+    with suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+
+def makes_it_another_error():
+    goes_on()
+    raise InputError("a library is not installed")
+
+
+@pytest.mark.parametrize("action", [goes_on, makes_it_another_error])
+def test_an_interrupt_stays_one_whatever_a_library_makes_of_it(action, capsys):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert exit_code_of(action) == 130
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+    assert capsys.readouterr().err == "error: interrupted from the keyboard\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["help", "train"], ["train", "--help"]], ids="-".join)

@@ -190,6 +190,16 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(number, code, capsy
     )
 
 
+def test_a_signal_that_a_library_made_another_error_of_stops_the_run():
+    with pytest.raises(Stopped) as stopped, StopSignals():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except Stopped:
+            raise ImportError("initialization failed") from None
+    assert stopped.value.exit_code == 143
+
+
 def test_except_exception_does_not_swallow_a_stop():
     with pytest.raises(Stopped), StopSignals():
         try:
