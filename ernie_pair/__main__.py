@@ -9,6 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Callable, Dict, List, Optional
 
+from data_tools.files.user_home import give_home
 from data_tools.options.cli import exit_code_of, parse_config
 from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
@@ -193,6 +194,7 @@ def run_named(name: str) -> None:
     def run() -> Any:
         with signals_wait():
             config: Any = parse_config(config_class_of(entry))
+            give_home()
             function = function_of(entry)
         return function(config)
 
@@ -231,6 +233,7 @@ def _loaded(words) -> Callable[[], Any]:
         form = form_of_model(flags, flags_of, _kind_of_folder)
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
+    give_home()
     return partial(function_of(entry), config)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional, TypeVar
 from data_tools.files.errors import InputError, MachineError, Stopped, describe_os_error
 from data_tools.files.installation import missing_of_training
 from data_tools.files.progress import called_from_python
+from data_tools.files.user_home import home_given
 from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Options, hints_of
 
@@ -50,7 +51,8 @@ def takes_options(
             named = {item.name: given.pop(item.name) for item in own if item.name in given}
             with called_from_python(verbose), _errors_of_the_package():
                 found = _configuration(function.__name__, classes, chosen, config, given)
-                return function(found, *more, **named)
+                with home_given():
+                    return function(found, *more, **named)
 
         call.__doc__ = DOCS.format(cleandoc(function.__doc__ or ""), _names_of(classes))
         shown = _signature_of(classes, own, signature(function), returned)

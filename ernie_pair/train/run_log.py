@@ -33,6 +33,7 @@ from data_tools.files.atomic_folder import set_aside
 from data_tools.files.installation import import_optional
 from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
 from data_tools.files.progress import shows_bars
+from data_tools.files.user_home import home_given
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import CURVES, EVENTS, run_id_of
 from ernie_pair.runtime.processes.console import GOOD, PLAIN
@@ -343,7 +344,8 @@ class Silent:
 
 def _open_curves(folder: Path):
     """Open VisualDL's writer in ``folder``, used by this run only: its records are drawn again."""
-    from visualdl import LogWriter  # only the rank that writes needs it
+    with home_given():  # it makes folders there
+        from visualdl import LogWriter  # only the rank that writes needs it
 
     try:
         return LogWriter(str(clear_records(folder, RECORDS)))

@@ -25,7 +25,13 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from data_tools.files.errors import InputError
-from data_tools.files.installation import install_command, missing_of_training, training_extra
+from data_tools.files.installation import (
+    install_command,
+    missing_of_training,
+    raise_interrupt,
+    training_extra,
+)
+from data_tools.files.user_home import home_given
 
 # Of `paddlenlp.transformers`: where the classes are that all models are made of, and the parts of a family.
 BASES = {
@@ -81,6 +87,7 @@ def import_transformers() -> ModuleType:
             _import_models_alone()
         return import_module("paddlenlp.transformers")
     except ImportError as error:
+        raise_interrupt(error)
         if isinstance(error, ModuleNotFoundError) and missing_of_training(error):
             raise
         cause, command = " ".join(str(error).split()), install_command(training_extra())
@@ -98,9 +105,10 @@ def _import_models_alone() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     try:
-        _import_lazily("paddlenlp.data", lambda name: None)
-        _import_lazily("paddlenlp.transformers", _part_of_transformers)
-        import_module("paddlenlp.transformers.model_utils")
+        with home_given():  # it makes the folders of its downloads there
+            _import_lazily("paddlenlp.data", lambda name: None)
+            _import_lazily("paddlenlp.transformers", _part_of_transformers)
+            import_module("paddlenlp.transformers.model_utils")
     except BaseException:
         for name in ("paddlenlp", "paddlenlp.data", "paddlenlp.transformers"):
             sys.modules.pop(name, None)
