@@ -24,7 +24,7 @@ from data_tools.options.cli import parse_config
 from ernie_pair import PairConfig, PairTrainer, TrainConfig, load_config
 from ernie_pair.checkpoint import run_config as facts
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.checkpoint.run_config import CONFIG_YAML, git_state, keep_config, replace_config, with_config
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, git_state, keep_config, replace_config
 from ernie_pair.checks.doctor import DoctorConfig
 from ernie_pair.embedding.embed_config import EmbedConfig, ExportEmbeddingConfig
 from ernie_pair.launch.launch_config import read_launch
@@ -69,7 +69,8 @@ def config(**changes):
 
 
 def written(folder, given=None, command="train"):
-    with_config(lambda draft: None, command, given or config())(folder)
+    text = facts.text_of_config(facts.flags_of(given or config()), facts.about_now(command))
+    (folder / CONFIG_YAML).write_text(text, encoding="utf-8")
     return folder / CONFIG_YAML
 
 
