@@ -8,7 +8,7 @@ from typing import Callable, Iterable, Iterator, Optional
 
 import numpy as np
 
-from data_tools.files.errors import MachineError
+from data_tools.files.errors import CheckpointError, MachineError
 
 HEADER_BYTES = 128
 _CHUNK = 1 << 20
@@ -50,6 +50,24 @@ def npy_header(dtype: np.dtype, *shape: int) -> bytes:
     words = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
     length = HEADER_BYTES - 10
     return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + words.encode().ljust(length - 1) + b"\n"
+
+
+def mapped_array(path: Path, cure: str) -> np.ndarray:
+    """Return the array in an .npy, memory-mapped, or read if it is empty. Raises CheckpointError."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(len(np.lib.format.MAGIC_PREFIX))
+        if head != np.lib.format.MAGIC_PREFIX:
+            raise ValueError("no .npy")
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError:  # an empty one cannot be mapped
+            found = np.load(path, allow_pickle=False) if path.stat().st_size <= HEADER_BYTES else None
+            if found is None or found.size:
+                raise
+            return found
+    except Exception as error:  # whatever numpy makes of a header that somebody made up
+        raise CheckpointError(f"{path} cannot be read ({str(error)[:100]}); {cure}") from None
 
 
 def write_member(archive, name: str, dtype: np.dtype, count: int, parts: Iterable[np.ndarray]) -> None:

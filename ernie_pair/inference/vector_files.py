@@ -25,7 +25,7 @@ from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from data_tools.files.arrays import HEADER_BYTES, npy_header, sha256_of_file
+from data_tools.files.arrays import HEADER_BYTES, mapped_array, npy_header, sha256_of_file
 from data_tools.files.atomic_files import folder_made, naming
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.file_lock import locked
@@ -99,10 +99,7 @@ class VectorFile:
 
     def _mapped(self, name: str, dtype: np.dtype, shape: tuple) -> np.ndarray:
         path = self.folder / name
-        try:
-            found = np.load(path, mmap_mode="r", allow_pickle=False) if self.count else np.load(path)
-        except (OSError, ValueError, EOFError) as error:
-            raise CheckpointError(f"{path} cannot be read ({str(error)[:100]}); {CURE}") from None
+        found = mapped_array(path, CURE)
         if found.shape != shape or found.dtype != dtype:
             raise CheckpointError(
                 f"{path} holds {found.dtype} {list(found.shape)}, {VECTORS_JSON} says {self.dtype} "
@@ -119,8 +116,8 @@ def open_vectors(folder: Union[str, Path]) -> VectorFile:
     found = read_json_object(path, CURE)
     files = found.get("files")
     is_sound = {
-        "format": found.get("format") == VECTORS_FORMAT,
-        "fingerprint": isinstance(found.get("fingerprint"), str),
+        "format": is_whole_number(found.get("format"), VECTORS_FORMAT, VECTORS_FORMAT),
+        "fingerprint": isinstance(found.get("fingerprint"), str) and found["fingerprint"].isprintable(),
         "count": is_whole_number(found.get("count"), 0, MOST_TEXTS),
         "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
         "dtype": found.get("dtype") in tuple(DTYPES),

@@ -73,7 +73,8 @@ from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.score.evaluation.scorer import open_scorer
-from ernie_pair.search.index import read_index, stored_vectors
+from ernie_pair.search.index import read_index
+from ernie_pair.search.index_checks import stored_vectors
 from ernie_pair.search.index_folder import BM25, INDEX_FILE, open_index_folder
 
 KINDS = ("transitive", "implied", "near")
@@ -627,7 +628,7 @@ def _open_corpus(
     is_first[np.unique(nodes, return_index=True)[1]] = True  # a text that is there twice is found once
     if index is not None and embedder is not None and index.manifest.retrieval != BM25:
         embedder = index.fitting(embedder)
-        stored = stored_vectors(read_index(path / INDEX_FILE), len(texts), LOOKED_AT)
+        stored = stored_vectors(read_index(path / INDEX_FILE, index.manifest.expected), len(texts), LOOKED_AT)
         of_parts = np.split(is_first, range(LOOKED_AT, len(texts), LOOKED_AT))
         vectors = [unit_rows(part[mask], config.corpus) for part, mask in zip(stored, of_parts)]
     return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors), embedder

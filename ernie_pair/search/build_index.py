@@ -64,10 +64,10 @@ from ernie_pair.search.index import (
     read_index,
     refuse_little_memory,
     require_faiss,
-    stored_vectors,
     trained_index,
     write_index,
 )
+from ernie_pair.search.index_checks import stored_vectors
 from ernie_pair.search.index_folder import (
     BM25,
     BOTH,
@@ -322,19 +322,20 @@ def _write_vectors(
             index = trained_index(shape, count, dim, vectors, threads)
         else:
             logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
-            index = read_index(old.folder / INDEX_FILE)
+            index = read_index(old.folder / INDEX_FILE, old.manifest.expected)
             chunks = partial(_chunks_of, index, begin, vectors)
         for chunk in vectors():
             index.add(np.ascontiguousarray(chunk))
             progress.advance(len(chunk))
     write_index(index, draft / INDEX_FILE)
     del index
-    recall = recall_of(VectorIndex(draft / INDEX_FILE, shape.kind, count, dim, threads), chunks, count)
+    manifest = IndexManifest(shape.kind, shape.precision, count, dim, **vectors.about)
+    recall = recall_of(VectorIndex(draft / INDEX_FILE, manifest.expected, threads), chunks, count)
     checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
-    return IndexManifest(shape.kind, shape.precision, count, dim, recall_at_10=recall, **vectors.about)
+    return replace(manifest, recall_at_10=recall)
 
 
 def _chunks_of(index: Any, begin: int, added: StoredVectors) -> Iterator[np.ndarray]:

@@ -15,9 +15,10 @@ from typing import Any, Callable, Iterator, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import CheckpointError, MachineError
+from data_tools.files.errors import MachineError
 from data_tools.files.installation import import_optional
 from ernie_pair.runtime.cpu import free_memory
+from ernie_pair.search.index_checks import Expected, begins_as, fault_of, refuse
 
 KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
 _CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
@@ -116,14 +117,6 @@ def trained_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threa
     return index
 
 
-def stored_vectors(index: Any, count: int, size: int) -> Iterator[np.ndarray]:
-    """Yield the first ``count`` vectors as faiss's index stores them, float32 [``size`` at most, D]."""
-    if hasattr(index, "make_direct_map"):  # of ivf; it would be written with the index
-        index.make_direct_map(True)
-    for first in range(0, count, size):
-        yield index.reconstruct_n(first, min(size, count - first))
-
-
 def write_index(index: Any, path: Path) -> None:
     """Write the index. Raises OSError if that fails, for example on a full disk."""
     try:
@@ -132,32 +125,40 @@ def write_index(index: Any, path: Path) -> None:
         raise OSError(5, f"faiss could not write it ({_first_line(error)})", str(path)) from None
 
 
-def read_index(path: Path, flags: int = 0) -> Any:
-    """Read faiss's index, into memory unless ``flags`` map it. Raises CheckpointError for a damaged file."""
+def read_index(path: Path, expected: Expected, flags: int = 0) -> Any:
+    """Read faiss's index, into memory unless ``flags`` map it.
+
+    Raises CheckpointError for a file that is damaged, not as ``expected``, or has a number that is not.
+    """
+    faiss = require_faiss()
+    if not begins_as(path, expected):
+        raise refuse(path, f"is no {expected.kind} index of {expected.precision}")
+    if hasattr(faiss, "set_deserialization_vector_byte_limit"):  # since 1.13; a length may be made up
+        faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
     try:
-        return require_faiss().read_index(str(path), flags)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
+        index = faiss.read_index(str(path), flags)
+        fault = fault_of(faiss, index, path, expected)
+    except (RuntimeError, MemoryError, AttributeError) as error:  # of its C++; of another class of index
+        fault = f"cannot be read ({_first_line(error)})"
+    if fault:
+        raise refuse(path, fault)
+    if hasattr(index, "make_direct_map"):
+        index.make_direct_map(False)
+    return index
 
 
 class VectorIndex:
     """An index on disk, opened for search. Its vectors are memory-mapped.
 
     ``breadth``: for ivf how many lists are searched (nprobe), for hnsw how many candidates are kept
-    (efSearch); 0: USUAL_BREADTH. Raises CheckpointError for a file that is not an index of ``count`` vectors
-    of length ``dim``.
+    (efSearch); 0: USUAL_BREADTH. Raises CheckpointError for a file that is not as ``expected``.
     """
 
-    def __init__(self, path: Path, kind: str, count: int, dim: int, threads: int, breadth: int = 0):
+    def __init__(self, path: Path, expected: Expected, threads: int, breadth: int = 0):
         self._faiss = faiss = require_faiss()
-        self._threads = threads
+        self._threads, kind = threads, expected.kind
         how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
-        self._index = read_index(path, how)
-        if (self._index.ntotal, self._index.d) != (count, dim):
-            raise CheckpointError(
-                f"{path} holds {self._index.ntotal} vectors of {self._index.d}, not {count} of {dim}; make "
-                "the index again"
-            )
+        self._index = read_index(path, expected, how)
         self._lists = self._index.nlist if kind == "ivf" else 0
         self._breadth = min(breadth or USUAL_BREADTH, self._lists)
         if kind == "ivf":

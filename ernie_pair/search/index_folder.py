@@ -15,16 +15,17 @@ Format 2 adds "retrieval": both, with the files of `word_index` too, or bm25, wi
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from data_tools.files.arrays import ArrayFile, sha256_of_file
+from data_tools.files.arrays import ArrayFile, mapped_array, sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object, shown
+from data_tools.files.json_file import is_number, is_texts, is_utf8, is_whole_number, read_json_object, shown
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.models.embedding_json import LARGEST_DIM, LONGEST_TEXT, MOST_TEXTS, SEARCHED, SIMILARITIES
 from ernie_pair.search.index import KINDS, PRECISIONS
+from ernie_pair.search.index_checks import Expected
 from ernie_pair.search.word_index import BM25_FILES
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
@@ -75,17 +76,41 @@ class TextTable:
 
     def __init__(self, folder: Path, name: str):
         texts, offsets = (folder / file for file in table_files(name))
-        try:
-            self._offsets = np.load(offsets, mmap_mode="r", allow_pickle=False)
-            size = texts.stat().st_size
-            self._texts = np.memmap(texts, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
-        except (OSError, ValueError, EOFError) as error:
-            raise CheckpointError(
-                f"{offsets.parent}: the table of {name} is damaged ({error}); {CURE}"
-            ) from None
+        self._offsets = mapped_array(offsets, CURE)
+        if not texts.is_file():
+            raise CheckpointError(f"{texts} is not there; {CURE}")
+        size = texts.stat().st_size
+        self._texts = np.memmap(texts, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
         is_table = self._offsets.ndim == 1 and self._offsets.dtype == np.int64 and len(self._offsets)
         if not is_table or self._offsets[0] != 0 or self._offsets[-1] != size:
             raise CheckpointError(f"{offsets} does not fit {texts.name}; {CURE}")
+        for first in range(0, len(self), BLOCK):
+            fault = self._fault_of(self._offsets[first : first + BLOCK + 1])
+            if fault:
+                raise CheckpointError(f"{texts}: {fault} in rows {first} to {first + BLOCK}; {CURE}")
+
+    def _fault_of(self, ends: np.ndarray) -> str:
+        """Return what is wrong with the texts between ``ends`` int64 [n + 1], or ''."""
+        lengths = np.diff(ends)
+        if ends[0] < 0 or ends[-1] > len(self._texts) or (lengths < 0).any():
+            return "offsets that do not rise"
+        content = self._texts[ends[0] : ends[-1]]
+        try:
+            content.tobytes().decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes that are not UTF-8"
+        first_bytes = content[(ends[:-1] - ends[0])[lengths > 0]]
+        return "an offset inside of a character" if ((first_bytes & 0xC0) == 0x80).any() else ""
+
+    def repeated(self) -> Optional[str]:
+        """Return a text that is there twice, or None."""
+        hashes = np.fromiter((hash(text) for chunk in self.chunks(BLOCK) for text in chunk), np.int64)
+        order = np.argsort(hashes, kind="stable")
+        for place in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
+            first, second = (self[int(order[place + step])] for step in (0, 1))
+            if first == second:
+                return first
+        return None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -106,6 +131,7 @@ class TextTable:
 INDEX_MANIFEST, INDEX_FORMAT, WITH_BM25 = "index.json", 1, 2
 INDEX_FILE, TEXTS, IDS = "index.faiss", "texts", "ids"
 VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
+OF_BM25 = ("texts", "retrieval", "lines_left_out")  # what index.json says without vectors
 _TABLES = (*table_files(TEXTS), *table_files(IDS))
 FILES = (INDEX_FILE, *_TABLES)
 FILES_OF = {VECTORS: FILES, BM25: (*BM25_FILES, *_TABLES), BOTH: (*FILES, *BM25_FILES)}
@@ -128,6 +154,12 @@ class IndexManifest:
     retrieval: str = VECTORS  # one of RETRIEVALS: by which a text can be found
     lines_left_out: int = 0  # of the files of texts
 
+    @property
+    def expected(self) -> Expected:
+        """Return what its vectors must be."""
+        is_unit = self.similarity == SIMILARITIES[0]
+        return Expected(self.kind, self.precision, self.texts, self.dim, is_unit)
+
     def write(self, folder: Path) -> None:
         """Write index.json beside the other files."""
         files = {name: sha256_of_file(folder / name) for name in FILES_OF[self.retrieval]}
@@ -137,7 +169,7 @@ class IndexManifest:
             number = INDEX_FORMAT
             del said["retrieval"]
         elif self.retrieval == BM25:
-            said = {name: said[name] for name in ("texts", "retrieval", "lines_left_out")}
+            said = {name: said[name] for name in OF_BM25}
         content = {"format": number, **said, "files": files}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
@@ -193,44 +225,54 @@ class IndexFolder:
 
 
 def open_index_folder(folder: Path) -> IndexFolder:
-    """Open an index, all files checked. Raises InputError if it is none, CheckpointError if it is damaged."""
+    """Open an index, all files checked: their hashes, and of the tables every number.
+
+    A file may be a link, as in the cache of a hub, for its hash says what it holds. Raises InputError if it
+    is no index, CheckpointError if it is damaged.
+    """
     if not folder.is_dir():
         raise InputError(f"--index {folder} is not a folder; give the --output_dir of ernie-pair index")
     path = folder / INDEX_MANIFEST
     if not path.is_file():
         raise InputError(f"--index {folder} holds no {INDEX_MANIFEST}; make an index with ernie-pair index")
     found = read_json_object(path, CURE, CheckpointError)
-    if found.get("format") not in (INDEX_FORMAT, WITH_BM25):
+    if not is_whole_number(found.get("format"), INDEX_FORMAT, WITH_BM25):
         raise CheckpointError(f"{path}: format {found.get('format')!r}, not {WITH_BM25}; {CURE}")
     files, retrieval = found.get("files"), found.get("retrieval", VECTORS)
+    wanted = FILES_OF.get(retrieval, ()) if isinstance(retrieval, str) else ()
     is_sound = {
         "texts": is_whole_number(found.get("texts"), 1, MOST_TEXTS),
         "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MOST_TEXTS),
-        "files": isinstance(files, dict) and is_texts(list(files.values())),
         "retrieval": retrieval in RETRIEVALS and (retrieval == VECTORS) == (found["format"] == INDEX_FORMAT),
+        "files": isinstance(files, dict) and set(files) == set(wanted) and is_texts(list(files.values())),
     }
     if retrieval != BM25:
         is_sound.update({
             "kind": found.get("kind") in KINDS,
             "precision": found.get("precision") in PRECISIONS,
             "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
-            "fingerprint": isinstance(found.get("fingerprint"), str),
+            "fingerprint": isinstance(found.get("fingerprint"), str) and found["fingerprint"].isprintable(),
             "max_seq_len": is_whole_number(found.get("max_seq_len"), 0, LONGEST_TEXT),
             "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
             "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
-            "prompt": isinstance(found.get("prompt", ""), str),
+            "prompt": isinstance(found.get("prompt", ""), str) and is_utf8(found.get("prompt", "")),
         })  # fmt: skip
     for key, sound in is_sound.items():
         if not sound:
             raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
-    manifest = IndexManifest(
-        **{name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
-    )
+    said = {name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
+    if retrieval == BM25:  # nothing else was checked
+        said = {name: said[name] for name in OF_BM25 if name in said}
+    manifest = IndexManifest(**said)
     for name in FILES_OF[manifest.retrieval]:
         file = folder / name
         if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
             raise CheckpointError(f"{file} is not the file that was written; {CURE}")
     texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
     if not len(texts) == len(ids) == manifest.texts:
-        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
+        there = f"{len(texts)} texts and {len(ids)} ids are there"
+        raise CheckpointError(f"{path}: {manifest.texts} texts, and {there}; {CURE}")
+    twice = ids.repeated()
+    if twice is not None:
+        raise CheckpointError(f"{folder}: the id {shown(twice)} is there twice; {CURE}")
     return IndexFolder(folder, manifest, texts, ids)

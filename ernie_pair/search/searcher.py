@@ -105,7 +105,7 @@ class TextRecall:
         unit = COSINE if embedder.settings.has_unit_products else PRODUCT
         self.unit = UNITS.get(self.retrieval, unit)
         path, threads = folder.folder / INDEX_FILE, threads or cpu_threads()
-        self._index = VectorIndex(path, manifest.kind, manifest.texts, manifest.dim, threads, breadth)
+        self._index = VectorIndex(path, manifest.expected, threads, breadth)
 
     def recall(self, queries: Sequence[str], top_k: int = 0) -> List[List[Hit]]:
         """Return the best texts of each query, the best first; longer queries are cut.

@@ -22,6 +22,7 @@ from ernie_pair.search import build_index as building
 from ernie_pair.search import index as faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index import IndexShape, VectorIndex, require_faiss, trained_index, write_index
+from ernie_pair.search.index_checks import Expected
 from ernie_pair.search.index_folder import FILES, open_index_folder
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 
@@ -250,7 +251,9 @@ def test_lists_are_searched_until_each_query_has_all_hits(tmp_path):
     index.add(vectors)
     write_index(index, tmp_path / "index")
     for breadth, count in ((1, 1), (1, 2), (3, 9), (0, 60), (1, 60), (1, 61)):
-        found = VectorIndex(tmp_path / "index", "ivf", 60, DIM, 1, breadth).nearest(queries, count)
+        found = VectorIndex(tmp_path / "index", Expected("ivf", "fp32", 60, DIM), 1, breadth).nearest(
+            queries, count
+        )
         for row, query in enumerate(queries):
             index.nprobe = min(breadth or 12, 12)
             while index.search(query[None], min(count, 60))[1][0, -1] < 0:
@@ -320,7 +323,7 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
 def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
     """Several processes can then share it, and its file may be replaced while it is open."""
     path = index_of(tmp_path, TEXTS) / "index.faiss"
-    opened = VectorIndex(path, "flat", 400, DIM, threads=1)
+    opened = VectorIndex(path, Expected("flat", "fp32", 400, DIM), threads=1)
     assert str(path) in Path("/proc/self/maps").read_text()
     path.unlink()
     query = HashEmbedder().embed(TEXTS[5:6])
