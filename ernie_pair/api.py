@@ -13,7 +13,6 @@ process. Outside the main thread, signals are left to the caller.
 Stands above the layers, like __main__.py.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Type, Union
@@ -345,8 +344,7 @@ def search(config: SearchConfig) -> "Union[List[Hit], List[List[Hit]]]":
     A hit has an id, a text, a score and a similarity; the best comes first. `PairSearcher` opens the models
     once for many searches.
     """
-    from ernie_pair.search.search_texts import hits_of_file, search_texts
-    from ernie_pair.search.searcher import Hit
+    from ernie_pair.search.search_texts import hits_of_file, read_hits, search_texts
 
     if config.text == TYPED and not config.input_file:
         raise InputError("search has no query; give text or input_file")
@@ -355,8 +353,7 @@ def search(config: SearchConfig) -> "Union[List[Hit], List[List[Hit]]]":
     if config.output_file == NOWHERE:
         return hits_of_file(config)
     search_texts(config)
-    lines = Path(config.output_file).read_text(encoding="utf-8").splitlines()
-    return [[Hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
+    return read_hits(Path(config.output_file))
 
 
 @takes_options(ServeConfig)

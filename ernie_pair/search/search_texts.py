@@ -3,21 +3,28 @@
 For a file of queries it writes one line of JSON per query, and so it does for queries from a pipe:
 
     {"id": "0", "query": "怎么开户", "hits": [{"id": "a1", "text": "...", "score": 0.98, "similarity": 0.71}]}
+
+or, by the ending of the output, a table with a row per text found: id, query, rank, text_id, text, score,
+similarity, bm25.
 """
 
 import json
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal, Optional, Sequence, TextIO
+from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.progress import CountProgress, say
-from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.results import Results, files_of, followed, is_stream, settings_of
 from data_tools.options.options import Options, data_option, devices_option, evaluation_option, model_option
 from data_tools.options.standard_streams import refuse_closed_input, with_standard_streams
+from data_tools.text.table_writer import ending_to_write, refuse_ending, table_writer
+from data_tools.text.tables import JSON_ENDINGS, form_of, records
 from data_tools.text.text_files import NamedText, read_texts
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -30,6 +37,9 @@ TYPED = "-"  # of --text: queries are read from standard input
 BREADTH_HELP = "for ivf: lists to search, more if they are empty; for hnsw: candidates; not for flat; 0: 64"
 RETRIEVAL_HELP = "by what texts are found; auto: all that the index was made for"
 SCORES = {VECTORS: "cosine", BM25: "bm25", BOTH: "fused"}  # their name without a classifier
+OF_A_HIT = ("text", "score", "similarity", "bm25")
+COLUMNS = {"id": str, "query": str, "rank": int, "text_id": str}  # of a table of answers, with their kinds
+COLUMNS.update(zip(OF_A_HIT, (str, float, float, float)))
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)
@@ -55,7 +65,10 @@ class SearchConfig(Options):
         "", help="one query per line; .tsv: id TAB query; .jsonl: id and text", stdin=(".txt", ".jsonl")
     )
     output_file: str = data_option(
-        "", help="for --input_file: file to write, one line of JSON per query", stdout=True
+        "",
+        help="for --input_file: file to write, .jsonl with a line per query, or .tsv, .csv, .xlsx or "
+        ".parquet with a row per text found",
+        stdout=True,
     )
     top_k: int = evaluation_option(10, help="maximum number of texts per answer", unit="texts", at_least=1)
     recall_k: int = evaluation_option(
@@ -95,6 +108,8 @@ def search_texts(config: SearchConfig) -> List[Hit]:
     if config.text == TYPED and not config.input_file:
         refuse_closed_input("--text -", "give a query")
     if config.input_file:
+        if not is_stream(followed(Path(config.output_file))):
+            refuse_ending("output_file", config.output_file)
         results = _results(config)
         if not results.are_done():
             _answer_file(config, results)
@@ -149,12 +164,32 @@ def _answer_file(config: SearchConfig, results: Results) -> None:
     for row in read_texts(path):  # all of them, before the models run for the first
         searcher.refuse_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")
-    with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file, progress:
+    final = results.given[0]
+    with results.published() as (draft,), _answer_writer(draft, final) as write, progress:
         answers = searcher.search_many((row.text for row in read_texts(path)), config.top_k)
         for row, hits in zip(read_texts(path), answers):
-            file.write(_line_of(row, hits))
+            write(row, hits)
             progress.advance(1)
     logger.info("answers to %s: %s", counted(count, "query", "queries"), config.output_file)
+
+
+@contextmanager
+def _answer_writer(draft: Path, final: Path) -> Iterator[Callable[[NamedText, List[Hit]], None]]:
+    """Yield what writes the hits of a query: a line of JSON, or in a table a row each; see `table_writer`."""
+    if is_stream(followed(final)) or ending_to_write(final) in JSON_ENDINGS:
+        with open(draft, "w", encoding="utf-8") as file:
+            yield lambda row, hits: print(_line_of(row, hits), end="", file=file)
+        return
+    with table_writer(draft, final, list(COLUMNS), COLUMNS) as write_row:
+
+        def write(row: NamedText, hits: List[Hit]) -> None:
+            for rank, hit in enumerate(hits, start=1):
+                found = hit.content(DIGITS)
+                write_row([row.id, row.text, rank, hit.id, *(found.get(name) for name in OF_A_HIT)])
+            if not hits:
+                write_row([row.id, row.text, *[None] * (len(COLUMNS) - 2)])
+
+        yield write
 
 
 def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -> None:
@@ -191,6 +226,23 @@ def _typed(lines: TextIO, prompt: str) -> Iterator:
         line = line.removeprefix("\ufeff") if number == 1 else line  # as read_texts does with a file's
         if line.strip():
             yield number, line.strip("\r\n")
+
+
+def read_hits(path: Path) -> List[List[Hit]]:
+    """Return the hits of each query in a file of answers, as it was written."""
+    if ending_to_write(path) in JSON_ENDINGS:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [[Hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
+    found: List[List[Hit]] = []
+    for _, row in islice(records(path, form_of(path)), 1, None):
+        assert isinstance(row, list)  # of a file that was written here
+        _, _, rank, text_id, text, score, *others = row
+        if rank in (None, "", "1", 1):
+            found.append([])
+        if rank not in (None, ""):
+            similarity, bm25 = (None if one in (None, "") else float(one) for one in others)
+            found[-1].append(Hit(text_id, text, float(score), similarity, bm25))
+    return found
 
 
 def _line_of(row: NamedText, hits: List[Hit]) -> str:

@@ -82,8 +82,12 @@ def test_an_exported_model_is_evaluated_as_its_trained_one(world, tmp_path):
 def test_predictions_of_both_folders_are_the_same(world, tmp_path):
     found = []
     for name in ("trained", "exported"):
-        out = tmp_path / name
-        predict_pair(PredictConfig(str(world / name), str(world / "pairs.tsv"), str(out), scores=True))
+        out = tmp_path / f"{name}.tsv"
+        predict_pair(
+            PredictConfig(
+                str(world / name), str(world / "pairs.tsv"), str(out), scores=True, columns="answers"
+            )
+        )
         found.append(np.loadtxt(out, skiprows=1))
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
 

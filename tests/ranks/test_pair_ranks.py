@@ -116,14 +116,14 @@ def test_two_processes_evaluate_and_predict_exactly_as_one(config, one, monkeypa
     def calls(name):
         metrics = {"output_file": str(folder / f"{name}.metrics"), "report": str(folder / f"{name}.report")}
         changed = {"robustness": "typo order", "robustness_file": str(folder / f"{name}.changed.tsv")}
-        predictions = {"output_file": str(folder / f"{name}.predictions"), "scores": True}
+        predictions = {"output_file": str(folder / f"{name}.predictions.tsv"), "scores": True}
         evaluate = EvaluateConfig(**flags, **metrics, **changed, bootstrap=50)
         return (evaluate_pair, evaluate), (predict_pair, PredictConfig(**flags, **predictions))
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the date on the HTML page
     launch(folder, in_turn, *calls("two"))
     in_turn(*calls("one"))
-    for name in ("metrics", "predictions", "changed.tsv", *(f"report/{file}" for file in FILES)):
+    for name in ("metrics", "predictions.tsv", "changed.tsv", *(f"report/{file}" for file in FILES)):
         one_file, two_file = ((folder / f"{run}.{name}").read_bytes() for run in ("one", "two"))
         if name == "report/report.html":  # it shows the flags, which contain the paths of the other files
             two_file = two_file.replace(str(folder / "two.").encode(), str(folder / "one.").encode())

@@ -361,17 +361,17 @@ def columns_of(path):
 def test_the_run_command_writes_the_same_as_predict(tmp_path, trained, exported, scores):
     texts, ours, theirs = (
         write_texts(tmp_path / "pairs.tsv"),
-        str(tmp_path / "ours"),
-        str(tmp_path / "theirs"),
+        str(tmp_path / "ours.tsv"),
+        str(tmp_path / "theirs.tsv"),
     )
     predict_pair(PredictConfig(str(exported), texts, ours, scores=scores))
     flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": scores}
     predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
     (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
-    assert header == its_header and len(header) == (6 if scores else 3)
+    assert header == its_header and len(header) == (8 if scores else 5)
     assert [row[:3] for row in rows] == [row[:3] for row in its_rows]
     assert rows[0][2] in ("不同", "相同", "相关")
-    numbers = ([list(map(float, row[3:])) for row in each] for each in (rows, its_rows))
+    numbers = ([list(map(float, row[3:-2])) for row in each] for each in (rows, its_rows))
     assert np.allclose(*numbers, atol=1e-5)
 
 
@@ -382,7 +382,7 @@ def run_without_training(program, *words):
 def test_inference_works_without_the_training_libraries(tmp_path, exported):
     for library in ("onnxruntime", "fastapi", "httpx"):
         pytest.importorskip(library)
-    texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out"
+    texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out.tsv"
     ran = run_without_training(ASKED, exported, texts, out)
     assert ran.returncode == 0, ran.stderr
     assert len(columns_of(out)) == 31 and "30 predictions by onnx" in ran.stderr
@@ -428,7 +428,7 @@ def test_the_package_exports_pair_predictor():
     [
         ({"model_path": "absent"}, 2, "--model_path absent is not a folder"),
         ({"input_file": "absent.tsv"}, 2, "absent.tsv: no such file"),
-        ({"output_file": "no/such/out"}, 2, "does not exist; make it first"),
+        ({"output_file": "no/such/out.tsv"}, 2, "does not exist; make it first"),
     ],
 )
 def test_bad_command_input_is_a_one_line_error(tmp_path, exported, monkeypatch, capfd, changes, code, reason):
@@ -436,7 +436,7 @@ def test_bad_command_input_is_a_one_line_error(tmp_path, exported, monkeypatch, 
     flags = {
         "model_path": str(exported),
         "input_file": write_texts(tmp_path / "p.tsv"),
-        "output_file": "out",
+        "output_file": "out.tsv",
         **changes,
     }
     assert exit_code_of(lambda: predict_pair(PredictConfig(**flags))) == code

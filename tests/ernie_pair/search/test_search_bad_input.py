@@ -27,7 +27,7 @@ from ernie_pair.search.index_folder import (
     TextTableWriter,
     open_index_folder,
 )
-from ernie_pair.search.search_texts import SearchConfig, search_texts
+from ernie_pair.search.search_texts import SearchConfig, read_hits, search_texts
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 
 pytest.importorskip("faiss")
@@ -266,6 +266,23 @@ def test_a_long_query_in_a_file_is_reported_before_any_work(index, embedder, tmp
     write_lines(path, [])
     with pytest.raises(InputError, match="holds no query; give one on every line"):
         search_texts(config)
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".xlsx", ".parquet"])
+def test_answers_are_a_table_where_the_ending_says_so(index, embedder, tmp_path, ending):
+    path = write_lines(tmp_path / "queries.tsv", ["a\t今天", "b\t明天"])
+    hits = []
+    for name in ("out.jsonl", f"out{ending}"):
+        config = config_of(index, input_file=str(path), output_file=str(tmp_path / name), top_k=2)
+        search_texts(config)
+        hits.append(read_hits(tmp_path / name))
+    assert hits[0] == hits[1] and list(map(len, hits[0])) == [2, 2]
+    (tmp_path / f"out{ending}").unlink()
+    nothing = replace(config, threshold=0.9999999, overwrite=True)
+    search_texts(nothing)
+    assert read_hits(tmp_path / f"out{ending}") == [[], []]
+    with pytest.raises(InputError, match="out.txt: name a file that ends with .tsv, .csv, .xlsx"):
+        search_texts(replace(config, output_file=str(tmp_path / "out.txt")))
 
 
 def test_existing_answers_are_not_overwritten(index, embedder, tmp_path, capfd):

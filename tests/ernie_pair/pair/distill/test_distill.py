@@ -98,7 +98,7 @@ def test_the_command_makes_an_ordinary_model(tmp_path, config, teacher):
     with pytest.raises(SystemExit) as stop:
         run_command(distill_pair, DistillConfig, [f"--{n}={v}" for n, v in flags.items()] + ["--device=cpu"])
     assert stop.value.code == 0
-    best, out = tmp_path / "small" / "best", tmp_path / "found"
+    best, out = tmp_path / "small" / "best", tmp_path / "found.tsv"
     card = (best / "README.md").read_text(encoding="utf-8")
     assert f"- teacher: {Teacher(config).name}\n" in card and Teacher(config).sha256 in card
     assert "- student size: ernie, 2 layers x 32\n" in card and str(teacher) not in card.split("## Flags")[1]

@@ -60,7 +60,7 @@ def exported(run):
 
 def column(path):
     header, *rows = path.read_text(encoding="utf-8").splitlines()
-    assert header == "index\tprediction"
+    assert header.startswith("index\tprediction\t")
     return np.array([float(row.split("\t")[1]) for row in rows])
 
 
@@ -92,7 +92,7 @@ def test_the_task_is_learned_and_its_metrics_are_written(run):
 
 def test_flags_that_need_classes_are_refused(run, tmp_path):
     target, folder = run
-    model, dev, out = (str(path) for path in (folder / "out", folder / "dev.tsv", tmp_path / "out"))
+    model, dev, out = (str(path) for path in (folder / "out", folder / "dev.tsv", tmp_path / "out.tsv"))
     for command, config in (
         (predict_pair, PredictConfig(model, dev, out, device="cpu", threshold=0.5)),
         (predict_pair, PredictConfig(model, dev, out, device="cpu", scores=True)),
@@ -103,7 +103,7 @@ def test_flags_that_need_classes_are_refused(run, tmp_path):
         reason = f"(threshold|scores|calibrate_on|at_precision).* is a model for {target}; leave it out"
         with pytest.raises(InputError, match=reason):
             command(config)
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.tsv").exists()
 
 
 def test_the_exported_model_gives_the_same_scores(run, scores, exported, tmp_path):
@@ -116,7 +116,7 @@ def test_the_exported_model_gives_the_same_scores(run, scores, exported, tmp_pat
     predict_pair(PredictConfig(*files))
     assert column(tmp_path / "p.tsv") == pytest.approx(scores, abs=2e-5)
     with pytest.raises(InputError, match=f"scores=True .* is a model for {target}"):
-        predict_pair(PredictConfig(*files[:2], str(tmp_path / "q"), scores=True))
+        predict_pair(PredictConfig(*files[:2], str(tmp_path / "q.tsv"), scores=True))
 
 
 def test_the_predictor_scores_but_refuses_to_classify(run, scores, exported):

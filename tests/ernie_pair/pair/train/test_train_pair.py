@@ -272,9 +272,9 @@ def test_predictions_have_a_header_and_a_line_per_row_in_order(tmp_path, best, l
     pairs, out = write_pairs(tmp_path / "test.tsv", 33, seed=2, labels=labels), tmp_path / "predictions.tsv"
     predict_pair(PredictConfig(best, str(pairs), str(out), batch_size=5, device="cpu"))
     header, *rows = (line.split("\t") for line in out.read_text().splitlines())
-    assert header == ["index", "prediction"]
-    assert [index for index, _ in rows] == [str(number) for number in range(33)]
-    assert sum(label == str(number % 2) for number, (_, label) in enumerate(rows)) > 28
+    assert header == ["index", "prediction", "text_a", "text_b", "label"][: 4 + labels]
+    assert [row[0] for row in rows] == [str(number) for number in range(33)]
+    assert sum(row[1] == str(number % 2) for number, row in enumerate(rows)) > 28
 
 
 def test_a_trained_model_can_be_the_start_of_another_run(tmp_path, long, best, capfd):
