@@ -35,7 +35,7 @@ from data_tools.text.text_files import TEXT_ENDINGS, LineRules, decoded, json_te
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checkpoint.run_folder import best_of
 from ernie_pair.checks.line import Line, Step, run_step
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import MOST_WORDS, Labels
 from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.models.source import kind_of_folder, open_model
 from ernie_pair.models.spec import ModelSpec
@@ -62,6 +62,7 @@ class PipelineConfig(RowFlags):
     """Turn your texts and labelled pairs into a classifier that serves. Start it again to continue."""
 
     EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"
+    MOST_CLASSES = MOST_WORDS
 
     train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc")
     output_dir: str = data_option(help="everything goes here")
@@ -366,7 +367,8 @@ class Work:
         names = facts.labels.names
         mapped = ",".join(f"{number}={name}" for number, name in enumerate(names))
         has_words = facts.labels.has_classes and names != Labels.numbered(len(names)).names
-        self.label_map: dict[str, object] = {"label_map": config.label_map or mapped} if has_words else {}
+        is_named = has_words or config.label_map
+        self.label_map: dict[str, object] = {"label_map": config.label_map or mapped} if is_named else {}
         self.json_key = {"json_key": config.json_key} if config.json_key != "text" else {}
 
     def _choose_size(self) -> Size:

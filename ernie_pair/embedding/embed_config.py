@@ -107,6 +107,7 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
     """Measure how well the texts of labelled pairs find their matches by vector similarity."""
 
     EXAMPLE = "--model_path output/best --input_file test.tsv"
+    MOST_CLASSES = 2
 
     model_path: str = model_option(help=MODEL_HELP)
     input_file: str = data_option(

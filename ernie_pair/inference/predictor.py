@@ -1,5 +1,6 @@
 """Predict with an exported model: texts in, labels and probabilities out, without the training code."""
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -14,7 +15,8 @@ from ernie_pair.inference import scores
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
-from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels
+from ernie_pair.models.label_words import match_of
+from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, match_class
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -22,6 +24,8 @@ from ernie_pair.runtime.processes.world import World
 
 BATCH_SIZE = 64  # pairs in one forward pass
 WINDOW = 4096  # pairs of a file that are asked together
+
+logger = logging.getLogger(__name__)
 
 TextPair = Tuple[str, str]
 Advance = Callable[[int], None]  # called with the rows of each batch
@@ -95,9 +99,20 @@ class PairScorer:
         """Return a line on how classes are chosen; ``threshold``: that of the flags."""
         return describe_decision(self.threshold, threshold is None, self.symmetric)
 
+    @property
+    def match(self) -> int:
+        """Return the class, of two, of pairs that match, by which candidates are ranked."""
+        return match_class(self.labels) or 0
+
     def refuse_unrankable(self) -> None:
-        """Raise InputError for a model with more than two classes."""
+        """Raise InputError for a model with more than two classes; log which of two is the match, if not 1.
+
+        It is logged too where the names are yes and no the other way round: what they answer is not known.
+        """
         scores.refuse_unrankable(len(self.class_names), self.where)
+        if self.labels.has_classes and (self.match == 0 or match_of(self.class_names) == 0):
+            name = self.class_names[self.match]
+            logger.warning("%s: class %d, %s, is taken as the match", self.where, self.match, name)
 
     def answers(self, logits: np.ndarray) -> Union[scores.Decisions, np.ndarray]:
         """Return what a file of predictions shows for logits [N, C]: decisions, or scores float64 [N]."""
@@ -108,16 +123,16 @@ class PairScorer:
     def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return a number for every pair, float64 [N], in the order of ``pairs``.
 
-        For a model without classes this is the score, for two classes the probability of class 1, calibrated
-        if the model is. Raises InputError for more than two classes and for an item that is not a pair of
-        texts, NumbersError for logits that are not finite.
+        For a model without classes this is the score, for two classes the probability of the match,
+        calibrated if the model is. Raises InputError for more than two classes and for an item that is not a
+        pair of texts, NumbersError for logits that are not finite.
         """
-        self.refuse_unrankable()
+        scores.refuse_unrankable(len(self.class_names), self.where)
         score = partial(self.logits_of_texts, advance=lambda rows: None)  # which shows no bar
         logits = score_pairs(score, *texts_of(pairs), self.symmetric)
         if not self.labels.has_classes:
             return scores.scores_of(logits, self.labels.label_range)
-        return scores.probabilities(logits, self.calibration.temperature)[:, 1]
+        return scores.probabilities(logits, self.calibration.temperature)[:, self.match]
 
 
 def texts_of(pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
@@ -247,10 +262,10 @@ class PairPredictor(PairScorer):
         >>> len(best), best[0].score >= best[1].score
         (2, True)
 
-        The score is that of ``score``: with two classes, the probability that (query, candidate) is of class
-        1. Ties keep their order. ``candidates`` may be an iterator of millions: only a window of them is in
-        memory at a time. Raises InputError for a model with more than two classes, NumbersError for logits
-        that are not finite.
+        The score is that of ``score``: with two classes, the probability that (query, candidate) match. Ties
+        keep their order. ``candidates`` may be an iterator of millions: only a window of them is in memory at
+        a time. Raises InputError for a model with more than two classes, NumbersError for logits that are not
+        finite.
         """
         if not isinstance(query, str):
             raise InputError(f"the query is {str(query)[:60]}; give a text")

@@ -90,6 +90,7 @@ class MineConfig(Options):
         "--train_file train.tsv --output_file mined.tsv --dev_file dev.tsv --test_file test.tsv "
         "--include_labelled true"
     )
+    MOST_CLASSES = 2
 
     train_file: str = data_option(
         help="labelled pairs of two classes: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
@@ -407,7 +408,7 @@ def mine_pairs(config: MineConfig) -> None:
     results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", more)
     if results.are_done():
         return
-    labels = labels_for(source, config.label_map)
+    labels = labels_for(source, config.label_map, stops=not config.same)
     if len(labels.names) != 2:
         raise InputError(
             f"mining needs two classes, same and different, not {len(labels.names)}; fix --label_map"
@@ -526,7 +527,9 @@ def _opened_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
     scorer = open_scorer(config.model_path, config.device, 0)
     scorer.refuse_unrankable()
     scorer.unit.refuse_outside(config.threshold)
-    threshold = scorer.threshold if config.threshold is None else config.threshold
+    threshold = config.threshold
+    if threshold is None and scorer.threshold is not None:  # which is one of class 1
+        threshold = scorer.threshold if scorer.match else 1 - scorer.threshold
     if threshold is None and not scorer.labels.has_classes:
         raise InputError(f"--model_path {config.model_path} gives scores; name a match's with --threshold")
     return partial(_are_matches, scorer, 0.5 if threshold is None else threshold)

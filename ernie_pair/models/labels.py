@@ -15,11 +15,21 @@ output there, as transformers writes it, and the range of its labels:
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import reads_as_number
+from ernie_pair.models.label_words import (
+    are_relations,
+    bare_label,
+    is_answer,
+    match_of,
+    order_of,
+    plain_label,
+    sense_of,
+)
 
 CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
 # What makes the score of the one output of a published reranker; a model that is trained here has none.
@@ -30,14 +40,10 @@ RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
 UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
 SCORE = "score"  # what the output of a model without classes is called
-# Words for no and yes that files use as labels, in two lists side by side, without regard to case.
-_KINDS = (
-    "否/是 不是/是 no/yes n/y false/true f/t 不同/相同 不相同/相同 不相似/相似 不匹配/匹配 错误/正确 错/对 "
-    "不同义/同义 不一致/一致 不等价/等价 不相关/相关 无关/相关 different/same dissimilar/similar "
-    "unmatched/matched"
-).split()
-NO_WORDS, YES_WORDS = (frozenset(words) for words in zip(*(kind.split("/") for kind in _KINDS)))
 MOST_WORDS = 20  # of classes that are taken from a file
+LONGEST_WORD = 40  # characters of a word that may be meant as the name of a class
+RARE = 0.01  # of the rows: a label of fewer, beside two others, is none of the classes
+_INTEGER = re.compile(r"-?[0-9]{1,9}(\.0+)?")
 _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
 
 
@@ -92,15 +98,25 @@ class Labels:
         """Return the labels of a model that ranks candidates: 0 of an irrelevant one, up to BEST_GRADE."""
         return cls((SCORE,), {str(grade): grade for grade in range(BEST_GRADE + 1)}, target=RANKING)
 
+    @cached_property
+    def _plain_classes(self) -> Dict[str, int]:
+        """Return {plain spelling: class} of the spellings whose plain form says one class."""
+        found: Dict[str, set] = {}
+        for spelling, number in self.classes.items():
+            found.setdefault(plain_label(spelling), set()).add(number)
+        return {plain: numbers.pop() for plain, numbers in found.items() if len(numbers) == 1}
+
     def class_of(self, label: object) -> Optional[int]:
-        """Return the class that a text or a number names, None for none. 1.0 is read as 1."""
-        try:
-            text = str(label).strip()
-        except ValueError:  # an integer of more digits than Python writes
-            return None
-        found = self.classes.get(text)
-        whole = _WHOLE.fullmatch(text) if found is None else None
-        return self.classes.get(whole[1]) if whole else found
+        """Return the class that a text or a number names, None for none. 1.0 is read as 1.
+
+        Case, width, quotes and spaces around do not matter, unless two classes differ by them.
+        """
+        text = bare_label(label)
+        if text in self.classes:
+            return self.classes[text]
+        text = plain_label(text)
+        whole = _WHOLE.fullmatch(text)
+        return self._plain_classes.get(whole[1] if whole else text)
 
     def value_of(self, label: object) -> Union[int, float, None]:
         """Return what is learned from a label, a text or a number: a class, or a score within the limits.
@@ -111,7 +127,7 @@ class Labels:
             return self.class_of(label)
         if isinstance(label, bool) or not isinstance(label, (str, Real)):
             return None
-        label = label.strip() if isinstance(label, str) else label
+        label = bare_label(label) if isinstance(label, str) else label
         if isinstance(label, str) and ("_" in label or not label.isascii()):  # which Python reads as digits
             return None
         try:
@@ -193,41 +209,92 @@ def parse_label_map(text: str) -> Labels:
     return Labels.named(spellings)
 
 
-def label_map_of(counts: Mapping[str, int]) -> str:
-    """Return the --label_map of the words that a file has as labels, {word: rows}; '' where they are unclear.
+def label_map_of(counts: Mapping[str, int], most_classes: int = MOST_WORDS) -> str:
+    """Return the --label_map of the words that a file has as labels, {word: rows}.
 
-    One word for no and one for yes are the classes 0 and 1, in any spelling of their case; up to MOST_WORDS
-    others, of two rows or more on average, are classes in their order as text. Numbers, or yes or no beside
-    other words, are no classes.
+    '' where they are numbers or more than ``most_classes``, or do not tell which of them is the match.
     """
-    words = sorted(counts)
-    if any(not word or reads_as_number(word) or set(word) & set("=,") for word in words):
-        return ""
-    plain = {word.casefold() for word in words}
-    if len(plain) == 2 and any(plain == set(kind.split("/")) for kind in _KINDS):
-        by_class = sorted((int(word.casefold() in YES_WORDS), word) for word in words)
-        return ",".join(f"{number}={word}" for number, word in by_class)
-    is_unclear = plain & (NO_WORDS | YES_WORDS) or not 2 <= len(words) <= MOST_WORDS
-    if is_unclear or 2 * len(words) > sum(counts.values()):
-        return ""
-    return ",".join(f"{number}={word}" for number, word in enumerate(words))
+    words, _ = frequent_words(counts)
+    is_other = any(map(reads_as_number, words)) or len(words) > max(2, most_classes)
+    return "" if is_other else _written([[word] for word in order_of(words)])
 
 
-def any_label_map(labels: Labels, counts: Mapping[str, int]) -> str:
-    """Return a --label_map with every word that a file has as a label, {word: rows}: known ones first."""
-    found = label_map_of(counts)
-    if found:
-        return found
-    classes = {word: labels.classes[word] for word in counts if word in labels.classes}
-    classes.update((word, 1) for word in sorted(counts) if word.casefold() in YES_WORDS)
-    classes.update((word, 0) for word in sorted(counts) if word.casefold() in NO_WORDS)
-    for word in sorted(counts):
-        free = (number for number in range(len(counts)) if number not in classes.values())
-        if word not in classes:
-            classes[word] = next(free)
-    numbered = {number: place for place, number in enumerate(sorted(set(classes.values())))}
-    parts = sorted((numbered[number], word) for word, number in classes.items())
-    return ",".join(f"{number}={word}" for number, word in parts)
+def frequent_words(counts: Mapping[str, int]) -> Tuple[List[str], List[str]]:
+    """Return a spelling of each class among the labels of a file, {label: rows}, and the RARE labels.
+
+    Both are in the order of the file, never in that of their characters.
+    """
+    rows: Dict[str, int] = {}
+    for word, count in counts.items():
+        rows[plain_label(word)] = rows.get(plain_label(word), 0) + count
+    kept = sorted(rows, key=lambda plain: -rows[plain])[:2]
+    kept += [plain for plain in rows if rows[plain] >= RARE * sum(rows.values())]
+    spellings = {plain_label(word): word for word in reversed(list(counts))}
+    frequent = [spellings[plain] for plain in rows if plain in kept]
+    return frequent, [word for word in counts if plain_label(word) not in kept]
+
+
+def are_class_names(counts: Mapping[str, int]) -> bool:
+    """Return whether the labels of a file, {label: rows}, may be classes: a few short words, often used."""
+    words, _ = frequent_words(counts)
+    if any(reads_as_number(word) and not _INTEGER.fullmatch(plain_label(word)) for word in words):
+        return False
+    is_short = all(word and len(word) <= LONGEST_WORD and not set(word) & set("=,") for word in words)
+    return is_short and 2 <= len(words) <= MOST_WORDS and 2 * len(words) <= sum(counts.values())
+
+
+def label_maps(counts: Mapping[str, int], most_classes: int) -> Dict[str, str]:
+    """Return {word: the --label_map in which it is the match} of labels that tell no class by themselves.
+
+    The likeliest comes first. Of more than two labels, where as many classes are allowed, there is one map,
+    of a class for each, without a match: ''.
+    """
+    words, _ = frequent_words(counts)
+    senses = {word: {"0": 0, "1": 1}.get(word, sense_of(word)) for word in words}
+    likely = sorted(words, key=lambda word: {1: 0, None: 1, 0: 2}[senses[word]])
+    if len(words) > 2 and most_classes > 2:
+        known = [word for sense in (0, 1, None) for word in words if senses[word] == sense]
+        return {"": _written([[word] for word in known])}
+    if len(words) > 2:
+        likely = [word for word in likely if senses[word] != 0] or likely
+    return {match: _written([[word for word in words if word != match], [match]]) for match in likely}
+
+
+def _written(classes: List[List[str]]) -> str:
+    """Return the --label_map of the spellings of classes 0, 1, ..."""
+    return ",".join(f"{number}={word}" for number, words in enumerate(classes) for word in words)
+
+
+def words_as_classes(counts: Mapping[str, int], labels: Labels) -> Dict[str, int]:
+    """Return {plain word: class} of the words for the two classes of ``labels`` that a file has.
+
+    ``counts``: {label: rows} of the whole file. Yes and no are known beside other labels; what two texts
+    are to one another only where nothing else stands there, so that 相关 is no match beside 同义.
+    """
+    match = match_class(labels)
+    if match is None:
+        return {}
+    words, _ = frequent_words(counts)
+    senses = {word: sense_of(word) for word in counts if is_answer(word) or len(words) == 1}
+    if len(words) == 2 and match_of(words) is not None:
+        senses.update({word: sense for sense, word in enumerate(order_of(words))})
+    return {
+        plain_label(word): match if sense else 1 - match
+        for word, sense in senses.items()
+        if sense is not None and labels.class_of(word) is None
+    }
+
+
+def match_class(labels: Labels) -> Optional[int]:
+    """Return the class of pairs that match: by its name, else 1; None unless there are two classes.
+
+    A name tells where it says what two texts are to one another, as in {0: duplicate, 1: not_duplicate};
+    yes and no answer a question that is not known here.
+    """
+    if not labels.has_classes or len(labels.names) != 2:
+        return None
+    found = match_of(labels.names) if are_relations(labels.names) else None
+    return 1 if found is None else found
 
 
 def labels_in(config: Mapping[str, Any]) -> Labels:

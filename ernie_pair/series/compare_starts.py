@@ -190,7 +190,7 @@ def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:
     source, labels = pair_source(train, "train", None), {}
     for start in starts:  # as each of its runs will find them
         known = chosen_labels(train, start.source.spec)
-        found = "" if train.label_map else label_map_in(source, known)
+        found = label_map_in(source, known, train.label_map)
         labels[start.name] = parse_label_map(found) if found else known
     for each in labels.values():
         if not each.has_classes:

@@ -187,7 +187,7 @@ class PairSeries:
         self.labels = chosen_labels(config, self.source.spec)
         named = [split for split in ("train", "dev") if getattr(config, f"{split}_file")]
         refuse_unread([pair_source(config, split, self.labels) for split in named])
-        self.label_map = config.label_map or label_map_in(pair_source(config, "train", None), self.labels)
+        self.label_map = label_map_in(pair_source(config, "train", None), self.labels, config.label_map)
         if self.label_map:
             self.labels = parse_label_map(self.label_map)
         self.series = Series(*about, config, files, {flag: getattr(config, flag) for flag in inputs})

@@ -16,7 +16,7 @@ import numpy as np
 from data_tools.files.errors import InputError, counted
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import data_option, overwrite_option, refuse_empty
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import MOST_WORDS, Labels
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pair.data.pair_file import Pairs
@@ -35,6 +35,7 @@ class SplitPairsConfig(RowFlags):
     """Split labelled pairs into train.jsonl, dev.jsonl and test.jsonl that share no text."""
 
     EXAMPLE = "--train_file pairs.csv --output_dir pairs --dev_share 0.1"
+    MOST_CLASSES = MOST_WORDS
 
     train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc")
     output_dir: str = data_option(help="folder for the files")

@@ -385,8 +385,10 @@ class Service:
         return {"hits": [hit.content(DIGITS) for hit in best]}, len(hits) if is_scored else 0
 
     async def _scores(self, pairs: List[TextPair]) -> np.ndarray:
-        answer = await self.batchers["pairs"].ask(pairs)
-        return answer.probabilities[:, 1] if isinstance(answer, Prediction) else answer
+        answer, predictor = await self.batchers["pairs"].ask(pairs), self.served.predictor
+        if isinstance(answer, Prediction) and predictor is not None:
+            return answer.probabilities[:, predictor.match]
+        return answer
 
     async def health(self) -> JSONResponse:
         """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""

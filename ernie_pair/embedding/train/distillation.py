@@ -26,7 +26,7 @@ from ernie_pair.embedding.train.contrastive import HIDDEN, Describe, TrainingTex
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.labels import RANKING, SIGMOID
+from ernie_pair.models.labels import RANKING, SIGMOID, match_class
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.kernel_path import choose_path, logits_of
 from ernie_pair.models.source import model_folder_of
@@ -149,6 +149,8 @@ def scores_of_teacher(
 
         logits = score_pairs(ask, left, right, read_calibration(folder, count).symmetric)
         odds = logits[:, -1].astype(np.float64) - (logits[:, 0] if labels.has_classes else 0)
+        if match_class(labels) == 0:
+            odds = -odds
         if labels.activation == SIGMOID:
             odds = np.log((share := np.clip(odds, NEAREST, 1 - NEAREST)) / (1 - share))
         scores = cache.get(lambda: odds.astype(np.float32), LOCK_SECONDS) if group.rank == 0 else None

@@ -39,6 +39,8 @@ OBJECTIVES = (PAIRS, SIMCSE, *GRADED, *TAUGHT)
 class EmbeddingConfig(RowFlags, TrainingFlags):
     """Settings for training an embedding model; the data are given to the command or the trainer."""
 
+    MOST_CLASSES = 2
+
     objective: str = step_option(
         "pairs",
         help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "

@@ -231,7 +231,7 @@ def labelled(config: EmbeddingConfig, source: Any, is_graded: bool = False) -> A
     if is_graded:
         rules = replace(source.rules, of_encoders=False)
         return replace(source, labels=Labels.scores(config.score_range), rules=rules)
-    return replace(source, labels=labels_for(source, config.label_map, 2))
+    return replace(source, labels=labels_for(source, config.label_map))
 
 
 def _open_dev(

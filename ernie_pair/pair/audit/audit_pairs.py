@@ -30,7 +30,7 @@ from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, voca
 from data_tools.text.tables import form_of
 from data_tools.text.text_files import ENCODINGS, PACKED, encoding_of
 from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import MOST_WORDS, Labels, match_class
 from ernie_pair.models.spec import SHORTEST_PAIR
 from ernie_pair.pair.audit.findings import (
     Cleaned,
@@ -70,6 +70,7 @@ class AuditPairsConfig(Options):
     """Check labelled pairs before training on them."""
 
     EXAMPLE = "--train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact"
+    MOST_CLASSES = MOST_WORDS
 
     train_file: str = data_option(
         help="labelled pairs: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
@@ -130,7 +131,7 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output_dir))
     refuse_unread([*sources.values()])
-    labels = labels_for(sources["train"], config.label_map)
+    labels = labels_for(sources["train"], config.label_map, stops=False)
     sources = {
         split: source if split == "test" else replace(source, labels=labels)
         for split, source in sources.items()
@@ -201,12 +202,12 @@ def audit_of(
 
 
 def same_of(labels: Labels, name: str = "") -> Optional[int]:
-    """Return the class of equal texts: ``name``, or 1 of two classes; None of more. Raises InputError."""
+    """Return the class of equal texts: ``name``, or the match of two; None of more. Raises InputError."""
     if name and name not in labels.classes:
         raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
     if name:
         return labels.classes[name]
-    return 1 if len(labels.names) == 2 else None
+    return match_class(labels)
 
 
 def _refuse_uncleanable(source: PairSource, folder: Path) -> None:

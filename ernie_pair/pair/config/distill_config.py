@@ -15,6 +15,8 @@ from ernie_pair.train.run_flags import BEST_IF_AUTO, best_metric_option, step_op
 class StudentConfig(PairConfig):
     """A student and what it learns from its teacher; for `distill` with pairs from Python."""
 
+    MOST_CLASSES = 0
+
     teacher: str = model_option(
         help="a trained pair classifier: its folder, or the output folder of a run for its best model"
     )

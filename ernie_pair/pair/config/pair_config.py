@@ -17,7 +17,14 @@ from data_tools.options.options import (
     model_option,
     refuse_set,
 )
-from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, parse_label_map, parse_label_range
+from ernie_pair.models.labels import (
+    CLASSIFICATION,
+    MOST_WORDS,
+    RANKING,
+    Labels,
+    parse_label_map,
+    parse_label_range,
+)
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
 from ernie_pair.pair.data.pair_records import RowFlags
 from ernie_pair.pair.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
@@ -40,6 +47,8 @@ dev_file_option = partial(data_option, help="labelled pairs for choosing the bes
 @dataclass(frozen=True)
 class PairConfig(RowFlags, TrainingFlags):
     """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
+
+    MOST_CLASSES = MOST_WORDS
 
     class_weights: str = step_option(
         "",

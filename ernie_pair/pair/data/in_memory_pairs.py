@@ -12,7 +12,8 @@ import hashlib
 import json
 from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, Iterable, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
 
@@ -24,12 +25,15 @@ from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.encoder_rows import no_label
 from ernie_pair.pair.data.pair_file import (
+    WORDS,
     BadRow,
     Cells,
     KeyedRows,
     Pair,
     Pairs,
     Reject,
+    bad_row,
+    error_of_rows,
     good_rows,
     is_missing,
     label_value,
@@ -39,6 +43,7 @@ from ernie_pair.pair.data.pair_file import (
     query_in,
     refuse_half,
     shown,
+    with_words,
 )
 from ernie_pair.pair.data.pair_records import LABEL, NAMES, Columns, RowRules, keys_of
 from ernie_pair.pair.data.pair_source import group_candidates
@@ -84,7 +89,8 @@ class InMemoryPairs(Generic[One, All]):
 
         Raises InputError naming the row when bad rows are not left out, or when no row is good.
         """
-        return good_rows(self._rows(), self.rules.skips, self.flag, reject)
+        error_of = partial(error_of_rows, self.flag, self._words, self.rules)
+        return good_rows(self.all_rows(), self.rules.skips, self.flag, reject, error_of)
 
     def read(self) -> All:
         """Return all rows, read once for all calls. Raises InputError naming a bad row."""
@@ -109,7 +115,12 @@ class InMemoryPairs(Generic[One, All]):
             kept = vars(self)["_kept"] = self._collect(rows, bad, sha256), sha256
         return kept
 
-    def _rows(self) -> Iterator[Union[One, BadRow]]:
+    def _words(self) -> Iterator[Any]:
+        """Yield the rows with their labels as texts."""
+        return replace(self, labels=WORDS).all_rows()
+
+    def all_rows(self) -> Iterator[Union[One, BadRow]]:
+        """Yield every row, good or bad, read one at a time."""
         raise NotImplementedError
 
     def _hash_of(self, rows: Iterable[One]) -> str:
@@ -139,8 +150,10 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
     def _facts(self, row: Pair) -> list[object]:
         return [row.left, row.right, row.label, *([row.query] if row.query else [])]
 
-    def _rows(self) -> Iterator[Union[Pair, BadRow]]:
-        keyed = KeyedRows(self.flag, self.columns, self.rules, self.labels)
+    def all_rows(self) -> Iterator[Union[Pair, BadRow]]:
+        """Yield every row, good or bad, read one at a time."""
+        labels = self.labels and with_words(self.labels, self._words)
+        keyed = KeyedRows(self.flag, self.columns, self.rules, labels)
         is_unlabelled: Optional[bool] = None  # of tuples for an encoder, as the first one tells
         for number, example in enumerate(examples_of(self.flag, self.examples)):
             where = f"{self.flag}[{number}]"
@@ -156,7 +169,7 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
                     found = found._replace(label=no_label(where, "the third value", found.label))
             except InputError as error:
                 found = error
-            yield from pairs_in(where, number, found, self.labels)
+            yield from pairs_in(where, number, found, labels)
 
     def _cells_of_tuple(self, where: str, example: Any) -> Cells:
         if is_token_row(example):
@@ -280,7 +293,9 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
     def _facts(self, row: TokenRow) -> list[object]:
         return [row.ids.tolist(), row.head, row.label]
 
-    def _rows(self) -> Iterator[Union[TokenRow, BadRow]]:
+    def all_rows(self) -> Iterator[Union[TokenRow, BadRow]]:
+        """Yield every row, good or bad, read one at a time."""
+        labels = self.labels and with_words(self.labels, self._words)
         keys: Optional[Keys] = None
         for number, example in enumerate(examples_of(self.flag, self.examples)):
             where = f"{self.flag}[{number}]"
@@ -288,9 +303,9 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
                 keys = self._keys(where, list(map(str, example)))
             row: Union[TokenRow, BadRow]
             try:
-                row = self._row(where, number, example, keys)
+                row = self._row(where, number, example, keys, labels)
             except InputError as error:
-                row = BadRow(number, error.message)
+                row = bad_row(number, error)
             yield row
 
     def _keys(self, where: str, first: list[str]) -> Keys:
@@ -298,7 +313,9 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
         known = [key for key in first if key == named or key.lower() in NAMES[LABEL]]
         return keys_of(where, known, Columns(label=named))
 
-    def _row(self, where: str, number: int, example: Any, keys: Optional[Keys]) -> TokenRow:
+    def _row(
+        self, where: str, number: int, example: Any, keys: Optional[Keys], labels: Optional[Labels]
+    ) -> TokenRow:
         if not is_token_row(example):
             raise InputError(
                 f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
@@ -310,12 +327,12 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
             row = dict(zip(("input_ids", "token_type_ids"), example))
             label = example[2] if len(example) > 2 else None
         ids, head = self.form.ids_and_head(where, row)
-        if self.labels is None:
+        if labels is None:
             return TokenRow(ids, head, None)
         label = label.tolist() if hasattr(label, "tolist") else label
         while isinstance(label, (list, tuple)) and len(label) == 1:
             label = label[0]
-        return TokenRow(ids, head, label_value(where, None if is_missing(label) else label, self.labels))
+        return TokenRow(ids, head, label_value(where, None if is_missing(label) else label, labels))
 
 
 def _whole_numbers(where: str, name: str, value: Any) -> np.ndarray:

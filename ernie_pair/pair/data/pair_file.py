@@ -11,7 +11,6 @@ the rules say so, bad rows are left out and told.
 """
 
 import logging
-from collections import Counter
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -36,7 +35,8 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, counted
 from data_tools.options.standard_streams import as_called
 from data_tools.text.tables import Form, Record, blank_line, form_of, is_blank, records
-from ernie_pair.models.labels import EXAMPLE, MOST_WORDS, REGRESSION, UNLABELLED, Labels, any_label_map
+from ernie_pair.models.label_words import bare_label
+from ernie_pair.models.labels import REGRESSION, UNLABELLED, Labels
 from ernie_pair.pair.data.encoder_rows import (
     BELONG_TOGETHER,
     Unlabelled,
@@ -44,6 +44,12 @@ from ernie_pair.pair.data.encoder_rows import (
     no_label,
     pairs_of_row,
     refuse_lists,
+)
+from ernie_pair.pair.data.label_checks import (
+    WITHOUT_LABELS,
+    LabelsOfFile,
+    count_labels,
+    explain_other_label,
 )
 from ernie_pair.pair.data.pair_records import (
     LEFT,
@@ -75,7 +81,6 @@ class Cells(NamedTuple):
 
 CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
 MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
-LONGEST_LABEL = 40  # characters of a word that may be meant as the name of a class
 LOOKED_AT = 200  # rows that tell which columns are the texts, where their names do not
 OF_SCORES = "; scores are for --target regression, or for an encoder with --objective cosent or --label_range"
 _SAID: set[str] = set()  # lines about files, each of which is said once
@@ -329,18 +334,22 @@ class BadRow(NamedTuple):
     """A row that is no pair: line ``number``, and what an error says of it.
 
     ``place`` counts the rows of the file from 0, good and bad ones. ``is_known``: it is left out whatever
-    the rules say. ``has_other_label``: its label is what is wrong.
+    the rules say. ``other_label``: the label that is wrong, '' where it is missing; None for other faults.
     """
 
     number: int
     reason: str
     place: int = 0
     is_known: bool = False
-    has_other_label: bool = False
+    other_label: Optional[str] = None
 
 
 class OtherLabel(InputError):
-    """A label that is none of those that are known."""
+    """A label that is none of those that are known; ``label``: '' where there is none."""
+
+    def __init__(self, message: str, label: str = ""):
+        super().__init__(message)
+        self.label = label
 
 
 Reject = Callable[[BadRow], None]
@@ -421,7 +430,7 @@ def read_file(
     refuse_missing(path)
     sha256, stamp = sha256_of_file(path), stamp_of(path)
     bad: list[BadRow] = []
-    error_of = partial(error_of_file, path, labels, columns, rules)
+    error_of = partial(error_of_rows, str(path), words_of_file(path, columns, rules), rules)
     found = good_rows(rows_of(path, labels, columns, rules), rules.skips, str(path), bad.append, error_of)
     pairs = pairs_of(found, bad, labels is not None, sha256, str(path))
     refuse_changed(path, stamp)
@@ -489,6 +498,8 @@ def good_rows(
         first_bad = first_bad or row
         reject(row._replace(place=place))
     if first_bad and not num_good:
+        if first_bad.other_label == "":
+            raise refuse_unlabelled(path, first_bad)
         raise InputError(f"{path}: none of its rows is a pair; the first: {first_bad.reason}")
     if not num_good:
         raise InputError(f"{path}: it holds no pairs; give at least one")
@@ -506,6 +517,7 @@ def rows_of(
     path: Path, labels: Optional[Labels], columns: Columns, rules: RowRules
 ) -> Iterator[Union[Pair, BadRow]]:
     """Yield each row as a `Pair` or a `BadRow`, line by line. Raises InputError for an unclear layout."""
+    labels = labels and with_words(labels, words_of_file(path, columns, rules))
     for number, cells in read_cells(path, columns, rules, needs_label=labels is not None):
         yield from pairs_in(f"{path}:{number}", number, cells, labels)
 
@@ -525,7 +537,7 @@ def pairs_in(
                 refuse_half(where, "a text", right)
                 found.append(row_of(where, number, Cells(cells.left, right, label, cells.query), labels))
     except InputError as error:
-        yield BadRow(number, error.message, has_other_label=isinstance(error, OtherLabel))
+        yield bad_row(number, error)
     else:
         yield from found
 
@@ -562,39 +574,62 @@ class KeyedRows:
         self._known.update(row)
 
 
+def bad_row(number: int, error: InputError) -> BadRow:
+    """Return row ``number``, of which ``error`` says why it is no pair."""
+    return BadRow(number, error.message, other_label=error.label if isinstance(error, OtherLabel) else None)
+
+
 class _Words(Labels):
     """Labels that are taken as the texts that they are."""
 
     def value_of(self, label: object) -> Any:
         """Return the text of a label."""
-        return str(label).strip()
+        return bare_label(label)
 
 
 WORDS = _Words((), {}, are_optional=True)
 
 
-def error_of_file(
-    path: Path, labels: Optional[Labels], columns: Columns, rules: RowRules, row: BadRow, rest: Iterator
-) -> InputError:
+Words = Callable[[], Iterable[Union[Pair, BadRow]]]  # the rows of a file with their labels as texts
+
+
+def words_of_file(path: Path, columns: Columns, rules: RowRules) -> Words:
+    """Return a function that reads the rows of a file with their labels as texts."""
+    return partial(rows_of, path, WORDS, columns, rules)
+
+
+def counts_of(words: Words) -> dict[str, int]:
+    """Return {label: rows} of what ``words`` reads."""
+    return count_labels(cast(str, row.label) for row in words() if not isinstance(row, BadRow))
+
+
+def with_words(labels: Labels, words: Words) -> Labels:
+    """Return ``labels`` with the words for no and yes that a file has; see `LabelsOfFile`."""
+    return labels if labels is WORDS else LabelsOfFile.of(labels, partial(counts_of, words))
+
+
+def error_of_rows(name: str, words: Words, rules: RowRules, row: BadRow, rest: Iterator) -> InputError:
     """Return the error of the bad ``row`` of a file, with all others in the ``rest`` of its rows.
 
     It ends with the command that works: without such rows, or with all labels of the file as classes.
     """
-    others = [other for other in islice(rest, MOST_LOOKED_AT) if isinstance(other, BadRow)]
+    behind = list(islice(rest, MOST_LOOKED_AT))
+    others = [other for other in behind if isinstance(other, BadRow)]
+    if row.other_label == "" and len(others) == len(behind):
+        return refuse_unlabelled(name, row)
     lines = ", ".join(str(other.number) for other in others[:5])
     more = ", ..." if len(others) > 5 else ""
     reason = row.reason + (
         f"; {counted(len(others), 'more row')} so, in line {lines}{more}" if others else ""
     )
-    if labels is None or not labels.has_classes or not row.has_other_label:
-        return InputError(reason) if not others else OpenError(reason, {"on_bad_row": "skip"})
-    counts: Counter = Counter()
-    for each in rows_of(path, WORDS, columns, rules):
-        counts.update([] if isinstance(each, BadRow) or each.label == UNLABELLED else [each.label])
-        if len(counts) > MOST_WORDS or any(len(word) > LONGEST_LABEL for word in counts):
-            return InputError(reason)
-    found = ", ".join(f"{word} in {counted(count, 'row')}" for word, count in sorted(counts.items()))
-    return OpenError(f"{reason}; its labels: {found}", {"label_map": any_label_map(labels, counts)})
+    if row.other_label:
+        return explain_other_label(reason, name, row.other_label, counts_of(words), rules.most_classes)
+    return InputError(reason) if not others else OpenError(reason, {"on_bad_row": "skip"})
+
+
+def refuse_unlabelled(name: str, row: BadRow) -> InputError:
+    """Return the error of a file without labels, ``row`` being its first."""
+    return InputError(f"{row.reason}; no row of {name} has one: {WITHOUT_LABELS}")
 
 
 def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
@@ -625,28 +660,22 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
         return UNLABELLED
     if label is None:
         needed = f"one of {labels.allowed}" if labels.has_classes else labels.allowed
-        raise InputError(f"{where}: no label; each row needs {needed} (name its column with --label)")
+        raise OtherLabel(f"{where}: no label; each row needs {needed} (name its column with --label)")
     value = labels.value_of(label)
     if value is not None:
         return value
     if not labels.has_classes:
         of_scores = labels.target == REGRESSION
-        wrong = (
-            f"label {shown(label)} is not {labels.allowed}, as {labels.target} takes it; correct it, or "
-            f"train with {'another --label_range, or with ' if of_scores else ''}--target classification"
-            f"{' (an encoder with --objective pairs)' if of_scores else ''}"
+        raise InputError(
+            f"{where}: label {shown(label)} is not {labels.allowed}, as {labels.target} takes it; correct "
+            f"it, or train with {'another --label_range, or with ' if of_scores else ''}--target "
+            f"classification{' (an encoder with --objective pairs)' if of_scores else ''}"
         )
-    elif isinstance(label, (list, tuple, dict)):
-        wrong = f"label {shown(label)} is no single value; write one of {labels.allowed}"
-    elif isinstance(label, (bool, np.bool_)):
-        wrong = f"label {label} is a boolean; name the classes so with --label_map 0=False,1=True"
-    else:
-        is_score = Labels.scores().value_of(label) is not None
-        wrong = (
-            f"label {shown(label)} is not one of {labels.allowed}; correct it, or train with the names of "
-            f"the classes, for example --label_map {EXAMPLE}"
-            f"{OF_SCORES if is_score else ''}"
-        )
-    if labels.has_classes and where.endswith(":1"):
+    if isinstance(label, (list, tuple, dict)):
+        raise InputError(f"{where}: label {shown(label)} is no single value; write one of {labels.allowed}")
+    wrong = f"label {shown(label)} is not one of {labels.allowed}; correct it"
+    if Labels.scores().value_of(label) is not None:
+        wrong += OF_SCORES
+    if where.endswith(":1"):
         wrong += "; if the line is a header, name its columns with --text_a, --text_b and --label"
-    raise OtherLabel(f"{where}: {wrong}")
+    raise OtherLabel(f"{where}: {wrong}", bare_label(label))

@@ -22,7 +22,7 @@ from data_tools.files.json_file import shown
 from data_tools.options.options import Options, data_option
 from data_tools.text.tables import columns_of
 from data_tools.text.text_files import ENCODINGS
-from ernie_pair.models.labels import NO_WORDS, YES_WORDS
+from ernie_pair.models.label_words import NO_WORDS, YES_WORDS
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
@@ -359,13 +359,16 @@ class RowRules:
 
     ``of_encoders``: a row may hold several matches and hard negatives of its first text, and where nothing is
     a label, the two texts of a row belong together; see `encoder_rows`.
+    ``most_classes``: how many --label_map of the command may name; 0: it has no such flag.
     """
 
     encoding: str = "utf-8"
     skips: bool = False
     of_encoders: bool = False
+    most_classes: int = 0
 
     @classmethod
     def of(cls, config) -> "RowRules":
-        """Return the rules that --encoding and --on_bad_row give."""
-        return cls(config.encoding, config.on_bad_row == "skip")
+        """Return the rules that --encoding and --on_bad_row give, and MOST_CLASSES of the command."""
+        most = getattr(config, "MOST_CLASSES", 0)
+        return cls(config.encoding, config.on_bad_row == "skip", most_classes=most)

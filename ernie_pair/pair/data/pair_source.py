@@ -10,9 +10,11 @@ import hashlib
 import json
 import logging
 import re
-from collections import Counter, deque
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
@@ -20,8 +22,18 @@ import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, one_error
+from data_tools.files.json_file import reads_as_number
 from data_tools.text.text_files import decoded, read_lines
-from ernie_pair.models.labels import MOST_WORDS, RANKING, UNLABELLED, Labels, label_map_of, parse_label_map
+from ernie_pair.models.labels import (
+    RANKING,
+    UNLABELLED,
+    Labels,
+    are_class_names,
+    label_map_of,
+    match_class,
+    parse_label_map,
+)
+from ernie_pair.pair.data.label_checks import ask_for_match, compare_with_texts, count_labels
 from ernie_pair.pair.data.pair_file import (
     WORDS,
     BadRow,
@@ -31,7 +43,7 @@ from ernie_pair.pair.data.pair_file import (
     Pairs,
     Reject,
     chunks_of,
-    error_of_file,
+    error_of_rows,
     given_rows,
     good_rows,
     open_table,
@@ -42,6 +54,7 @@ from ernie_pair.pair.data.pair_file import (
     rows_of,
     shown,
     stamp_of,
+    words_of_file,
 )
 from ernie_pair.pair.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules
 from ernie_pair.pair.data.rejected import Rejects
@@ -243,7 +256,8 @@ class PairSource:
         path = Path(self.name)
         refuse_missing(path)
         found = rows_of(path, self.labels, self.columns, self.rules)
-        error_of = partial(error_of_file, path, self.labels, self.columns, self.rules)
+        words = words_of_file(path, self.columns, self.rules)
+        error_of = partial(error_of_rows, self.name, words, self.rules)
         return good_rows(found, self.rules.skips, self.name, reject, error_of)
 
     def given(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -355,23 +369,41 @@ def read_all(sources: Sequence[Any]) -> list[Any]:
     return found
 
 
-def label_map_in(source: Any, labels: Labels) -> str:
-    """Return the --label_map of the words that ``source`` has as labels, and log it.
+def label_map_in(source: Any, labels: Labels, label_map: str = "", stops: bool = True) -> str:
+    """Return ``label_map``, else the --label_map of the words that ``source`` has as labels, and log it.
 
-    '' where they are not words, where ``labels`` are no numbered classes or have them, and of a set.
+    '' where they are not words, where ``labels`` are no numbered classes or have them, and of a set. Raises
+    LabelQuestion, with the commands that answer it, where the words do not tell which of them is the match,
+    and, where it ``stops``, if the characters that texts share say that it is the other class.
     """
-    is_numbered = labels.classes == Labels.numbered(len(labels.names)).classes
-    if not (labels.has_classes and is_numbered) or isinstance(source, PairSource) and not source.is_file:
+    if not labels.has_classes or isinstance(source, PairSource) and not source.is_file:
+        return label_map
+    found = label_map or _words_in(source, labels)
+    labels = parse_label_map(found) if found else labels
+    compare_with_texts(source.name, _labelled_rows(source, labels), labels, bool(label_map), stops)
+    return found
+
+
+def _labelled_rows(source: Any, labels: Labels) -> Iterator[Pair]:
+    """Yield the rows that have a label, up to a fault of their file, which is raised where they are read."""
+    with suppress(InputError):
+        for row in replace(source, labels=WORDS, rules=replace(source.rules, skips=True)).rows():
+            yield row._replace(label=labels.class_of(row.label))
+
+
+def _words_in(source: Any, labels: Labels) -> str:
+    """Return the --label_map of the words of ``source``, '' where it has numbers. Raises LabelQuestion."""
+    if labels.classes != Labels.numbered(len(labels.names)).classes:
         return ""
-    counts: Counter = Counter()
     rules = replace(source.rules, skips=True)
-    for row in replace(source, labels=WORDS, rules=rules).rows():
-        if row.label == UNLABELLED:
-            continue
-        if not counts and labels.class_of(row.label) is not None or len(counts) > MOST_WORDS:
-            return ""
-        counts[row.label] += 1
-    found = label_map_of(counts)
+    words = (row.label for row in replace(source, labels=WORDS, rules=rules).rows())
+    first = next((word for word in words if word != UNLABELLED), None)
+    if first is None or labels.class_of(first) is not None:
+        return ""
+    counts = count_labels(chain([first], words))
+    found = label_map_of(counts, source.rules.most_classes)
+    if not found and are_class_names(counts) and not any(map(reads_as_number, counts)):
+        raise ask_for_match(source.name, counts, source.rules.most_classes)
     if found:
         shown = ", ".join(
             f"{word} = {number}" for number, _, word in (part.partition("=") for part in found.split(","))
@@ -380,10 +412,18 @@ def label_map_in(source: Any, labels: Labels) -> str:
     return found
 
 
-def labels_for(source: Any, label_map: str, most: int = MOST_WORDS) -> Labels:
-    """Return the classes that ``label_map`` names, else the words of a file, up to ``most``, else 0 and 1."""
-    labels = parse_label_map(label_map or label_map_in(source, Labels.numbered(2)) or "0=0,1=1")
-    return labels if label_map or len(labels.names) <= most else Labels.numbered(2)
+def labels_for(source: Any, label_map: str, stops: bool = True) -> Labels:
+    """Return the classes that ``label_map`` names, else the words of a file, else 0 and 1.
+
+    Where no more than two may be named the match is class 1, whatever a label map says of its name. Raises
+    LabelQuestion as `label_map_in`.
+    """
+    found = label_map_in(source, Labels.numbered(2), label_map, stops)
+    labels = parse_label_map(found) if found else Labels.numbered(2)
+    if source.rules.most_classes == 2 and match_class(labels) == 0:
+        logger.warning("--label_map %s: %s is the match, by its name", label_map, labels.names[0])
+        return Labels.named({spelling: 1 - number for spelling, number in labels.classes.items()})
+    return labels
 
 
 class CheckedPairs:

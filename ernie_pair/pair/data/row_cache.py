@@ -27,7 +27,7 @@ from ernie_pair.pair.data.in_memory_pairs import TokenizedPairs
 from ernie_pair.pair.data.pair_file import BadRow, Pairs
 from ernie_pair.pair.data.pair_source import PairSource, read_all
 
-VERSION = 3  # raised when the same file would give other rows
+VERSION = 4  # raised when the same file would give other rows
 MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
 MOST_BAD = 20_000  # rows left out that the note of a cache names
 LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
@@ -89,7 +89,7 @@ def _cache_of(
         "content": source.sha256(),
         "ending": ending_of(Path(source.name)) if source.is_file else "",
         "columns": {name: value for name, value in columns.items() if name != "query" or value},
-        "rules": asdict(source.rules),
+        "rules": {**asdict(source.rules), "most_classes": None},
         "labels": labels and (labels.classes if labels.has_classes else labels.read_as),
         "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,

@@ -79,14 +79,15 @@ def pair_sources(config: TrainConfig, labels: Optional[Labels]) -> dict[str, Pai
     }
 
 
-def words_of_pairs(sources: Mapping[str, AnySource], labels: Labels) -> str:
-    """Return the label map of the words that the training pairs have for numbered ``labels``, else ''.
+def words_of_pairs(sources: Mapping[str, AnySource], label_map: str, labels: Labels) -> str:
+    """Return ``label_map``, else that of the words of the training pairs for numbered ``labels``, or ''.
 
-    Raises InputError with everything that the first rows of all files leave open.
+    Raises InputError with everything that the first rows of all files leave open, LabelQuestion where the
+    labels do not tell which class is the match.
     """
     labelled = [replace(source, labels=labels) for source in sources.values()]
     refuse_unread(labelled)
-    return "" if isinstance(labelled[0], TokenizedPairs) else label_map_in(labelled[0], labels)
+    return "" if isinstance(labelled[0], TokenizedPairs) else label_map_in(labelled[0], labels, label_map)
 
 
 def open_pairs(

@@ -63,14 +63,14 @@ def open_initial_model(
 ) -> InitialModel:
     """Open the model that ``name_or_path`` names, with its initial weights.
 
-    ``words`` is asked, unless --label_map says it, for the label map of the words of the training pairs.
+    ``words`` is asked for the label map of the flags, or of the words of the training pairs.
     Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
     """
     source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
     refuse_no_family(source, NAME_FAMILY)
     labels, before = chosen_labels(config, source.spec), source.spec
     refuse_unfit_flags(config, labels)  # before any data are read
-    label_map = words(labels) if labels.has_classes and not config.label_map else ""
+    label_map = words(labels) if labels.has_classes else ""
     if label_map:
         labels = parse_label_map(label_map)
         refuse_unfit_flags(config, labels)

@@ -316,7 +316,7 @@ class PairTask(Task):
 
     def open_model(self) -> None:
         """Open the model that the flags name."""
-        words = partial(words_of_pairs, pair_sources(self.config, None))
+        words = partial(words_of_pairs, pair_sources(self.config, None), self.config.label_map)
         start = open_initial_model(self.config, self.config.model_name_or_path, words)
         self.config = with_best_metric(self.config, start)
         self.take(start)

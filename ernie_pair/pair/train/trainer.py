@@ -29,6 +29,7 @@ from ernie_pair.models.temperature import Calibration, read_calibration, score_p
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import DataCollator, UserCollator, encode_pairs, encode_texts
 from ernie_pair.pair.data.in_memory_pairs import TokenForm, TokenizedPairs, held, is_one_shot
+from ernie_pair.pair.data.label_checks import LabelQuestion
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.targets.metrics import (
@@ -499,10 +500,13 @@ class PairTrainer:
         def form() -> TokenForm:  # of rows of ids, which have no words
             raise InputError("token ids")
 
-        with contextlib.suppress(InputError):  # what is wrong is raised where the pairs are read
+        try:
             sources = {split: open_source(split, each, config, None, form) for split, each in known.items()}
-            return words_of_pairs(sources, labels) if "train" in sources else ""
-        return ""
+            return words_of_pairs(sources, config.label_map, labels) if "train" in sources else ""
+        except LabelQuestion:
+            raise
+        except InputError:  # what is wrong is raised where the pairs are read
+            return ""
 
     def _pairs_of(self, split: str, dataset: Optional[PairDataset], labelled: bool = True):
         source = self._start.source

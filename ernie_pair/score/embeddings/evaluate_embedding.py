@@ -57,7 +57,7 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     limits = parse_label_range(config.label_range)
     rules = replace(RowRules.of(config), of_encoders=not limits)
     source = PairSource("input_file", config.input_file, "dev", None, columns, rules)
-    labels = Labels.scores(limits) if limits else labels_for(source, config.label_map, 2)
+    labels = Labels.scores(limits) if limits else labels_for(source, config.label_map)
     pairs = replace(source, labels=labels).read()
     tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
     asked = build_retrieval_set(pairs, config.input_file)

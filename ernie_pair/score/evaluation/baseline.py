@@ -1,23 +1,13 @@
 """The baseline of every model of pairs: to count the characters that two texts share."""
 
-import re
 from typing import Dict, Tuple
 
 import numpy as np
 
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.shared_characters import overlap
 from ernie_pair.pair.targets.metrics import CORRELATIONS, LOWER_IS_BETTER, RANKING_METRICS, measure_of
-
-# A word of Latin letters or digits is one unit, any other letter (a Chinese character) is one by itself.
-UNIT = re.compile(r"[a-z0-9]+|\w")
-
-
-def overlap(a: str, b: str) -> float:
-    """Return the Jaccard index of the units (UNIT) of two texts, in [0, 1]; of two without units 1.0."""
-    units = [set(UNIT.findall(text)) for text in (a, b)]
-    either = units[0] | units[1]
-    return len(units[0] & units[1]) / len(either) if either else 1.0
 
 
 def shares_of(pairs: Pairs) -> np.ndarray:

@@ -14,10 +14,10 @@ from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.shared_characters import overlap
 from ernie_pair.pair.robustness.perturb import is_negated
 from ernie_pair.pair.targets import metrics
 from ernie_pair.score.evaluation import calibration
-from ernie_pair.score.evaluation.baseline import overlap
 from ernie_pair.score.evaluation.robustness_table import Bearing, robustness_table
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")

@@ -51,7 +51,7 @@ def write(path, content):
 
 BAD_LINES = {
     "columns": ("今天 明天 0", "1 column instead of 3"),
-    "label": ("今天\t明天\tyes", "label 'yes' is not one of 0, 1"),
+    "label": ("今天\t明天\t甲", "label '甲' is not one of 0, 1"),
     "empty": ("今天\t\xa0\t0", "sentence2 is empty; fill it in or remove the row"),
     "GBK": (
         "今天是个好日子\t明天也是\t0".encode("gbk"),

@@ -103,7 +103,7 @@ BAD_CSV = {
     "too many columns": ("左,上,右,1\n", r"4 columns instead of 3"),
     "text behind a quote": ('"左"上,右,1\n', "text behind the closing quote of a cell; double the quotes"),
     "CR": ("左\r上,右,1\n", "CR outside of quotes; save the file with LF"),
-    "a label": ("左,右,yes\n", "label 'yes' is not one of 0, 1"),
+    "a label": ("左,右,甲\n", "label '甲' is not one of 0, 1"),
     "a blank line": ("\n", "the line is blank; remove it"),
     "a line of commas": (",,\n", "sentence1 is empty; fill it in"),
     "a byte": (b"\xff,\xe5\x8f\xb3,1\n", "not UTF-8"),
@@ -185,8 +185,8 @@ def test_an_overlong_line_is_a_bad_row(tmp_path, monkeypatch):
 
 def test_a_file_without_good_rows_is_refused_with_a_reason(tmp_path):
     path = tmp_path / "a.tsv"
-    path.write_text("左\t右\tyes\n上\t下\tno\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"none of its rows is a pair; the first: .*a\.tsv:1: label 'yes'"):
+    path.write_text("左\t右\t甲\n上\t下\t乙\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"none of its rows is a pair; the first: .*a\.tsv:1: label '甲'"):
         rows_in(path, skips=True)
 
 
@@ -208,7 +208,7 @@ def events(folder, split="train"):
 
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
-BAD = {0: "左,右,yes", 5: '"左"上,右,1', 60: "", 92: "左"}
+BAD = {0: "左,右,甲", 5: '"左"上,右,1', 60: "", 92: "左"}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -223,7 +223,7 @@ def test_training_on_encoded_csv_equals_training_on_tsv(tmp_path, capfd, streami
         encoding="gb18030",
     )
     assert exit_code_of(lambda: train_pair(other)) == 2  # --on_bad_row stop
-    assert "train.csv:1: label 'yes'" in capfd.readouterr().err and not (tmp_path / "other").exists()
+    assert "train.csv:1: label '甲'" in capfd.readouterr().err and not (tmp_path / "other").exists()
     other = replace(other, on_bad_row="skip")
     train_pair(other)
     assert events(other.output_dir) == events(config.output_dir)
@@ -327,7 +327,7 @@ def test_every_row_gets_a_prediction_line_even_a_bad_one(tmp_path, model, ask, c
 
 def test_evaluation_skips_bad_rows_and_reports_them(tmp_path, model, capfd):
     good = csv_of(tmp_path / "good.csv", DEV)
-    bad = csv_of(tmp_path / "bad.csv", DEV, "gb18030", {2: "左,右,yes"})
+    bad = csv_of(tmp_path / "bad.csv", DEV, "gb18030", {2: "左,右,甲"})
     settings = {"device": "cpu", "bootstrap": 0}
     evaluate_pair(EvaluateConfig(model, good, str(tmp_path / "good.json"), **settings))
     settings.update(encoding="gb18030", on_bad_row="skip", report=str(tmp_path / "report"))
@@ -343,7 +343,7 @@ def test_evaluation_skips_bad_rows_and_reports_them(tmp_path, model, capfd):
 
 def test_rejected_rows_are_separate_for_each_flag_of_evaluate(tmp_path, model):
     """--calibrate_on and --tune_on may name files that are called alike."""
-    for name, bad in (("a", {2: "左,右,yes"}), ("b", {5: "左", 7: "右"})):
+    for name, bad in (("a", {2: "左,右,甲"}), ("b", {5: "左", 7: "右"})):
         (tmp_path / name).mkdir()
         csv_of(tmp_path / name / "dev.csv", DEV, bad=bad)
     files = {"calibrate_on": str(tmp_path / "a/dev.csv"), "tune_on": str(tmp_path / "b/dev.csv")}

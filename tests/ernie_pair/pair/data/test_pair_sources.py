@@ -214,8 +214,8 @@ def test_labels_in_a_file_may_be_class_names_or_numbers(tmp_path):
     assert rows_in(path, parse_label_map("different,same")) == THREE
     path = write(tmp_path / "a.json", '{"query": "左", "title": "右", "label": "same"}\n')
     assert rows_in(path, parse_label_map("different,same")) == [("左", "右", 1)]
-    write(tmp_path / "a.tsv", "左\t右\tSame\n")
-    with pytest.raises(InputError, match=r"a\.tsv:1: label 'Same' is not one of different, same, 0, 1"):
+    write(tmp_path / "a.tsv", "左\t右\t甲\n")
+    with pytest.raises(InputError, match=r"a\.tsv:1: label '甲' is not one of different, same, 0, 1"):
         rows_in(tmp_path / "a.tsv", parse_label_map("different,same"))
 
 

@@ -8,6 +8,7 @@ from drawn_logits import drawn
 from sklearn import metrics as sk
 
 from ernie_pair.inference.scores import probabilities
+from ernie_pair.pair.data.shared_characters import overlap
 from ernie_pair.pair.robustness.perturb import is_negated
 from ernie_pair.pair.targets.metrics import measure, resamples
 from ernie_pair.score.evaluation.calibration import (
@@ -25,7 +26,7 @@ from ernie_pair.score.evaluation.calibration import (
     threshold_curve,
     top_label,
 )
-from ernie_pair.score.evaluation.evaluation import CountedRows, intervals, overlap, slice_table
+from ernie_pair.score.evaluation.evaluation import CountedRows, intervals, slice_table
 
 
 @pytest.mark.parametrize("classes", [2, 3])
