@@ -15,12 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Mapping, Sequence, Union
 
-# A command to be copied, which is kept; or one of our flags, with its value if that is true, false or a
-# number before the end of a word. Ours contain no dash, so pip's --no-deps is kept.
+# A command to be copied, which is kept; or one of our flags, with its value if that is true, false, a number
+# before the end of a word, in quotes or a label map. Ours contain no dash, so pip's --no-deps is kept.
 _COMMAND_OR_FLAG = re.compile(
     r"(?:ernie-pair|python -m) [^;,()]*"
     r"|(?<![\w/.-])--(?P<name>[A-Za-z]\w*)(?![\w-])"
-    r"(?: (?P<value>true|false|[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[.,]?(?:[\s;:)?]|$)))?"
+    r"(?: (?P<value>true|false|[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)|'[^']*'|\d+=[^\s;:)?]+)"
+    r"(?=[.,]?(?:[\s;:)?]|$)))?"
 )
 
 
@@ -122,6 +123,8 @@ def without_flags(message: str) -> str:
         name, value = match["name"], match["value"]
         if value is None:
             return name or match[0]
+        if "=" in value and not value.startswith("'"):
+            return f"{name}={value!r}"
         return f"{name}={value.capitalize() if value in ('true', 'false') else value}"
 
     return _COMMAND_OR_FLAG.sub(as_python, message)

@@ -82,7 +82,9 @@ class PipelineConfig(RowFlags):
     )
     json_key: str = data_option("text", help="the key of a document's text in JSON lines")
     label_map: str = data_option(
-        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
+        "",
+        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
+        "numbers; empty: known words, or 0 and 1",
     )
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
     model_name_or_path: str = model_option(

@@ -106,9 +106,11 @@ class MineConfig(Options):
     encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
     label_map: str = data_option(
-        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
+        "",
+        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
+        "numbers; empty: known words, or 0 and 1",
     )
-    same: str = data_option("", help="label of pairs that mean the same; empty: class 1")
+    same: str = data_option("", help="label of pairs that mean the same; empty: the match, class 1")
     kinds: str = data_option(
         "transitive implied near",
         help="transitive: a=b and b=c give a=c; implied: a=b and b!=c give a!=c; near: texts that look alike "

@@ -46,7 +46,9 @@ class SplitPairsConfig(RowFlags):
         0.0, help="share of the rows for measuring it; 0: none", at_least=0, at_most=0.4
     )
     label_map: str = data_option(
-        "", help="names of the classes, for example 0=different,1=same; empty: 0 and 1"
+        "",
+        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
+        "numbers; empty: known words, or 0 and 1",
     )
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
     seed: int = data_option(42, help="decides which rows each file gets", at_least=0)

@@ -126,7 +126,9 @@ class PairConfig(RowFlags, TrainingFlags):
         "limits",
     )
     label_map: str = data_option(
-        "", help="names of the classes, for example 0=different,1=same; empty: those of the model"
+        "",
+        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
+        "numbers; empty: known words, or those of the model",
     )
     cache_dir: str = data_option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache")
     streaming: bool = data_option(

@@ -28,7 +28,7 @@ MOST_LOOKED_AT = 1_000_000  # rows in which those of both classes are looked for
 MOST_COMPARED = 1000  # rows of a class whose texts are compared
 FEWEST_COMPARED, FEWEST_OF_A_CLASS = 200, 20  # rows that tell which class is the match
 TURNED = 0.35  # an AUC of the characters that matches share: below it the other class is the match
-WITHOUT_LABELS = "predict and distill take pairs without labels"
+WITHOUT_LABELS = "predict, distill and train-embedding take pairs without labels"
 
 logger = logging.getLogger(__name__)
 

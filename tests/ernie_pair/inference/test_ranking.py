@@ -12,7 +12,7 @@ from data_tools.files.errors import InputError, NumbersError
 from data_tools.text.folder_tokenizer import FolderTokenizer
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference import scores as ranking
-from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import Ranked, best_places, decide, rank_texts
 from ernie_pair.inference.token_rows import (
     SEPARATOR,
@@ -21,6 +21,36 @@ from ernie_pair.inference.token_rows import (
     exchange_texts,
     kept_lengths,
 )
+from ernie_pair.models.labels import Labels
+from ernie_pair.models.temperature import Calibration
+
+
+class FixedScorer(PairScorer):
+    """A model that says class 0 to equal texts, and class 1 to others."""
+
+    where, calibration = "folder", Calibration()
+
+    def __init__(self, *names):
+        self.labels, self.class_names = Labels.named({name: n for n, name in enumerate(names)}), names
+
+    def logits_of_texts(self, left, right, advance=None):
+        return np.array([[2.0, 0.0] if a == b else [0.0, 2.0] for a, b in zip(left, right)], np.float32)
+
+
+@pytest.mark.parametrize(
+    "names, match, said",
+    [
+        (("duplicate", "not_duplicate"), 0, "class 0, duplicate, is taken as the match"),
+        (("entailment", "contradiction"), 0, "class 0, entailment,"),
+        (("no", "yes"), 1, ""),
+        (("yes", "no"), 1, "class 1, no, is taken as the match"),
+    ],
+)
+def test_candidates_are_ranked_by_the_class_whose_name_is_the_match(caplog, names, match, said):
+    model = FixedScorer(*names)
+    model.refuse_unrankable()
+    equal, other = model.score([("甲", "甲"), ("甲", "乙")])
+    assert (equal > other) == (match == 0) and said in caplog.text and bool(said) == bool(caplog.text)
 
 
 def test_decisions_match_scipy_and_reach_the_threshold():

@@ -151,7 +151,7 @@ def test_a_rare_label_is_a_bad_row(tmp_path, typed):
 
 def test_files_without_labels_are_told_so(tmp_path):
     rows = [(a, b) for a, b, _ in pairs_of("01", 9)]
-    reason = "no row of .* has one: predict and distill take pairs without labels"
+    reason = "no row of .* has one: predict, distill and train-embedding take pairs without labels"
     for rules in (RULES, replace(RULES, skips=True)):
         for source in (source_of(tmp_path / "a.tsv", rows, rules), GivenPairs("x", rows, None, rules=rules)):
             with pytest.raises(InputError, match=reason) as caught:
@@ -228,3 +228,12 @@ def test_train_asks_and_takes_the_answer(tmp_path, capfd, kind):
     assert exit_code_of(lambda: train_pair(replace(config, label_map=answer))) == 0
     folder = next((tmp_path / "out").glob("best*/**/config.json")).parent
     assert f'"1": "{words[1]}"' in (folder / "config.json").read_text(encoding="utf-8")
+
+
+def test_questions_read_as_python_in_python(tmp_path):
+    with pytest.raises(LabelQuestion) as caught:
+        labels_for(source_of(tmp_path / "a.tsv", pairs_of(("乙类", "甲类"), 8)), "")
+    assert "label_map='0=甲类,1=乙类'" in str(caught.value) and "--" not in str(caught.value)
+    with pytest.raises(LabelQuestion) as caught:
+        labels_for(source_of(tmp_path / "a.tsv", pairs_of("10", 240)), "")
+    assert "label_map='0=1,1=0'" in str(caught.value)
