@@ -103,7 +103,7 @@ def explain_other_label(
     if word in rare:
         rows = f"{counted(counts[word], 'row')} of {sum(counts.values())}"
         return OpenError(
-            f"{reason}; {word} stands in {rows} and is no class; correct such rows, or leave them out",
+            f"{reason}; {word} stands in {rows} and is no class; to leave such rows out",
             {"on_bad_row": "skip"},
         )
     if not are_class_names(counts):
