@@ -4,12 +4,13 @@ import errno
 import hashlib
 import os
 import re
+import resource
 import secrets
 import shutil
 import stat
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Callable, Iterator, List, Union
+from typing import Callable, Iterator, List, Sequence, Union
 
 from data_tools.files.errors import NO_ROOM, InputError, MachineError, dangling, standing_folder
 from data_tools.files.file_lock import try_lock
@@ -118,11 +119,12 @@ def keeps() -> bool:
 
 
 @contextmanager
-def naming(path: Union[str, Path]) -> Iterator[None]:
+def naming(path: Union[str, Path], written: Sequence[Path] = ()) -> Iterator[None]:
     """Let an error of a full or failing disk name ``path`` if it names no file, as one of writing.
 
     On a full disk an error of a library is one of those: Paddle writes a part of a file, says nothing, and
-    fails when it reads it.
+    fails when it reads it. So it is where a file of ``written``, or in a folder of it, has the largest size
+    that a process may write.
     """
     try:
         yield
@@ -136,9 +138,20 @@ def naming(path: Union[str, Path]) -> Iterator[None]:
             error.filename = error.filename2 or error.filename or str(path)
         raise
     except Exception as error:
-        if shutil.disk_usage(standing_folder(Path(path))).free >= LEAST_ROOM:
+        if any(map(_is_cut, written)):
+            reason = errno.EFBIG
+        elif shutil.disk_usage(standing_folder(Path(path))).free < LEAST_ROOM:
+            reason = errno.ENOSPC
+        else:
             raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise OSError(reason, os.strerror(reason), str(path)) from error
+
+
+def _is_cut(written: Path) -> bool:
+    """Return whether a file is as long as a process may write one, or one in a folder is."""
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    files = (path for path in (written, *written.rglob("*")) if path.is_file())
+    return most != resource.RLIM_INFINITY and any(path.stat().st_size >= most for path in files)
 
 
 _LEFT_BEHIND = re.compile(r"(?P<name>.+-[0-9a-f]{24})\.draft(\..+)?", re.DOTALL)
@@ -159,8 +172,9 @@ def published(*finals: Path, forced: bool = True) -> Iterator[List[Path]]:
             stack.enter_context(folder_made(final.parent))
             if forced:
                 _clear_drafts(final)
-        with naming(finals[-1]):
-            drafts = [stack.enter_context(_draft_of(final)) for final in finals]
+        drafts: List[Path] = []
+        with naming(finals[-1], drafts):
+            drafts += [stack.enter_context(_draft_of(final)) for final in finals]
             yield drafts
             for draft in drafts if forced else ():
                 to_disk(draft)

@@ -63,7 +63,7 @@ def publish_folder(
         draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (FILLING, TRASH))
         draft.mkdir()
         try:
-            with naming(folder):
+            with naming(folder, [draft]):
                 fill(draft)
             files = sorted(_names_in(draft))
             note = {**about(draft), "made_by": MAKER, "name": folder.name, "files": files}

@@ -8,6 +8,7 @@ Anything else that escapes is a bug and keeps its traceback and exit code 1.
 import errno
 import os
 import re
+import resource
 import shlex
 import shutil
 import sys
@@ -163,6 +164,10 @@ def describe_os_error(error: OSError) -> str:
     fault = dangling(error.filename) if isinstance(error, FileNotFoundError) and error.filename else ""
     if fault:
         return f"{error.filename}: {fault}; correct the link"
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        allowed = "" if limit == resource.RLIM_INFINITY else f", where a file may have {limit} bytes"
+        return f"{error.strerror}{where}{allowed}; raise the limit (ulimit -f), or use another file system"
     path = Path(str(error.filename or ""))
     if error.errno in NO_ROOM and path.parent != Path() and not path.is_char_device():
         where += f", where {free_room(path)}"

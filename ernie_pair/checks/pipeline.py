@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Option
 import numpy as np
 
 from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.atomic_folder import only_writer
 from data_tools.files.errors import ErniePairError, InputError, counted
 from data_tools.files.installation import refuse_without_training
 from data_tools.files.json_file import read_json_object, write_json
@@ -189,11 +190,11 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     work = Work(config, facts)
     say("\n".join(work.plan()), sys.stderr)
     make_folder(folder)
-    keep_config(folder, "pipeline", config)
     took = dict(facts.seconds)
     told: list[list[object]] = []
     steps = work.steps()
-    with StopSignals():
+    with only_writer(Path(os.path.realpath(folder))), StopSignals():
+        keep_config(folder, "pipeline", config)
         for number, make in enumerate(steps, start=1):
             record = {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
             with published(folder / RECORD) as (draft,):

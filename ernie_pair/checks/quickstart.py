@@ -5,12 +5,14 @@ or flags stops it with the difference.
 """
 
 import json
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Literal
 
 from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.atomic_folder import only_writer
 from data_tools.files.errors import CheckpointError
 from data_tools.files.installation import refuse_without_training
 from data_tools.options.options import Options, data_option, devices_option, optimisation_option, refuse_empty
@@ -188,8 +190,8 @@ def quickstart(config: QuickstartConfig) -> None:
     lengths = {"steps": config.max_steps, "epochs": config.epochs, "seed": config.seed}
     line = SmallLine(folder, config.device, config.gpus, **sizes, **lengths)
     make_folder(folder)
-    keep_config(folder, "quickstart", config)
-    with StopSignals():
+    with only_writer(Path(os.path.realpath(folder))), StopSignals():
+        keep_config(folder, "quickstart", config)
         for number, step in enumerate(_steps(line), start=1):
             run_step(step, number, 7, folder / "pair_scratch.log")
     results = collect_results(folder)

@@ -3,7 +3,9 @@
 import errno
 import fcntl
 import os
+import resource
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -19,9 +21,10 @@ from data_tools.files.atomic_folder import (
     rename_for_good,
     set_aside,
 )
-from data_tools.files.errors import InputError, MachineError
+from data_tools.files.errors import CheckpointError, InputError, MachineError
 from data_tools.files.file_lock import locked_once, open_lock
 from data_tools.files.results import Results
+from data_tools.options.cli import exit_code_of
 from data_tools.options.options import Options
 from ernie_pair.checkpoint.run_config import publish_results
 from ernie_pair.checkpoint.run_folder import publish_of_run
@@ -242,3 +245,23 @@ def test_a_lock_that_its_holder_has_removed_meanwhile_is_none(tmp_path, monkeypa
     monkeypatch.setattr(file_lock, "open_lock", opened_late)
     with pytest.raises(MachineError, match="busy"), locked_once(tmp_path / "lock", "busy"):
         pytest.fail("it is held")
+
+
+def test_a_library_that_a_limit_cuts_short_is_an_error_of_the_disk(tmp_path, capfd):
+    """Paddle writes a part of a file, says nothing, and fails as it reads it."""
+
+    def fill(draft):
+        with suppress(OSError), open(draft / "model", "wb", buffering=0) as file:
+            file.write(bytes(2000))
+        raise CheckpointError("model.json: parse error at line 1, column 1001")
+
+    def publish():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        publish_folder(tmp_path / "out", fill)
+
+    child = os.fork()
+    if not child:
+        os._exit(exit_code_of(publish))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert "out, where a file may have 1000 bytes; raise the limit (ulimit -f)" in capfd.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -11,13 +11,14 @@ import tiny_pair
 from tiny_bert import write_bert
 from tiny_sentence import write_sentence
 
-from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.atomic_folder import only_writer
+from data_tools.files.errors import CheckpointError, InputError, MachineError
 from ernie_pair.checks import pipeline as running
 from ernie_pair.checks.pipeline import FEWEST_STEPS, PipelineConfig, Work, look, measure_text, pipeline
 
 # It makes what later steps read of each command.
 PROGRAM = """#!/bin/sh
-shift 2
+shift 3
 echo "$*" >>'{folder}/asked'
 for word in "$@"; do
     case $word in
@@ -92,6 +93,12 @@ def test_from_text_and_pairs_all_steps_run_in_order(asked, config, tmp_path, cap
     assert lines[-1].startswith("result    the model has learned nothing (it is not above that): ")
     page = (tmp_path / "a model" / "report.html").read_text()
     assert "From text and pairs to a model" in page and "ernie-pair launch pretrain" in page
+
+
+def test_a_second_pipeline_in_the_same_folder_is_refused(asked, config, tmp_path):
+    with only_writer(tmp_path / "a model"), pytest.raises(MachineError, match="another run writes this"):
+        pipeline(config)
+    assert not (tmp_path / "asked").exists() and not any((tmp_path / "a model").iterdir())
 
 
 def test_a_given_model_and_dev_file_need_fewer_steps(asked, config, tmp_path, capsys):

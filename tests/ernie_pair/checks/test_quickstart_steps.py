@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.atomic_folder import only_writer
+from data_tools.files.errors import CheckpointError, InputError, MachineError
 from data_tools.options.cli import exit_code_of
 from ernie_pair.checks import quickstart as running
 from ernie_pair.checks.quickstart import QuickstartConfig, quickstart
@@ -18,7 +20,7 @@ from ernie_pair.checks.self_check import CheckConfig, check
 
 # It creates the model folders that later steps use, and runs FAULT when COMMAND is called.
 PROGRAM = """#!/bin/sh
-shift 2
+shift 3
 echo "$* threads=$OMP_NUM_THREADS" >>'{folder}/asked'
 for word in "$@"; do
     case $word in --output_dir=*/pair*) mkdir -p "${{word#*=}}/best-accuracy-0.9" ;; esac
@@ -79,6 +81,14 @@ def test_the_gpus_flag_is_passed_to_pretraining(program, config):
     asked = program()
     quickstart(replace(config, device="gpu", gpus="2"))
     assert "--gpus=2 --use_amp=true" in asked()[4] and "--device=gpu" in asked()[4]
+
+
+def test_a_second_quickstart_in_the_same_folder_is_refused(program, config):
+    asked = program()
+    with only_writer(Path(config.output_dir)), pytest.raises(MachineError, match="another run writes this"):
+        quickstart(config)
+    quickstart(config)
+    assert asked()
 
 
 @pytest.mark.parametrize(
