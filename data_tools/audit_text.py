@@ -2,13 +2,12 @@
 
 ernie-pair audit text raw/ --output_dir audit --workers 8
 
-Reports duplicates, near duplicates, odd characters and mojibake, traditional script, languages and lengths of
-paragraphs: the lines of .txt files, and those within the texts of .jsonl files. Reads everything once, and
-the candidates for near duplicates once more. The report is the same for any number of workers.
+Reports duplicates, near duplicates, odd characters and mojibake, and lengths of paragraphs: the lines of .txt
+files, and those within the texts of .jsonl files. Reads everything once, and the candidates for near
+duplicates once more. The report is the same for any number of workers.
 """
 
 import json
-from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,7 +19,6 @@ from data_tools.audit import duplicates, text_quality
 from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
 from data_tools.corpus import create_flags
 from data_tools.files.errors import InputError
-from data_tools.files.installation import import_optional
 from data_tools.files.process_pool import ordered_map
 from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, settings_of
@@ -38,7 +36,6 @@ from data_tools.text.text_files import (
 )
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
-TRADITIONAL = 20  # characters listed
 _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
@@ -47,6 +44,7 @@ class AuditConfig(Options):
     """Check text before pretraining on it."""
 
     EXAMPLE = "raw/ --output_dir audit --workers 8"
+    NEEDS = {"datasketch": "", "scipy": "", "matplotlib": ""}
 
     inputs: List[str] = data_option(
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
@@ -92,10 +90,6 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
 
     Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be read.
     """
-    for name in ("hanzidentifier", "py3langid.langid"):
-        import_optional(name, "audit")
-    if config.near_limit:
-        import_optional("datasketch", "audit")
     found = (list_inputs(path, TEXT_ENDINGS, any_file=True, named="INPUTS") for path in config.inputs)
     inputs = each_once(chain.from_iterable(found))
     folder = Path(config.output_dir)
@@ -125,7 +119,7 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
     """Audit the paragraphs of ``inputs``. Raises InputError for a line that cannot be read, or no text."""
     rules = create_flags.line_rules_of(config)
     with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
-        table, kinds, hanzi, traditional = _survey(inputs, config, progress)
+        table, odd = _survey(inputs, config, progress)
         if table.is_empty.all():
             raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that contains some")
         rows = np.flatnonzero(table.compared)
@@ -141,11 +135,6 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
     texts = text_quality.quotes(map(table.place, listed), rules)
     lengths = table.lengths[~table.is_empty]
     quantiles = np.percentile(lengths, _QUANTILES, method="lower").tolist()
-    top = sorted(traditional.items(), key=lambda item: (-item[1], item[0]))[:TRADITIONAL]
-    scripts, languages = (
-        dict(sorted(kinds[name].items(), key=lambda item: (-item[1].paragraphs, item[0])))
-        for name in ("scripts", "languages")
-    )
     return TextAudit(
         files=len(inputs),
         paragraphs=len(lengths),
@@ -155,43 +144,33 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
         lengths=duplicates.doubling(lengths),
         exact=duplicates.exact_repeats(table, firsts, times, texts),
         near=duplicates.near_repeats(table, len(firsts), near, config.near_rules, texts) if near else None,
-        odd={kind: kinds["odd"][kind] for kind in text_quality.ODD_KINDS if kind in kinds["odd"]},
-        scripts=scripts,
-        hanzi=dict(hanzi),
-        traditional=dict(top),
-        languages=languages,
+        odd={kind: odd[kind] for kind in text_quality.ODD_KINDS if kind in odd},
     )
 
 
 def _survey(
     inputs: List[Path], config: AuditConfig, progress: Progress
-) -> Tuple[duplicates.Table, Dict[str, Dict[str, text_quality.Tally]], Counter, Counter]:
-    """Return (`Table`, {odd, scripts, languages: tallies}, Han characters, traditional characters)."""
+) -> Tuple[duplicates.Table, Dict[str, text_quality.Tally]]:
+    """Return the table of the paragraphs, and the tallies of odd characters by kind."""
     rules = create_flags.line_rules_of(config)
     jobs = ((rules, batch) for batch in line_batches(inputs, progress.read, max_bytes=rules.max_bytes))
     parts: List[List[np.ndarray]] = []
     paths: List[str] = []
-    kinds: Dict[str, Dict[str, text_quality.Tally]] = {"odd": {}, "scripts": {}, "languages": {}}
-    hanzi = Counter(dict.fromkeys(text_quality.HANZI, 0))
-    traditional: Counter = Counter()
-    read = ordered_map(_survey_batch, jobs, config.workers)
-    for path, columns, tallies, more_hanzi, more_traditional in read:
+    odd: Dict[str, text_quality.Tally] = {}
+    for path, columns, more in ordered_map(_survey_batch, jobs, config.workers):
         paths.append(path)
         parts.append(columns)
-        for total, more in zip(kinds.values(), tallies):
-            for name, found in more.items():
-                total.setdefault(name, text_quality.Tally()).add(found)
-        hanzi.update(more_hanzi)
-        traditional.update(more_traditional)
+        for name, found in more.items():
+            odd.setdefault(name, text_quality.Tally()).add(found)
     begins = np.cumsum([0, *(len(columns[0]) for columns in parts)], dtype=np.int64)
     columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, bool)] * 6
     hashes, lengths, compared, lines, places, is_empty = columns
     table = duplicates.Table(hashes, lengths, compared, lines, places, is_empty, paths, begins)
-    return table, kinds, hanzi, traditional
+    return table, odd
 
 
 def _survey_batch(job: Tuple[LineRules, LineBatch]):
-    """Return (path, columns of `Table`, tallies of odd characters, scripts, languages, two counts)."""
+    """Return (path, columns of `Table`, tallies of odd characters)."""
     rules, batch = job
     paragraphs = text_quality.read_paragraphs(batch, rules)
     texts = text_quality.normalised(paragraphs.texts)
@@ -199,9 +178,7 @@ def _survey_batch(job: Tuple[LineRules, LineBatch]):
     lengths, compared = [len(text) for text in paragraphs.texts], [len(text) for text in texts]
     numbers = (lengths, compared, paragraphs.lines, paragraphs.parts)
     columns = [text_quality.fingerprints(texts), *(np.array(column, np.uint32) for column in numbers)]
-    scripts, languages, hanzi, traditional = text_quality.writing_of(paragraphs, is_empty)
-    tallies = text_quality.odd_characters(paragraphs), scripts, languages
-    return batch.path, [*columns, is_empty], tallies, hanzi, traditional
+    return batch.path, [*columns, is_empty], text_quality.odd_characters(paragraphs)
 
 
 def _compare(

@@ -48,6 +48,7 @@ class PrepareConfig(CreateConfig):
     """
 
     EXAMPLE = CreateConfig.EXAMPLE.replace("baike.jsonl", "raw/")
+    NEEDS = {"rjieba": ""}
 
     input_path: str = data_option(
         help="raw text (.txt, .gz, .zst) or JSON lines (.jsonl, .jsonl.gz, .zst), a document per line: a "
@@ -60,6 +61,7 @@ class PrepareConfig(CreateConfig):
     seed: int = of_trans("seed")
     engine: Literal["local", "ray"] = devices_option(
         "local",
+        needs={"ray": {"ray": "ray"}},
         help="run --workers as processes on this machine or as Ray tasks; the files are the same",
     )
     ray_address: str = devices_option(

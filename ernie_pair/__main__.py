@@ -31,7 +31,6 @@ from ernie_pair.runtime.processes.stop_signals import signals_wait
 # which no flag and no help needs.
 COMMANDS = {
     "doctor": Entry("ernie_pair.checks.doctor", "DoctorConfig"),
-    "doctor --link_cuda": Entry("ernie_pair.runtime.gpu.cuda_links", "LinkCudaConfig", "link_cuda"),
     "check": Entry("ernie_pair.checks.self_check", "CheckConfig", "check"),
     "check --gpu": Entry("ernie_pair.checks.gpu.check_gpu", "CheckGpuConfig"),
     "quickstart": Entry("ernie_pair.checks.quickstart", "QuickstartConfig"),
@@ -110,7 +109,6 @@ COMMANDS = {
 # What each does.
 PURPOSES = {
     "doctor": "Check the environment: versions, GPU, libraries",
-    "doctor --link_cuda": "Link CUDA libraries of pip packages where Paddle looks for them",
     "check": "Run the main steps on a tiny sample",
     "check --gpu": "Test a GPU for correctness and speed, and write a report",
     "quickstart": "Run the whole recipe on a built-in sample",
@@ -123,7 +121,7 @@ PURPOSES = {
     "prepare": "Convert raw text or JSON lines to a corpus of token ids",
     "prepare pairs": "Split labelled pairs into training, dev and test files",
     "inspect-data": "Show samples of a corpus with their masks",
-    "audit text": "Report duplicates, odd characters and languages in raw text",
+    "audit text": "Report duplicates and odd characters in raw text",
     "pretrain": "Pretrain an ERNIE model on a corpus",
     "convert": "Convert pretrained static weights to a model folder",
     "convert --to hf": "Convert a model folder for Hugging Face transformers",

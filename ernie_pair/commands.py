@@ -41,7 +41,6 @@ for _command, _words in MEANT.items():
 
 # What commands were called before; a record of an older version may name them.
 FORMER_NAMES = {
-    "link-cuda": "doctor --link_cuda",
     "check-gpu": "check --gpu",
     "audit-text": "audit text",
     "audit-pairs": "audit pairs",

@@ -46,7 +46,7 @@ def complete(
         raise InputError(
             f"completion takes {' or '.join(SHELLS)}, not {given}; write ernie-pair completion bash"
         )
-    shtab = import_optional("shtab", "completion")
+    shtab = import_optional("shtab")
     commands = {name.split()[0]: purpose for name, purpose in reversed(purposes.items())}
     parser = ArgumentParser("ernie-pair")
     parser.add_argument("-V", "--version", action="store_true", help="print versions")

@@ -51,7 +51,7 @@ def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
     """
     bands, rows = rules.shape
     hashes = np.empty((len(texts), bands * rows), np.uint64)
-    start = import_optional("datasketch", "audit").MinHash(num_perm=NUM_HASHES)
+    start = import_optional("datasketch").MinHash(num_perm=NUM_HASHES)
     for number, text in enumerate(texts):
         points = code_points(text)
         num_shingles = len(points) - rules.shingle + 1

@@ -9,8 +9,6 @@ from data_tools.audit.text_quality import Tally
 from data_tools.files.errors import printable
 
 BAR = 40  # characters of the longest bar
-LANGUAGES = 8  # shown
-RARE = 5  # percent; a language of a smaller share is shown with an example
 
 
 @dataclass(frozen=True)
@@ -18,8 +16,7 @@ class TextAudit:
     """The findings of an audit, serialisable as JSON.
 
     ``paragraphs``: without the ``empty`` ones; ``quantiles``: {percent: characters of a paragraph};
-    ``lengths``: {n: paragraphs of n to 2 n - 1 characters}; ``hanzi``:
-    Chinese characters by script; ``traditional``: the most frequent traditional-only ones.
+    ``lengths``: {n: paragraphs of n to 2 n - 1 characters}.
     """
 
     files: int
@@ -31,10 +28,6 @@ class TextAudit:
     exact: ExactRepeats
     near: Optional[NearRepeats]
     odd: Dict[str, Tally]
-    scripts: Dict[str, Tally]
-    hanzi: Dict[str, int]
-    traditional: Dict[str, int]
-    languages: Dict[str, Tally]
 
 
 def report_lines(audit: TextAudit) -> Iterator[str]:
@@ -62,20 +55,6 @@ def _lines(audit: TextAudit) -> Iterator[str]:
         first = tally.examples[0]
         where = f"{first.at}  {first.what}  {first.text}"
         yield f"  {kind:<23} {tally.characters:>7} in {tally.paragraphs:>6} paragraphs  {where}"
-    yield "script         " + ", ".join(_named_shares(audit.scripts, audit.paragraphs)) + " of the paragraphs"
-    num_hanzi, num_traditional = sum(audit.hanzi.values()), audit.hanzi["traditional only"]
-    share = _share(num_traditional, num_hanzi)
-    yield f"traditional    {num_traditional} of {num_hanzi} Han characters ({share})"
-    if audit.traditional:
-        yield f"               {' '.join(f'{char} {count}' for char, count in audit.traditional.items())}"
-    for kind in ("traditional", "mixed"):
-        for found in audit.scripts.get(kind, Tally()).examples:
-            yield f"  {kind:<11}   {found.at}  {found.what}  {found.text}"
-    languages = dict(list(audit.languages.items())[:LANGUAGES])
-    yield "language       " + ", ".join(_named_shares(languages, audit.paragraphs)) + " of the paragraphs"
-    for name, tally in languages.items():
-        if 100 * tally.paragraphs < RARE * audit.paragraphs:
-            yield f"  {name:<11}   {tally.examples[0].at}  {tally.examples[0].text}"
     yield "paragraphs by length, characters"
     most = max(audit.lengths.values(), default=1)
     for low, count in audit.lengths.items():
@@ -106,10 +85,6 @@ def _near_lines(audit: TextAudit) -> Iterator[str]:
         )
 
 
-def _named_shares(tallies: Dict[str, Tally], total: int) -> Iterator[str]:
-    return (f"{name} {_share(found.paragraphs, total)}" for name, found in tallies.items())
-
-
 def _share(part: int, whole: int) -> str:
     return f"{part / max(1, whole):.2%}"
 
@@ -118,37 +93,32 @@ def draw(path: Path, audit: TextAudit) -> None:
     """Draw the report as a PNG, without Chinese text: not every machine has a font for it."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    axes = figure.subplots(2, 2).flat
+    figure = Figure(figsize=(15, 4.5), layout="constrained")
+    axes = figure.subplots(1, 3)
     axes[0].bar([f"{low}.." for low in audit.lengths], list(audit.lengths.values()))
     axes[0].set(title="length", xlabel="characters of a paragraph", ylabel="paragraphs")
     axes[0].tick_params(axis="x", rotation=60)
-    names = list(audit.languages)[:LANGUAGES][::-1]
-    bars = axes[1].barh(names, [100 * audit.languages[n].paragraphs / audit.paragraphs for n in names])
-    axes[1].bar_label(bars, fmt="%.2f")
-    axes[1].margins(x=0.15)
-    axes[1].set(title="language", xlabel="% of the paragraphs")
     kinds = {"exact": audit.exact.sizes, "near": audit.near.sizes if audit.near else {}}
     sizes = sorted({size for found in kinds.values() for size in found})
     for number, (name, found) in enumerate(kinds.items()):
         places = [place + 0.4 * number for place in range(len(sizes))]
-        axes[2].bar(places, [found.get(size, 0) for size in sizes], width=0.4, align="edge", label=name)
-    axes[2].set_xticks([place + 0.4 for place in range(len(sizes))], [f"{size}.." for size in sizes])
-    axes[2].set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
+        axes[1].bar(places, [found.get(size, 0) for size in sizes], width=0.4, align="edge", label=name)
+    axes[1].set_xticks([place + 0.4 for place in range(len(sizes))], [f"{size}.." for size in sizes])
+    axes[1].set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
     if sizes:
-        axes[2].set_yscale("symlog", linthresh=1)
-        axes[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+        axes[1].set_yscale("symlog", linthresh=1)
+        axes[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+    else:
+        _draw_none(axes[1])
+    names = list(audit.odd)[::-1]
+    bars = axes[2].barh(names, [audit.odd[name].characters for name in names])
+    axes[2].bar_label(bars)
+    axes[2].margins(x=0.15)
+    axes[2].set(title="odd characters", xlabel="characters")
+    if names:
+        axes[2].set_xscale("symlog", linthresh=1)
     else:
         _draw_none(axes[2])
-    names = list(audit.odd)[::-1]
-    bars = axes[3].barh(names, [audit.odd[name].characters for name in names])
-    axes[3].bar_label(bars)
-    axes[3].margins(x=0.15)
-    axes[3].set(title="odd characters", xlabel="characters")
-    if names:
-        axes[3].set_xscale("symlog", linthresh=1)
-    else:
-        _draw_none(axes[3])
     figure.savefig(path, dpi=120, format="png")
 
 

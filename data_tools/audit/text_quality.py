@@ -10,7 +10,6 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence
 
 import numpy as np
 
-from data_tools.files.installation import import_optional
 from data_tools.text.text_files import LineBatch, LineRules, decoded, is_json_lines, json_text, read_lines
 from data_tools.text.wordpiece import code_points
 
@@ -191,110 +190,6 @@ def shown(text: str) -> str:
     if len(text) != 1 or (text.isalpha() and unicodedata.is_normalized("NFKC", text)):
         return quote(text)
     return f"U+{ord(text):04X}"
-
-
-# The first three may be in a paragraph among more Latin letters.
-LANGUAGES = "zh ja ko en de fr es it pt nl pl sv tr vi id ms tl ru uk kk mn ar fa ug hi th el he".split()
-SHORTEST = 20  # letters
-SCRIPTS = ("simplified", "traditional", "mixed", "either", "no Han")
-HANZI = ("traditional only", "simplified only", "both")
-_LONGEST = 1000  # characters that are enough to tell the language
-_NO_LETTERS, _SHORT = "no letters", "short"
-_NAMES = [_NO_LETTERS, _SHORT, *LANGUAGES]
-
-_NO_LETTER, _HAN, _KANA, _HANGUL, _LATIN, _OTHER = range(6)
-_WEIGHTS = np.array([0, 3, 3, 3, 1, 2])  # roughly its UTF-8 bytes: how much a letter says
-_BEGINNINGS = {"CJK": _HAN, "IDEOGRAPHIC": _HAN, "HIRAGANA": _KANA, "KATAKANA": _KANA}
-_BEGINNINGS.update(HANGUL=_HANGUL, LATIN=_LATIN)
-_LETTERS_END = 0x33480  # no letters from here on
-
-
-def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> tuple:
-    """Identify the script and the language of each of n paragraphs, and count them.
-
-    ``is_empty``: bool [n], the paragraphs to leave out. Returns {script: tally}, {language: tally}, the Han
-    characters by HANZI, and {character that is only traditional: how often it occurs}.
-    """
-    points = code_points("\n".join([*paragraphs.texts, ""]))
-    starts = starts_of(paragraphs.texts)
-    rows = np.repeat(np.arange(len(paragraphs.texts)), np.diff(starts))
-    hanzi = _hanzi()[points]
-    by_hanzi = _count(rows, hanzi, len(paragraphs.texts), len(HANZI) + 1)
-    languages = _languages(paragraphs, _count(rows, _letters()[points], len(paragraphs.texts), 6))
-    full = np.flatnonzero(~is_empty)
-    begins, lengths, nothing = starts[full], np.diff(starts)[full] - 1, np.zeros(len(full), np.int64)
-    traditional_at = np.flatnonzero(hanzi == 1)
-    # Of each paragraph its first traditional character, or else its beginning, which is not marked.
-    with_one, index = np.unique(rows[traditional_at], return_index=True)
-    shown_at, is_marked = starts[:-1].copy(), np.zeros(len(starts) - 1, dtype=np.int64)
-    shown_at[with_one], is_marked[with_one] = traditional_at[index], 1
-    # `hanzidentifier.identify` of each paragraph, as an index into SCRIPTS.
-    traditional, simplified, both = (by_hanzi[:, column] > 0 for column in (1, 2, 3))
-    cases = [traditional & simplified, traditional, simplified, both]
-    script = np.select(cases, [2, 1, 0, 3], default=4)
-    only = np.unique(points[traditional_at], return_counts=True)
-    scripts = Findings(SCRIPTS, script[full], shown_at[full], is_marked[full], lengths)
-    return (
-        tally(paragraphs, scripts),
-        tally(paragraphs, Findings(_NAMES, languages[full], begins, nothing, lengths)),
-        dict(zip(HANZI, by_hanzi.sum(axis=0).tolist()[1:])),
-        {chr(point): count for point, count in zip(*(column.tolist() for column in only))},
-    )
-
-
-def _count(rows: np.ndarray, kinds: np.ndarray, num_rows: int, num_kinds: int) -> np.ndarray:
-    """Count each kind in each row: int64 [rows, kinds]."""
-    counts = np.bincount(rows * num_kinds + kinds, minlength=num_rows * num_kinds)
-    return counts.reshape(num_rows, num_kinds)
-
-
-def _languages(paragraphs: Paragraphs, by_letter: np.ndarray) -> np.ndarray:
-    """Identify the language of each paragraph: int64 [rows], indices into _NAMES."""
-    han, kana, hangul = by_letter[:, _HAN], by_letter[:, _KANA], by_letter[:, _HANGUL]
-    num_letters = by_letter[:, 1:].sum(axis=1)
-    weights = by_letter * _WEIGHTS
-    is_eastern = 2 * weights[:, _HAN : _HANGUL + 1].sum(axis=1) >= weights.sum(axis=1)
-    names = np.select(
-        [num_letters == 0, is_eastern & (hangul > han + kana), is_eastern & (3 * kana > han), is_eastern],
-        [_NAMES.index(name) for name in (_NO_LETTERS, "ko", "ja", "zh")],
-        default=_NAMES.index(_SHORT),
-    )
-    for row in np.flatnonzero(~is_eastern & (num_letters >= SHORTEST)).tolist():
-        text = unicodedata.normalize("NFKC", paragraphs.texts[row][:_LONGEST])
-        name, _ = _identifier().classify(text)
-        names[row] = _NAMES.index(name)
-    return names
-
-
-@lru_cache(maxsize=1)
-def _identifier():
-    langid = import_optional("py3langid.langid", "audit")
-    identifier = langid.LanguageIdentifier.from_pickled_model(langid.MODEL_FILE)
-    identifier.set_languages(LANGUAGES)
-    return identifier
-
-
-@lru_cache(maxsize=1)
-def _letters() -> np.ndarray:
-    """Return the kind of letter of each character: uint8 [0x110000]."""
-    letters = np.zeros(0x110000, dtype=np.uint8)
-    for point in range(_LETTERS_END):
-        if unicodedata.category(chr(point))[0] == "L":
-            name = unicodedata.name(chr(point), "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
-            kinds = (kind for begin, kind in _BEGINNINGS.items() if name.startswith(begin))
-            letters[point] = next(kinds, _OTHER)
-    return letters
-
-
-@lru_cache(maxsize=1)
-def _hanzi() -> np.ndarray:
-    """Return 1 + the index in HANZI of each Han character, 0 for any other: uint8 [0x110000]."""
-    library = import_optional("hanzidentifier", "audit")
-    places = {library.TRADITIONAL: 1, library.SIMPLIFIED: 2, library.BOTH: 3}
-    hanzi = np.zeros(0x110000, dtype=np.uint8)
-    for point in np.flatnonzero(_letters() == _HAN).tolist():
-        hanzi[point] = places.get(library.identify(chr(point)), 0)
-    return hanzi
 
 
 # name: inclusive ranges; a later kind takes precedence

@@ -4,7 +4,6 @@ No index is known to have the package, so its name alone installs nothing.
 """
 
 import json
-import re
 import shlex
 import signal
 from contextlib import suppress
@@ -12,7 +11,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 from urllib.parse import urlsplit
 
 from data_tools.files.errors import InputError
@@ -23,18 +22,18 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 NAME = "ernie-pair"
-CPU_BUILD, GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle", "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
+CPU_BUILD, GPU_BUILD = "paddlepaddle", "paddlepaddle-gpu"
 # The releases of Paddle that this package is tested with: {series: its oldest}.
 TESTED_PADDLES = {(2, 6): "2.6.2", (3, 3): "3.3.0"}
-RECIPE = (2, 6)  # the series of the recipe, which [cpu26] and [gpu] install
+RECIPE = (2, 6)  # the series of the recipe, which [cpu26] installs
 PADDLES = (CPU_BUILD, GPU_BUILD)
 PADDLE_RANGE = "3.3 and 2.6.2"
 # PaddleNLP's own requirements hold back what it works with, so it is installed without them; what it imports
-# is in [train]. [cpu26] and [gpu] install it with them.
+# is in [train]. [cpu26] installs it with them.
 PADDLENLP, PADDLENLP_VERSION = "paddlenlp", "2.8.1"
 PADDLENLP_COMMAND = f"pip install --no-deps {PADDLENLP}=={PADDLENLP_VERSION}"
-WITHOUT_PADDLENLP = ("cpu", "train")  # the extras that do not install it
-TRAINING = "cpu"  # the extra of a missing library of training; for another Paddle, that of `training_extra`
+WITHOUT_PADDLENLP = ("cpu", "gpu", "train")  # the extras that do not install it
+PREDICTS = "predict"  # the extra that only runs exported models
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST_COMMAND = 300  # characters: an error line would cut a longer one
 _HERE = Path(__file__).resolve().parents[2]
@@ -48,20 +47,31 @@ def install_command(extra: str) -> str:
     """
     lacks = extra in WITHOUT_PADDLENLP and not version_of(PADDLENLP)
     then = f" && {PADDLENLP_COMMAND}" if lacks else ""
+    pip = _pip_for(extra)
     is_source = (_HERE / "pyproject.toml").is_file()
     origin = _folder(_HERE, extra, "-e ") if is_source else _recorded_origin(extra)
     if origin:
-        return f"pip install {origin}{then}"
+        return f"{pip} {origin}{then}"
     missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
     if 0 < len(missing) <= LONGEST_COMMAND:
-        return f"pip install {missing}{then}"
+        return f"{pip} {missing}{then}"
     wheel = f"{NAME.replace('-', '_')}-*.whl"
     with suppress(metadata.PackageNotFoundError):
         package = metadata.distribution(NAME)
         lines = (package.read_text("WHEEL") or "").splitlines()
         tag = next((line[len("Tag: ") :] for line in lines if line.startswith("Tag: ")), "*")
         wheel = f"{NAME.replace('-', '_')}-{package.version}-{tag}.whl"
-    return f"pip install 'PATH/{wheel}[{extra}]', the wheel that this was installed from{then}"
+    return f"{pip} 'PATH/{wheel}[{extra}]', the wheel that this was installed from{then}"
+
+
+def _pip_for(extra: str) -> str:
+    """Return how the command begins: both builds of Paddle share a folder, and the GPU's has an index."""
+    if extra != "gpu" or version_of(GPU_BUILD):
+        return "pip install"
+    from data_tools.files.paddle_index import paddle_index
+
+    without = f"pip uninstall -y {CPU_BUILD} && " if version_of(CPU_BUILD) else ""
+    return f"{without}pip install --extra-index-url {paddle_index()}"
 
 
 def missing_requirements(extra: str) -> List[str]:
@@ -92,19 +102,16 @@ def missing_of_stack(extra: str) -> List[str]:
 
 
 def training_extra() -> str:
-    """Return the extra that training needs with the installed Paddle; [cpu] when there is none.
-
-    Paddle 3.3 for GPUs is not on the package index: beside it, [train] is needed.
-    """
-    if version_of(GPU_BUILD):
-        return "gpu" if series_of(version_of(GPU_BUILD)) == RECIPE else "train"
-    build = version_of(CPU_BUILD)
-    return "cpu26" if build and series_of(build) == RECIPE else "cpu"
+    """Return the extra that training needs with the installed Paddle; [cpu] when there is none."""
+    for build, extra, of_the_recipe in ((GPU_BUILD, "gpu", "train26"), (CPU_BUILD, "cpu", "cpu26")):
+        version = version_of(build)
+        if version:
+            return of_the_recipe if series_of(version) == RECIPE else extra
+    return "cpu"
 
 
 def _requirements(extra: str, seen: Set[str]) -> Iterator["Requirement"]:
     from packaging.requirements import Requirement
-    from packaging.version import Version
 
     seen.add(extra)
     try:
@@ -115,10 +122,7 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator["Requirement"]:
         marker = requirement.marker
         if not (extra == "" if marker is None else marker.evaluate({"extra": extra})):
             continue
-        build = version_of(GPU_BUILD)
-        # A CUDA library for PyPI's build of Paddle, where another is installed: 2.6.2.post120 is for CUDA 12.
-        is_of_another = CUDA_OF_PYPI.fullmatch(requirement.name) and build and Version(build).is_postrelease
-        if requirement.name != NAME and not is_of_another:
+        if requirement.name != NAME:
             yield requirement
         for inner in requirement.extras - seen if requirement.name == NAME else ():
             yield from _requirements(inner, seen)
@@ -181,13 +185,13 @@ def _folder(path: Path, extra: str, how: str = "") -> str:
 # What training takes, by the names under which the code imports it: an installation that only runs
 # exported models has none of it.
 OF_TRAINING = frozenset(
-    "cloudpickle jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
+    "cloudpickle datasketch jinja2 matplotlib onnx paddle paddlenlp pyarrow safetensors scipy"
     " sklearn visualdl werkzeug zstandard".split()
 )
 
 
-def import_optional(name: str, extra: str) -> ModuleType:
-    """Return the module ``name`` of an ``extra``, [cpu] for training. Raises InputError without it."""
+def import_optional(name: str, extra: str = "") -> ModuleType:
+    """Return the module ``name``, of an ``extra`` of its own or of the whole stack. Raises InputError."""
     # A signal would end the import in an error of the library's own, of what is missing: it comes after.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
@@ -207,22 +211,48 @@ def raise_interrupt(error: ImportError) -> None:
         cause = cause.__cause__ or cause.__context__
 
 
+def refuse_without(needs: Mapping[str, str]) -> None:
+    """Raise InputError for the first of {module: the extra of its own, or ''} that is not installed.
+
+    None of them is imported.
+    """
+    for name, extra in needs.items():
+        if not is_there(name):
+            raise _not_installed(name, extra)
+
+
+def is_there(name: str) -> bool:
+    """Return whether a top-level module is installed; it is not imported."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+    except ValueError:  # a module without a spec stands for it
+        return True
+
+
+# What every command that trains needs, as `Options.NEEDS` says it.
+TRAINING = dict.fromkeys(("paddle", *sorted(OF_TRAINING)), "")
+
+
 def missing_of_training(error: ModuleNotFoundError) -> Optional[InputError]:
     """Return the error for a missing library of training; None for any other module."""
     library = (error.name or "").partition(".")[0]
-    return _not_installed(library, TRAINING) if library in OF_TRAINING else None
+    return _not_installed(library) if library in OF_TRAINING else None
 
 
-def refuse_without_training() -> None:
-    """Raise InputError when a library of training is not installed; none is imported."""
-    for library in ("paddle", *sorted(OF_TRAINING)):
-        if find_spec(library) is None:
-            raise _not_installed(library, TRAINING)
+def extra_here() -> str:
+    """Return the extra that this environment is for, [predict] without Paddle and PaddleNLP."""
+    return training_extra() if any(map(version_of, (*PADDLES, PADDLENLP))) else PREDICTS
 
 
-def _not_installed(name: str, extra: str) -> InputError:
+def cure_of(name: str, extra: str = "") -> str:
+    """Return the pip line that installs the missing module ``name``, of an ``extra`` of its own or none."""
     package = name.partition(".")[0]
-    command = install_command(training_extra() if extra == TRAINING else extra)
     if package == PADDLENLP and any(map(version_of, PADDLES)):
-        command = PADDLENLP_COMMAND
-    return InputError(f"{package} is not installed; {command}")
+        return PADDLENLP_COMMAND
+    return install_command(extra or (training_extra() if package in OF_TRAINING else extra_here()))
+
+
+def _not_installed(name: str, extra: str = "") -> InputError:
+    return InputError(f"{name.partition('.')[0]} is not installed; {cure_of(name, extra)}")

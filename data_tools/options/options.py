@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_orig
 
 from data_tools.files.errors import InputError, dangling, without_flags
 from data_tools.files.installation import raise_interrupt
+from data_tools.files.installation import refuse_without
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
@@ -34,6 +35,8 @@ _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 _KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
 _LEFT_OUT = object()  # in place of a required value that was not given
+NO_NEEDS: Mapping[str, Any] = {}
+ANY = "any"  # in `needs` of an option
 
 # Options that take a path, by their names or by the ends of these.
 _PLACES = {
@@ -102,6 +105,7 @@ def option(
     unless: str = "",
     resume: str = "",
     secret: bool = False,
+    needs: Mapping[str, Mapping[str, str]] = NO_NEEDS,
 ):
     """Return a dataclass field that is also a command-line flag; without a default it is required.
 
@@ -119,6 +123,8 @@ def option(
     ``resume``: what another value means for a run that goes on from a checkpoint: same, it is another run
     unless the user allows the change; fixed, nobody can allow it; layout, it only divides the work otherwise
     and is noted; empty, it may change. ``secret``: no representation of the options shows the value.
+
+    ``needs``: {word of the value, or ANY: what it needs, like `Options.NEEDS`}.
     """
     metadata: dict[str, Any] = {**locals(), "choices": tuple(choices), "stdin": tuple(stdin)}
     if group not in GROUPS:
@@ -177,6 +183,8 @@ class Options:
 
     EXAMPLE = ""  # the flags of the example that --help shows
     PURPOSE = ""  # what the class is for: its docstring, without the options
+    # Without which the command cannot run, beside the base: {module: the extra of its own, or ''}.
+    NEEDS = NO_NEEDS
 
     def __init_subclass__(cls) -> None:
         docs = OptionDocs(vars(cls).get("__doc__") or "")
@@ -210,6 +218,16 @@ class Options:
             _refuse_dash(item, value)
             if item.name in _TEXTS:
                 _refuse_surrogates(f"--{item.name}", value)
+        self._refuse_missing_modules()
+
+    def _refuse_missing_modules(self) -> None:
+        """Raise InputError for the first missing module that the command or a given value needs."""
+        refuse_without(self.NEEDS)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            for word, needs in item.metadata["needs"].items():
+                if value and (word == ANY or word in names_in(str(value))):
+                    refuse_without(needs)
 
     @classmethod
     def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:

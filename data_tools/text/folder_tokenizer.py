@@ -357,7 +357,7 @@ def _sentence_pieces_message():
 
     The description in sentencepiece 0.2.3 wants protobuf 7, which the stack of Paddle 2.6 does not take.
     """
-    import_optional("google.protobuf", "predict")
+    import_optional("google.protobuf")
     from google.protobuf import descriptor_pool, message_factory
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 

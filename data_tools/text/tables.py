@@ -280,7 +280,7 @@ def _json_array(path: Path, form: Form, encoding: str) -> Iterator[Record]:
 
 def _sheet_rows(path: Path) -> Iterator[Record]:
     """Yield the rows of the first sheet that has any; a number is the text that it shows, TRUE a bool."""
-    openpyxl = import_optional("openpyxl", "predict")
+    openpyxl = import_optional("openpyxl")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
@@ -338,7 +338,7 @@ def _refuse_marked(path: Path, name: str, sheet: Any) -> None:
 
 def _arrow_rows(path: Path) -> Iterator[Record]:
     """Yield the names of the columns, and each row, counted from 1; lists and maps are left as they are."""
-    import_optional("pyarrow", "cpu")
+    import_optional("pyarrow")
     import pyarrow as pa
 
     try:

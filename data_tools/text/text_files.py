@@ -439,7 +439,7 @@ def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
 
 def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
     """Unpack frame after frame; unlike the library's stream reader, notice a truncated frame."""
-    zstandard = import_optional("zstandard", "cpu")
+    zstandard = import_optional("zstandard")
     make = zstandard.ZstdDecompressor().decompressobj
     frame, fresh = make(), True
     for packed in iter(lambda: raw.read(_PACKED), b""):

@@ -4,10 +4,10 @@ import platform
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from data_tools.files.errors import InputError, MachineError, counted, message_of
 from data_tools.files.installation import (
@@ -18,33 +18,42 @@ from data_tools.files.installation import (
     PADDLENLP_COMMAND,
     PADDLENLP_VERSION,
     PADDLES,
+    PREDICTS,
+    cure_of,
+    extra_here,
     install_command,
     is_met,
     is_tested_paddle,
+    is_there,
+    missing_of_training,
     requirements_of,
-    training_extra,
     version_of,
 )
 from data_tools.files.keyed_cache import user_cache
-from data_tools.options.options import Options, checkpoints_option
+from data_tools.options.options import ANY, Options, checkpoints_option
+from ernie_pair.commands import config_class_of
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu_env import describe_threads, math_path
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.gpu.builds import Build, installed_build
-from ernie_pair.runtime.gpu.cards import INDEX, Card, card_at, count_cards, refuse_without_code, why_no_card
+from ernie_pair.runtime.gpu.cards import (
+    Card,
+    card_at,
+    count_cards,
+    has_driver,
+    refuse_without_code,
+    why_no_card,
+)
 from ernie_pair.runtime.gpu.check_process import run_check
-from ernie_pair.runtime.gpu.cuda_links import LINK, unmade_links
 from ernie_pair.runtime.paddle_patches.core_settings import has_process_group
 
 PACKAGE = "ernie-pair"
-PREDICTS = "predict"  # the extra that only runs exported models
 SHOWN = ("visualdl", "numpy", "tokenizers", "onnxruntime")
 WIDTH = len("paddlepaddle")  # of the names that the findings begin with
 PYTHONS = ((3, 10), (3, 13))
 SMALLEST_DISK_GB = 5
-FROM_INDEX = f"pip install paddlepaddle-gpu==3.3.1 -i {INDEX}/cu126/"
-LOAD_SECONDS, KERNEL_SECONDS = 120.0, 300.0  # gigabytes, from a disk that may be slow
+KERNEL_SECONDS = 300.0  # gigabytes, from a disk that may be slow
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class DoctorConfig(Options):
 
 def doctor(config: DoctorConfig) -> None:
     """Print the findings. Raises InputError with the number of defects when there are any."""
-    extra = _extra_here()
+    extra = extra_here()
     defects = [*_check_python(), *_check_packages(extra), *_check_disk(Path(config.output_dir))]
     if extra != PREDICTS:
         defects += _check_versions() or _check_paddle()
@@ -71,6 +80,8 @@ def doctor(config: DoctorConfig) -> None:
         _show("DEFECT", defect)
     if defects:
         raise InputError(f"{counted(len(defects), 'defect')} found by doctor; fix the lines marked DEFECT")
+    for what, cure in what_lacks().items():
+        _show("cannot run", f"{what}: {cure}")
     if extra == PREDICTS:
         _show("use", f"runs exported models; to train too: {install_command('cpu')}")
     else:
@@ -89,11 +100,6 @@ def _check_python() -> List[str]:
     _show("python", f"{platform.python_version()} {sys.executable}")
     found = f"Python {platform.python_version()} is not 3.10 to 3.13; create the environment with one of them"
     return [] if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1] else [found]
-
-
-def _extra_here() -> str:
-    """Return the extra that this environment is for; predict if neither Paddle nor PaddleNLP is installed."""
-    return training_extra() if any(map(version_of, (*PADDLES, PADDLENLP))) else PREDICTS
 
 
 def _check_packages(extra: str) -> List[str]:
@@ -150,20 +156,16 @@ def _check_paddle() -> List[str]:
 def _check_gpus(build: Optional[Build]) -> List[str]:
     """Check the GPUs, and if Paddle has code for one, load CUDA and run kernels on it."""
     if build is None or not build.cuda:
-        _show("device", "cpu")
-        if default_device() == "cpu":
-            return []
-        cure = f"{install_command('gpu')}, or pass --device cpu to every command"
-        return [f"an NVIDIA driver is loaded, but this Paddle is the CPU build; {cure}"]
-    defects, count, unmade = [], count_cards(), unmade_links(build)
-    _show("cuda", f"{build.cuda}; links {'missing' if unmade else 'present'}: {build.libraries}")
-    if unmade:
-        defects.append(f"{len(unmade)} links to CUDA libraries are missing or wrong; {LINK}")
+        unused = f": an NVIDIA driver is loaded, and for its GPUs: {install_command('gpu')}"
+        _show("device", "cpu" + unused * has_driver())
+        return []
+    count = count_cards()
+    _show("cuda", build.cuda)
     if not count:
         _show("device", f"cpu: this Paddle is for CUDA {build.cuda}, but {why_no_card()}")
         if default_device() == "cpu":
-            return defects
-        return [*defects, f"{why_no_card()}; or pass --device cpu to every command"]
+            return []
+        return [f"{why_no_card()}; or pass --device cpu to every command"]
     cards, without_code = [card_at(number) for number in range(count)], []
     for card in cards:
         _show("device", str(card))
@@ -172,15 +174,13 @@ def _check_gpus(build: Optional[Build]) -> List[str]:
         except InputError as error:
             without_code.append(error.message)
             cards = [one for one in cards if one is not card]
-    return [*defects, *without_code, *(_check_cards(cards) if cards and not defects else [])]
+    return [*without_code, *_check_cards(cards)]
 
 
 def _check_cards(cards: List[Card]) -> List[str]:
-    """Load what Paddle loads, and run the kernels of a step on each of ``cards``, each in a process."""
-    libraries = run_check("libraries", seconds=LOAD_SECONDS)
-    _show("libraries", f"{len(libraries.facts.get('loaded', ()))} of CUDA load")
-    defects = list(libraries.faults)
-    for card in [] if defects else cards:
+    """Run the kernels of a step on each of ``cards``, each in a process."""
+    defects: List[str] = []
+    for card in cards:
         kernels = run_check("kernels", card.number, KERNEL_SECONDS)
         count = len(kernels.facts.get("errors", ()))
         _show("kernels", f"{count} run on GPU {card.number}, compared with numpy")
@@ -215,10 +215,8 @@ def _launch_line() -> str:
 
 def what_works() -> Dict[str, str]:
     """Return {part of the package: yes, or no and what to do}, the same parts with every supported Paddle."""
-    has_onnx, kernels = all(map(find_spec, ("onnx", "onnxruntime"))), open_kernels().reason
-    # It is not on the package index; all else stays as it is.
-    of_3 = f"3.3 in an environment of its own with [train]: {PADDLENLP_COMMAND} && {FROM_INDEX}"
-    onnx = "yes" if has_onnx else f"no: {install_command('onnx')}"
+    has_onnx, kernels = all(map(is_there, ("onnx", "onnxruntime"))), open_kernels().reason
+    onnx = "yes" if has_onnx else f"no: {install_command(extra_here())}"
     return {
         "pretraining, static graph": "yes",
         "pretraining, dynamic graph": "yes",
@@ -228,5 +226,28 @@ def what_works() -> Dict[str, str]:
         "export to ONNX": onnx,
         "int8": onnx,
         "fused kernels": f"no: {kernels}" if kernels else "yes",
-        "GPUs": "yes" if training_extra() == "train" else f"2.6.2 by {install_command('gpu')}; {of_3}",
+        "GPUs": "yes" if version_of(GPU_BUILD) else install_command("gpu"),
     }
+
+
+def what_lacks() -> Dict[str, str]:
+    """Return {command, or option and value, that cannot run here: what is missing, and its pip line}."""
+    found: Dict[str, str] = {}
+    for name, entry in import_module("ernie_pair.__main__").COMMANDS.items():
+        try:
+            config: Any = config_class_of(entry)
+        except ModuleNotFoundError as error:
+            missing = missing_of_training(error)
+            if missing is None:
+                raise
+            found[name] = missing.message
+            continue
+        asked = {name: config.NEEDS}
+        for item in fields(config):
+            for word, needs in item.metadata["needs"].items():
+                asked[f"--{item.name}" + f" {word}" * (word != ANY)] = needs
+        for what, needs in asked.items():
+            lacks = next((module for module in needs if not is_there(module)), "")
+            if lacks:
+                found.setdefault(what, f"{lacks} is not installed; {cure_of(lacks, needs[lacks])}")
+    return found

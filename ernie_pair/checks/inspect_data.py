@@ -50,6 +50,7 @@ class InspectConfig(MaskingFlags, Inspected):
     """Show samples of a corpus with their masks marked, and measure them; or show the tokens of pairs."""
 
     EXAMPLE = "--input_path data/baike --vocab_file vocab.txt --output_dir inspected"
+    NEEDS = {"matplotlib": ""}
 
     output_dir: str = data_option(
         "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"

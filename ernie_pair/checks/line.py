@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional
 
+from data_tools.files.installation import TRAINING
 from data_tools.files.progress import is_silent, say
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
 
+# What its commands need between them, known before the first one writes.
+NEEDS = {**TRAINING, "rjieba": ""}
 CHINESE = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true"}
 
 

@@ -21,7 +21,6 @@ import numpy as np
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import only_writer
 from data_tools.files.errors import ErniePairError, InputError, counted
-from data_tools.files.installation import refuse_without_training
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.progress import say
 from data_tools.files.results import MAKER, Results
@@ -35,7 +34,7 @@ from data_tools.options.options import (
 from data_tools.text.text_files import TEXT_ENDINGS, LineRules, decoded, json_text, line_batches, list_inputs
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checkpoint.run_folder import best_of
-from ernie_pair.checks.line import Line, Step, run_step
+from ernie_pair.checks.line import NEEDS, Line, Step, run_step
 from ernie_pair.models.labels import MOST_WORDS, Labels
 from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.models.source import kind_of_folder, open_model
@@ -63,6 +62,7 @@ class PipelineConfig(RowFlags):
     """Turn your texts and labelled pairs into a classifier that serves. Start it again to continue."""
 
     EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"
+    NEEDS = NEEDS
     MOST_CLASSES = MOST_WORDS
 
     train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc")
@@ -184,7 +184,6 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
     step ends with.
     """
-    refuse_without_training()
     folder = Path(config.output_dir)
     facts = look(config)
     work = Work(config, facts)

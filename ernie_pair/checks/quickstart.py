@@ -14,12 +14,11 @@ from typing import Any, Dict, Iterator, List, Literal
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import only_writer
 from data_tools.files.errors import CheckpointError
-from data_tools.files.installation import refuse_without_training
 from data_tools.options.options import Options, data_option, devices_option, optimisation_option, refuse_empty
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS
-from ernie_pair.checks.line import CHINESE, Line, Step, run_step
+from ernie_pair.checks.line import CHINESE, NEEDS, Line, Step, run_step
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import Words, words_of
@@ -163,6 +162,7 @@ class QuickstartConfig(Options):
     """Run the whole pipeline on the built-in sample, in seven steps. Start it again to continue."""
 
     EXAMPLE = "--output_dir quickstart"
+    NEEDS = NEEDS
 
     output_dir: str = data_option("output/quickstart", help="everything goes here")
     documents: int = data_option(
@@ -184,7 +184,6 @@ class QuickstartConfig(Options):
 
 def quickstart(config: QuickstartConfig) -> None:
     """Run the seven steps and print what they reached. Raises the error that a step ends with."""
-    refuse_without_training()
     folder = Path(config.output_dir)
     sizes = {"documents": config.documents, "pairs": config.pairs}
     lengths = {"steps": config.max_steps, "epochs": config.epochs, "seed": config.seed}

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Literal, Optional
 
 from data_tools.files.errors import ErniePairError, message_of
 from data_tools.options.options import Options, devices_option
+from ernie_pair.checks.line import NEEDS
 from ernie_pair.checks.quickstart import SmallLine
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words
@@ -24,6 +25,7 @@ class CheckConfig(Options):
     """Check the installation: doctor, then text, corpus, pretraining, conversion, pairs and predictions."""
 
     EXAMPLE = "--device cpu"
+    NEEDS = NEEDS
 
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import TRAINING
 from data_tools.options.options import (
     Options,
     data_option,
@@ -153,6 +154,7 @@ class ExportEmbeddingConfig(Options):
     """Export a folder that computes the same vectors without the training code, and check them."""
 
     EXAMPLE = "--model_path output/best --output_dir exported"
+    NEEDS = {**TRAINING, "onnxruntime": ""}
 
     model_path: str = model_option(
         help="an embedding model, trained here or published: its folder, or a run for its best model"

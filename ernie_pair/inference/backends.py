@@ -80,9 +80,9 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     if device == "cpu":
         return next((each for each in there if find_spec(LIBRARY_OF[each])), there[0])
     installed = [each for each in there if find_spec(LIBRARY_OF[each])]
-    if "paddle" in installed and import_optional("paddle", "gpu").is_compiled_with_cuda():
+    if "paddle" in installed and import_optional("paddle").is_compiled_with_cuda():
         return "paddle"
-    onnxruntime = import_optional("onnxruntime", "predict") if "onnx" in installed else None
+    onnxruntime = import_optional("onnxruntime") if "onnx" in installed else None
     if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
         return "onnx"
     raise InputError(
@@ -108,7 +108,7 @@ class OnnxBackend:
         self.name, self.precision, self.output = name, "int8" if name == "onnx-int8" else "fp32", output
         self.where = "cpu" if device == "cpu" else "gpu:0, by CUDA"
         self.rules = BatchRules(MOST_TOKENS if device == "cpu" else 0)
-        onnxruntime = import_optional("onnxruntime", "predict")
+        onnxruntime = import_optional("onnxruntime")
         (path,) = map(exported.file, exported.files_of(name))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -155,7 +155,7 @@ class PaddleBackend:
     name = "paddle"
 
     def __init__(self, exported: ExportedModel, threads: int, precision: str = "fp32", device: str = "cpu"):
-        inference = import_optional("paddle", "cpu").inference
+        inference = import_optional("paddle").inference
         model, parameters = map(exported.file, exported.files_of(self.name))
         if model.name == PIR_FILES[0] and not builds_pir():
             raise InputError(

@@ -20,6 +20,7 @@ class RayFlags(Options):
 
     engine: Literal["local", "ray"] = devices_option(
         "local",
+        needs={"ray": {"ray": "ray"}},
         help="compute in this process or in Ray tasks (extra [ray]); the output is the same byte for byte",
     )
     workers: int = devices_option(

@@ -21,6 +21,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError, counted
+from data_tools.files.installation import TRAINING
 from data_tools.files.json_file import write_json
 from data_tools.files.progress import say
 from data_tools.files.results import Results, settings_of
@@ -85,6 +86,7 @@ class NewModelConfig(Options):
     """Write the folder of a new model of the given size, to be trained with --from_scratch true."""
 
     EXAMPLE = "--vocab_file vocab.txt --output_dir small --hidden_size 312 --num_hidden_layers 4"
+    NEEDS = TRAINING
 
     vocab_file: str = data_option(help="the vocabulary, one token per line")
     output_dir: str = data_option(help="folder to create")
@@ -187,6 +189,8 @@ def settings_of_width(family: str, width: int) -> Dict[str, object]:
 @dataclass(frozen=True)
 class InterchangeConfig(Options):
     """Convert a model folder from one library to the other; the base of both directions."""
+
+    NEEDS = TRAINING
 
     model_path: str = model_option(help="model folder, or the output folder of a pretraining run")
     output_dir: str = data_option(help="folder to create")
@@ -327,6 +331,7 @@ class AverageConfig(Options):
     """Average the weights of checkpoints or model folders of the same shape into a new model folder."""
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000 --output_dir averaged"
+    NEEDS = TRAINING
 
     checkpoints: List[str] = model_option(
         help="two or more checkpoints (OUT/checkpoints/step_...) or model folders",

@@ -88,7 +88,7 @@ class BoardRecords:
     def _writer(self, number: int, split: str) -> Any:
         if (number, split) not in self._writers:
             folder = self.folder / self.runs[number].name / split
-            self._writers[number, split] = import_optional("visualdl", "cpu").LogWriter(str(folder))
+            self._writers[number, split] = import_optional("visualdl").LogWriter(str(folder))
         return self._writers[number, split]
 
 
@@ -131,6 +131,7 @@ class BoardConfig(Options):
     """
 
     EXAMPLE = "output/a output/b --lang zh"
+    NEEDS = {"visualdl": ""}
 
     outs: List[str] = data_option(help=RUNS_HELP, positional=True)
     lang: Literal["en", "zh"] = evaluation_option("en", help="the language of the page")
@@ -150,7 +151,7 @@ def board(config: BoardConfig) -> None:
     that is not available.
     """
     start_console(World())
-    import_optional("visualdl", "cpu")
+    import_optional("visualdl")
     runs = open_runs(config.outs)
     with listen(config.host, config.port) as listener, tempfile.TemporaryDirectory(prefix="board-") as folder:
         records, stopped = BoardRecords(Path(folder), runs), threading.Event()

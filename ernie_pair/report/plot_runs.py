@@ -332,6 +332,7 @@ class PlotConfig(Options):
     """
 
     EXAMPLE = "output/a output/b --output_file runs.html"
+    NEEDS = {"matplotlib": "", "jinja2": ""}
 
     outs: List[str] = data_option(help=RUNS_HELP, positional=True)
     output_file: str = data_option("runs.html", help="the page, *.html, or the picture, *.svg or *.png")

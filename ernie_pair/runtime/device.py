@@ -6,13 +6,13 @@ import sys
 from functools import partial
 from typing import Optional
 
+from data_tools.files.installation import version_of
 from data_tools.options.options import devices_option
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.cpu_env import THREADS, cpu_threads, describe_threads, math_path, pin_to_share
 from ernie_pair.runtime.deterministic import set_deterministic
 from ernie_pair.runtime.gpu.builds import installed_build, refuse_other_paddles
 from ernie_pair.runtime.gpu.cards import BACKEND, card_at, choose_card, has_driver, open_card
-from ernie_pair.runtime.gpu.cuda_links import refuse_missing_libraries
 from ernie_pair.runtime.paddle_patches.core_settings import quiet_root_logger, set_math_threads, set_tf32
 from ernie_pair.runtime.processes.world import World
 
@@ -42,11 +42,9 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
             paddle.set_flags({VIEWS: False})
         start_threads()
         return f"cpu, {describe_threads()}, {math_path()}"
-    card, build = choose_card(world.rank), installed_build()
+    card = choose_card(world.rank)
     if precision is not None:
         precision.refuse_on(card)
-    if build is not None:
-        refuse_missing_libraries(build, world.size)
     paddle.set_device(f"gpu:{card.number}")
     set_tf32(precision is not None and precision.tf32)
     if opens:
@@ -88,8 +86,14 @@ def start_threads() -> None:
 
 
 def default_device() -> str:
-    """Return gpu if an NVIDIA driver is loaded, else cpu; it needs no framework, so it is cheap."""
-    return "gpu" if has_driver() else "cpu"
+    """Return gpu if a driver is loaded and what is installed can use it, else cpu; no framework is loaded."""
+    return "gpu" if has_driver() and can_use_gpus() else "cpu"
+
+
+def can_use_gpus() -> bool:
+    """Return whether the installed Paddle, or without one ONNX Runtime, is a build for GPUs."""
+    build = installed_build()
+    return bool(build.cuda) if build is not None else bool(version_of("onnxruntime-gpu"))
 
 
 device_option = partial(devices_option, default_device(), help="where to run")

@@ -58,6 +58,7 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.index import (
+    SEARCHING,
     Chunks,
     IndexShape,
     VectorIndex,
@@ -98,6 +99,7 @@ class IndexConfig(Options):
     """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
+    NEEDS = SEARCHING
 
     input_file: str = data_option(
         help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",

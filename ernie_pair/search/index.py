@@ -20,6 +20,7 @@ from data_tools.files.installation import import_optional
 from ernie_pair.runtime.cpu import free_memory
 from ernie_pair.search.index_checks import Expected, begins_as, fault_of, refuse
 
+SEARCHING = dict.fromkeys(("faiss", "bm25s", "rjieba"), "")  # the libraries of an index
 KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
 _CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
 TRAINED_ON = 64  # vectors per list; faiss wants at least 39
@@ -36,7 +37,7 @@ def require_faiss() -> Any:
     log = logging.getLogger("faiss")
     if log.level == logging.NOTSET:  # it tells which instructions it tries; a caller's own level stays
         log.setLevel(logging.WARNING)
-    return import_optional("faiss", "search")
+    return import_optional("faiss")
 
 
 @dataclass(frozen=True)

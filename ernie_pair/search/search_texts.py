@@ -29,6 +29,7 @@ from data_tools.text.text_files import NamedText, read_texts
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP, files_of_model
+from ernie_pair.search.index import SEARCHING
 from ernie_pair.search.index_folder import BM25, BOTH, INDEX_MANIFEST, VECTORS
 from ernie_pair.search.searcher import RECALL_K, Hit, PairSearcher
 
@@ -50,6 +51,7 @@ class SearchConfig(Options):
     """Find the texts of an index that match a query; without one, queries are read from standard input."""
 
     EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
+    NEEDS = SEARCHING
 
     index: str = data_option(help="the folder that ernie-pair index made")
     embedding_model: str = model_option(

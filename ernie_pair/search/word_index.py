@@ -34,7 +34,7 @@ def words_of(text: str) -> List[str]:
     0.78 of the matches by both, 0.67 by words alone. Raises InputError without rjieba.
     """
     folded = normalize("NFKC", text).lower()
-    words = import_optional("rjieba", "search").cut_for_search(folded)
+    words = import_optional("rjieba").cut_for_search(folded)
     longer = [word for word in words if len(word) > 1 or not is_cjk(word)]
     return [word for word in longer if any(map(str.isalnum, word))] + list(filter(is_cjk, folded))
 
@@ -113,6 +113,6 @@ def _fault_of(
 
 def _bm25s() -> Any:
     """Return the module of bm25s, which logs each of its steps otherwise. Raises InputError without it."""
-    library = import_optional("bm25s", "search")
+    library = import_optional("bm25s")
     library.logger.setLevel(logging.WARNING)
     return library

@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, Sequence
 import numpy as np
 
 from data_tools.files.errors import InputError, counted
-from data_tools.files.installation import import_optional
 from data_tools.files.json_file import write_json
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
@@ -67,7 +66,6 @@ def compare_models(config: CompareModelsConfig) -> None:
     question, and for pairs without labels.
     """
     start_console(World())
-    import_optional("onnxruntime", "onnx")
     models = models_in(config.models)
     for name, path in models.items():
         if not Path(path).is_dir():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Literal
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import TRAINING
 from data_tools.options.options import (
     Options,
     data_option,
@@ -23,7 +24,7 @@ from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import ENCODING_HELP
 from ernie_pair.pair.targets.metrics import AUTO, METRICS
 from ernie_pair.score.export.export_config import ExportFlags
-from ernie_pair.train.run_flags import BEST_IF_AUTO, ReportToFlags, best_metric_option
+from ernie_pair.train.run_flags import BEST_IF_AUTO, REPORTERS, ReportToFlags, best_metric_option
 
 
 def _refuse_of_one_run(config: PairConfig) -> None:
@@ -116,6 +117,7 @@ class CrossValidateConfig(PairConfig):
 class SearchParamsConfig(TrainConfig):
     """Train with one set of flags after another, and find the best set. Start it again to resume."""
 
+    NEEDS = {**TRAINING, "optuna": "tune"}
     EXAMPLE = (
         "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir searched "
         "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32'"
@@ -179,6 +181,7 @@ class SearchParamsConfig(TrainConfig):
 class CompareConfig(Options):
     """Fine-tune from several starts with several seeds, and compare them. Start it again to resume."""
 
+    NEEDS = TRAINING
     EXAMPLE = (
         "--starts 'domain=output/dynamic base=ernie-1.0' --train_config train.yaml --output_dir compared"
     )
@@ -231,6 +234,7 @@ class CompareModelsConfig(Options):
     """
 
     EXAMPLE = "--models 'teacher=output/best student=small/best' --input_file test.tsv --output_dir compared"
+    NEEDS = {**TRAINING, "onnxruntime": ""}
 
     models: str = model_option(
         help='names and trained models: "teacher=output/best student=small/best"; the others are compared '
@@ -318,6 +322,7 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
         "",
         help="where else to log the metrics of --dev_file: tensorboard, wandb, mlflow, or several separated "
         "by commas; their files are written to OUTPUT_DIR-log",
+        needs=REPORTERS,
     )
 
     def __post_init__(self):

@@ -41,7 +41,6 @@ from ernie_pair.score.export.export_pair import Source, publish_export
 from ernie_pair.series.config import EnsembleConfig
 from ernie_pair.series.series import SHOWN, defined, metric_cells, points_of, report_series
 from ernie_pair.train.process_group import ProcessGroup
-from ernie_pair.train.run_log import refuse_missing
 
 REPORT = "report"
 
@@ -145,7 +144,6 @@ def ensemble(config: EnsembleConfig) -> None:
     CheckpointError if the predictions of the exported model differ from the mean of the models; then nothing
     is written.
     """
-    refuse_missing(config.reporters)
     folders = [model_folder_of(Path(path)) for path in config.models]
     work = _Ensemble(config)
     if not publish_export(config, "ensemble", {"models": folders}, work.open):

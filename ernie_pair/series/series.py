@@ -48,7 +48,7 @@ from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.train.callbacks import PairCallback
 from ernie_pair.train.process_group import join_process_group
-from ernie_pair.train.run_log import open_reporters, refuse_missing
+from ernie_pair.train.run_log import open_reporters
 from ernie_pair.train.task import TrainResult
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
@@ -177,7 +177,6 @@ class PairSeries:
     """
 
     def __init__(self, about: tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
-        refuse_missing(config.reporters)
         self.world = launched_world()
         start_console(self.world)
         start_device(config.device, self.world, config)

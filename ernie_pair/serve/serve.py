@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import List, Literal, Mapping, Optional, Tuple
 
 from data_tools.files.errors import InputError
-from data_tools.files.installation import import_optional
 from data_tools.options.options import (
+    ANY,
     Options,
     data_option,
     devices_option,
@@ -29,13 +29,13 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.search.index import SEARCHING
 from ernie_pair.search.index_folder import open_index_folder
 from ernie_pair.search.search_texts import BREADTH_HELP, RETRIEVAL_HELP
 from ernie_pair.search.searcher import RECALL_K, TextRecall
 from ernie_pair.serve.batcher import Batching, answer_function
 from ernie_pair.serve.request import Limits
 
-LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
 API_KEY = "ERNIE_PAIR_API_KEY"
 MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
 
@@ -50,6 +50,7 @@ class ServeConfig(Options):
     """
 
     EXAMPLE = "--model_path exported --port 8000"
+    NEEDS = dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "")
 
     model_path: str = model_option(
         "", help="the classifier: the folder that ernie-pair export made; empty: none"
@@ -71,7 +72,9 @@ class ServeConfig(Options):
     symmetric: Literal["auto", "none", "average"] = evaluation_option(
         "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
     )
-    index: str = model_option("", help="index for /search, made by ernie-pair index; empty: no /search")
+    index: str = model_option(
+        "", help="index for /search, made by ernie-pair index; empty: no /search", needs={ANY: SEARCHING}
+    )
     embedding_model: str = model_option(
         "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
     )
@@ -165,8 +168,6 @@ class ServeConfig(Options):
 def serve(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in progress. Raises an ErniePairError."""
     start_console(World())
-    for name in LIBRARIES:
-        import_optional(name, "serve")
     key = key_of(config.api_key, os.environ)
     with listen(config.host, config.port) as listener:
         predictor = embedder = None

@@ -33,7 +33,7 @@ from ernie_pair.train import loop
 from ernie_pair.train.dry_run import look_at_run, print_plan
 from ernie_pair.train.hooks import Hooks, NoStop, Schedule
 from ernie_pair.train.loop import tell_schedule
-from ernie_pair.train.run_log import open_log, refuse_missing
+from ernie_pair.train.run_log import open_log
 
 START = "start "  # which begins the line about the start of a run
 
@@ -92,7 +92,6 @@ def run_training(
 ) -> TrainState:
     """Train to the end from the newest checkpoint, or the start. Raises an ErniePairError, or Stopped."""
     flags, world = settings.flags, settings.world
-    refuse_missing(flags.reporters)  # here, so that all ranks raise it
     lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
     if flags.dry_run:
         return _print_plan(job, data, settings, lines)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Literal, Optional
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import TRAINING
 from data_tools.options.options import (
     Options,
     checkpoints_option,
@@ -23,7 +24,12 @@ from ernie_pair.train.hooks import Schedule
 from ernie_pair.train.loop import STYLES
 
 LARGEST_SEED = 2**31 - 1
-REPORTERS = ("tensorboard", "wandb", "mlflow")
+# Of --report_to: {name: what it needs, see `needs` of an option}.
+REPORTERS = {
+    "tensorboard": {"tensorboardX": "tensorboard"},
+    "wandb": {"wandb": "wandb"},
+    "mlflow": {"mlflow": "mlflow"},
+}
 
 # Of what a step computes: another value makes another run.
 step_option = partial(optimisation_option, resume="same")
@@ -85,6 +91,7 @@ class ReportToFlags(Options):
         "",
         help="where to log curves besides VisualDL: tensorboard, wandb, mlflow, or several separated by "
         "commas",
+        needs=REPORTERS,
     )
 
     def __post_init__(self):
@@ -101,6 +108,8 @@ class ReportToFlags(Options):
 @dataclass(frozen=True)
 class SharedFlags(ReportToFlags, AmpFlags, KernelFlags, DeterministicFlags):
     """The flags of every training, in either graph: precision, reports, dry run, warm-up."""
+
+    NEEDS = TRAINING
 
     USUAL_RATE = 0.1  # of the warm-up, if neither of its flags is given
 

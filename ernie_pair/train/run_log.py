@@ -44,19 +44,11 @@ from ernie_pair.train.step_work import StepWork
 
 PROJECT = "ernie-pair"  # unless the environment gives another
 RUN_TAG = "ernie_pair.run_id"
-PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 LONGEST_PARAM = 500  # characters, on older servers of MLflow
 
 
-def refuse_missing(names: Sequence[str]) -> None:
-    """Raise InputError if the library of a reporter is not installed."""
-    for name in names:
-        import_optional(PACKAGES[name], name)
-
-
 def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> list["Reporter"]:
-    """Return the reporters of these names for the run ``run_id``. Raises InputError for a missing library."""
-    refuse_missing(names)
+    """Return the reporters of these names for the run ``run_id``."""
     return [Reporter(name, output_dir, run_id) for name in names]
 
 

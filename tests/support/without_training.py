@@ -1,6 +1,6 @@
 """The beginning of a program that runs where the libraries of training are not installed."""
 
-# As where only [predict,serve] is installed: none of the libraries of training can be found.
+# As where only [predict] is installed: none of the libraries of training can be found.
 WITHOUT_TRAINING = """
 import importlib.util, sys
 from data_tools.files.installation import OF_TRAINING

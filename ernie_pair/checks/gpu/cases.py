@@ -218,7 +218,6 @@ def plan_libraries(lab: Lab, data: SmallData) -> List[Planned]:
     needs = "a GPU" if lab.device == "cpu" else ""
     return [
         Planned("Paddle sees the GPUs", show_gpus, needs),
-        Planned("CUDA libraries load", partial(_check, lab, "libraries", FIRST_GPU), needs),
         Planned("the environment is sound", run_doctor),
     ]
 
@@ -494,7 +493,7 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
         return cases
 
     paddle, onnx = {"backend": "paddle"}, {"backend": "onnx"}
-    needs = "" if HAS_ONNX else "the extra [onnx]"
+    needs = "" if HAS_ONNX else "onnxruntime"
     return [
         Planned("the converter's proof", convert),
         Planned("training of pairs from converted weights", train),

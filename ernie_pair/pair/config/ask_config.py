@@ -147,8 +147,9 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
     )
     robustness: str = evaluation_option(
         "",
-        help="perturbed pairs to measure too: all, or some of typo, homophone (needs pypinyin), negation, "
-        "entity, order, filler; empty: none",
+        help="perturbed pairs to measure too: all, or some of typo, homophone, negation, entity, order, "
+        "filler; empty: none",
+        needs=dict.fromkeys(("all", "homophone"), {"pypinyin": ""}),
     )
     worst_rows: int = evaluation_option(
         200, help="maximum number of wrong rows in errors.tsv, the worst first", unit="rows", at_least=0

@@ -47,9 +47,7 @@ class Word(NamedTuple):
 @lru_cache(maxsize=1 << 14)
 def words_of(text: str) -> Tuple[Word, ...]:
     """Return the words of ``text``, whose concatenation is the text, with their parts of speech (rjieba)."""
-    import rjieba
-
-    return tuple(Word(*word) for word in rjieba.tag(text))
+    return tuple(Word(*word) for word in import_optional("rjieba").tag(text))
 
 
 def is_negated(text: str) -> bool:
@@ -255,7 +253,7 @@ def _choices(text: str, by_sound) -> List[Tuple[int, List[Tuple[str, int]]]]:
 @lru_cache(maxsize=1 << 14)
 def _sounds(word: str) -> Sequence[str]:
     """Return the pinyin of each character of a word, without tones; none where they do not fit."""
-    found = import_optional("pypinyin", "robustness").lazy_pinyin(word)
+    found = import_optional("pypinyin").lazy_pinyin(word)
     return found if len(found) == len(word) else []
 
 
@@ -497,14 +495,11 @@ class Perturbed(NamedTuple):
 
 
 def parse_kinds(text: str) -> Tuple[str, ...]:
-    """Return the named kinds in order; `all`: each. Raises InputError for others, or without pypinyin."""
+    """Return the named kinds in order; `all`: each. Raises InputError for others."""
     names = names_in(text)
     fault = f" is no kind; name some of {', '.join(KINDS)}, or {ALL}"
     refuse_unknown_names("robustness", names, (*KINDS, ALL), fault)
-    chosen = tuple(kind for kind in KINDS if kind in names or ALL in names)
-    if "homophone" in chosen:
-        import_optional("pypinyin", "robustness")
-    return chosen
+    return tuple(kind for kind in KINDS if kind in names or ALL in names)
 
 
 def perturb(pairs: Pairs, num_classes: int, asked: Perturbing) -> Perturbed:

@@ -11,6 +11,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.installation import TRAINING
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.results import Results, files_of
 from data_tools.options.options import Options, data_option, model_option, refuse_empty
@@ -221,6 +222,7 @@ class ConvertConfig(Options):
     """
 
     EXAMPLE = "--static_model_path output/model_last/static_vars --output_dir dynamic"
+    NEEDS = TRAINING
 
     static_model_path: str = model_option(
         help="PREFIX of the weights, for example output/model_last/static_vars, or a folder with one file "

@@ -12,6 +12,7 @@ from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import Sample
 from data_tools.files.errors import InputError
+from data_tools.files.installation import TRAINING
 from data_tools.files.progress import CountProgress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.options import data_option, devices_option, evaluation_option, model_option
@@ -131,6 +132,7 @@ class EvaluateMlmConfig(MaskingFlags):
     """
 
     EXAMPLE = "--model_path output --input_dir data"
+    NEEDS = TRAINING
 
     model_path: str = model_option(
         help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"

@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterable, Iterator, Literal, NamedTuple
 import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError
+from data_tools.files.installation import TRAINING
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.options import Options, data_option, evaluation_option, model_option
@@ -244,6 +245,7 @@ class FillMaskConfig(Options):
     """
 
     EXAMPLE = "--model_path output --text '今天[MASK][MASK]很好'"
+    NEEDS = TRAINING
 
     model_path: str = model_option(
         help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"

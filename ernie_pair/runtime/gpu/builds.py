@@ -83,7 +83,6 @@ class Build(NamedTuple):
 
     version: str
     cuda: str
-    brings_libraries: bool  # whether it finds the CUDA libraries of its own requirements by itself, like 3.x
     folder: Path  # of the package
 
     @property
@@ -101,11 +100,6 @@ class Build(NamedTuple):
         major, minor = capability
         return any(major == of and minor >= least for of, least in self.capabilities)
 
-    @property
-    def libraries(self) -> Path:
-        """Return the folder in which it looks for libraries first: RUNPATH of its compiled core."""
-        return self.folder / "libs"
-
 
 def installed_build() -> Optional[Build]:
     """Return the build of Paddle that would be imported; None: there is none."""
@@ -117,8 +111,8 @@ def installed_build() -> Optional[Build]:
         return None
     folder = Path(spec.origin).parent
     facts = _constants(folder / "version" / "__init__.py")
-    cuda, brings = facts.get("cuda_version", "False"), facts.get("with_pip_cuda_libraries") == "ON"
-    return Build(facts.get("full_version", ""), "" if cuda == "False" else cuda, brings, folder)
+    cuda = facts.get("cuda_version", "False")
+    return Build(facts.get("full_version", ""), "" if cuda == "False" else cuda, folder)
 
 
 def paddle_version() -> str:

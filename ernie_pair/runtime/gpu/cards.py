@@ -5,14 +5,14 @@ from typing import Dict, NamedTuple, Optional
 
 from data_tools.files.errors import InputError, MachineError, counted
 from data_tools.files.installation import install_command
+from data_tools.files.paddle_index import INDEX, ask_driver, choose_cuda
 from ernie_pair.runtime.gpu.builds import Build, Capability, installed_build, paddle_capability, words_of
 
 # NVIDIA's driver on Linux; under WSL2 Windows' own device, which cards of other vendors have too.
 DRIVER, DRIVER_OF_WINDOWS = "/dev/nvidiactl", ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1")
 CHOSEN = "FLAGS_selected_gpus"  # set by Paddle's launcher for each process
 BACKEND = "PADDLE_DISTRI_BACKEND"  # overrides Paddle's choice of the backend between processes
-INDEX = "https://www.paddlepaddle.org.cn/packages/stable"
-HOPPER = 9
+OLDEST = (6, 0)  # compute capability that a build of Paddle has code for
 NO_CODE = "no kernel image"  # CUDA error 209
 
 
@@ -112,13 +112,11 @@ def refuse_without_code(card: Card, build: Optional[Build]) -> None:
 
 
 def cure_without_code(capability: Capability) -> str:
-    """Return which build of Paddle has code for a card that PyPI has none for, and where to install it."""
-    if capability[0] < HOPPER:
+    """Return where to install the build of Paddle that has code for a card, if there is one."""
+    if capability < OLDEST:
         return "use another GPU (CUDA_VISIBLE_DEVICES)"
-    of_3 = f"Paddle 3.3 (paddlepaddle-gpu from {INDEX}/cu126/ or later)"
-    if capability[0] == HOPPER:
-        of_3 = f"paddlepaddle-gpu==2.6.2.post120 from {INDEX}/cu120/, or {of_3}"
-    return f"install {of_3} into a separate environment, made with [train] (docs/en/gpus-and-clusters.md)"
+    index = f"{INDEX}/{choose_cuda(ask_driver()[0], capability)}/"
+    return f"pip install --force-reinstall paddlepaddle-gpu==3.3.1 -i {index} has code for it"
 
 
 def open_card(card: Card) -> None:

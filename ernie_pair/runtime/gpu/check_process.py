@@ -11,8 +11,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from data_tools.files.run_module import python_words
-from ernie_pair.runtime.gpu.builds import installed_build, paddle_capability
-from ernie_pair.runtime.gpu.cuda_links import load_libraries
+from ernie_pair.runtime.gpu.builds import paddle_capability
 
 LONGEST = 300  # characters of the last output of a process
 
@@ -22,14 +21,6 @@ class Finding(NamedTuple):
 
     faults: List[str]
     facts: Dict[str, Any]
-
-
-def check_libraries(number: int) -> Finding:
-    """Load every library that Paddle opens; by the names in its own folder first."""
-    build = installed_build()
-    loaded = load_libraries(build) if build else {}
-    failed = [why if name in why else f"{name}: {why}" for name, why in loaded.items() if why]
-    return Finding(failed, {"loaded": [name for name, why in loaded.items() if not why]})
 
 
 def check_kernels(number: int) -> Finding:
@@ -47,7 +38,7 @@ def check_kernels(number: int) -> Finding:
     return Finding(wrong, {"errors": {f"{r.kernel} {r.dtype}": r.error for r in results}})
 
 
-CHECKS: Dict[str, Callable[[int], Finding]] = {"libraries": check_libraries, "kernels": check_kernels}
+CHECKS: Dict[str, Callable[[int], Finding]] = {"kernels": check_kernels}
 
 
 def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:

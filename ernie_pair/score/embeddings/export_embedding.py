@@ -14,7 +14,6 @@ from paddle import nn
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, refuse_loss
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.installation import import_optional
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer
@@ -76,7 +75,6 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     results = Results("export-embedding", outputs, inputs, flags, config.overwrite, record=record)
     if results.are_done():
         return
-    import_optional("onnxruntime", "onnx")
     start_device("cpu", World())
     source, settings = _open(Path(config.model_path))
     fill = partial(_fill, source=source, settings=settings, config=config)

@@ -33,7 +33,7 @@ NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
 BUILT_WITH = ("setuptools", "wheel", "pybind11")
 SECONDS = 900
 DOCKERFILE = "Dockerfile"
-EXTRAS = ("predict", "serve")
+EXTRA = "predict"
 PORT = 8000
 USER = 10001  # no user of the host
 HEALTH = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)"
@@ -43,7 +43,7 @@ TEXT = """\
 # To accept requests for a host name other than localhost, append --allowed_hosts NAME to CMD.
 FROM python:{python}-slim
 COPY {wheel} /wheel/
-RUN pip install --no-cache-dir "/wheel/{wheel}[{extras}]" \\
+RUN pip install --no-cache-dir "/wheel/{wheel}[{extra}]" \\
     && useradd --system --no-create-home --uid {user} pairs
 COPY --chown={user} {files} /model/
 USER {user}
@@ -116,9 +116,8 @@ def refuse_unusable_wheel(wheel: str) -> None:
             f"--wheel {path}: no such file; give a wheel of ernie-pair, or none to have it built"
         )
     python_of(path)
-    missing = set(EXTRAS) - extras_of(path)
-    if missing:
-        raise InputError(f"--wheel {path} has no extra [{min(missing)}]; give a wheel of this version")
+    if EXTRA not in extras_of(path):
+        raise InputError(f"--wheel {path} has no extra [{EXTRA}]; give a wheel of this version")
 
 
 def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
@@ -128,7 +127,7 @@ def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
     files = sorted({EXPORT_MANIFEST, *exported.files} - {*PADDLE_FILES, *PIR_FILES})
     health, serve = (json.dumps(command) for command in (["python", "-c", HEALTH], SERVE))
     content = TEXT.format(
-        python=python_of(path), wheel=path.name, extras=",".join(EXTRAS), files=" ".join(files), user=USER,
+        python=python_of(path), wheel=path.name, extra=EXTRA, files=" ".join(files), user=USER,
         port=PORT, health=health, serve=serve,
     )  # fmt: skip
     (folder / DOCKERFILE).write_text(content, encoding="utf-8")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, Optional, Tuple
 
 from data_tools.files.errors import InputError
+from data_tools.files.installation import TRAINING
 from data_tools.options.options import (
     Options,
     data_option,
@@ -30,9 +31,13 @@ class ModelPath(Options):
 class ExportFlags(Options):
     """How to export a folder that runs without the training code; the base of export and ensemble."""
 
+    NEEDS = TRAINING
+
     output_dir: str = data_option(help="folder to create")
     format: Literal["paddle", "onnx", "both"] = model_option(
-        "paddle", help="Paddle Inference, ONNX (needs the extra [onnx]), or both"
+        "paddle",
+        help="Paddle Inference, ONNX, or both",
+        needs=dict.fromkeys(("onnx", "both"), {"onnxruntime": ""}),
     )
     max_seq_len: int = data_option(
         0,

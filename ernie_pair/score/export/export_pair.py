@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, content_of, read_made, refuse_loss
-from data_tools.files.installation import import_optional
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
@@ -167,8 +166,6 @@ def publish_export(
     results = Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return False
-    if "onnx" in config.backends:
-        import_optional("onnxruntime", "onnx")
     if config.precision == "bf16":
         refuse_no_bf16()
     refuse_unusable_wheel(config.wheel)

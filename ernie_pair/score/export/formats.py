@@ -135,7 +135,7 @@ def _translated(folder: Path, written: Sequence[str]):
                     f"no translation to ONNX of {error} in this model; pass --format paddle, or pip install "
                     "'paddle2onnx>=2.1', which has wheels for Python up to 3.12"
                 ) from None
-    paddle2onnx = import_optional("paddle2onnx", "onnx")
+    paddle2onnx = import_optional("paddle2onnx")
     sources = [str(folder / name) for name in written]
     content = paddle2onnx.export(*sources, opset_version=OPSET, verbose=False)
     if not content:
@@ -158,8 +158,8 @@ def _name_the_ends(graph, called: str) -> None:
 def write_int8(folder: Path) -> None:
     """Write INT8_FILES from ONNX_FILES beside them. Raises InputError if no product can be quantized."""
     import onnx
+    from onnxruntime import quantization
 
-    quantization = import_optional("onnxruntime.quantization", "onnx")
     path = folder / INT8_FILES[0]
     model = onnx.load(str(folder / ONNX_FILES[0]))
     _lift_constants(model.graph)

@@ -88,12 +88,16 @@ def test_a_missing_library_is_one_of_the_installed_stack(monkeypatch, paddle):
     """PaddleNLP, without what it requires, where there is a Paddle."""
     versions = {"paddlepaddle": paddle, "paddlepaddle-gpu": "", "paddlenlp": ""}
     monkeypatch.setattr(installation, "version_of", versions.get)
-    for name in ("absent_of_all", "paddlenlp"):
+    for name in ("absent_of_all", "paddlenlp", "scipy"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match=re.escape(install_command(installation.training_extra()))):
-        import_optional("absent_of_all", "cpu")
+    for name, extra in (
+        ("absent_of_all", installation.extra_here()),
+        ("scipy", installation.training_extra()),
+    ):
+        with pytest.raises(InputError, match=re.escape(install_command(extra))):
+            import_optional(name)
     with pytest.raises(InputError, match=re.escape(installation.PADDLENLP_COMMAND)) as caught:
-        import_optional("paddlenlp", "cpu")
+        import_optional("paddlenlp")
     assert ("[" not in caught.value.message) is bool(paddle)
 
 

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -46,31 +45,31 @@ def installed(monkeypatch):
 
 @pytest.mark.parametrize(
     "cpu, gpu, extra",
-    [("3.3.1", "", "cpu"), ("2.6.2", "", "cpu26"), ("", "2.6.2", "gpu"), ("", "2.6.2.post120", "gpu")]
-    + [("", "3.3.1", "train"), ("", "", "cpu")],
+    [("3.3.1", "", "cpu"), ("2.6.2", "", "cpu26"), ("", "2.6.2", "train26"), ("", "3.3.1", "gpu")]
+    + [("", "", "cpu")],
 )
 def test_the_installed_paddle_decides_which_extra_is_checked(installed, cpu, gpu, extra):
-    """A build for GPUs is no defect without a GPU, and of Paddle 3.3 it is of no extra."""
+    """A build for GPUs is no defect without a GPU."""
     installed(cpu, gpu)
-    assert doctor._extra_here() == extra
+    assert installation.extra_here() == extra
     assert not any("paddlepaddle" in defect for defect in doctor._check_packages(extra))
     assert (doctor._check_versions() == []) is bool(cpu or gpu)
 
 
-FOR_GPUS = Build("2.6.2", "11.8", False, Path("/no/paddle"))
+FOR_GPUS = Build("2.6.2", "11.8", Path("/no/paddle"))
 
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Let doctor check these GPUs; return the defects and the checks run. ``links``: missing links."""
+    """Let doctor check these GPUs; return the defects and the checks run."""
 
-    def look(*capabilities, build=FOR_GPUS, driver=True, links=0, faults=None):
+    def look(*capabilities, build=FOR_GPUS, driver=True, faults=None):
         monkeypatch.setattr(doctor, "default_device", lambda: "gpu" if driver else "cpu")
-        monkeypatch.setattr(cards, "has_driver", lambda: driver)
+        for module in (cards, doctor):
+            monkeypatch.setattr(module, "has_driver", lambda: driver)
         monkeypatch.setattr(doctor, "count_cards", lambda: len(capabilities))
         monkeypatch.setattr(doctor, "card_at", lambda n: cards.Card(n, f"card {n}", capabilities[n]))
-        monkeypatch.setattr(doctor, "unmade_links", lambda build: ["a"] * links)
-        facts = {"libraries": {"loaded": ["a", "b"]}, "kernels": {"errors": {"c": 0}}}
+        facts = {"kernels": {"errors": {"c": 0}}}
         asked = []
 
         def check(name, number=0, seconds=0):
@@ -85,21 +84,16 @@ def gpus(monkeypatch):
 
 def test_every_gpu_that_paddle_supports_is_tested(gpus, capsys):
     defects, asked = gpus((8, 0), (9, 0), (8, 6))
-    assert asked == [("libraries", 0), ("kernels", 0), ("kernels", 2)]
+    assert asked == [("kernels", 0), ("kernels", 2)]
     (defect,) = defects
     assert defect.startswith("GPU 1 (card 1, compute capability 9.0) cannot run Paddle 2.6.2 for CUDA 11.8")
     assert "kernels      1 run on GPU 2, compared with numpy\n" in capsys.readouterr().out
 
 
-def test_gpu_faults_and_missing_links_are_reported(gpus, capsys):
+def test_gpu_faults_are_reported(gpus):
     aborts = Finding(["kernels: the process was ended by SIGABRT: libnvrtc.so"], {})
     defects, _ = gpus((8, 0), (8, 6), faults={("kernels", 1): aborts})
     assert defects == [f"GPU 1 (card 1, compute capability 8.6): {aborts.faults[0]}"]
-    absent = Finding(["libcudnn.so: cannot open shared object file"], {})
-    assert gpus((8, 0), faults={("libraries", 0): absent}) == (absent.faults, [("libraries", 0)])
-    defects, asked = gpus((8, 0), links=3)
-    assert defects == ["3 links to CUDA libraries are missing or wrong; run ernie-pair doctor --link_cuda"]
-    assert asked == [] and "cuda         11.8; links missing: /no/paddle/libs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("driver", [True, False])
@@ -109,27 +103,16 @@ def test_a_gpu_build_without_a_gpu_suggests_no_installation(gpus, capsys, driver
     assert "cpu: this Paddle is for CUDA 11.8, but " in capsys.readouterr().out
 
 
-def test_without_the_right_build_nothing_is_tested(gpus):
+def test_with_the_cpu_build_a_driver_is_no_defect_and_the_line_for_its_gpus_is_shown(gpus, capsys, installed):
+    installed("3.3.1")
     cpu = FOR_GPUS._replace(cuda="")
-    assert gpus(build=cpu, driver=False) == ([], [])
-    ((defect,), _) = gpus(build=cpu)
-    assert "a driver is loaded" not in defect and "this Paddle is the CPU build; pip install" in defect
-
-
-@pytest.mark.parametrize("version, asks", [("2.6.2", True), ("2.6.2.post120", False), (None, True)])
-def test_only_the_pypi_build_requires_cuda_11_packages(monkeypatch, version, asks):
-    installed = metadata.version
-
-    def version_of(name):
-        if name == "paddlepaddle-gpu" and version is None:
-            raise metadata.PackageNotFoundError(name)
-        return version if name == "paddlepaddle-gpu" else installed(name)
-
-    monkeypatch.setattr(metadata, "version", version_of)
-    required = [str(one) for one in requirements_of("", "gpu")]
-    assert any(name.startswith("nvidia-cudnn-cu11") for name in required) is asks
-    if version:
-        assert not any(name.startswith("paddlepaddle") for name in missing_requirements("gpu"))
+    assert gpus(build=cpu, driver=False) == ([], []) and capsys.readouterr().out == "device       cpu\n"
+    assert gpus(build=cpu) == ([], [])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("device       cpu: an NVIDIA driver is loaded, and for its GPUs: ")
+    line = line.partition("GPUs: ")[2]
+    index = "--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/"
+    assert line.startswith(f"pip uninstall -y paddlepaddle && pip install {index} ") and "[gpu]" in line
 
 
 @pytest.mark.parametrize(
@@ -163,11 +146,11 @@ def test_a_missing_paddlenlp_is_a_defect_with_its_command(installed, capsys, ver
     "lacks, answer", [(None, "yes"), ("onnx", "no: pip install "), ("onnxruntime", "no: ")]
 )
 def test_the_table_says_what_works(monkeypatch, lacks, answer):
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == lacks else name)
+    monkeypatch.setattr(doctor, "is_there", lambda name: name != lacks)
     table = doctor.what_works()
     assert table["export to ONNX"].startswith(answer) and table["int8"] == table["export to ONNX"]
     assert table["pretraining, static graph"] == table["converter"] == "yes"
-    assert "paddlepaddle-gpu==3.3.1 -i https://www.paddlepaddle.org.cn/" in table["GPUs"]
+    assert "[gpu]" in table["GPUs"] or table["GPUs"] == "yes"
 
 
 def test_the_cpu_extra_requires_what_training_needs():
@@ -175,11 +158,15 @@ def test_the_cpu_extra_requires_what_training_needs():
     assert {"paddlepaddle", "numpy", "scikit-learn"} <= asked and not asked & {"ernie-pair", "paddlenlp"}
     assert {"paddlepaddle", "paddlenlp", "numpy"} <= {one.name for one in requirements_of("", "cpu26")}
     light = {requirement.name for requirement in requirements_of("", "predict")}
-    assert {"onnxruntime", "numpy", "tokenizers"} <= light and not light & {"paddlepaddle", "paddlenlp"}
+    assert {"onnxruntime", "numpy", "tokenizers", "uvicorn", "faiss-cpu"} <= light and not light & {
+        "paddlepaddle",
+        "paddlenlp",
+    }
 
 
 def test_without_paddle_only_inference_is_checked(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(doctor, "version_of", lambda name: "")
+    for module in (doctor, installation):
+        monkeypatch.setattr(module, "version_of", lambda name: "")
     monkeypatch.setattr(doctor, "_check_packages", lambda extra: print("checked", extra) or [])
     monkeypatch.setitem(sys.modules, "paddle", None)
     doctor.doctor(doctor.DoctorConfig(str(tmp_path)))
@@ -187,6 +174,34 @@ def test_without_paddle_only_inference_is_checked(monkeypatch, capsys, tmp_path)
     assert "checked predict\n" in shown
     assert "use          runs exported models; to train too: pip install " in shown
     assert shown.endswith("no defects found\n")
+
+
+@pytest.mark.parametrize(
+    "lacks, extra, cannot",
+    [
+        ("prometheus_client", "cpu", ["serve"]),
+        ("optuna", "tune", ["search-params"]),
+        ("ray", "ray", ["--engine ray"]),
+        ("mlflow", "mlflow", ["--report_to mlflow"]),
+        ("pypinyin", "cpu", ["--robustness all", "--robustness homophone"]),
+        ("datasketch", "cpu", ["audit text", "train", "pipeline", "export"]),
+        ("faiss", "cpu", ["index", "search", "--index"]),
+    ],
+)
+def test_each_command_that_cannot_run_is_named_with_its_pip_line(monkeypatch, lacks, extra, cannot):
+    monkeypatch.setattr(doctor, "is_there", lambda name: name != lacks)
+    found = doctor.what_lacks()
+    said = f"{lacks} is not installed; {installation.install_command(extra)}"
+    assert {found[what] for what in cannot} == {said}
+    assert "audit pairs" not in found and "predict" not in found
+    assert lacks == "datasketch" or sorted(found) == sorted(cannot)
+
+
+def test_a_line_of_doctor_says_what_cannot_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(doctor, "is_there", lambda name: name != "prometheus_client")
+    monkeypatch.setattr(doctor, "_check_packages", lambda extra: [])
+    doctor.doctor(doctor.DoctorConfig(str(tmp_path)))
+    assert "cannot run   serve: prometheus_client is not installed; pip install " in capsys.readouterr().out
 
 
 def test_the_state_of_the_pretraining_operator_is_reported(monkeypatch):

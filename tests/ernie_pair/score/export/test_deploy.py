@@ -147,7 +147,7 @@ def test_the_dockerfile_copies_only_files_of_the_export(exported):
     (wheel, into), (*model_files, model) = copies
     manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
     assert set(model_files) == {"export.json", *manifest["files"]} - PADDLE
-    assert f'"{into}{wheel}[predict,serve]"' in by_name["RUN"]
+    assert f'"{into}{wheel}[predict]"' in by_name["RUN"]
     assert by_name["FROM"] == "python:3.10-slim"  # the wheel's Python version
     assert f"--uid {by_name['USER']} " in by_name["RUN"] and int(by_name["USER"]) > 0
     served = parse_config(ServeConfig, json.loads(by_name["CMD"])[2:], "serve")
