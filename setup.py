@@ -5,12 +5,17 @@ All else about the package is in pyproject.toml.
 
 import platform
 import sys
+import warnings
 from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension, build_ext
 from setuptools import Extension, setup
 from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
+from setuptools.warnings import InformationOnly
+
+# How an editable installation finds its files: pip shows that in a frame, as if there were something to do.
+warnings.filterwarnings("ignore", category=InformationOnly)
 
 HELPERS, KERNELS = "data_tools._helpers", "ernie_pair.kernels._fused"
 # What is used without it.

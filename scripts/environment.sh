@@ -1,10 +1,11 @@
 # Sourced by the other scripts: uses the active environment if it has this package and its Paddle, otherwise
 # .venv, which is created if it is missing and updated in place if it is outdated. Sets
 #   ROOT   the project's folder      PY   the Python of the environment      DEVICE   cpu or gpu
-# Variables: DEVICE=cpu|gpu (default: gpu if an NVIDIA driver is loaded), PYTHON=/path/to/python3 for .venv;
-# SCRIPT_TO_ROOT=../.. in a script in a subfolder; WITH_TOOLS=true in the scripts that lint and test: with the
-# tools that they call. The CPU gets Paddle 3.3; PADDLE=2.6 makes an environment of its own, .venv-paddle2.6,
-# whatever is active, with the Paddle of the recipe, which is also that of DEVICE=gpu: the index has no later one.
+# Variables: DEVICE=cpu|gpu (default: gpu if an NVIDIA driver is loaded and Paddle's own index has a build that
+# runs on the card, see data_tools/files/paddle_index.py), PADDLE_INDEX=<a mirror of that index>,
+# PYTHON=/path/to/python3 for .venv; SCRIPT_TO_ROOT=../.. in a script in a subfolder; WITH_TOOLS=true in the
+# scripts that lint and test: with the tools that they call. PADDLE=2.6 makes an environment of its own,
+# .venv-paddle2.6, whatever is active, with the Paddle of the recipe, for the CPU.
 
 ROOT=$(cd "$(dirname "$0")/${SCRIPT_TO_ROOT:-..}" && pwd)
 VENV=$ROOT/.venv${PADDLE:+-paddle$PADDLE}
@@ -20,7 +21,8 @@ has_driver() {
     [ -e /dev/nvidiactl ] || { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 }
 
-if [ -z "${DEVICE:-}" ]; then
+GIVEN=${DEVICE:-} # by the user: without that build an error
+if [ -z "$GIVEN" ]; then
     DEVICE=cpu
     [ -n "${PADDLE:-}" ] || ! has_driver || DEVICE=gpu
 fi
@@ -29,15 +31,15 @@ case $DEVICE${PADDLE:-} in
 cpu) BUILD=cpu ;; # its extra
 cpu2.6) BUILD=cpu26 ;;
 gpu) BUILD=gpu ;;
-gpu2.6) fail "PADDLE=2.6 makes an environment for the CPU; leave it out: DEVICE=gpu installs Paddle 2.6 too" ;;
+gpu2.6) fail "PADDLE=2.6 makes an environment for the CPU; leave it out for DEVICE=gpu" ;;
 *) fail "PADDLE=$PADDLE is not 2.6; leave it out for Paddle 3.3" ;;
 esac
 
 # The versions that build $1 runs with, and the Pythons that it has wheels for, the newest first.
 choose_versions() {
-    CONSTRAINTS=constraints26.txt
-    VERSIONS="3.12 3.11 3.10"
-    [ "$1" != cpu ] || { CONSTRAINTS=constraints.txt && VERSIONS="3.13 $VERSIONS"; }
+    CONSTRAINTS=constraints.txt
+    VERSIONS="3.13 3.12 3.11 3.10"
+    [ "$1" != cpu26 ] || { CONSTRAINTS=constraints26.txt && VERSIONS=${VERSIONS#* }; }
     PYTHONS="CPython 3.10 to ${VERSIONS%% *}"
 }
 choose_versions "$BUILD"
@@ -121,11 +123,29 @@ stamp() {
     (cd "$ROOT" && cat setup.py "$CONSTRAINTS" pyproject.toml data_tools/helpers.cpp && echo "$1 $ROOT") | cksum
 }
 
-# The GPU build runs on the CPU too: DEVICE=cpu takes an environment that exists for either.
+# The GPU build runs on the CPU too: DEVICE=cpu takes an environment that exists for either. Where that build
+# could not be had, the CPU build is not given up for another try, unless the user asks for it.
 is_made() {
     made=$(cat "$VENV/stamp" 2>/dev/null) || return 1
     [ -z "${WITH_TOOLS:-}" ] || [ "$made" = "$(cat "$VENV/stamp.tools" 2>/dev/null)" ] || return 1
-    [ "$made" = "$(stamp "$BUILD")" ] || { [ "$BUILD" = cpu ] && [ "$made" = "$(stamp gpu)" ]; }
+    case $BUILD in
+    cpu) [ "$made" = "$(stamp cpu)" ] || [ "$made" = "$(stamp gpu)" ] ;;
+    gpu) [ "$made" = "$(stamp gpu)" ] || { [ "$made" = "$(stamp cpu)" ] && stays_without_gpu; } ;;
+    *) [ "$made" = "$(stamp "$BUILD")" ] ;;
+    esac
+}
+
+stays_without_gpu() {
+    [ -z "$GIVEN" ] && why=$(cat "$VENV/without_gpu" 2>/dev/null) || return 1
+    case $why in *"${PADDLE_INDEX:-}"*) go_without_gpu "$why" ;; *) return 1 ;; esac
+}
+
+# Goes on with the CPU build and says so; with DEVICE=gpu given it ends.
+go_without_gpu() {
+    [ -z "$GIVEN" ] || fail "DEVICE=gpu: $1; or set DEVICE=cpu"
+    echo "note: the CPU build of Paddle is used: $1" >&2
+    DEVICE=cpu
+    BUILD=cpu
 }
 
 exists() {
@@ -139,14 +159,15 @@ make_environment() {
     made=$(stamp "$build")
     choose_versions "$build"
     start_environment
-    rm -f "$VENV/stamp" "$VENV/stamp.tools"
-    if [ "$build" = gpu ] && exists "$VENV"/lib/python3.*/site-packages/paddlepaddle-*.dist-info; then
-        "$PY" -m pip uninstall --quiet --yes paddlepaddle # both builds would share one folder
+    rm -f "$VENV/stamp" "$VENV/stamp.tools" "$VENV/without_gpu"
+    pip_install pip setuptools wheel
+    if [ "$build" = gpu ] && ! install_gpu_build; then
+        echo "$why" >"$VENV/without_gpu"
+        go_without_gpu "$why"
+        build=cpu
+        made=$(stamp cpu)
     fi
-    (cd "$ROOT" && pip_install pip setuptools wheel && pip_install --editable ".[$build${WITH_TOOLS:+,dev}]")
-    # Without what it requires: that has no wheel for CPython 3.13, and what it imports is in [train].
-    [ "$build" != cpu ] || pip_install --no-deps paddlenlp
-    [ "$build" != gpu ] || (cd "$ROOT" && "$PY" -m ernie_pair doctor --link_cuda >&2)
+    [ "$build" = gpu ] || install_build "$build"
     "$PY" -c 'import data_tools._helpers' 2>/dev/null ||
         echo "note: no C++ compiler, so data_tools uses its slower Python twin" >&2
     [ -z "${WITH_TOOLS:-}" ] || echo "$made" >"$VENV/stamp.tools"
@@ -165,6 +186,48 @@ start_environment() {
     supported "$PY" || fail "$PY does not run or is not $PYTHONS; move $VENV away"
     echo "updating $VENV for $build" >&2
     "$PY" -m pip --version >/dev/null 2>&1 || "$PY" -m ensurepip --upgrade >/dev/null
+}
+
+install_build() {
+    extras="$1${WITH_TOOLS:+,dev}"
+    (cd "$ROOT" && shift && pip_install "$@" --editable ".[$extras]")
+    # Without what it requires: that has no wheel for CPython 3.13, and what it imports is in [train].
+    [ "$1" = cpu26 ] || pip_install --no-deps paddlenlp
+}
+
+COMPUTES='import paddle; paddle.set_device("gpu"); (paddle.ones([2]) + 1).numpy()'
+
+# Paddle for GPUs, with the CUDA of its index; fails, with $why and without that build, where the index cannot be
+# reached, has no wheel for this Python, or the build does not compute on the card.
+install_gpu_build() {
+    find_index='from data_tools.files.paddle_index import paddle_index; print(paddle_index())'
+    index=$(cd "$ROOT" && "$PY" -c "$find_index")
+    fetched=$VENV/fetched
+    if ! exists "$VENV"/lib/python3.*/site-packages/paddlepaddle_gpu-*.dist-info; then
+        fetch_gpu_build || return 1
+    fi
+    install_build gpu --find-links "$fetched" --extra-index-url "$index"
+    rm -rf "$fetched"
+    # DEVICE=cpu, in an environment that has this build: there may be no card.
+    [ "$BUILD" = gpu ] || return 0
+    "$PY" -c "$COMPUTES" >"$VENV/gpu.log" 2>&1 && return
+    "$PY" -m pip uninstall --quiet --yes paddlepaddle-gpu
+    why="the build of $index does not compute on the card; see $VENV/gpu.log"
+    return 1
+}
+
+# Before anything is uninstalled; pip's own lines about an index that it cannot reach are many.
+fetch_gpu_build() {
+    set -- --disable-pip-version-check --no-deps --retries 1 --timeout 30 --index-url "$index" \
+        --constraint "$ROOT/$CONSTRAINTS" --dest "$fetched" paddlepaddle-gpu
+    [ -t 2 ] || set -- --quiet "$@"
+    if ! "$PY" -m pip download "$@" >&2 2>"$VENV/pip.log"; then
+        why="paddlepaddle-gpu cannot be fetched from $index, see $VENV/pip.log; PADDLE_INDEX names a mirror"
+        return 1
+    fi
+    if exists "$VENV"/lib/python3.*/site-packages/paddlepaddle-*.dist-info; then
+        "$PY" -m pip uninstall --quiet --yes paddlepaddle # both builds would share one folder
+    fi
 }
 
 # On a terminal pip shows its progress: a gigabyte may take an hour. The conflicts are PaddleNLP's, see above.

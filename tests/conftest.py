@@ -1,5 +1,6 @@
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -40,7 +41,15 @@ def pytest_configure(config):
 LONGEST = ("recipes", "ranks", "faults")
 
 
+# What the file of a test that depends on the level of the processor names: .ci/run runs these twice.
+OF_A_LEVEL = re.compile("bf16|avx")
+
+
 def pytest_collection_modifyitems(items):
+    named = {path: bool(OF_A_LEVEL.search(path.read_text("utf-8"))) for path in {item.path for item in items}}
+    for item in items:
+        if named[item.path]:
+            item.add_marker("level")
     items.sort(key=lambda item: item.path.parent.name not in LONGEST)
 
 

@@ -9,14 +9,22 @@ import sys
 import pytest
 from places import ROOT
 
+from data_tools.files.paddle_index import paddle_index
+
 MADE_FROM = ("setup.py", "constraints.txt", "constraints26.txt", "pyproject.toml")
 PYTHON = ".venv/bin/python"
 PACKAGES = ".venv/lib/python3.11/site-packages"
 STAMP = 'cd "$1" && cat setup.py "$3" pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
-CONSTRAINTS = {"cpu": "constraints.txt", "cpu26": "constraints26.txt", "gpu": "constraints26.txt"}
+CONSTRAINTS = {"cpu": "constraints.txt", "cpu26": "constraints26.txt", "gpu": "constraints.txt"}
 
 
-SAYS = "#!/bin/sh\necho asked: $*\n"
+# The index that a Python would name is that of the first test of a GPU below.
+SAYS = """#!/bin/sh
+case "$*" in
+*"print(paddle_index())"*) echo https://paddle/cu126/ ;;
+*) echo "asked: $*" ;;
+esac
+"""
 # A Python outside .venv, whose -m venv puts such a printing Python there.
 MAKES = """#!/bin/sh
 echo "base: $*"
@@ -28,7 +36,7 @@ TEST = "asked: -m pytest -q"
 
 @pytest.fixture(autouse=True)
 def _outside_of_environments(monkeypatch):
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "WITH_TOOLS", "PYTHON", "PADDLE"):
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "WITH_TOOLS", "PYTHON", "PADDLE", "PADDLE_INDEX"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -72,17 +80,18 @@ def run(folder, *words, device="cpu", stderr=subprocess.PIPE, **environment):
     return subprocess.run(words, cwd=folder, env={**os.environ, **environment}, **pipes)
 
 
-LINKED = "asked: -m ernie_pair doctor --link_cuda"  # printed to stderr
+OF_GPU = " --find-links {}/.venv/fetched --extra-index-url https://paddle/cu126/"
 
 
 def installs(folder, extras):
     """The expected pip calls, and the check that the helper can be imported."""
     build = extras.partition(",")[0]
     install = INSTALL.format(folder, CONSTRAINTS[build])
+    places = OF_GPU.format(folder) if build == "gpu" else ""
     return [
         f"{install} pip setuptools wheel",
-        f"{install} --editable .[{extras}]",
-        *([f"{install} --no-deps paddlenlp"] if build == "cpu" else []),
+        f"{install}{places} --editable .[{extras}]",
+        *([f"{install} --no-deps paddlenlp"] if build != "cpu26" else []),
         "asked: -c import data_tools._helpers",
     ]
 
@@ -146,23 +155,93 @@ def test_no_script_sets_ld_library_path():
     assert not [path for path in scripts if "LD_LIBRARY_PATH" in path.read_text(encoding="utf-8")]
 
 
+FETCHES = (
+    "asked: -m pip download --quiet --disable-pip-version-check --no-deps --retries 1 --timeout 30 "
+    "--index-url {} --constraint {}/constraints.txt --dest {}/.venv/fetched paddlepaddle-gpu"
+)
+
+
 def test_the_gpu_build_replaces_the_cpu_build(clone):
+    """Once it is fetched: an index that cannot be reached changes nothing."""
     finish(clone, "cpu")
     (clone / PACKAGES / "paddlepaddle-3.3.1.dist-info").mkdir(parents=True)
     done = run(clone, device="gpu")
-    said = asked(done)
-    assert LINKED in done.stderr.splitlines()
-    assert said[0] == "asked: -m pip uninstall --quiet --yes paddlepaddle"
-    assert said[1:] == [*installs(clone, "gpu,dev"), TEST]
+    start, *rest = installs(clone, "gpu,dev")
+    assert FETCHES.format("https://paddle/cu126/", clone, clone) in done.stderr.splitlines()
+    assert asked(done) == [start, "asked: -m pip uninstall --quiet --yes paddlepaddle", *rest, TEST]
 
 
 def test_an_outdated_gpu_environment_keeps_the_gpu_build_on_cpu(clone):
-    (clone / PACKAGES / "paddlepaddle_gpu-2.6.2.post117.dist-info").mkdir(parents=True)
+    (clone / PACKAGES / "paddlepaddle_gpu-3.3.1.dist-info").mkdir(parents=True)
     done = run(clone)
-    assert asked(done) == [*installs(clone, "gpu,dev"), TEST] and LINKED in done.stderr.splitlines()
-    for device in ("cpu", "gpu", "cpu"):  # neither build replaces the other, and CUDA is linked only once
+    assert asked(done) == [*installs(clone, "gpu,dev"), TEST]
+    for device in ("cpu", "gpu", "cpu"):  # neither build replaces the other
         done = run(clone, device=device)
         assert asked(done) == [TEST] and done.stderr == ""
+
+
+# A Python whose pip cannot fetch the GPU build, and one whose GPU build does not compute on the card.
+FAULTS = {
+    "no index": ('*"-m pip download"*) echo "ERROR: no route" >&2; exit 1 ;;', "cannot be fetched from {}"),
+    "no code": ("*set_device*) exit 1 ;;", "the build of {} does not compute on the card"),
+}
+
+
+@pytest.fixture
+def with_driver(clone):
+    """The clone on a machine with an NVIDIA driver, without DEVICE: a function that runs a script there."""
+    script = clone / "scripts" / "environment.sh"
+    script.write_text(script.read_text().replace("/dev/nvidiactl", f"'{clone}/driver'"))
+    (clone / "driver").touch()
+    words = ("sh", "scripts/runs.sh")
+    return lambda device="", **environment: run(clone, *words, device=device, **environment)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_machine_whose_gpu_paddle_cannot_use_goes_on_with_the_cpu_build(clone, with_driver, fault):
+    case, said = FAULTS[fault]
+    write_program(clone / PYTHON, SAYS.replace('case "$*" in\n', f'case "$*" in\n{case}\n'))
+    (clone / "scripts" / "runs.sh").write_text('. scripts/environment.sh\necho "on $DEVICE"\n')
+    done = with_driver()
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1 and notes[0].startswith("note: the CPU build of Paddle is used: "), done.stderr
+    assert said.format("https://paddle/cu126/") in notes[0]
+    assert asked(done)[-1] == "on cpu" and installs(clone, "cpu")[1] in asked(done)
+    assert ("asked: -m pip uninstall --quiet --yes paddlepaddle-gpu" in asked(done)) is (fault == "no code")
+    again = with_driver()  # without another try, which would take a minute
+    assert asked(again) == ["on cpu"] and again.stderr.splitlines() == notes
+    refused = with_driver(device="gpu")
+    assert refused.returncode == 2 and "error: DEVICE=gpu: " in refused.stderr
+    assert "or set DEVICE=cpu" in refused.stderr
+
+
+def test_with_a_driver_the_gpu_build_comes_from_the_index_that_the_environment_names(clone, with_driver):
+    shutil.copytree(ROOT / "data_tools" / "files", clone / "data_tools" / "files")
+    asks = f'cd "{clone}" && exec {sys.executable} -c "$2"'
+    write_program(clone / PYTHON, SAYS.replace("echo https://paddle/cu126/", asks))
+    done = with_driver(PADDLE_INDEX="https://mirror/cu129/")
+    assert FETCHES.format("https://mirror/cu129/", clone, clone) in done.stderr.splitlines()
+    assert asked(done)[-1] == "asked: runs" and "note: " not in done.stderr
+    assert not (clone / ".venv" / "without_gpu").exists()
+
+
+@pytest.mark.parametrize(
+    "driver, capability, cuda",
+    [
+        ("470.57.02", "8.0", "cu118"),
+        ("535.104.05", "9.0", "cu118"),
+        ("550.54.14", "7.0", "cu126"),
+        ("570.86", "12.0", "cu129"),
+        ("580.65.06", "8.9", "cu126"),
+        ("580.65.06", "10.0", "cu130"),
+        ("", "", "cu126"),
+    ],
+)
+def test_the_index_follows_from_the_driver_and_the_card(tmp_path, monkeypatch, driver, capability, cuda):
+    monkeypatch.delenv("PADDLE_INDEX", raising=False)
+    write_program(tmp_path / "nvidia-smi", f"#!/bin/sh\n[ -z '{driver}' ] || echo '{driver}, {capability}'\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert paddle_index() == f"https://www.paddlepaddle.org.cn/packages/stable/{cuda}/"
 
 
 def test_an_incomplete_environment_is_completed(clone, tmp_path):
@@ -273,15 +352,13 @@ def rooms_in(command):
 
 
 def test_each_paddle_refuses_a_python_that_it_has_no_wheel_for(clone, tmp_path):
-    """The recipe's and that for GPUs end at CPython 3.12."""
+    """The recipe's ends at CPython 3.12."""
     new = write_program(tmp_path / "new", '#!/bin/sh\ncase "$*" in *3.13*) ;; *) exit 1 ;; esac\n')
     shutil.rmtree(clone / ".venv")
-    for words, device in (({"PADDLE": "2.6"}, "cpu"), ({}, "gpu")):
-        done = run(clone, device=device, PYTHON=str(new), **words)
-        assert done.returncode == 2 and done.stdout == ""
-        assert (
-            f"error: PYTHON={new} does not run or is not CPython 3.10 to 3.12; set another one" in done.stderr
-        )
+    done = run(clone, PADDLE="2.6", PYTHON=str(new))
+    assert done.returncode == 2 and done.stdout == ""
+    refused = f"error: PYTHON={new} does not run or is not CPython 3.10 to 3.12; set another one"
+    assert refused in done.stderr
     assert f"making {clone}/.venv with" in run(clone, PYTHON=str(new)).stderr
 
 
@@ -310,7 +387,7 @@ def test_missing_packages_of_an_active_environment_are_found():
     assert fault_of_this_environment(root, "cpu") == ""
     assert fault_of_this_environment("/", "cpu") == "this package is not installed in it from here"
     lacks = fault_of_this_environment(root, "gpu")
-    assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu<2.6.3,>=2.6.2, ")
+    assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu<3.4,>=3.3")
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]

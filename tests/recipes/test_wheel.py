@@ -80,10 +80,10 @@ def empty(tmp_path):
 
 def test_the_installed_package_is_the_wheel_and_knows_its_url(installed, wheel, empty):
     program = "import data_tools._helpers as h, ernie_pair as e; print(h.__file__, e.__file__); "
-    program += "from data_tools.files.installation import install_command; print(install_command('serve'))"
+    program += "from data_tools.files.installation import install_command; print(install_command('tune'))"
     *files, command = run(installed / "python", "-c", program, cwd=empty).split(maxsplit=2)
     assert all(Path(file).is_relative_to(installed.parent) for file in files)
-    assert command.strip() == f"pip install 'ernie-pair[serve] @ {wheel.as_uri()}'"
+    assert command.strip() == f"pip install 'ernie-pair[tune] @ {wheel.as_uri()}'"
     said = run(installed / "ernie-pair", "--help", cwd=empty)
     assert all(f"  {name} " in said for name in ("quickstart", "check", "prepare", "build vocab"))
 

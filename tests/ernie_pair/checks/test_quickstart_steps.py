@@ -73,7 +73,7 @@ def test_nothing_starts_if_a_training_library_is_missing(program, config, tmp_pa
     program()
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(InputError, match=f"^{library} is not installed; pip install "):
-        quickstart(config)
+        quickstart(replace(config))
     assert not (tmp_path / "a run").exists() and not (tmp_path / "asked").exists()
 
 

@@ -16,7 +16,7 @@ from without_training import WITHOUT_TRAINING
 
 import ernie_pair
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
-from data_tools.files.installation import install_command, training_extra
+from data_tools.files.installation import extra_here, install_command, training_extra
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import PIR_FILES, ExportedModel, read_exported
@@ -236,7 +236,7 @@ def test_auto_selects_onnx_if_it_is_installed(exported, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "library, backend, extra", [("onnxruntime", "onnx", "predict"), ("paddle", "paddle", training_extra())]
+    "library, backend, extra", [("onnxruntime", "onnx", extra_here()), ("paddle", "paddle", training_extra())]
 )
 def test_a_missing_library_error_says_how_to_install_it(exported, monkeypatch, library, backend, extra):
     if not read_exported(exported).files_of(backend):

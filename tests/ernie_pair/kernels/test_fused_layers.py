@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import pytest
 from fused_cases import FUSED, PLAIN, SHAPES, assert_equal_to_plain, batch_of, build, loss_and_gradients
+from levels import needs_bf16
 from places import ROOT
 from tiny_pair import write_model
 from tiny_pair_job import run, same, tiny_job, weights, write_files
@@ -24,9 +25,7 @@ from ernie_pair.runtime.paddle_patches.layers import own_forward
 from ernie_pair.train.recompute import freeze, recompute_layers
 
 pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
-BF16 = pytest.param(
-    "bf16", marks=pytest.mark.skipif(not open_kernels().has_bf16, reason="no AVX512-BF16 here")
-)
+BF16 = pytest.param("bf16", marks=needs_bf16)
 LOSS = {"fp32": 1e-5, "bf16": 2e-4}  # for a freshly initialised model
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import paddle
 import pytest
 from fake_ranks import on_ranks
+from levels import needs_bf16
 from places import ROOT
 from tiny_pair import train_config, write_model, write_new
 
@@ -131,7 +132,7 @@ def test_a_requested_lower_level_is_used_and_rejects_bf16(monkeypatch, level):
     refused(rf"--precision bf16 needs .*AVX512-BF16 \({why}\); use --precision fp32", precision="bf16")
 
 
-@pytest.mark.skipif(not open_kernels().has_bf16, reason="no products in bfloat16 here")
+@needs_bf16
 def test_float32_is_told_that_bf16_is_faster():
     of_float32, of_bf16 = (choose_kernels(KernelFlags("auto", name), "cpu") for name in ("fp32", "bf16"))
     assert of_float32.describe().endswith("products in fp32; --precision bf16 is faster")
@@ -290,7 +291,7 @@ def test_a_run_logs_its_path_and_stores_it_in_the_checkpoint(tmp_path, capfd):
     assert json.loads((folder / MANIFEST).read_text())["topology"]["kernels"] == f"fused {level} fp32"
 
 
-@pytest.mark.skipif(not open_kernels().has_bf16, reason="no AVX512-BF16 here")
+@needs_bf16
 def test_a_run_cannot_resume_in_another_precision(tmp_path):
     train_pair(train_config(tmp_path, max_steps=1))
     with pytest.raises(InputError, match="precision was 'fp32' and is now 'bf16'"):

@@ -17,6 +17,7 @@ from fused_cases import (
     inputs,
     loss_and_gradients,
 )
+from levels import needs_bf16
 from paddle import nn
 
 from data_tools.files.errors import InputError
@@ -285,7 +286,7 @@ def test_dropout_of_everything_is_left_to_paddle(tmp_path, rate):
     np.testing.assert_allclose(fused(inputs()).numpy(), plain.numpy(), atol=1e-5)
 
 
-@pytest.mark.skipif(not open_kernels().has_bf16, reason="no products in bfloat16 here")
+@needs_bf16
 def test_new_weights_are_packed_beside_embeddings_of_paddle(tmp_path):
     model = build(tmp_path / "m")
     OF_EMBEDDINGS["hook of words"](model)

@@ -14,7 +14,7 @@ import pytest
 from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_lines
 
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
-from data_tools.files.installation import install_command
+from data_tools.files.installation import extra_here, install_command
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
@@ -363,9 +363,9 @@ def test_inconsistent_search_flags_are_refused(flags, reason):
 def test_missing_faiss_is_reported_with_its_install_command(monkeypatch, capfd, tmp_path):
     monkeypatch.setitem(sys.modules, "faiss", None)
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any")
-    assert exit_code_of(lambda: make_index(config)) == 2
-    assert f"error: faiss is not installed; {install_command('search')}" in capfd.readouterr().err
+    flags = {"input_file": str(path), "output_dir": str(tmp_path / "index"), "embedding_model": "any"}
+    assert exit_code_of(lambda: make_index(IndexConfig(**flags))) == 2
+    assert f"error: faiss is not installed; {install_command(extra_here())}" in capfd.readouterr().err
 
 
 def test_a_table_keeps_every_text_and_a_failed_one_is_damaged(tmp_path):

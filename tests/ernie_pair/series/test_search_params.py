@@ -330,7 +330,7 @@ def test_trials_without_their_evaluations_are_refused(config, strategy):
 def test_missing_optuna_is_reported_with_install_advice(config, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"optuna is not installed; pip install .*tune"):
-        search_params(config)
+        search_params(replace(config))
     assert not (tmp_path / "out").exists()
 
 

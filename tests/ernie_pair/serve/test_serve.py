@@ -19,7 +19,7 @@ from fake_predictor import LIMITS, Model, ask
 from places import ROOT
 
 from data_tools.files.errors import InputError
-from data_tools.files.installation import install_command
+from data_tools.files.installation import extra_here, install_command
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference.scores import PROBABILITY
 from ernie_pair.runtime.processes.sockets import listen
@@ -479,7 +479,7 @@ def test_invalid_settings_are_refused_naming_the_flag(flags, reason):
 def test_the_error_names_a_missing_library(monkeypatch, capfd, library):
     monkeypatch.setitem(sys.modules, library, None)
     assert exit_code_of(lambda: serve(ServeConfig("m"))) == 2
-    assert f"error: {library} is not installed; {install_command('serve')}" in capfd.readouterr().err
+    assert f"error: {library} is not installed; {install_command(extra_here())}" in capfd.readouterr().err
 
 
 def test_a_taken_port_or_missing_model_gives_a_one_line_error(tmp_path, capfd):

@@ -17,10 +17,16 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train import run as engine_run
+from ernie_pair.series.config import EnsembleConfig
 from ernie_pair.train.run_flags import REPORTERS
-from ernie_pair.train.run_log import PACKAGES, RunLog
+from ernie_pair.train.run_log import RunLog
 from ernie_pair.train.step_work import StepWork
+
+NAMED = {
+    PairConfig: {"output_dir": "o"},
+    EnsembleConfig: {"output_dir": "o", "models": ["a", "b"], "dev_file": "d"},
+    PretrainConfig: {"output_dir": "o", "input_dir": "i", "model_name_or_path": "m"},
+}
 
 
 @dataclass
@@ -183,13 +189,13 @@ def test_a_failing_tool_is_dropped_and_the_run_continues(tmp_path, tools, monkey
 
 
 @pytest.mark.parametrize("name", REPORTERS)
-def test_a_missing_library_of_a_tool_is_an_error(name, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, PACKAGES[name], None)
-    settings = SimpleNamespace(flags=PairConfig("o", report_to=name), world=World())
-    with pytest.raises(
-        InputError, match=re.escape(f"{PACKAGES[name]} is not installed; {install_command(name)}")
-    ):
-        engine_run.run_training(None, None, settings, None, None)
+def test_a_missing_library_of_a_tool_is_an_error(name, monkeypatch):
+    (library,) = REPORTERS[name]
+    monkeypatch.setitem(sys.modules, library, None)
+    missing = re.escape(f"{library} is not installed; {install_command(name)}")
+    for make in (PairConfig, EnsembleConfig, PretrainConfig):
+        with pytest.raises(InputError, match=missing):
+            make(**NAMED[make], report_to=f"{name}")
 
 
 def test_report_to_is_parsed_for_pretraining_and_pair_training():

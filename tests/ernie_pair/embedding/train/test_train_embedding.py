@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from killed_runs import killed_after
+from levels import needs_bf16
 from paddlenlp.datasets import IterDataset
 from run_files import events
 from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_matches, write_texts
@@ -20,7 +21,6 @@ from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
 from ernie_pair.embedding.train.train_embedding import train_embedding
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.kernels.encoder_layer import PackedWeights
-from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.embedding_json import EMBEDDING, read_embedding
 from ernie_pair.models.networks.classifier import build_classifier, load_initial_weights
 from ernie_pair.models.source import open_model
@@ -64,7 +64,7 @@ def test_a_trainer_shows_its_model_and_its_tokenizer(folder, tmp_path):
     assert np.array_equal(found, ours["ernie.embeddings.word_embeddings.weight"])
 
 
-@pytest.mark.skipif(not open_kernels().has_bf16, reason="no AVX512-BF16 here")
+@needs_bf16
 def test_weights_are_packed_once_until_the_model_is_shown(folder, tmp_path, monkeypatch):
     trainer = trainer_of(folder, tmp_path / "out", precision="bf16", eval_batch_size=2, max_steps=1)
     trainer.train()

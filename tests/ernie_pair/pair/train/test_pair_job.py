@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
+from levels import needs_bf16
 from tiny_pair_job import STEPS, difference, run, same, tiny_job, weights, write_files
 
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
@@ -20,7 +21,6 @@ from ernie_pair.train.process_group import ProcessGroup
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
 BOUND = 2e-6
-needs_bf16 = pytest.mark.skipif(not open_kernels().has_bf16, reason="no fused kernels with bf16 here")
 
 
 @pytest.fixture(scope="module")

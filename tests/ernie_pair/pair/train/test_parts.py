@@ -5,6 +5,7 @@ import re
 import numpy as np
 import paddle
 import pytest
+from levels import needs_bf16
 from paddlenlp.transformers import LinearDecayWithWarmup
 from places import ROOT
 from tiny_trainer import DEV, TRAIN, UNTRAINED
@@ -94,7 +95,7 @@ def assert_same_weights(trainer, folder, before):
     {"class_weights": "1,2.5", "rdrop_alpha": 1.0},
     {"symmetric": "average", **HALVES},
     {"use_amp": True, "amp_dtype": "float32"},
-    {"precision": "bf16"},
+    pytest.param({"precision": "bf16"}, marks=needs_bf16),
     {"on_nan": "skip"},
 ], ids=str)  # fmt: skip
 def test_a_loop_over_parts_gives_the_numbers_of_the_trainer(same_as_trainer, changes):

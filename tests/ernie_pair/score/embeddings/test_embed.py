@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from levels import needs_bf16
 from places import ROOT
 from tiny_embedding import write_texts
 from tiny_ship import write_trained
@@ -21,7 +22,6 @@ from data_tools.files.errors import CheckpointError, InputError, MachineError
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.vector_files import open_vectors
-from ernie_pair.kernels.library import open_kernels
 from ernie_pair.score.embeddings import embed as embedding
 from ernie_pair.score.embeddings.embed import embed
 from ernie_pair.search.build_index import IndexConfig, make_index
@@ -258,7 +258,7 @@ def test_damaged_vectors_are_an_error(folder, tmp_path):
         open_vectors(tmp_path)
 
 
-@pytest.mark.skipif(not open_kernels().has_bf16, reason="this processor has no bf16")
+@needs_bf16
 @pytest.mark.parametrize("command", ["embed", "index"])
 def test_lower_precision_is_told_beside_fp32(folder, tmp_path, capfd, command):
     if command == "index":

@@ -17,7 +17,7 @@ from tiny_ship import MAX_SEQ_LEN, PADDLE, PROGRAM, ship, write_trained
 
 from data_tools.files.atomic_files import own_name
 from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.installation import install_command
+from data_tools.files.installation import extra_here, install_command
 from data_tools.options.cli import exit_code_of
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.predictor import PairPredictor
@@ -178,7 +178,7 @@ def test_a_model_without_a_tokenizer_config_is_exported(tmp_path):
 def test_missing_onnxruntime_is_reported_before_exporting(tmp_path, model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(
-        InputError, match=re.escape(f"onnxruntime is not installed; {install_command('onnx')}")
+        InputError, match=re.escape(f"onnxruntime is not installed; {install_command(extra_here())}")
     ):
         ship(model, tmp_path / "ship", "both")
     assert not list(tmp_path.iterdir())
