@@ -31,8 +31,7 @@ PYTHONS = {TODAY: ("3.10", "3.11", "3.12", "3.13"), RECIPE: ("3.10", "3.11", "3.
 # Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs, and who
 # evaluates with mteb has it.
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
-OF_PREDICTING = {"fastapi", "google", "onnxruntime", "prometheus_client", "pydantic", "starlette", "uvicorn"}
-OF_FEW = {"optuna"}  # of an extra of its own, said by `NEEDS` of who imports it
+OF_PREDICTING = {"fastapi", "google", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 SAID_ELSEWHERE = {"LAC", "mteb"}
 
 
@@ -145,7 +144,7 @@ def test_each_imported_library_is_provided_by_an_extra():
     imported = {module.partition(".")[0] for path in files for module in imports_of(path)}
     own = {"data_tools", "ernie_pair"}
     foreign = {name for name in imported - own if name not in sys.stdlib_module_names}
-    known = OF_THE_BASE | OF_PREDICTING | OF_FEW | SAID_ELSEWHERE | OF_TRAINING
+    known = OF_THE_BASE | OF_PREDICTING | SAID_ELSEWHERE | OF_TRAINING
     assert foreign | {"datasketch", "zstandard"} == known
 
 

@@ -22,8 +22,7 @@ from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
 from data_tools.files.errors import InputError, dangling, without_flags
-from data_tools.files.installation import raise_interrupt
-from data_tools.files.installation import refuse_without
+from data_tools.files.installation import raise_interrupt, refuse_without
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")

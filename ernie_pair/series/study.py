@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 import yaml
 
 from data_tools.files.errors import CheckpointError, InputError, counted
+from data_tools.files.installation import import_optional
 from data_tools.options.flag_words import entries_of, read_mapping
 from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Given, hints_of, read_given
@@ -210,9 +211,8 @@ class Outcome(NamedTuple):
 
 
 def require_optuna():
-    """Return Optuna, which only warns of itself."""
-    import optuna
-
+    """Return Optuna, which only warns of itself. Raises InputError when it is not installed."""
+    optuna = import_optional("optuna", "tune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -158,8 +158,8 @@ def _name_the_ends(graph, called: str) -> None:
 def write_int8(folder: Path) -> None:
     """Write INT8_FILES from ONNX_FILES beside them. Raises InputError if no product can be quantized."""
     import onnx
-    from onnxruntime import quantization
 
+    quantization = import_optional("onnxruntime.quantization")
     path = folder / INT8_FILES[0]
     model = onnx.load(str(folder / ONNX_FILES[0]))
     _lift_constants(model.graph)
