@@ -46,7 +46,7 @@ def refuse_ending(option: str, path: str) -> None:
     if ending not in ENDINGS or ending in PACKED:
         raise InputError(f"--{option} {path}: name a file that ends with {', '.join(ENDINGS)}")
     if ending == ".xlsx":
-        import_optional("openpyxl", "predict")
+        import_optional("openpyxl")
 
 
 def refuse_cell(where: str, final: Path, value: Any, row: int = 0) -> None:
@@ -148,7 +148,7 @@ def _csv_writer(file: IO[str], names: Sequence[str]) -> Write:
 
 @contextmanager
 def _sheet(draft: Path, names: Sequence[str]) -> Iterator[Write]:
-    openpyxl = import_optional("openpyxl", "predict")
+    openpyxl = import_optional("openpyxl")
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("Sheet1")
 
