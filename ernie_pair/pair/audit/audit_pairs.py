@@ -14,7 +14,7 @@ import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Literal, Optional
+from typing import Any, Collection, Iterable, Iterator, Literal, Optional
 
 import numpy as np
 
@@ -305,14 +305,21 @@ def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> Non
         lambda note: note["warnings"] if is_texts(note["warnings"]) else None,
         kind="audit-",
     )
-    warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
+    unlabelled = [split for split, source in sources.items() if _is_unlabelled(source)]
+    warnings = cache.get(partial(_find_warnings, sources, unlabelled), LOCK_SECONDS)
     for warning in warnings:
         logger.warning("%s", warning)
-    if warnings:
+    if warnings and not unlabelled:  # it reads labelled pairs
         logger.warning("%s", ADVICE)
 
 
-def _find_warnings(sources: dict[str, PairSource]) -> list[str]:
+def _is_unlabelled(source: PairSource) -> bool:
+    """Return whether the rows of a file have no label, as an encoder takes them."""
+    table = source.open() if source.rules.of_encoders else None
+    return table is not None and not table.has_label
+
+
+def _find_warnings(sources: dict[str, PairSource], unlabelled: Collection[str]) -> list[str]:
     labels = sources["train"].labels
     assert labels is not None  # training reads them
     pairs = {split: source.read() for split, source in sources.items()}
@@ -321,4 +328,4 @@ def _find_warnings(sources: dict[str, PairSource]) -> list[str]:
     if not len(pairs["train"]):
         return []
     files = coded(pairs)
-    return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
+    return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0), unlabelled)

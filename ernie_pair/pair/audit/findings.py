@@ -4,7 +4,7 @@ The texts are numbers, and the rows A=B a graph of them; numpy and scipy, no pad
 """
 
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Collection, Iterable, Iterator, NamedTuple, Optional
 
 import numpy as np
 
@@ -319,18 +319,21 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         )
 
 
-def warnings_of(audit: PairAudit) -> list[str]:
-    """Return a line for each thing that a training run should not begin with unseen."""
+def warnings_of(audit: PairAudit, unlabelled: Collection[str] = ()) -> list[str]:
+    """Return a line for each thing that a training run should not begin with unseen.
+
+    ``unlabelled``: the files all of whose pairs belong together, since they have no labels.
+    """
     return [
-        *_one_class(audit),
+        *_one_class(audit, unlabelled),
         *(_sentence(finding) for finding in audit.findings if finding.kind in WARNED),
     ]
 
 
-def _one_class(audit: PairAudit) -> Iterator[str]:
+def _one_class(audit: PairAudit, unlabelled: Collection[str] = ()) -> Iterator[str]:
     for name, facts in audit.files.items():
         absent = [label for label, count in facts.labels.items() if not count]
-        if absent:
+        if absent and name not in unlabelled:
             yield f"{name}: {facts.path} has no pair of class {', '.join(absent)}; is it the right file?"
 
 

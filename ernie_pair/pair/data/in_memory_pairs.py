@@ -42,6 +42,7 @@ from ernie_pair.pair.data.pair_file import (
     pairs_of,
     query_in,
     refuse_half,
+    say_once,
     shown,
     with_words,
 )
@@ -187,6 +188,7 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
         return Cells(left, right, None if is_missing(label) else label, query_in({}, self.columns))
 
 
+OF_IDS = ("input_ids", "token_type_ids", "attention_mask", "position_ids")  # keys of a row of ids
 CURE = "make the ids with the tokenizer of the model, which is trainer.tokenizer"
 
 
@@ -211,8 +213,7 @@ class TokenForm(NamedTuple):
     def ids_and_head(self, where: str, row: Mapping) -> tuple[np.ndarray, int]:
         """Return ids int32 [tokens] without padding, and the first text's number. Raises InputError."""
         ids, tokenizer = _whole_numbers(where, "input_ids", row["input_ids"]), self.tokenizer
-        named = ("token_type_ids", "attention_mask", "position_ids")
-        types, mask, positions = (_beside(where, name, row.get(name), ids) for name in named)
+        types, mask, positions = (_beside(where, name, row.get(name), ids) for name in OF_IDS[1:])
         if positions is not None and (positions != np.arange(len(ids))).any():
             raise InputError(
                 f"{where}: position_ids that are not 0, 1, 2, ... are not supported; leave them out"
@@ -301,6 +302,9 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
             where = f"{self.flag}[{number}]"
             if keys is None and isinstance(example, Mapping):
                 keys = self._keys(where, list(map(str, example)))
+                unread = [str(key) for key in example if key not in (*OF_IDS, keys[2])]
+                if unread:
+                    say_once(self.flag, f"not read: {', '.join(unread)}")
             row: Union[TokenRow, BadRow]
             try:
                 row = self._row(where, number, example, keys, labels)

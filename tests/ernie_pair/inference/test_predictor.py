@@ -368,10 +368,10 @@ def test_the_run_command_writes_the_same_as_predict(tmp_path, trained, exported,
     flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": scores}
     predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
     (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
-    assert header == its_header and len(header) == (8 if scores else 5)
+    assert header == its_header and len(header) == (9 if scores else 6)
     assert [row[:3] for row in rows] == [row[:3] for row in its_rows]
     assert rows[0][2] in ("不同", "相同", "相关")
-    numbers = ([list(map(float, row[3:-2])) for row in each] for each in (rows, its_rows))
+    numbers = ([list(map(float, row[3:-3])) for row in each] for each in (rows, its_rows))
     assert np.allclose(*numbers, atol=1e-5)
 
 

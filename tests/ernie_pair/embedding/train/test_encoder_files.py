@@ -72,6 +72,8 @@ def test_each_form_is_trained_on(folder, name, caplog):
     assert data.num_rows == len(ROWS) and len(data.dev.retrieval.queries) == len(ROWS)
     count = 0 if name in WITHOUT_NEGATIVES else len(ROWS)
     assert f"; {count} of them have hard negatives" in caplog.text
+    assert "with a pair of the training file" in caplog.text  # a leak, without a command that cannot run
+    assert "audit pairs" not in caplog.text and "no pair of class" not in caplog.text
     (batch,) = next(data.updates(0))
     assert batch.step.num_pairs == 4 and batch.step.has_negatives
 

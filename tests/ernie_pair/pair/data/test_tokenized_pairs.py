@@ -150,3 +150,9 @@ def test_texts_among_rows_of_ids_are_refused(other):
 def test_a_model_of_one_token_type_takes_any_of_them():
     rows = [{**ROW, "token_type_ids": [0] * 6}, {"input_ids": ROW["input_ids"], "labels": 1}]
     assert source(rows, form=FORM._replace(token_types=1)).read().heads.tolist() == [4, 4]
+
+
+def test_what_is_not_read_of_a_row_of_ids_is_named(caplog):
+    caplog.set_level("INFO")
+    source([{**ROW, "idx": 7, "sentence1": "a"}]).read()
+    assert "x: not read: idx, sentence1" in caplog.messages
