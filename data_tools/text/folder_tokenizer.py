@@ -11,9 +11,10 @@ kept: it wins over tokenizer.json, as in transformers.
 import hashlib
 import json
 import re
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -24,6 +25,12 @@ from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
 from data_tools.files.json_file import read_json_object, shown
+from data_tools.text.tokenizer_bounds import (
+    fault_of_charsmap,
+    fault_of_rules,
+    fault_of_speed,
+    patterns_of,
+)
 from data_tools.text.wordpiece import (
     CONTINUATION,
     CONTROL_TOKENS,
@@ -39,6 +46,7 @@ SENTENCE_PIECES = "sentencepiece.bpe.model"
 TOKENIZER_FILES = (FAST_TOKENIZER, VOCAB, SENTENCE_PIECES)
 SPECIAL_TOKENS = "special_tokens_map.json"
 MOST_BYTES = 64 << 20
+MOST_SEPARATORS = 2  # between two texts
 # By which a folder that transformers can load, and that this package wrote, is known again.
 OWN_FAMILY, OWN_CLASS = "paddle_model_type", "PreTrainedTokenizerFast"
 ROLES = ("pad", "cls", "sep", "mask", "unk")
@@ -102,7 +110,7 @@ class FolderTokenizer:
         pair = tokenizer.encode("a", "b")
         self.text_specials, self.pair_specials = _parts_of(tokenizer.encode("a"), 1), _parts_of(pair, 2)
         around = [len(part) for part in (*self.text_specials, *self.pair_specials)]
-        if around[:3] + around[4:] != [1, 1, 1, 1] or not around[3]:
+        if around[:3] + around[4:] != [1, 1, 1, 1] or not 0 < around[3] <= MOST_SEPARATORS:
             raise InputError(
                 f"{where}: it puts other special tokens around texts than [CLS] a [SEP] b [SEP] or "
                 "<s> a </s></s> b </s>; take a model with one of these"
@@ -127,12 +135,14 @@ class FolderTokenizer:
 
     def encode_batch(self, texts: Iterable[str]) -> List[List[int]]:
         """Encode each of ``texts`` to its token ids, without special tokens around them."""
-        cut = self._tokenizer.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)
+        with _panics_named(self.where):
+            cut = self._tokenizer.encode_batch_fast(list(map(_whole, texts)), add_special_tokens=False)
         return [encoding.ids for encoding in cut]
 
     def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
         """Cut each of ``texts``, as ``tokenize`` does."""
-        cut = self._tokenizer.encode_batch(list(map(_whole, texts)), False, False)
+        with _panics_named(self.where):
+            cut = self._tokenizer.encode_batch(list(map(_whole, texts)), False, False)
         offsets = [np.array(each.offsets, dtype=np.int32).reshape(-1, 2) for each in cut]
         ids = [np.array(each.ids, dtype=np.int32) for each in cut]
         return [TokenizedText(each, places[:, 0], places[:, 1]) for each, places in zip(ids, offsets)]
@@ -199,7 +209,8 @@ def open_folder_tokenizer(path: Path, model_type: str = "") -> FolderTokenizer:
     else:
         tokenizer = _read_sentence_pieces(path)
     try:
-        return FolderTokenizer(tokenizer, settings, str(path), tokens)
+        with _panics_named(str(path)):
+            return FolderTokenizer(tokenizer, settings, str(path), tokens)
     except InputError:
         raise
     except Exception as error:  # the library raises plain Exceptions
@@ -311,12 +322,35 @@ def _cuts_as_bert(state: Mapping[str, Any]) -> bool:
     )
 
 
+@contextmanager
+def _panics_named(where: str) -> Iterator[None]:
+    """Raise InputError for a panic of the library, which is no Exception: nobody would handle it."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(error).split())[:200]
+        fault = f"{where}: the library tokenizers fails on a text ({reason}); take another model"
+        raise InputError(fault) from None
+
+
 def _read_json(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_buffer(read_regular(path, MOST_BYTES))
+        content = read_regular(path, MOST_BYTES)
+        state = json.loads(content)
+        state = state if isinstance(state, dict) else {}
+        fault = fault_of_rules(state)
+        if not fault:
+            with _panics_named(str(path)):
+                made = Tokenizer.from_buffer(content)
+                fault = fault_of_speed(patterns_of(state), made.encode)
+        if fault:
+            raise InputError(f"{path}: it has {fault}; take another model")
+        return made
     except FileRefusedError as error:
         raise InputError(f"{path}: {error}; {CURE}") from None
-    except OSError:
+    except (OSError, InputError):
         raise
     except Exception as error:  # the library raises a plain Exception
         reason = " ".join(str(error).split())[:200]
@@ -328,7 +362,11 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
 
     Its ids are those of sentencepiece plus one, behind <s>, <pad>, </s>, <unk>; <mask> is the last.
     """
-    content, model = path.read_bytes(), _sentence_pieces_message()()
+    model = _sentence_pieces_message()()
+    try:
+        content = read_regular(path, MOST_BYTES)
+    except FileRefusedError as error:
+        raise InputError(f"{path}: {error}; {CURE}") from None
     try:
         model.ParseFromString(content)
     except Exception as error:  # of protobuf, which has its own
@@ -336,6 +374,9 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     if model.trainer.model_type != UNIGRAM or len(pieces) <= 3:
         raise InputError(f"{path}: no Unigram model of sentencepiece; take a model that has {FAST_TOKENIZER}")
+    fault = fault_of_charsmap(model.normalizer.precompiled_charsmap)
+    if fault:
+        raise InputError(f"{path}: it has {fault}; take another model")
     first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     made = Tokenizer(Unigram([*first, *pieces[3:], ("<mask>", 0.0)], unk_id=3))
     if model.normalizer.precompiled_charsmap:
