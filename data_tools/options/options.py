@@ -384,6 +384,14 @@ def checked(value, hint, where: str) -> object:
     raise InputError(f"{where} takes {kind_in_words(hint)}, not {text}; correct it")
 
 
+def refuse_no_number(at_least: int, **given: object) -> None:
+    """Raise InputError for a value that Python gave by name and that is no whole number of ``at_least``."""
+    for name, value in given.items():
+        fault = bound_fault(checked(value, int, f"--{name}"), {"at_least": at_least})
+        if fault:
+            raise InputError(f"--{name} {value} {fault}")
+
+
 def kind_in_words(hint) -> str:
     """Return a description of what an option of a type takes."""
     base, words, _ = kind_of(hint)

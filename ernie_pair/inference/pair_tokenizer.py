@@ -8,6 +8,7 @@ import numpy as np
 
 from data_tools.files.atomic_files import published
 from data_tools.files.errors import InputError, counted
+from data_tools.options.options import refuse_no_number
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import encode_single_texts, encode_texts, open_tokenizer
 from ernie_pair.models.source import ModelSource, open_model, tokenizer_files
@@ -60,6 +61,7 @@ class PairTokenizer:
     """
 
     def __init__(self, model: Union[str, Path, ModelSource], max_seq_len: int = 0):
+        refuse_no_number(0, max_seq_len=max_seq_len)
         if isinstance(model, (str, Path)):
             model = open_model(str(model), model_type="", from_scratch=True)
         self.vocab_file, self.spec = model.vocab_file, model.spec
@@ -165,6 +167,7 @@ def _texts_of(given: Any) -> List[str]:
 
 def _enough(max_seq_len: int) -> int:
     """Return a length of rows. Raises InputError when it has no room for a token of each text."""
+    refuse_no_number(0, max_seq_len=max_seq_len)
     if max_seq_len < SHORTEST_PAIR:
         raise InputError(f"max_seq_len={max_seq_len} is below {SHORTEST_PAIR}; raise it")
     return max_seq_len

@@ -10,6 +10,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.files.progress import CountProgress
+from data_tools.options.options import refuse_no_number
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.inference import scores
 from ernie_pair.inference.backends import open_backend
@@ -182,6 +183,7 @@ class PairPredictor(PairScorer):
         precision: str = "fp32",
         device: str = "cpu",
     ):
+        refuse_no_number(0, threads=threads)
         self.exported = exported = read_exported(Path(folder).expanduser())
         self.where, self.calibration = str(folder), exported.calibration
         self.labels, self.class_names = Labels.scores(exported.label_range), exported.labels
@@ -189,8 +191,8 @@ class PairPredictor(PairScorer):
             self.labels = Labels.named({name: number for number, name in enumerate(exported.labels)})
         elif exported.target == RANKING:
             self.labels = Labels.of_candidates()
-        self.decide_by(threshold, symmetric)
         scores.refuse_threshold_out_of_range(threshold)
+        self.decide_by(threshold, symmetric)
         if TOKENIZER in exported.files:
             exported.file(TOKENIZER)  # checks its hash; read_spec reads it
         vocab_file = exported.file(FAST_TOKENIZER if FAST_TOKENIZER in exported.files else VOCAB)

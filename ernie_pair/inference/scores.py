@@ -8,7 +8,7 @@ from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Seq
 import numpy as np
 
 from data_tools.files.errors import InputError, NumbersError
-from data_tools.options.options import bound_fault
+from data_tools.options.options import bound_fault, checked, refuse_no_number
 from ernie_pair.models.temperature import Calibration
 
 CANDIDATES = 4096  # ranked at a time
@@ -29,6 +29,7 @@ class ScoreUnit(NamedTuple):
 
     def refuse_outside(self, threshold: Optional[float]) -> None:
         """Raise InputError for a threshold that no score of this unit can have; None: no threshold."""
+        checked(threshold, Optional[float], "--threshold")
         fault = bound_fault(threshold, {"at_least": self.least, "at_most": self.most})
         if fault:
             raise InputError(f"--threshold {threshold} {fault}: it is {self.name}")
@@ -94,6 +95,7 @@ def refuse_unrankable(num_classes: int, where: str) -> None:
 
 def refuse_threshold_out_of_range(threshold: Optional[float]) -> None:
     """Raise InputError for a threshold that is not a probability."""
+    checked(threshold, Optional[float], "--threshold")
     if threshold is not None and not 0 <= threshold <= 1:
         raise InputError(f"--threshold {threshold} is not in [0, 1]; use 0.5, for example")
 
@@ -132,8 +134,7 @@ def rank_texts(
     and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 and for a candidate
     that is not a text, NumbersError for a score that is NaN.
     """
-    if top_k < 1:
-        raise InputError(f"top_k {top_k} is below 1; ask for at least one")
+    refuse_no_number(1, top_k=top_k)
     if isinstance(candidates, (str, bytes)):
         raise InputError(f"the candidates are one text, {candidates[:60]!r}; give a list of texts")
 

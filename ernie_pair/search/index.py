@@ -170,12 +170,30 @@ class VectorIndex:
     def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
         """Return the cosines float32 [N, count] and the positions int64 [N, count] of the nearest vectors.
 
-        The nearest first; a position is -1 if fewer are found. ``vectors`` float32 [N, D] of length 1. If the
-        searched lists of an ivf index hold fewer, twice as many are searched, and so on.
+        The nearest first, equally near ones in the order of their positions; a position is -1 if fewer are
+        found. ``vectors`` float32 [N, D] of length 1. If the searched lists of an ivf index hold fewer, twice
+        as many are searched, and so on.
         """
         self._faiss.omp_set_num_threads(self._threads)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        cosines, places = self._index.search(vectors, count)
+        cosines = np.zeros((len(vectors), count), dtype=np.float32)
+        places, open_rows = np.zeros((len(vectors), count), dtype=np.int64), np.arange(len(vectors))
+        asked = max(count, min(count + 1, self._index.ntotal))
+        while len(open_rows):
+            scores, found = self._search(vectors[open_rows], asked, count)
+            order = np.lexsort((found, -scores))[:, :count]
+            cosines[open_rows] = np.take_along_axis(scores, order, axis=1)
+            places[open_rows] = np.take_along_axis(found, order, axis=1)
+            if asked >= self._index.ntotal:
+                break
+            # Of equally near ones faiss keeps those behind: all of them are asked for.
+            open_rows = open_rows[(found[:, -1] >= 0) & (scores[:, count - 1] == scores[:, -1])]
+            asked = min(2 * asked, self._index.ntotal)
+        return cosines, places
+
+    def _search(self, vectors: np.ndarray, asked: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Return what faiss finds, ``asked`` of each, and ``count`` of them in any case where there are."""
+        cosines, places = self._index.search(vectors, asked)
         last, breadth = min(count, self._index.ntotal) - 1, self._breadth
         while breadth < self._lists:
             short = places[:, last] < 0
@@ -183,7 +201,7 @@ class VectorIndex:
                 break
             breadth = min(2 * breadth, self._lists)
             wider = self._faiss.SearchParametersIVF(nprobe=breadth)
-            cosines[short], places[short] = self._index.search(vectors[short], count, params=wider)
+            cosines[short], places[short] = self._index.search(vectors[short], asked, params=wider)
         return cosines, places
 
 

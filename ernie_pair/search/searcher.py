@@ -1,15 +1,17 @@
 """Search: the texts of an index by their embeddings, by BM25 or by both, ordered by a pair classifier."""
 
 import logging
+import math
 from collections import defaultdict
 from itertools import islice
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import shown
+from data_tools.options.options import checked, refuse_no_number
 from data_tools.text.text_files import is_blank
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, refuse_bad_vectors
@@ -57,14 +59,17 @@ UNITS = {BM25: ScoreUnit("a BM25 score", 0), BOTH: ScoreUnit("a fused rank", 0, 
 logger = logging.getLogger(__name__)
 
 
-def fuse(rankings: Sequence[Iterable[int]]) -> Dict[int, float]:
-    """Return {position: score} of several rankings of positions, the best first: reciprocal rank fusion.
+def fuse(rankings: Sequence[Mapping[int, float]]) -> Dict[int, float]:
+    """Return {position: score} of several {position: score}, the best first: reciprocal rank fusion.
 
-    The score of a text is the sum of 1 / (RANK_OFFSET + its rank), from 1 on; ties in the order of the texts.
+    The score of a text is the sum of 1 / (RANK_OFFSET + its rank), from 1 on; texts with equal scores have
+    the rank of the first of them. Ties in the order of the texts.
     """
     scores: Dict[int, float] = defaultdict(float)
     for ranking in rankings:
-        for rank, place in enumerate(ranking, start=1):
+        rank, before = 0, math.nan
+        for number, (place, score) in enumerate(ranking.items(), start=1):
+            rank, before = (rank, before) if score == before else (number, score)
             scores[place] += 1 / (RANK_OFFSET + rank)
     return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))
 
@@ -177,8 +182,9 @@ class PairSearcher:
         cuts: bool = False,
         retrieval: str = "auto",
     ):
-        if recall_k < 1:
-            raise InputError(f"--recall_k {recall_k} is below 1; use {RECALL_K}, for example")
+        refuse_no_number(1, recall_k=recall_k)
+        refuse_no_number(0, threads=threads, breadth=breadth)
+        checked(threshold, Optional[float], "--threshold")
         folder = open_index_folder(Path(index).expanduser())
         folder.refuse_breadth(breadth)
         if model_path and folder.chosen_retrieval(retrieval) == BM25:
@@ -205,8 +211,7 @@ class PairSearcher:
 
     def search_many(self, queries: Iterable[str], top_k: int = 10) -> Iterator[List[Hit]]:
         """Yield what `search` returns for each query, in order; QUERIES of them are searched at a time."""
-        if top_k < 1:
-            raise InputError(f"--top_k {top_k} is below 1; ask for at least one")
+        refuse_no_number(1, top_k=top_k)
         rest = iter(queries)
         for window in iter(lambda: list(islice(rest, QUERIES)), []):
             for query in window:

@@ -16,7 +16,13 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import TRAINING
 from data_tools.files.progress import Progress
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.options.options import Options, data_option, evaluation_option, model_option
+from data_tools.options.options import (
+    Options,
+    data_option,
+    evaluation_option,
+    model_option,
+    refuse_no_number,
+)
 from data_tools.options.standard_streams import refuse_closed_input
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import ENCODINGS, LineRules, decoded, read_lines
@@ -190,9 +196,7 @@ class MaskFiller:
         [SEP] and [MASK] are never predicted. Raises InputError, whose message begins with ``where``, for a
         text without [MASK] or too long for the model.
         """
-        for name, value in (("top_k", top_k), ("beam_size", beam_size)):
-            if value < 1:
-                raise InputError(f"{name} {value} is below 1; use 1 or more")
+        refuse_no_number(1, top_k=top_k, beam_size=beam_size)
         masked = parse_masked_text(text, self.tokenizer, self.max_positions, where)
         return [self._fill_slot(masked, slot, top_k, beam_size) for slot in masked.slots]
 

@@ -101,7 +101,7 @@ def test_streamed_candidates_are_scored_in_bounded_windows(monkeypatch):
 @pytest.mark.parametrize(
     "candidates, top_k, reason",
     [
-        (["a"], 0, "top_k 0 is below 1; ask for at least one"),
+        (["a"], 0, "top_k=0 is below 1; use 1 or more"),
         ("abc", 1, "the candidates are one text, 'abc'; give a list"),
         (["a", None], 1, "candidate 1 is None; give a text"),
     ],

@@ -91,11 +91,36 @@ def test_ranks_are_fused_by_their_reciprocals(seed):
     scores = np.zeros(12)
     for ranking in rankings:
         scores[ranking] += 1 / (10 + np.arange(1, len(ranking) + 1))
-    fused = fuse(rankings)
+    fused = fuse([{place: -rank for rank, place in enumerate(ranking)} for ranking in rankings])
     places = np.argsort(-scores, kind="stable")
     assert list(fused) == [place for place in places if scores[place]]
     assert list(fused.values()) == pytest.approx(np.sort(scores[scores > 0])[::-1])
-    assert UNITS["both"].most == fuse([[0], [0]])[0] and list(fuse([[1], [0]])) == [0, 1]
+    assert UNITS["both"].most == fuse([{0: 1}, {0: 1}])[0] and list(fuse([{1: 1}, {0: 1}])) == [0, 1]
+
+
+EQUAL = ["开户", "再见", "开户", "怎么开户", "开户", "开户"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_equal_texts_come_in_the_order_of_the_file_with_equal_scores(tmp_path, embedder, kind, dtype):
+    index = index_of(tmp_path, EQUAL * 20, retrieval="both", kind=kind, dtype=dtype)
+    equal = [place for place in range(120) if EQUAL[place % 6] == "开户"]
+    for retrieval, top_k in (("vectors", 3), ("vectors", 80), ("both", 3), ("bm25", 3)):
+        if kind == "hnsw" and top_k > 3:
+            continue  # its graph does not reach all that are equal
+        model = "" if retrieval == "bm25" else "any"
+        searcher = PairSearcher(
+            index, model, recall_k=top_k, retrieval=retrieval, breadth=0 if kind == "flat" else 200
+        )
+        for hits in searcher.search_many(["开户"] * 3, top_k=top_k):
+            assert [hit.id for hit in hits] == [f"t{place}" for place in equal[:top_k]]
+            assert len({hit.score for hit in hits}) == 1
+
+
+def test_equal_scores_have_one_rank():
+    fused = fuse([{3: 1.0, 1: 1.0, 2: 0.5}, {1: 7.0, 3: 7.0}])
+    assert list(fused.items()) == [(1, 2 / 11), (3, 2 / 11), (2, 1 / 13)]
 
 
 def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
@@ -106,7 +131,7 @@ def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
         for name in ("auto", "vectors", "bm25")
     }
     hits = {name: searcher.search(query, top_k=count) for name, searcher in by.items()}
-    ranks = [[int(hit.id[1:]) for hit in hits[name]] for name in ("vectors", "bm25")]
+    ranks = [{int(hit.id[1:]): hit.score for hit in hits[name]} for name in ("vectors", "bm25")]
     fused = fuse(ranks)
     assert [int(hit.id[1:]) for hit in hits["auto"]] == list(fused) and hits["auto"][0].id == "t40"
     assert [hit.score for hit in hits["auto"]] == list(fused.values())

@@ -16,6 +16,7 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.files.installation import extra_here, install_command
 from data_tools.options.cli import exit_code_of
+from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import index as faiss_index
@@ -237,6 +238,25 @@ def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeyp
     if outside is not None:
         with pytest.raises(InputError, match=f"threshold={outside} is .*: it is {unit.name}"):
             PairSearcher(index, "any", reranker, threshold=outside)
+
+
+@pytest.mark.parametrize("value", [2.5, True, "3", None, np.float64(2), 0, -1])
+def test_a_number_that_is_not_whole_is_refused_by_name(index, embedder, value):
+    searcher = PairSearcher(index, "any")
+    calls = {
+        "top_k": lambda: searcher.search("今", top_k=value),
+        "recall_k": lambda: PairSearcher(index, "any", recall_k=value),
+        "threads": lambda: PairSearcher(index, "any", threads=-1 if value == 0 else value),
+        "breadth": lambda: PairSearcher(index, "any", breadth=-1 if value == 0 else value),
+        "batch_size": lambda: EmbedderOptions(batch_size=value),
+        "dim": lambda: EmbedderOptions(dim=-1 if value == 0 else value),
+    }
+    for name, call in calls.items():
+        with pytest.raises(InputError, match=f"{name}( takes a whole number, not|=-?[01] is below)"):
+            call()
+    with pytest.raises(InputError, match="threshold takes a number, not 'x'"):
+        PairSearcher(index, "any", threshold="x")
+    assert len(searcher.search("今", top_k=np.int64(2))) == 2
 
 
 def test_an_invalid_query_is_refused(index, embedder):

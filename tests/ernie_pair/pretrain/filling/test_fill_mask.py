@@ -207,7 +207,7 @@ def test_missing_or_invalid_flags_are_refused(filler, asked, message):
     with pytest.raises(InputError, match=message):
         fill_mask(FillMaskConfig("model", **asked))
     for name, value in product(("top_k", "beam_size"), (0, -1)):
-        with pytest.raises(InputError, match=f"{name} {value} is below 1"):
+        with pytest.raises(InputError, match=f"{name}={value} is below 1"):
             filler.fill(TEXT, **{name: value})
 
 
