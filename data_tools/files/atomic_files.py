@@ -132,7 +132,8 @@ def naming(path: Union[str, Path], written: Sequence[Path] = ()) -> Iterator[Non
         raise
     except OSError as error:
         if error.errno is None and " written" in str(error):
-            error.errno, error.strerror = errno.ENOSPC, f"not written whole ({error})"
+            error.strerror = f"not written whole ({error})"
+            error.errno = errno.EFBIG if any(map(_is_cut, written)) else errno.ENOSPC
         if error.errno in DISK_ERRORS:
             # Of a copy, the file that is read is the first of its two.
             error.filename = error.filename2 or error.filename or str(path)

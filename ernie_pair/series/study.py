@@ -6,13 +6,14 @@ trials before it have shown alone, so that a search that was killed draws what i
 """
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union, get_args
 
 import yaml
 
-from data_tools.files.errors import CheckpointError, InputError, counted
+from data_tools.files.errors import CheckpointError, InputError, MachineError, counted
 from data_tools.files.installation import import_optional
 from data_tools.options.flag_words import entries_of, read_mapping
 from data_tools.options.foreign_flags import nearest
@@ -190,6 +191,7 @@ def _range(name: str, words: Dict[str, Given], where: str) -> Range:
 
 
 STUDY, NAME = "study.db", "ernie-pair"
+NO_ROOM = re.compile(r"disk I/O error|disk is full")  # what SQLite says
 PRUNED_AT, FAILED = "pruned_at", "failed"  # attributes of a trial
 REDUCTION = 3  # of asha: one of so many goes on
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
@@ -220,7 +222,7 @@ def require_optuna():
 class Study:
     """The study of the search in ``output_dir``, opened or begun; of one process at a time.
 
-    Raises CheckpointError when its file is damaged.
+    Raises CheckpointError when its file is damaged, MachineError when it cannot grow.
     """
 
     def __init__(self, output_dir: Path, config: SearchParamsConfig, space: Space):
@@ -240,6 +242,11 @@ class Study:
             self._study.get_trials()
         except Exception as error:  # of SQLite, of SQLAlchemy, of Optuna: whatever a damaged file leads to
             reason = " ".join(str(error).split())[:150]
+            if NO_ROOM.search(reason):
+                raise MachineError(
+                    f"{path} cannot be written ({reason}); check the free space, and the limit of file sizes "
+                    "(ulimit -f)"
+                ) from None
             raise CheckpointError(
                 f"{path} cannot be read as a study ({reason}); put it back, or give another --output_dir"
             ) from None

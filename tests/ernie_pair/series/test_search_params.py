@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from places import ROOT
 from tiny_pair import write_model, write_pairs, write_rows
 from tiny_targets import candidate_rows
 
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
+from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.series import search_params as module
@@ -319,6 +320,17 @@ def test_changed_flags_a_held_lock_and_damage_are_refused(config, runs, tmp_path
     with pytest.raises(CheckpointError, match="study.db cannot be read as a study"):
         search_params(config)
     assert len(runs) == 1
+
+
+def test_a_study_that_cannot_grow_is_an_error_of_the_disk(config, monkeypatch, tmp_path):
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    (tmp_path / "out").mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, usual[1]))  # above what is written before it
+    try:
+        with pytest.raises(MachineError, match="study.db cannot be written .*ulimit -f"):
+            Study(tmp_path / "out", config, [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
 
 
 @pytest.mark.parametrize("strategy", ["epoch", "no"])
