@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -53,6 +54,7 @@ def clone(tmp_path):
     )
     for name in (*MADE_FROM, "data_tools/helpers.cpp", "scripts/install_chromium.sh"):
         (folder / name).write_text("")
+    (folder / "scripts" / "test_readme.sh").write_text("echo asked: README\n")
     write_program(folder / PYTHON, SAYS)
     return folder
 
@@ -392,6 +394,9 @@ def test_missing_packages_of_an_active_environment_are_found():
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
 SPREAD = "-n 4 --dist loadfile --no-loadscope-reorder"
+# Where the processor has more: the tests of its level once more, as if it had AVX2 alone.
+OF_LEVELS = "level and not ranks and not recipes and not slow and not gpu_wheel"
+AT_AVX2 = [f"-m pytest -m {OF_LEVELS} {SPREAD}"] if "avx512" in Path("/proc/cpuinfo").read_text() else []
 
 
 @pytest.mark.parametrize(
@@ -402,7 +407,10 @@ SPREAD = "-n 4 --dist loadfile --no-loadscope-reorder"
         ("sh scripts/test_peer.sh -x", ["-m pytest tests/peer -x"]),
         (
             "bash .ci/run",
-            [f"-m pytest tests/peer {SPREAD.replace('4', '2')}", "with Paddle 2.6", f"-m pytest {SPREAD}"],
+            [
+                f"-m pytest tests/peer {SPREAD.replace('4', '2')}",
+                *("with Paddle 2.6", "README", *AT_AVX2, f"-m pytest {SPREAD}"),
+            ],
         ),
     ],
 )

@@ -1,7 +1,9 @@
 """The requirements in pyproject.toml, against the tested versions, the imports and the install page."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -232,6 +234,19 @@ OF_FEW_EXTRAS = {"ray", "tune", "tensorboard", "wandb", "mlflow"}
 def test_the_extras_are_the_stack_what_few_need_and_tools():
     tools = {"peer", "docs", "test", "dev"}
     assert {*EXTRAS} == {"predict", "train", "cpu", "gpu", *OF_THE_RECIPE, *OF_FEW_EXTRAS, *tools}
+
+
+def test_an_editable_installation_warns_of_nothing(tmp_path):
+    """Setuptools tells how it finds the files, which pip shows in a frame."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("data_tools", "ernie_pair"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    program = "from setuptools import build_meta; build_meta.build_editable('.')"
+    pipes = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 300}
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "CC": "false"}, **pipes)
+    assert done.returncode == 0 and "is not compiled" in done.stderr, done.stderr
+    assert "Editable" not in done.stderr and "*****" not in done.stderr, done.stderr
 
 
 def test_a_convolution_does_not_abort_the_process():

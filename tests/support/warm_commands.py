@@ -135,9 +135,15 @@ signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
 asked.sendmsg([len(about).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
 asked.sendall(about)
 pid = int.from_bytes(asked.recv(4), "big")
+def pass_on(number, frame):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # it has ended, and its exit code is on the way
+
 for number in PASSED_ON:
     if signal.getsignal(number) != signal.SIG_IGN:
-        signal.signal(number, lambda number, frame: os.kill(pid, number))
+        signal.signal(number, pass_on)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 code = int.from_bytes(asked.recv(4), "big", signed=True)
 if code < 0:
@@ -221,7 +227,10 @@ def answer(caller):
     streams.frombytes(sent[0][2])
     about = b""
     while len(about) < int.from_bytes(size, "big"):
-        about += caller.recv(1 << 16)
+        part = caller.recv(1 << 16)
+        if not part:
+            os._exit(1)  # the caller was killed
+        about += part
     about = json.loads(about)
     pid = os.fork()
     if pid == 0:

@@ -101,6 +101,7 @@ class Lab:
         try:
             yield running
         finally:
+            process.kill()  # while it is replaced by the program that it starts, it has no mark
             kill_marked(mark)
             process.wait()
 
