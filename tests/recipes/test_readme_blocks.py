@@ -44,8 +44,7 @@ PRETRAIN = "--max_steps 2 --micro_batch_size 4 --global_batch_size 8 --max_seq_l
 PRETRAIN += " --split 80,10,10"
 PREPARE = "--input_path documents.jsonl --output_prefix ray/text --vocab_file my_model/vocab.txt"
 TRAIN = "--train_file train.tsv --dev_file dev.tsv --output_dir output/two"
-POST120 = "install paddlepaddle-gpu==2.6.2.post120 -i https://www.paddlepaddle.org.cn/packages/stable/cu120/"
-OF_3 = "install paddlepaddle-gpu==3.3.1 -i https://www.paddlepaddle.org.cn/packages/stable/cu126/"
+OF_PADDLE = "--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/ "
 TINY = "--max_steps 2 --max_seq_len 32 --device cpu"
 DRY = "--dry-run --no-deps --no-build-isolation"
 # Changes to a command that contains the first string: replacements (which must match), then additions.
@@ -86,8 +85,7 @@ CHANGES = [
     ("pseudo-label", {"--at_precision 0.95": "--at_precision 0.3"}, ""),  # few rows prove little
     ("cross-validate", {"--folds 5": "--folds 2"}, TINY),
     ("search-params", {"--trials 20": "--trials 2"}, TINY),
-    ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is used
-    ("pip " + OF_3, {f"pip {OF_3}": "true"}, ""),
+    (OF_PADDLE, {OF_PADDLE: "", "[gpu]": "[train]"}, ""),  # no index but PyPI is used
     ("&& pip install --no-deps paddlenlp", {" && pip install --no-deps paddlenlp==2.8.1": ""}, ""),
     ("pip install -c", {'".[': f'"{ROOT}[', "-c constraints": f"-c {ROOT}/constraints"}, DRY),
 ]
