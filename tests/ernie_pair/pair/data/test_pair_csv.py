@@ -280,7 +280,8 @@ def model(tmp_path_factory):
 
 def by_predict(model, folder):
     def predict(path, output, **changes):
-        predict_pair(PredictConfig(model, path, str(output), scores=True, device="cpu", **changes))
+        flags = {"scores": True, "device": "cpu", "columns": "answers", **changes}
+        predict_pair(PredictConfig(model, path, str(output), **flags))
 
     return predict
 
@@ -289,7 +290,8 @@ def by_run(model, folder):
     exported = ship(Path(model), folder / "ship")
 
     def run(path, output, **changes):
-        predict_pair(PredictConfig(str(exported), path, str(output), scores=True, threads=1, **changes))
+        flags = {"scores": True, "threads": 1, "columns": "answers", **changes}
+        predict_pair(PredictConfig(str(exported), path, str(output), **flags))
 
     return run
 
