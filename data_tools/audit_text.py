@@ -25,15 +25,9 @@ from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, overwrite_option, workers_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
-from data_tools.text.text_files import (
-    TEXT_ENDINGS,
-    LineBatch,
-    LineRules,
-    each_once,
-    line_batches,
-    list_inputs,
-    tell_encodings,
-)
+from data_tools.text.file_content import tell_encodings
+from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, each_once, list_inputs
+from data_tools.text.texts import LineBatch, line_batches
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
@@ -54,7 +48,8 @@ class AuditConfig(Options):
     output_dir: str = data_option(
         "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
     )
-    json_key: str = create_flags.json_key_option(help="the key of a document's text in .jsonl files")
+    json_key: str = create_flags.json_key_option(help="the key of a document's text in JSON")
+    text_column: str = create_flags.text_column_option()
     near_threshold: float = data_option(
         0.8, help="minimum Jaccard similarity of near duplicates", at_least=0.3, at_most=1
     )
@@ -90,7 +85,7 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
 
     Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be read.
     """
-    found = (list_inputs(path, TEXT_ENDINGS, any_file=True, named="INPUTS") for path in config.inputs)
+    found = (list_inputs(path, (*RAW, *DOCUMENTS), named="INPUTS") for path in config.inputs)
     inputs = each_once(chain.from_iterable(found))
     folder = Path(config.output_dir)
     results = Results(
@@ -153,7 +148,7 @@ def _survey(
 ) -> Tuple[duplicates.Table, Dict[str, text_quality.Tally]]:
     """Return the table of the paragraphs, and the tallies of odd characters by kind."""
     rules = create_flags.line_rules_of(config)
-    jobs = ((rules, batch) for batch in line_batches(inputs, progress.read, max_bytes=rules.max_bytes))
+    jobs = ((rules, batch) for batch in line_batches(inputs, progress.read, rules=rules))
     parts: List[List[np.ndarray]] = []
     paths: List[str] = []
     odd: Dict[str, text_quality.Tally] = {}
@@ -209,7 +204,7 @@ def _near_jobs(
     line_rules = create_flags.line_rules_of(config)
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
-    batches = line_batches(inputs, progress.read, max_bytes=line_rules.max_bytes)
+    batches = line_batches(inputs, progress.read, rules=line_rules)
     for number, batch in enumerate(batches):
         begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
         chosen = is_chosen[begin:end]

@@ -32,20 +32,21 @@ from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty, workers_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
-from data_tools.text.text_files import (
-    TEXT_ENDINGS,
-    LineBatch,
-    LineRules,
-    decoded,
-    json_text,
-    line_batches,
-    list_inputs,
-    tell_encodings,
-)
+from data_tools.text.file_content import tell_encodings
+from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
+from data_tools.text.texts import LineBatch, line_batches
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
 _REPEATED = 1000
-_OF_TEXT = ("vocab_size", "min_count", "json_key", "encoding_errors", "max_line_bytes", "workers")
+_OF_TEXT = (
+    "vocab_size",
+    "min_count",
+    "json_key",
+    "text_column",
+    "encoding_errors",
+    "max_line_bytes",
+    "workers",
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class VocabConfig(Options):
         unit="times",
         at_least=1,
     )
-    json_key: str = create_flags.json_key_option(help="the key of a document's text in .jsonl files")
+    json_key: str = create_flags.json_key_option(help="the key of a document's text in JSON")
+    text_column: str = create_flags.text_column_option()
     encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
     max_line_bytes: int = create_flags.line_bytes_option(
         help="a line longer than this ends the run with an error"
@@ -109,7 +111,7 @@ def build_vocab(config: VocabConfig) -> None:
     if config.add_twins_to:
         _add_twins(Path(config.add_twins_to), output, config.overwrite)
         return
-    inputs = list_inputs(config.input_path, TEXT_ENDINGS, apart_from=[output], any_file=True)
+    inputs = list_inputs(config.input_path, (*RAW, *DOCUMENTS), apart_from=[output])
     settings = settings_of(config, "input_path", "add_twins_to", "output_file")
     results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
@@ -118,7 +120,7 @@ def build_vocab(config: VocabConfig) -> None:
     shapes: Counter = Counter()
     with Progress(inputs, log_interval=0) as progress:
         rules = create_flags.line_rules_of(config)
-        batches = line_batches(inputs, progress.read, max_bytes=rules.max_bytes)
+        batches = line_batches(inputs, progress.read, rules=rules)
         for counts in ordered_map(partial(_count_batch, rules), batches, config.workers):
             shapes.update(counts)
     if not shapes:

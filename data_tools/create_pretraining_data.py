@@ -41,10 +41,11 @@ from data_tools.files.progress import Progress, say
 from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
+from data_tools.text.file_content import tell_encodings
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, open_vocabulary, vocabulary_file
-from data_tools.text.text_files import REJECTED, json_text, list_inputs, read_lines, tell_encodings
+from data_tools.text.text_files import DOCUMENTS, REJECTED, json_text, list_inputs
+from data_tools.text.texts import document_lines, holds_documents
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
 # What is looked at of a text to see its language: of so many files, so many documents, so many characters.
 LOOKED_AT = (8, 32, 1000)
@@ -88,7 +89,7 @@ def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateC
     num_files, num_documents, num_characters = LOOKED_AT
     words = []
     for path in inputs[:: -(-len(inputs) // num_files)]:
-        lines = islice(read_lines(path, max_bytes=config.max_line_bytes), num_documents)
+        lines = islice(document_lines(path, line_rules_of(config)), num_documents)
         for number, line in enumerate(lines, start=1):
             with suppress(InputError):  # of a bad line, which is reported when all are read
                 text = json_text(str(path), number, line, line_rules_of(config))
@@ -119,7 +120,8 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     rejects, folder = Path(f"{config.output_prefix}{REJECTED}"), Path(f"{config.output_prefix}.shards")
     marks = marks_path(config.output_prefix)
     outputs = [*corpus_paths(config.output_prefix), marks, rejects]
-    inputs = list_inputs(config.input_path, ENDINGS, apart_from=outputs)
+    inputs = list_inputs(config.input_path, DOCUMENTS, apart_from=outputs)
+    _refuse_raw_text(inputs, config)
     config, reason = with_language(config, inputs)
     rules = rules_of(config)
     results = _results(config, outputs, inputs, rules)
@@ -170,6 +172,16 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     say(_summary(config, total, inputs, time.monotonic() - started), sys.stderr)
 
 
+def _refuse_raw_text(inputs: List[Path], config: CreateConfig) -> None:
+    """Raise InputError for a file that is neither JSON nor a table."""
+    for path in inputs:
+        if not holds_documents(path, line_rules_of(config)):
+            raise InputError(
+                f"{path} is raw text, not JSON or a table with a document per row; ernie-pair prepare makes "
+                "documents of it, with the same flags"
+            )
+
+
 def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rules: EncodingRules) -> Results:
     read: Dict[str, Sequence[Path]] = {
         "input_path": inputs,
@@ -184,7 +196,7 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
     """Yield every shard of every file in order, with a progress bar on a terminal."""
     with Progress(inputs, config.log_interval) as progress:
-        for path in make_all(shard_jobs(inputs, progress.read, config.max_line_bytes), config.workers):
+        for path in make_all(shard_jobs(inputs, progress.read, line_rules_of(config)), config.workers):
             shard = read_shard(path)
             yield shard
             progress.made(shard.counts["documents"])

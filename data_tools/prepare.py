@@ -15,20 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Literal, Tuple
 
+from data_tools.corpus.create_flags import line_rules_of
 from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.files.errors import InputError, MachineError
-from data_tools.files.json_file import begins_json_lines
 from data_tools.files.process_pool import ordered_map
 from data_tools.files.ray_pool import ray_map, require_ray
 from data_tools.files.results import Results
 from data_tools.options.cli import run_command
 from data_tools.options.options import data_option, devices_option
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, list_inputs, read_lines
+from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs
+from data_tools.text.texts import LineBatch, holds_documents
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
-JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 OF_RAW_TEXT = ("doc_spliter", "min_doc_length", "no_shuffle", "seed")
 
 
@@ -104,7 +104,7 @@ def prepare(config: PrepareConfig) -> None:
             value = getattr(config, name)
             if value != TransConfig.__dataclass_fields__[name].default:
                 raise InputError(
-                    f"--{name} {value} is for raw text, and {config.input_path} is JSON lines; leave it out"
+                    f"--{name} {value} is for raw text, and {config.input_path} holds documents; leave it out"
                 )
     if config.engine == "ray":
         require_ray(config.ray_address)  # before any shards of a stopped run are touched
@@ -114,17 +114,16 @@ def prepare(config: PrepareConfig) -> None:
 
 
 def _is_raw(config: PrepareConfig) -> bool:
-    """Return whether the input is raw text, not JSON lines. Raises InputError for a folder of both."""
+    """Return whether the input is raw text, not documents. Raises InputError for a folder of both."""
     path = Path(config.input_path)
     of_an_earlier_run = [] if path.is_file() else [Path(f"{config.output_prefix}.jsonl")]
     found: Dict[bool, Path] = {}
-    for file in list_inputs(config.input_path, TEXT_ENDINGS, of_an_earlier_run, any_file=True):
-        is_json = file.name.endswith(JSON_LINES) or begins_json_lines(next(read_lines(file), b"") + b"\n")
-        found.setdefault(is_json, file)
+    for file in list_inputs(config.input_path, (*RAW, *DOCUMENTS), of_an_earlier_run):
+        found.setdefault(holds_documents(file, line_rules_of(config)), file)
     if len(found) > 1:
         raise InputError(
-            f"{path} holds raw text ({found[False].name}) and JSON lines ({found[True].name}); give one of "
-            "the two"
+            f"{path} holds raw text ({found[False].name}) and documents ({found[True].name}: JSON or "
+            "a table); give one of the two"
         )
     return False in found
 

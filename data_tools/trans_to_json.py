@@ -38,19 +38,11 @@ from data_tools.options.options import (
     workers_option,
 )
 from data_tools.options.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
-from data_tools.text.text_files import (
-    STRICT,
-    LineRules,
-    decoded,
-    list_inputs,
-    num_invalid_bytes,
-    read_lines,
-    tell_encodings,
-)
+from data_tools.text.file_content import num_invalid_bytes, tell_encodings
+from data_tools.text.text_files import RAW, STRICT, LineRules, decoded, json_text, list_inputs, read_lines
+from data_tools.text.texts import document_lines, holds_documents
 
 LOCK = "lock"
-ENDINGS = (".txt", ".gz", ".zst")
-NOT_RAW = (".jsonl.gz", ".jsonl.zst")
 
 
 @dataclass(frozen=True)
@@ -60,12 +52,14 @@ class TransConfig(Options):
     EXAMPLE = "--input_path raw/ --output_path data/baike"
 
     input_path: str = data_option(
-        help="a text file, or a folder of .txt, .gz, .zst files (two levels)", stdin=(".txt",)
+        help="a text file, or a folder of .txt files (two levels), also packed: .gz, .zst, .bz2, .xz",
+        stdin=(".txt",),
     )
     output_path: str = data_option(
         help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", stdout=True
     )
     json_key: str = create_flags.json_key_option(help="the key of a document's text")
+    text_column: str = create_flags.text_column_option()
     doc_spliter: str = data_option("", help="the line that separates two documents; empty: an empty line")
     min_doc_length: int = data_option(
         10,
@@ -114,7 +108,7 @@ def trans_to_json(config: TransConfig) -> None:
     started = time.monotonic()
     is_streamed = config.output_path == STANDARD_OUTPUT
     merged = Path(config.output_path if is_streamed else f"{config.output_path}.jsonl")
-    inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
+    inputs = list_inputs(config.input_path, RAW, [merged])
     finals = [merged]
     if config.no_merge:
         root = Path(config.input_path)
@@ -158,12 +152,23 @@ def trans_to_json(config: TransConfig) -> None:
 
 
 def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[Tuple[List[str], int]]:
-    """Yield each document of a raw text, as its stripped lines and the number of bytes that were replaced.
+    """Yield each document of raw text, JSON or a table: its stripped lines, and the number of bytes replaced.
 
     Raises InputError with file:line for a line that is not UTF-8, and for a too long line or document.
     """
     lines: List[str] = []
     size = num_replaced = 0
+    if holds_documents(path, rules):
+        for number, content in enumerate(document_lines(path, rules), start=1):
+            if content.strip():
+                replaced = num_invalid_bytes(content) if rules.replaces else 0
+                yield (
+                    list(
+                        filter(None, map(str.strip, json_text(str(path), number, content, rules).split("\n")))
+                    ),
+                    replaced,
+                )
+        return
     for number, content in enumerate(read_lines(path, max_bytes=rules.max_bytes), start=1):
         line = decoded(str(path), number, content, rules).strip()
         num_replaced += num_invalid_bytes(content) if rules.replaces else 0

@@ -10,7 +10,8 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence
 
 import numpy as np
 
-from data_tools.text.text_files import LineBatch, LineRules, decoded, is_json_lines, json_text, read_lines
+from data_tools.text.text_files import LineRules, decoded, json_text
+from data_tools.text.texts import LineBatch, document_lines, holds_documents
 from data_tools.text.wordpiece import code_points
 
 QUOTE = 40  # characters of a paragraph that a report shows
@@ -70,8 +71,8 @@ def quotes(places: Iterable[TextPlace], rules: LineRules) -> Dict[TextPlace, str
         wanted.setdefault(place.path, {}).setdefault(place.line, []).append(place)
     found = {}
     for path, by_line in wanted.items():
-        last, is_json = max(by_line), is_json_lines(Path(path))
-        for number, line in enumerate(read_lines(Path(path), max_bytes=rules.max_bytes), start=1):
+        last, is_json = max(by_line), holds_documents(Path(path), rules)
+        for number, line in enumerate(document_lines(Path(path), rules), start=1):
             for place in by_line.get(number, ()):
                 _, texts = _in_line(path, number, line, rules, is_json)
                 found[place] = quote(texts[max(0, place.part - 1)])

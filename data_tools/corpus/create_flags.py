@@ -21,6 +21,12 @@ JOIN_TOKENS = Joining().max_tokens
 VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or the folder of a model"
 
 json_key_option = partial(data_option, "text")
+text_column_option = partial(
+    data_option,
+    "",
+    help="the column of a document's text in a table (.csv, .tsv, .xlsx, .parquet), or its number; empty: "
+    "the only one with texts",
+)
 line_bytes_option = partial(data_option, LONGEST_LINE, unit="bytes", at_least=1)
 encoding_errors_option = partial(
     data_option,
@@ -38,7 +44,8 @@ log_interval_option = partial(
 
 def line_rules_of(config: Any) -> LineRules:
     """Return how the lines of the input are read, by these fields of ``config``."""
-    return LineRules(config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace")
+    replaces = config.encoding_errors == "replace"
+    return LineRules(config.json_key, config.max_line_bytes, replaces, text_column=config.text_column)
 
 
 OF_LANGUAGE = ("chinese", "split_sentences", "cn_whole_word_segment")  # options that the text can decide
@@ -54,7 +61,9 @@ class CreateConfig(Options):
     )
 
     input_path: str = data_option(
-        help="a .jsonl, .jsonl.gz or .zst file, or a folder of them (two levels)", stdin=(".jsonl",)
+        help="JSON lines, a JSON array or a table, a document per row: a file, or a folder of them (two "
+        "levels); also packed: .gz, .zst, .bz2, .xz",
+        stdin=(".jsonl",),
     )
     output_prefix: str = data_option(help="PREFIX of PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json")
     model_name: str = model_option("", help="model folder whose tokenizer is used")
@@ -63,7 +72,8 @@ class CreateConfig(Options):
         "ErnieTokenizer", help="name of the tokenizer; both split text in the same way"
     )
     data_format: Literal["JSON"] = data_option("JSON", help="JSON lines, a document per line")
-    json_key: str = json_key_option(help="the key of a document's text")
+    json_key: str = json_key_option(help="the key of a document's text, in JSON")
+    text_column: str = text_column_option()
     split_sentences: Optional[bool] = data_option(
         None,
         help="split lines at sentence ends; otherwise, and without --chinese, a line is a sentence. If none "

@@ -26,7 +26,9 @@ from data_tools.files.atomic_files import DRAFT, folder_made, published, stem_of
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import parse_json
-from data_tools.text.text_files import LineBatch, LineRules, json_text, line_batches, num_invalid_bytes
+from data_tools.text.file_content import num_invalid_bytes
+from data_tools.text.text_files import LineRules, json_text
+from data_tools.text.texts import LineBatch, line_batches
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run resumes, never the content of the corpus
 COUNTED = (
@@ -65,10 +67,10 @@ class Shard(NamedTuple):
 
 
 def shard_jobs(
-    inputs: Iterable[Path], advance: Callable[[int], None], max_line_bytes: int
+    inputs: Iterable[Path], advance: Callable[[int], None], rules: LineRules
 ) -> Iterable[Tuple[int, LineBatch]]:
     """Cut the lines of all inputs into the jobs of shards, in the same way in every run."""
-    return enumerate(line_batches(inputs, advance, SHARD_BYTES, max_line_bytes))
+    return enumerate(line_batches(inputs, advance, SHARD_BYTES, rules))
 
 
 @dataclass(frozen=True)

@@ -2,36 +2,46 @@
 
 .tsv .txt ...           cells between tabs, where quotes are plain text; with commas or semicolons, as .csv
 .csv                    cells between commas, semicolons or tabs, in quotes where need be (RFC 4180)
-.json .jsonl            an object on each line, or one array of objects
-.xlsx                   the first sheet that has rows; numbers are read as the texts that they show
+.json .jsonl            an object on each line, objects over several lines, or one array of objects
+.xlsx                   the first sheet with a table; numbers are read as the texts that they show
 .parquet .arrow .feather    columns; those of a struct are called OUTER.INNER
 
-Text is UTF-8, UTF-16 or GB18030, as `encoding_of` finds it, and may be packed, .gz or .zst. A line `sep=;`,
-and blank rows at the end, as spreadsheets write them, are left out.
+What a file holds counts, not its name, but where text could be either. Text is UTF-8, UTF-16, UTF-32 or
+GB18030, as `encoding_of` finds it, and may be packed. A line `sep=;`, a title above the header of a sheet
+and blank rows at the end are left out.
 """
 
 import csv
+import json
 import re
 import zipfile
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 from data_tools.files.errors import InputError, again_with
 from data_tools.files.installation import import_optional
-from data_tools.files.json_file import JsonError, kind_of, parse_json
-from data_tools.text.text_files import (
-    LONGEST_LINE,
-    PACKED,
-    LineRules,
-    decoded,
+from data_tools.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
+from data_tools.text.file_content import (
+    PARQUET,
+    SHEET,
+    TEXT,
     encoding_of,
     is_utf8_line,
+    kind_of_file,
+)
+from data_tools.text.text_files import (
+    LONGEST_LINE,
+    LineRules,
+    decoded,
+    ending_of,
     read_lines,
+    say_once,
 )
 
 JSON_ENDINGS = (".json", ".jsonl")
+JSON_FORMS = ("json", "array", "objects")
 SHEETS = (".xlsx", ".xlsm")
 ARROW = (".parquet", ".arrow", ".feather")
 UNREAD = {
@@ -41,9 +51,19 @@ UNREAD = {
     ".pickle": "Python",
     ".pkl": "Python",
 }
+SHEET_ERRORS = ("#N/A", "#REF!", "#DIV/0!", "#NAME?", "#VALUE!", "#NUM!", "#NULL!")
 SNIFFED = 20  # lines that tell the separator
 MOST_BLANK = 10_000  # blank rows held back until another row, or the end of the file, is read
+MOST_JSON = 1 << 30  # bytes of one array, or of objects over several lines, which are held in memory
+MOST_ROWS = 1 << 20  # of a sheet of Excel
+MOST_CELL = 1 << 20  # bytes of a cell of a sheet: Excel's own limit is 32,767 characters
+MOST_STRINGS = 1 << 30  # bytes of the texts that a workbook shares between its cells
+_ROWS_AT_ONCE = 1 << 13
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
+_BEGINS_ARRAY = re.compile(r'\s*\[\s*\{\s*["}]')
+_QUOTED_CELLS = re.compile(r'(?:"(?:[^"]|"")*"|[-+.\deE]*|NA|NULL|TRUE|FALSE|True|False)')
+_PERCENT = re.compile(r"0(?:\.(0+))?%")
+_FAR_ROW = re.compile(rb'<row r="(\d{7,20})"')
 _MARKED = re.compile(rb'<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
 # Bytes of a sheet in which no more than one mark of `_MARKED` is cut by the end of a piece.
 _BETWEEN = 1 << 10
@@ -52,7 +72,8 @@ _BETWEEN = 1 << 10
 class Form(NamedTuple):
     """How the rows of a file are written: its ``kind``, and of text the separator and the encoding.
 
-    ``kind``: tab (quotes are plain text), csv, json (lines), array, sheet or arrow; ``skipped``: before it.
+    ``kind``: tab (quotes are plain text), csv, json (lines), objects (over several), array, sheet or arrow;
+    ``skipped``: lines before the first row.
     """
 
     kind: str
@@ -74,11 +95,6 @@ def blank_line(where: str) -> BlankLine:
     return BlankLine(f"{where}: the line is blank; remove it, so that rows and lines agree")
 
 
-def ending_of(path: Path) -> str:
-    """Return the ending of a file in lower case, .json for example, without that of its compression."""
-    return (path.with_suffix("") if path.suffix in PACKED else path).suffix.lower()
-
-
 def form_of(path: Path, encoding: str = "utf-8") -> Form:
     """Return how the rows of a file are written; utf-8: its encoding is found. Raises InputError."""
     status = path.stat()
@@ -87,41 +103,80 @@ def form_of(path: Path, encoding: str = "utf-8") -> Form:
 
 @lru_cache(maxsize=256)
 def _form_of(path: Path, encoding: str, *stamp: int) -> Form:
-    ending = ending_of(path)
+    ending, kind = ending_of(path), kind_of_file(path)
+    if kind != TEXT:
+        return Form("sheet" if kind == SHEET else "arrow")
     if ending in UNREAD:
         raise InputError(f"{path} is a file of {UNREAD[ending]}; save it as .xlsx, .csv or .parquet")
     if ending in (*SHEETS, *ARROW):
-        return Form("sheet" if ending in SHEETS else "arrow")
+        what = "a workbook of Excel" if ending in SHEETS else "a table of Arrow or Parquet"
+        raise _damaged(path, what, ValueError("it does not begin as one"))
     found = encoding_of(path) if encoding == "utf-8" else encoding
     raw = islice(read_lines(path, max_bytes=LONGEST_LINE, encoding=encoding), SNIFFED)
     code = "utf-8" if encoding == "utf-8" else encoding
     lines = [line.decode(code, "replace").removeprefix("\ufeff") for line in raw]
-    if ending in JSON_ENDINGS:
-        first = next((line for line in lines if line.strip()), "")
-        return Form("array" if first.lstrip().startswith("[") else "json", "", found)
+    of_json = _json_form(lines, ending)
+    if of_json:
+        return Form(of_json, "", found)
     named = _SEPARATOR_LINE.fullmatch(lines[0]) if lines else None
     if named:
         return Form("csv", named[1], found, 1)
     mark = _mark_of(lines, "," if ending == ".csv" else "\t")
     # The "Unicode text" of a spreadsheet puts cells in quotes; other lines of tabs are as they stand.
     is_plain = mark == "\t" and ending != ".csv" and not found.startswith("utf-16")
-    return Form("tab" if is_plain else "csv", mark, found)
+    return Form("tab" if is_plain and not _has_quoted_cells(lines) else "csv", mark, found)
+
+
+def _json_form(lines: List[str], ending: str) -> str:
+    """Return one of JSON_FORMS for the beginning of a file of JSON, by its first lines; '' for other text."""
+    is_named = ending in JSON_ENDINGS
+    first, second, *_ = *(line.strip() for line in lines if line.strip()), "", ""
+    beginning = "\n".join(lines)
+    if is_named and first.startswith("[") or _BEGINS_ARRAY.match(beginning[:1000]):
+        return "array"
+    if not (is_named or begins_json_lines(beginning[:1000].encode("utf-8", "replace"))):
+        return ""
+    try:
+        json.loads(first)
+    except (ValueError, RecursionError):
+        if first.startswith("{") and (second.startswith(('"', "}")) or second and first[-1] in "{[,:"):
+            return "objects"
+        return "json" if is_named or ending not in (".csv", ".tsv") else ""
+    return "json"
+
+
+def _has_quoted_cells(lines: List[str]) -> bool:
+    """Return whether cells between tabs are in quotes, as R and pandas (QUOTE_NONNUMERIC) write them."""
+    begins = [line for line in lines if line][:2]
+    if not begins or not all(
+        '"' in line and all(map(_QUOTED_CELLS.fullmatch, line.split("\t"))) for line in begins[:1]
+    ):
+        return False
+    if len(begins) > 1 and not _QUOTED_CELLS.fullmatch(begins[1].split("\t")[0]):
+        return False
+    return len(set(_widths(lines, "\t"))) == 1
+
+
+def _widths(lines: List[str], mark: str) -> List[int]:
+    """Return how many cells the rows of the first lines have, with quotes; [] where they cannot be read."""
+    try:
+        rows = [row for row in csv.reader([line + "\n" for line in lines], delimiter=mark) if row]
+    except csv.Error:
+        return []
+    return [len(row) for row in (rows[:-1] if len(lines) == SNIFFED and len(rows) > 1 else rows)]  # one cut
 
 
 def _mark_of(lines: List[str], usual: str) -> str:
-    """Return the first of comma, semicolon, tab that makes rows of one width of two or more; or ``usual``."""
+    """Return the first of tab, comma, semicolon that makes rows of one width of two or more; or ``usual``."""
     if usual == "\t" and any("\t" in line for line in lines[:1]):
         return usual
-    first = {}
-    for mark in (usual, *(mark for mark in ",;\t" if mark != usual)):
-        try:
-            rows = [row for row in csv.reader([line + "\n" for line in lines], delimiter=mark) if row]
-        except csv.Error:
-            continue
-        rows = rows[:-1] if len(lines) == SNIFFED and len(rows) > 1 else rows  # the last one may be cut
-        first[mark] = len(rows[0]) if rows else 0
-        if first[mark] > 1 and {len(row) for row in rows} == {first[mark]}:
+    widths = {mark: _widths(lines, mark) for mark in dict.fromkeys(("\t", usual, ",", ";"))}
+    for mark, found in widths.items():
+        if found and found[0] > 1 and set(found) == {found[0]}:
             return mark
+    first = {mark: found[0] if found else 0 for mark, found in widths.items()}
+    if usual == "," and first["\t"] > 1 and 2 * widths["\t"].count(first["\t"]) > len(widths["\t"]):
+        return "\t"  # with some row that is not whole
     header = [mark for mark, width in first.items() if width > 2]
     return usual if first.get(usual, 0) > 1 or not header or usual == "\t" else header[0]
 
@@ -132,7 +187,13 @@ def records(path: Path, form: Form, encoding: str = "utf-8") -> Iterator[Record]
     A row that cannot be read is an InputError. Blank rows at the end are left out. Raises InputError where no
     row after this one can be found, or nothing can be read.
     """
-    readers = {"json": _json_lines, "array": _json_array, "csv": _csv_rows, "tab": _tab_rows}
+    readers = {
+        "json": _json_lines,
+        "array": _json_whole,
+        "objects": _json_whole,
+        "csv": _csv_rows,
+        "tab": _tab_rows,
+    }
     if form.kind in readers:
         found = readers[form.kind](path, form, encoding)
     else:
@@ -182,7 +243,7 @@ def _texts(
             if found_gb and is_utf8_line(raw):
                 raise InputError(
                     f"{name}:{number}: UTF-8, and the lines before it are GB18030; write all of them in one "
-                    f"encoding, or leave such lines out: {again_with(on_bad_row='skip')}"
+                    "encoding"
                 )
             text = decoded(name, number, raw, rules)
             if not keeps_cr and not text.strip():
@@ -263,48 +324,127 @@ def _json_lines(path: Path, form: Form, encoding: str) -> Iterator[Record]:
         yield number, found
 
 
-def _json_array(path: Path, form: Form, encoding: str) -> Iterator[Record]:
+def _json_whole(path: Path, form: Form, encoding: str) -> Iterator[Record]:
+    """Yield the objects of an array, or of objects over several lines, counted from 1."""
+    lines, size = [], 0
+    for line in read_lines(path, encoding=encoding):
+        lines.append(line)
+        size += len(line) + 1
+        if size > MOST_JSON:
+            raise InputError(
+                f"{path}: JSON over several lines above {MOST_JSON} bytes; write an object per line: "
+                f"jq -c '{'.[]' if form.kind == 'array' else '.'}' {path} > {path.with_suffix('.jsonl')}"
+            )
     code = "utf-8" if encoding == "utf-8" else encoding
-    lines = read_lines(path, encoding=encoding)
     try:
-        found = parse_json("\n".join(line.decode(code) for line in lines).removeprefix("\ufeff"))
+        text = "\n".join(line.decode(code) for line in lines).removeprefix("\ufeff")
+        found = parse_json(text) if form.kind == "array" else list(_objects_in(text))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not {code} ({error.reason}); give its encoding with --encoding") from None
     except JsonError as error:
         where = f"{path}:{error.line}" if error.line else str(path)
-        raise InputError(f"{where}: {error}; correct the array, or write an object per line") from None
+        raise InputError(
+            f"{where}: {error}; correct the array or the objects, or write one per line"
+        ) from None
     for number, row in enumerate(found, start=1):
         wrong = f"{path}:{number}: {kind_of(row)} instead of an object; write {{...}}"
         yield number, row if isinstance(row, dict) else InputError(wrong)
 
 
+def _objects_in(text: str) -> Iterator[Any]:
+    """Yield the values of JSON that stand one after the other. Raises JsonError."""
+    place, decoder = 0, json.JSONDecoder()
+    while text[place:].strip():
+        place += len(text[place:]) - len(text[place:].lstrip())
+        try:
+            _, end = decoder.raw_decode(text, place)
+        except ValueError as error:
+            line = text.count("\n", 0, getattr(error, "pos", place)) + 1
+            raise JsonError(f"not JSON, {getattr(error, 'msg', error)}", line) from None
+        yield parse_json(text[place:end])
+        place = end
+
+
 def _sheet_rows(path: Path) -> Iterator[Record]:
-    """Yield the rows of the first sheet that has any; a number is the text that it shows, TRUE a bool."""
+    """Yield the rows of the first sheet with a row of two cells, or of any; a title above them is left out.
+
+    A number is the text that it shows, TRUE a bool.
+    """
     openpyxl = import_optional("openpyxl")
     try:
+        _refuse_huge(path)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise _damaged(path, "a workbook of Excel", error) from None
-    try:
-        sheets = {sheet.title: sheet for sheet in book.worksheets}
-        for name, sheet in sheets.items():
-            rows = enumerate(sheet.iter_rows(values_only=True), start=1)
-            first = next(((n, row) for n, row in rows if any(cell is not None for cell in row)), None)
-            if first is not None:
-                _refuse_marked(path, name, sheet)
-                width = max(n + 1 for n, cell in enumerate(first[1]) if cell is not None)
-                for number, row in chain([first], rows):
-                    cells = [_shown_cell(cell) for cell in row]
-                    yield number, cells[:width] if is_blank(cells[width:]) else cells
-                return
-    finally:
-        book.close()
+        try:
+            yield from _rows_of_book(path, book)
+        finally:
+            book.close()
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # whatever a library for damaged XML raises
+        hint = " (a control character in a cell?)" if type(error).__name__ == "ParseError" else ""
+        raise _damaged(path, f"a workbook of Excel{hint}", error) from None
 
 
-def _shown_cell(cell: object) -> object:
-    if isinstance(cell, float) and cell.is_integer() or type(cell) is int:
-        return str(int(cell))
-    return str(cell) if isinstance(cell, float) else cell
+def _refuse_huge(path: Path) -> None:
+    """Raise InputError for a workbook with a cell, or shared texts, beyond all bounds."""
+    with zipfile.ZipFile(path) as content:
+        for item in content.infolist():
+            is_shared = item.filename.endswith("sharedStrings.xml")
+            if is_shared and item.file_size > MOST_STRINGS:
+                raise InputError(f"{path}: its texts are above {MOST_STRINGS} bytes; save it as .csv")
+            if not is_shared and "worksheets/" not in item.filename:
+                continue
+            run = 0  # bytes since the last begin of a tag
+            with content.open(item) as source:
+                for piece in iter(lambda: source.read(1 << 20), b""):
+                    far = _FAR_ROW.search(piece)
+                    if far and int(far[1]) > MOST_ROWS:
+                        raise InputError(f"{path}: row {int(far[1])}, above {MOST_ROWS}; save it as .csv")
+                    first = piece.find(b"<")
+                    run = run + len(piece) if first < 0 else run + first
+                    if run > MOST_CELL:
+                        raise InputError(
+                            f"{path}: a cell above {MOST_CELL} bytes; shorten it, or save it as .csv"
+                        )
+                    run = run if first < 0 else len(piece) - piece.rfind(b"<")
+
+
+def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
+    sheets, chosen = [], None
+    for sheet in book.worksheets:
+        sheet.reset_dimensions()  # what they say may be wrong, and rows beyond would be lost
+        head = [(n, [cell.value for cell in row]) for n, row in zip(range(1, SNIFFED + 1), sheet.iter_rows())]
+        filled = [(n, sum(value is not None for value in row)) for n, row in head]
+        begin = next((n for n, count in filled if count > 1), 0)
+        if any(count for _, count in filled):
+            sheets.append((sheet, begin or next(n for n, count in filled if count)))
+            chosen = chosen or (sheets[-1] if begin else None)
+    if not sheets:
+        return
+    sheet, begin = chosen or sheets[0]
+    titles = f", from row {begin} on" if begin > 1 else ""
+    others = f"; not read: {', '.join(other.title for other, _ in sheets if other is not sheet)}"
+    if titles or len(sheets) > 1:
+        say_once(f"{path}: reads sheet {sheet.title}{titles}{others if len(sheets) > 1 else ''}")
+    _refuse_marked(path, sheet.title, sheet)
+    width = 0
+    for number, row in enumerate(sheet.iter_rows(min_row=begin), start=begin):
+        if number > MOST_ROWS:
+            raise InputError(f"{path}, sheet {sheet.title}: above {MOST_ROWS} rows; save it as .csv")
+        cells = [_shown_cell(cell) for cell in row]
+        width = width or max(n + 1 for n, cell in enumerate(cells) if cell is not None)
+        cells += [None] * (width - len(cells))
+        yield number, cells[:width] if is_blank(cells[width:]) else cells
+
+
+def _shown_cell(cell: Any) -> object:
+    value = cell.value
+    if type(value) not in (int, float):
+        return value
+    percent = _PERCENT.fullmatch(cell.number_format or "")
+    if percent:
+        return f"{value:.{len(percent[1] or '')}%}"
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else str(value)
 
 
 def _refuse_marked(path: Path, name: str, sheet: Any) -> None:
@@ -341,41 +481,75 @@ def _arrow_rows(path: Path) -> Iterator[Record]:
     import_optional("pyarrow")
     import pyarrow as pa
 
+    number = 0
     try:
-        batches = _arrow_batches(path)
-        first = next(batches, None)
+        for batch in _arrow_batches(path):
+            table = pa.Table.from_batches([batch])
+            while any(pa.types.is_struct(field.type) for field in table.schema):
+                table = table.flatten()
+            if not number:
+                yield 0, list(table.column_names)
+            for row in zip(*(_values_of(path, column) for column in table.columns)):
+                number += 1
+                yield number, list(row)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, "a table of Arrow or Parquet", error) from None
-    if first is None:
-        return
-    number = 0
-    for batch in chain([first], batches):
-        table = pa.Table.from_batches([batch])
-        while any(pa.types.is_struct(field.type) for field in table.schema):
-            table = table.flatten()
-        if not number:
-            yield 0, list(table.column_names)
-        for row in zip(*(column.to_pylist() for column in table.columns)):
-            number += 1
-            yield number, list(row)
+
+
+def _values_of(path: Path, column: Any) -> List[Any]:
+    """Return a column as values, one string for what a dictionary holds once. Raises InputError if huge."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunk = column.combine_chunks()
+    chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) and chunk.num_chunks == 1 else chunk
+    is_coded = isinstance(chunk, pa.DictionaryArray)
+    used = chunk.indices.unique().drop_null() if is_coded else chunk
+    values = chunk.dictionary.take(used) if is_coded else chunk
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if is_text and (pc.max(pc.binary_length(values)).as_py() or 0) > LONGEST_LINE:
+        raise InputError(f"{path}: a text above {LONGEST_LINE} bytes; cut it")
+    if not is_coded:
+        return values.to_pylist()
+    known = dict(zip(used.to_pylist(), values.to_pylist()))
+    return [known.get(index) for index in chunk.indices.to_pylist()]
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    if path.suffix.lower() == ".parquet":
-        found = parquet.ParquetFile(path)
+    if kind_of_file(path) == PARQUET:
+        schema = parquet.read_schema(path)
+        texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        found = parquet.ParquetFile(path, read_dictionary=texts)
+        _refuse_huge_columns(path, found.metadata)
         empty = pa.RecordBatch.from_pylist([], schema=found.schema_arrow)
-        yield from chain(found.iter_batches(batch_size=1 << 13), () if found.metadata.num_rows else (empty,))
+        batches = found.iter_batches(batch_size=_ROWS_AT_ONCE)
+        yield from chain(batches, () if found.metadata.num_rows else (empty,))
         return
     with pa.memory_map(str(path)) as source:
         try:
             file = pa.ipc.open_file(source)
-            yield from map(file.get_batch, range(file.num_record_batches))
+            batches = map(file.get_batch, range(file.num_record_batches))
         except pa.ArrowInvalid:  # a stream, as the datasets of Hugging Face are kept
             source.seek(0)
-            yield from pa.ipc.open_stream(source)
+            batches = iter(pa.ipc.open_stream(source))
+        for batch in batches:
+            parts = range(0, max(1, batch.num_rows), _ROWS_AT_ONCE)
+            yield from (batch.slice(begin, _ROWS_AT_ONCE) for begin in parts)
+
+
+def _refuse_huge_columns(path: Path, about: Any) -> None:
+    """Raise InputError for a column that unpacks to more than any text does: a text of 300 MB in 10 KB."""
+    for group in map(about.row_group, range(about.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            size, packed = column.total_uncompressed_size, column.total_compressed_size
+            if size > max(LONGEST_LINE, 200 * packed):
+                raise InputError(
+                    f"{path}: column {column.path_in_schema} unpacks from {packed} to {size} bytes, which no "
+                    "texts do; cut what repeats in it, or save it as .csv"
+                )
 
 
 def _damaged(path: Path, what: str, error: Exception) -> InputError:
@@ -397,3 +571,35 @@ def columns_of(rows: Iterable[List[Any]], width: int) -> List[List[str]]:
             if text:
                 column.append(text)
     return columns
+
+
+LOOKED_AT = 200  # rows that tell which columns hold the texts, where their names do not
+MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
+LONGEST_WORD = 12
+MOST_ID = 64  # characters of an id
+_MAY_BE_ID = re.compile(r"[!-~]+|\S*\d\S*")
+NUMBER = re.compile(r"[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?")
+_DATE = re.compile(r"[0-9]{4}[-/.年][0-9]{1,2}\b.*")
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a column as names are compared: in lower case, without spaces and dashes."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+def holds_texts(column: Sequence[str]) -> bool:
+    """Return whether a column holds texts: neither numbers, dates nor a few short words over and over."""
+    if all(NUMBER.fullmatch(cell) or _DATE.fullmatch(cell) for cell in column):
+        return False
+    return not has_few_words(column)
+
+
+def are_ids(column: Sequence[str]) -> bool:
+    """Return whether no cell of a column reads as a text: short, of ASCII or with a digit, without blanks."""
+    return all(len(cell) <= MOST_ID and _MAY_BE_ID.fullmatch(cell) for cell in column if cell)
+
+
+def has_few_words(column: Sequence[str]) -> bool:
+    """Return whether the cells of a column are a few short words, each in several rows."""
+    words = {cell.casefold() for cell in column}
+    return 3 * len(words) <= len(column) and len(words) <= MOST_WORDS and max(map(len, words)) <= LONGEST_WORD

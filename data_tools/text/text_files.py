@@ -1,54 +1,41 @@
-"""Text files, plain or compressed: listed, read line by line, and read as texts with their ids.
-
-A file of texts has one on each line (`read_texts`):
-
-.tsv             id TAB text on every line; a first line that reads id TAB text is a header
-.jsonl, .json    {"id": "a1", "text": "..."} on every line; without "id", the id is the line's number from 0
-any other file   a text on every line, whose id is its number from 0
-"""
+"""Text files, plain or compressed: listed, and read line by line."""
 
 import codecs
-import gzip
+import os
 import sys
-import zlib
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Set
 
-import numpy as np
-
-from data_tools.files.errors import InputError, counted, dangling
-from data_tools.files.installation import import_optional
-from data_tools.files.json_file import (
-    JsonError,
-    begins_json_lines,
-    is_utf8,
-    kind_of,
-    parse_json,
-    parse_json_object,
+from data_tools.files.errors import InputError, dangling
+from data_tools.files.json_file import JsonError, kind_of, parse_json
+from data_tools.files.progress import say
+from data_tools.text.file_content import (
+    decodes,
+    encoding_of,
+    is_utf8_line,
+    num_invalid_bytes,
+    unpacked,
+    unreadable,
 )
 
 LONGEST_LINE = 64 << 20
-ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
 _SNIPPET = 60
-_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-_LOOKED_THROUGH = 64 << 20  # bytes of plain ASCII before a file is taken for UTF-8
-_RARE = 0.45  # a text of which less is in GB 2312 is of another encoding that GB18030 decodes to nonsense
+_SAID: Set[str] = set()  # lines about files, each of which is said once
 
 
 @dataclass(frozen=True)
 class LineRules:
     """The rules for a line.
 
-    json_key   the key of the text, for lines of JSON
+    json_key   the key of the text, for JSON
     max_bytes  a longer line is refused
     replaces   bytes that are not UTF-8 become U+FFFD; otherwise such a line is refused
     encoding   of the bytes; utf-8, to which `read_lines` turns what else it finds, or one of ENCODINGS
     has_flag   the command has --encoding, which an error may suggest
     keeps_cr   a CR inside the line is text
+    text_column  the column of the text, for tables; empty: it is found
     """
 
     json_key: str = "text"
@@ -57,6 +44,7 @@ class LineRules:
     encoding: str = "utf-8"
     has_flag: bool = False
     keeps_cr: bool = False
+    text_column: str = ""
 
 
 STRICT = LineRules()
@@ -81,20 +69,6 @@ def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> s
         hint = _encoding_hint(line, error, rules)
         name = "UTF-8" if rules.encoding == "utf-8" else rules.encoding
         raise InputError(f"{where}: not {name} ({place}); {hint}") from None
-
-
-def _decodes(text: bytes, encoding: str, is_cut: bool = False) -> bool:
-    """Return whether ``text`` is of ``encoding``; ``is_cut``: its last character may be cut short."""
-    try:
-        codecs.getincrementaldecoder(encoding)().decode(text, not is_cut)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def num_invalid_bytes(line: bytes) -> int:
-    """Count the bytes of ``line`` that are not UTF-8: those that `decoded` replaces if asked to."""
-    return len(line) - len(line.decode("utf-8", "ignore").encode("utf-8"))
 
 
 def json_text(path: str, number: int, line: bytes, rules: LineRules) -> str:
@@ -138,7 +112,7 @@ def _snippet(text: str, place: int = 0) -> str:
 
 def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> str:
     if rules.encoding != "utf-8":
-        if not _decodes(line, "utf-8"):
+        if not decodes(line, "utf-8"):
             return "give the encoding of the file with --encoding, or correct it"
         return (
             "it is UTF-8, and one --encoding holds for all files: convert the others by "
@@ -148,97 +122,118 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
         return "its last character is cut short: copy the file again, or fix the line"
     # A damaged line of UTF-8 often decodes as GB18030 as well; it has few bytes that are not UTF-8.
     mostly_other = 2 * num_invalid_bytes(line) > sum(byte > 127 for byte in line)
-    if not (_decodes(line, "gb18030") and mostly_other):
+    if not (decodes(line, "gb18030") and mostly_other):
         return "fix the line"
     if rules.has_flag:
-        return "it looks like GB18030, and lines before it like UTF-8: write all of them in one encoding"
+        return (
+            "it looks like GB18030, and lines before it like UTF-8: write all of them in one encoding, or, "
+            "if all are GB18030, pass --encoding gb18030"
+        )
     return "it looks like GB18030: convert the file with iconv -f GB18030 -t UTF-8"
 
 
 REJECTED = ".rejected.jsonl"  # ends the name of a file of lines that are not documents
-TEXT_ENDINGS = (".txt", ".jsonl", ".gz", ".zst")  # of the files in a folder of text
-_CHUNK = 1 << 20
-_PACKED = 512  # bytes of a .zst that are unpacked at a time: to 16 MiB at the very most
-_BATCH = 1 << 18
-_BEGINNING = 1 << 10  # bytes of a line that show whether it is JSON
+PACKED = (".gz", ".zst", ".bz2", ".xz")
+RAW = (".txt",)
+TABLES = (".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow", ".feather")
+DOCUMENTS = (".jsonl", ".json", *TABLES)
+HIDDEN = ("__MACOSX", "Thumbs.db", "desktop.ini")  # besides names that begin with . or ~$
+_LEVELS = 2  # of folders that are looked into: the limit ends a loop of links
+_NAMED = 5  # files left out that a line names
 _BOM = b"\xef\xbb\xbf"
 
 
-class LineBatch(NamedTuple):
-    """Consecutive lines of one file, without their ends, the first of them number ``first``, from 1."""
+def ending_of(path: Path) -> str:
+    """Return the ending of a file in lower case, .json for example, without that of its compression."""
+    return (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
 
-    path: str
-    first: int
-    lines: List[bytes]
-    is_json: bool
 
-    def numbered(self) -> Iterator:
-        """Yield (number of the line in its file, line)."""
-        return enumerate(self.lines, start=self.first)
+def say_once(text: str) -> None:
+    """Write a line about a file to standard error, unless this process has written it before."""
+    if text not in _SAID:
+        _SAID.add(text)
+        say(text, sys.stderr)
 
 
 def list_inputs(
     input_path: str,
     endings: Sequence[str],
     apart_from: Iterable[Path] = (),
-    never: Sequence[str] = (),
-    any_file: bool = False,
     named: str = "--input_path",
 ) -> List[Path]:
-    """Return the file ``input_path``, or the files with ``endings`` of that folder and its subfolders.
+    """Return the file ``input_path``, of any name, or those with ``endings`` in that folder and subfolders.
 
-    It may be several of them, with commas between. They are sorted, each once. ``apart_from``: the outputs,
-    which are never read, and an error if one is the only input. In a folder, names with an ending in
-    ``never`` are left out, and so are the lines that another run rejected; with ``any_file`` a single file
-    may have any ending. ``named``: what the user calls ``input_path``. Raises InputError if there is nothing,
-    nothing that matches, or a name that is not a file.
+    It may be several of them, with commas between. They are sorted, each once. ``endings``, in any case, may
+    be followed by one of PACKED. ``apart_from``: the outputs, which are never read, and an error as the only
+    input. Hidden files and those of other endings are left out, and a line names them. ``named``: what
+    the user calls ``input_path``. Raises InputError if there is nothing, nothing that matches, or a name that
+    is not a file.
     """
     if not input_path:
         raise InputError(f"{named} is empty; name a file or folder, . is the working folder")
     path = Path(input_path)
     if "," in input_path and not path.exists():
-        each = (
-            list_inputs(one, endings, apart_from, never, any_file, named) for one in input_path.split(",")
-        )
+        each = (list_inputs(one, endings, apart_from, named) for one in input_path.split(","))
         return each_once(chain.from_iterable(each))
-    outputs = {output.resolve() for output in apart_from}
+    outputs = {os.path.realpath(output) for output in apart_from}
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; fix {named}")
     if path.is_file():
-        if path.resolve() in outputs:
+        if os.path.realpath(path) in outputs:
             raise InputError(f"{path} is both input and output; choose another output")
-        if not any_file and not path.name.endswith(tuple(endings)):
-            raise InputError(f"{path} does not end with {' or '.join(endings)}; rename or convert it")
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: a pipe or a device; give its content as standard input, {named} -")
-    found = sorted(_names_below(path, levels=2))
-    left_out = (REJECTED, *never)
-    fitting = [f for f in found if f.name.endswith(tuple(endings)) and not f.name.endswith(left_out)]
+    hidden: List[Path] = []
+    found = sorted(_names_below(path, _LEVELS, hidden))
+    fitting = [item for item in found if _fits(item, endings) and os.path.realpath(item) not in outputs]
     for item in fitting:
         if not item.is_file():
             raise InputError(f"{item}: {dangling(item) or 'not a file (a pipe, for example)'}; remove it")
-    inputs = each_once(item for item in fitting if item.resolve() not in outputs)
-    if not inputs:
+    known = {*fitting, *(item for item in found if os.path.realpath(item) in outputs)}
+    others = [item for item in found if item not in known and not item.name.endswith(REJECTED)]
+    _say_left_out(path, others, hidden)
+    if not fitting:
         raise InputError(f"{path}: no file ends with {' or '.join(endings)}; fix {named}")
-    return inputs
+    return each_once(fitting)
 
 
-def _names_below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the paths that are not folders, that many levels deep: the limit ends a loop of links."""
+def _fits(path: Path, endings: Sequence[str]) -> bool:
+    """Return whether a name has one of ``endings``, or of a compression alone: docs.zst."""
+    ending = ending_of(path)
+    if path.name.endswith(REJECTED) or path.is_dir():
+        return False
+    return ending in endings or path.suffix.lower() in PACKED and ending not in (*RAW, *DOCUMENTS)
+
+
+def _say_left_out(folder: Path, others: List[Path], hidden: List[Path]) -> None:
+    """Say which files of a folder are not read."""
+    reasons = (("of other endings, or too deep", others), ("hidden", hidden))
+    told = [f"{len(paths)} {reason} ({_names_of(folder, paths)})" for reason, paths in reasons if paths]
+    if told:
+        say_once(f"{folder}: left out: {', '.join(told)}")
+
+
+def _names_of(folder: Path, paths: List[Path]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(str(path.relative_to(folder)) for path in sorted(paths)[:_NAMED]) + more
+
+
+def _names_below(folder: Path, levels: int, hidden: List[Path]) -> Iterator[Path]:
+    """Yield the files that many levels deep, and deeper folders that are not empty; ``hidden``: the rest."""
     try:
         items = list(folder.iterdir())
     except OSError as error:
-        raise _unreadable(folder, error) from None
+        raise unreadable(folder, error) from None
     for item in items:
-        if not item.is_dir():
+        if item.name.startswith((".", "~$")) or item.name in HIDDEN:
+            hidden.append(item)
+        elif not item.is_dir():
             yield item
         elif levels > 1:
-            yield from _names_below(item, levels - 1)
-
-
-def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be read ({error.strerror}); fix its permissions, or leave it out")
+            yield from _names_below(item, levels - 1, hidden)
+        elif not item.is_symlink() and any(item.iterdir()):
+            yield item
 
 
 def each_once(paths: Iterable[Path]) -> List[Path]:
@@ -247,112 +242,6 @@ def each_once(paths: Iterable[Path]) -> List[Path]:
     for path in paths:
         first.setdefault(path.resolve(), path)
     return list(first.values())
-
-
-def line_batches(
-    paths: Iterable[Path],
-    advance: Callable[[int], None] = lambda count: None,
-    batch_bytes: int = _BATCH,
-    max_bytes: int = LONGEST_LINE,
-) -> Iterator[LineBatch]:
-    """Yield the lines of each file in batches of ``batch_bytes`` or a line more, the last one shorter.
-
-    ``advance`` is called with the bytes read from the disk. Raises InputError as `read_lines` does.
-    """
-    for path in paths:
-        lines: List[bytes] = []
-        first, size, is_json = 1, 0, is_json_lines(path)
-        for line in read_lines(path, advance, max_bytes):
-            lines.append(line)
-            size += len(line)
-            if size >= batch_bytes:
-                yield LineBatch(str(path), first, lines, is_json)
-                first, lines, size = first + len(lines), [], 0
-        if lines:
-            yield LineBatch(str(path), first, lines, is_json)
-
-
-def is_json_lines(path: Path) -> bool:
-    """Return whether a file has JSON lines and not raw text: by its name, or by its first line with text.
-
-    Documents may have any name: docs.json, docs.zst. Raises InputError as `read_lines` does.
-    """
-    if ".jsonl" in path.suffixes:
-        return True
-    first = next((line for line in read_lines(path, max_bytes=_BEGINNING) if line.strip()), b"")
-    return begins_json_lines(first)
-
-
-def encoding_of(path: Path) -> str:
-    """Return the encoding of a text file: utf-8, utf-16-le, utf-16-be or gb18030.
-
-    What can be UTF-8 is; so is a file with a few damaged lines, or none of whose first 64 MiB is beyond
-    ASCII. UTF-16 is known by its mark or its zero bytes, GB18030 by decoding. Raises as `read_lines` does.
-    """
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return _encoding_of(path, status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=256)
-def _encoding_of(path: Path, *stamp: int) -> str:
-    passed, found = 0, "utf-8"
-    for chunk in _chunks(path, lambda count: None):
-        found = _encoding_in(chunk, is_first=not passed) or ""
-        passed += len(chunk)
-        if found or passed > _LOOKED_THROUGH:
-            break
-    return found or "utf-8"
-
-
-def tell_encodings(paths: Iterable[Path]) -> None:
-    """Write a line to standard error for each encoding but UTF-8 that files are found to be in."""
-    others: Dict[str, List[str]] = {}
-    for path in paths:
-        if encoding_of(path) != "utf-8":
-            others.setdefault(encoding_of(path), []).append(str(path))
-    for encoding, names in others.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        sys.stderr.write(f"read as {encoding.upper()}, as their bytes say: {', '.join(names[:3])}{more}\n")
-
-
-def _encoding_in(chunk: bytes, is_first: bool) -> Optional[str]:
-    """Return the encoding of a text by its bytes; None where they are all ASCII."""
-    if is_first and chunk[:2] in _MARKS:
-        return _MARKS[chunk[:2]]
-    zeros = chunk[1::2].count(0), chunk[::2].count(0)  # of UTF-16 that begins with the low byte, the high one
-    most, least = max(zeros), min(zeros)
-    order = "utf-16-le" if zeros[0] == most else "utf-16-be"
-    if is_first and most > len(chunk) // 3 and 4 * least < most:
-        return order
-    if chunk.isascii():
-        return None
-    if _decodes(chunk, "utf-8", is_cut=True):
-        return "utf-8"
-    if is_first and 4 * least < most and _decodes(chunk, order, is_cut=True):
-        return order
-    is_damaged = 2 * num_invalid_bytes(chunk) <= sum(byte > 127 for byte in chunk)
-    *lines, last = chunk.split(b"\n")  # which may be cut
-    others = [line for line in lines if not line.isascii()] or [last]
-    foreign = b"\n".join(line for line in others if not is_utf8_line(line))
-    if is_damaged or is_utf8_line(others[0]) or not _decodes(foreign, "gb18030", is_cut=True):
-        return "utf-8"
-    # Lines of UTF-8 below are minded by `read_lines` and by tables.
-    text = [char for char in foreign.decode("gb18030", "ignore") if not char.isascii()]
-    common = sum(map(len, "".join(text).encode("gb2312", "ignore").split())) / 2
-    return "gb18030" if common >= _RARE * len(text) else "utf-8"
-
-
-def is_utf8_line(line: bytes) -> bool:
-    """Return whether a line is UTF-8 and can hardly be anything else: most characters are of three bytes."""
-    try:
-        others = [char for char in line.decode("utf-8") if char > "\x7f"]
-    except UnicodeDecodeError:
-        return False
-    long = sum(char >= "\u0800" for char in others)
-    return long > 1 and 2 * long > len(others)
 
 
 def _as_utf8(chunks: Iterator[bytes], path: Path, encoding: str) -> Iterator[bytes]:
@@ -373,17 +262,17 @@ def read_lines(
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    Those of a file in UTF-16 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they are. A
-    Ctrl-Z that ends the file is left out. A line above ``max_bytes`` is yielded truncated, but still above:
-    `decoded` refuses it. That is as soon as it is above, before the rest of it is read; memory and work do
-    not grow with it. Raises InputError for a file that cannot be read, is damaged or truncated.
+    Those of a file in UTF-16, UTF-32 or GB18030 are turned into UTF-8; with an ``encoding`` they stay as they
+    are. A Ctrl-Z that ends the file is left out. A line above ``max_bytes`` is yielded truncated, but still
+    above: `decoded` refuses it. That is as soon as it is above, before the rest of it is read; memory and
+    work do not grow with it. Raises InputError for a file that cannot be read, is damaged or truncated.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
     held: List[bytes] = []  # the pieces of a line whose end was not read yet
     size, is_cut = 0, False
-    is_first, chunks = True, _chunks(path, advance)
+    is_first, chunks = True, unpacked(path, advance)
     found = encoding_of(path) if encoding == "utf-8" else encoding
-    if found.startswith("utf-16"):
+    if found.startswith(("utf-16", "utf-32")):
         chunks = _as_utf8(chunks, path, found)
     turned = encoding == "utf-8" and found == "gb18030"
     for chunk in chunks:
@@ -414,170 +303,6 @@ def _line_as_utf8(line: bytes) -> bytes:
         return line
 
 
-def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
-    try:
-        raw = open(path, "rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    with raw:
-        done = 0
-        try:
-            if path.suffix == ".zst":
-                unpacked = _gather(_unpacked_zst(raw))
-            else:
-                source = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-                unpacked = iter(partial(source.read, _CHUNK), b"")
-            for chunk in unpacked:
-                yield chunk
-                advance(raw.tell() - done)
-                done = raw.tell()
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise InputError(
-                f"{path}: damaged or cut short, read {raw.tell()} bytes of it; copy or compress it again"
-            ) from None
-
-
-def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
-    """Unpack frame after frame; unlike the library's stream reader, notice a truncated frame."""
-    zstandard = import_optional("zstandard")
-    make = zstandard.ZstdDecompressor().decompressobj
-    frame, fresh = make(), True
-    for packed in iter(lambda: raw.read(_PACKED), b""):
-        while packed:
-            try:
-                yield frame.decompress(packed)
-            except zstandard.ZstdError:
-                raise EOFError from None
-            packed, fresh = frame.unused_data, frame.eof
-            if frame.eof:
-                frame = make()
-    if not fresh:
-        raise EOFError
-
-
-def _gather(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    held: List[bytes] = []
-    size = 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= _CHUNK:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
-
-
-PACKED = (".gz", ".zst")
-PLAIN = (".txt", ".txt.gz", ".txt.zst")
-HEADER = ({"id", "编号", "序号"}, {"text", "文本", "句子", "问题", "标题", "内容"})
-
-
-class NamedText(NamedTuple):
-    """A text and its name."""
-
-    id: str
-    text: str
-    line: int  # of its file, from 1
-
-
-class LeftOut:
-    """Lines without a text: how many, and the reason for the first."""
-
-    def __init__(self):
-        self.count, self.first = 0, ""
-
-    def add(self, reason: str) -> None:
-        """Count a line."""
-        self.count += 1
-        self.first = self.first or reason
-
-
 def is_blank(text: str) -> bool:
     """Return whether a text has no visible character: it is empty, or of spaces and control characters."""
     return not any(character.isprintable() and not character.isspace() for character in text)
-
-
-def is_text_file(name: str) -> bool:
-    """Return whether ``name`` is that of a file of plain texts, not of pairs."""
-    return name.endswith(PLAIN)
-
-
-def format_of(path: Path) -> str:
-    """Return how the lines of a file are read, by its name: tsv, jsonl or text."""
-    name = path.stem if path.suffix in PACKED else path.name
-    ending = Path(name).suffix
-    return {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}.get(ending, "text")
-
-
-def has_ids(path: Path) -> bool:
-    """Return whether the lines of a file may name their texts; otherwise their numbers do."""
-    return format_of(path) != "text"
-
-
-def read_texts(
-    path: Path,
-    left_out: Optional[LeftOut] = None,
-    advance: Callable[[int], None] = lambda count: None,
-    cure: str = "fix the line",
-    rules: LineRules = STRICT,
-) -> Iterator[NamedText]:
-    """Yield the texts of a file; bad lines are counted by ``left_out``, if it is given.
-
-    ``advance`` is called with the bytes read; ``cure`` ends the message about a bad line;
-    ``rules``: the encoding of the lines. Raises InputError with file:line for a bad line otherwise, and for a
-    file that cannot be read.
-    """
-    if not path.is_file():
-        raise InputError(f"{path} is not a file; give one with a text on every line")
-    kind = format_of(path)
-    for number, line in enumerate(read_lines(path, advance, encoding=rules.encoding), start=1):
-        try:
-            name, text = _id_and_text(decoded(str(path), number, line, rules), kind, str(number - 1))
-            if number == 1 and name in HEADER[0] and text in HEADER[1]:
-                continue
-            for value, what in ((text, "text"), (name, "id")):
-                if not value.strip():
-                    raise ValueError(f"an empty {what}")
-        except ValueError as error:
-            reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
-            if left_out is None:
-                raise InputError(reason) from None
-            left_out.add(reason)
-            continue
-        yield NamedText(name, text, number)
-
-
-def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
-    """Raise InputError if two texts have the same id. ``lines`` int64 [N]: their lines in ``path``.
-
-    The line of a text that an index holds already is 0. It holds eight bytes per id.
-    """
-    hashes = (blake2b(name.encode("utf-8"), digest_size=8).digest() for name in ids)
-    digests = np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64, count=len(lines))
-    order = np.argsort(digests, kind="stable")
-    equal = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
-    if len(equal):
-        place = int(np.argmin(order[equal + 1]))
-        first, second = (int(lines[order[equal[place] + step]]) for step in (0, 1))
-        other = f"line {first}" if first else "a text in the index"
-        raise InputError(f"{path}:{second}: repeats the id of {other}; give every text an id of its own")
-
-
-def _id_and_text(line: str, kind: str, number: str) -> Tuple[str, str]:
-    """Return the id of a line, or ``number`` without one, and its text. Raises ValueError with the reason."""
-    if kind == "text":
-        return number, line
-    if kind == "tsv":
-        cells = line.split("\t")
-        if len(cells) != 2:
-            raise ValueError(f"{counted(len(cells), 'column')} instead of id TAB text")
-        return cells[0], cells[1]
-    row: Dict[str, object] = parse_json_object(line)
-    name, text = row.get("id", number), row.get("text")
-    if not isinstance(text, str):
-        raise ValueError('no "text" that is a string')
-    if isinstance(name, bool) or not isinstance(name, (str, int)):
-        raise ValueError('an "id" that is neither a string nor a whole number')
-    if not is_utf8([name, text]):
-        raise ValueError("half of a character")
-    return str(name), text

@@ -28,7 +28,7 @@ import numpy as np
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.errors import InputError
 from data_tools.files.installation import raise_interrupt
-from data_tools.text.text_files import decoded, read_lines
+from data_tools.text.text_files import decoded, read_lines, say_once
 from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, code_points, is_cjk
 
 Segmenter = Callable[[str], List[str]]
@@ -176,6 +176,11 @@ class LexiconEntry(NamedTuple):
     weight: float = 1.0
 
 
+# What follows a word in jieba's form: a frequency, perhaps with a tag, or a tag behind a Chinese word.
+_OF_JIEBA = re.compile(r" +[0-9]+(?: +[a-z]+)? *$|(?<=[^\x00-\x7f]) +[a-z]{1,4} *$")
+_FREQUENCY = re.compile(r"[^\x00-\x7f] +[0-9]+(?: +[a-z]+)? *$")
+
+
 class Found(NamedTuple):
     """A word of the lexicon in a text: text[start:end]."""
 
@@ -211,11 +216,16 @@ class Lexicon:
             raise InputError(f"{path}: no such file; fix --user_lexicon")
         entries: Dict[str, LexiconEntry] = {}
         lines: Dict[str, int] = {}
-        for number, line in enumerate(read_lines(path), start=1):
-            text = decoded(str(path), number, line)
+        texts = [decoded(str(path), number, line) for number, line in enumerate(read_lines(path), start=1)]
+        of_jieba = _is_of_jieba(texts)
+        if of_jieba:
+            say_once(
+                f"{path}: a lexicon in jieba's form: its words are used, and frequencies and tags are not"
+            )
+        for number, text in enumerate(texts, start=1):
             if not text.strip():
                 continue
-            word, entry = _parsed(text, f"{path}:{number}")
+            word, entry = _parsed(text, f"{path}:{number}", of_jieba)
             if entries.setdefault(word, entry) != entry:
                 raise InputError(
                     f"{path}:{number}: {word} has another kind or weight in line {lines[word]}; keep one"
@@ -285,7 +295,16 @@ class Lexicon:
         return 0
 
 
-def _parsed(text: str, where: str) -> Tuple[str, LexiconEntry]:
+def _is_of_jieba(lines: Sequence[str]) -> bool:
+    """Return whether lines are WORD FREQUENCY TAG, with blanks, as jieba's user dictionaries are."""
+    filled = [line for line in lines if line.strip()]
+    marked = [line for line in filled if _OF_JIEBA.search(line)]
+    has_frequency = any(map(_FREQUENCY.search, filled))
+    return has_frequency and not any("\t" in line for line in filled) and 2 * len(marked) >= len(filled)
+
+
+def _parsed(text: str, where: str, of_jieba: bool = False) -> Tuple[str, LexiconEntry]:
+    text = _OF_JIEBA.sub("", text) if of_jieba else text
     word, *rest = (column.strip() for column in text.split("\t"))
     if not word or len(rest) > 2:
         raise InputError(f"{where}: not a word, TAB kind, TAB weight; fix the line")

@@ -17,8 +17,8 @@ from data_tools.options.options import Options, data_option
 from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.split_datasets import dataset_of
+from data_tools.text.file_content import ENCODINGS
 from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
-from data_tools.text.text_files import ENCODINGS
 from ernie_pair.pair.data.encoded_pairs import open_pair_tokenizer, shown_pairs
 from ernie_pair.pair.data.pair_records import (
     ENCODING_HELP,

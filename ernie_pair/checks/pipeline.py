@@ -31,7 +31,8 @@ from data_tools.options.options import (
     optimisation_option,
     refuse_empty,
 )
-from data_tools.text.text_files import TEXT_ENDINGS, LineRules, decoded, json_text, line_batches, list_inputs
+from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
+from data_tools.text.texts import line_batches
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checkpoint.run_folder import best_of
 from ernie_pair.checks.line import NEEDS, Line, Step, run_step
@@ -82,6 +83,7 @@ class PipelineConfig(RowFlags):
         "empty: the texts of the pairs alone",
     )
     json_key: str = data_option("text", help="the key of a document's text in JSON lines")
+    text_column: str = data_option("", help="the column of a document's text in a table, or its number")
     label_map: str = data_option(
         "",
         help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
@@ -260,7 +262,11 @@ def look(config: PipelineConfig) -> Facts:
         balance = _balance_of(read["train"], labels)
     text, spec = None, None
     with _collected(errors):
-        text = measure_text(config.input_path, config.json_key) if config.input_path else None
+        text = (
+            measure_text(config.input_path, config.json_key, config.text_column)
+            if config.input_path
+            else None
+        )
     with _collected(errors):
         spec = _spec_of_start(config)
     _refuse_all(errors)
@@ -311,9 +317,10 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
     return spec
 
 
-def measure_text(input_path: str, json_key: str = "text") -> Text:
+def measure_text(input_path: str, json_key: str = "text", text_column: str = "") -> Text:
     """Return what the files of ``input_path`` hold, of much text by its beginning; or InputError."""
-    files, rules = list_inputs(input_path, TEXT_ENDINGS, any_file=True), LineRules(json_key)
+    files = list_inputs(input_path, (*RAW, *DOCUMENTS))
+    rules = LineRules(json_key, text_column=text_column)
     size = sum(path.stat().st_size for path in files)
     documents, characters, read = 0, 0, 0
 
@@ -323,9 +330,11 @@ def measure_text(input_path: str, json_key: str = "text") -> Text:
 
     for path in files:
         is_open = False
-        for batch in line_batches([path], advance):
+        for batch in line_batches([path], advance, rules=rules):
             read_line = json_text if batch.is_json else decoded
             for number, line in batch.numbered():
+                if batch.is_json and not line.strip():
+                    continue
                 length = len(read_line(batch.path, number, line, rules).strip())
                 characters += length
                 documents += batch.is_json or (is_open and not length)
@@ -371,7 +380,8 @@ class Work:
         has_words = facts.labels.has_classes and names != Labels.numbered(len(names)).names
         is_named = has_words or config.label_map
         self.label_map: dict[str, object] = {"label_map": config.label_map or mapped} if is_named else {}
-        self.json_key = {"json_key": config.json_key} if config.json_key != "text" else {}
+        given = {"json_key": config.json_key, "text_column": config.text_column}
+        self.of_text = {name: value for name, value in given.items() if value not in ("", "text")}
 
     def _choose_size(self) -> Size:
         """Return the largest new model for this much text that can read all of it twice within the time."""
@@ -476,7 +486,7 @@ class Work:
         is_audited = text is not None and text.size <= MOST_AUDITED
         if is_audited:
             paths = [config.input_path] if Path(config.input_path).exists() else config.input_path.split(",")
-            flags = {"output_dir": self.folder / "audit" / "text", **self.json_key}
+            flags = {"output_dir": self.folder / "audit" / "text", **self.of_text}
             commands.append(words_of("audit", "text", *paths, **flags))
         left_out = "" if text is None or is_audited else "; the text is large and was not audited"
         told = f"what is odd stands above, and in {self.folder / 'audit'}{left_out}"
@@ -502,7 +512,7 @@ class Work:
         commands = [words_of("build", "text", **files, **rows, output_file=of_pairs)]
         texts = [config.input_path] if config.input_path else []
         if spec is None:
-            commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)]), **self.json_key))
+            commands.append(line.build_vocabulary(",".join([*texts, str(of_pairs)]), **self.of_text))
             tokenizer: dict[str, object] = {"vocab_file": line.vocabulary}
         else:
             tokenizer = {"model_name": config.model_name_or_path}
@@ -510,7 +520,7 @@ class Work:
             workers = {"workers": self.facts.cores}
             for text, name in [*((text, "text") for text in texts), (of_pairs, "pairs")]:
                 short = {"min_doc_length": 0} if name == "pairs" else {}
-                flags = {**tokenizer, **short, **self.json_key, **workers}
+                flags = {**tokenizer, **short, **self.of_text, **workers}
                 commands.append(line.prepare(text, name, **flags))
         if spec is None:
             width, layers, heads = self.size.hidden_size, self.size.layers, self.size.heads

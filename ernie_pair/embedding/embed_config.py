@@ -14,7 +14,8 @@ from data_tools.options.options import (
     precision_option,
     refuse_empty,
 )
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.file_content import ENCODINGS
+from data_tools.text.texts import ID_COLUMN_HELP, INPUT_HELP, TEXT_COLUMN_HELP
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.choice import KernelFlags
@@ -73,9 +74,11 @@ class EmbedConfig(RayFlags, EmbedderFlags):
 
     model_path: str = model_option(help=MODEL_HELP)
     input_file: str = data_option(
-        help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
+        help=INPUT_HELP,
         stdin=(".txt", ".jsonl"),
     )
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
     output_dir: str = data_option(help="folder to create, with vectors.npy and vectors.json")
     dtype: Literal["float16", "int8"] = precision_option(
         "float16", help="type of the stored numbers; int8: with one scale per text"

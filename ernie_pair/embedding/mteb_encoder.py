@@ -12,7 +12,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import read_json_object
-from data_tools.text.text_files import read_texts
+from data_tools.text.texts import TextColumns, read_texts
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, VectorFile, open_vectors
 
@@ -37,7 +37,8 @@ class MtebEncoder:
                 raise InputError(f"{folder}: its vectors are not of {embedder.model.name}; {CURE}")
             if about.get("texts", {}).get("sha256") != sha256_of_file(Path(text_file)):
                 raise InputError(f"{text_file} is not the file that {folder} was made of; {CURE}")
-            for row, named in enumerate(read_texts(Path(text_file))):
+            columns = TextColumns(str(about["texts"].get("column", "")))
+            for row, named in enumerate(read_texts(Path(text_file), columns=columns)):
                 self._stored[about.get("prompt", "") + named.text] = found, row
 
     def encode(

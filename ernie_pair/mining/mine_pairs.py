@@ -31,8 +31,10 @@ from data_tools.options.options import (
     refuse_unknown_names,
 )
 from data_tools.options.standard_streams import with_standard_streams
+from data_tools.text.file_content import ENCODINGS
 from data_tools.text.table_writer import refuse_ending
-from data_tools.text.text_files import ENCODINGS, LeftOut, LineRules, read_texts
+from data_tools.text.text_files import LineRules
+from data_tools.text.texts import TEXT_COLUMN_HELP, LeftOut, TextColumns, read_texts
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.mining.encoder_files import PAIRS, refuse_format, write_groups
@@ -142,6 +144,7 @@ class MineConfig(Options):
         help="texts among which each first text of a pair with the same meaning searches near ones: a file, "
         "or a folder of ernie-pair index; empty: all texts of the pairs search each other",
     )
+    text_column: str = data_option("", help=f"of --corpus: {TEXT_COLUMN_HELP}")
     embedding_model: str = model_option(
         "", help="embedding model that decides which texts are near; empty: character n-grams"
     )
@@ -624,7 +627,8 @@ def _open_corpus(
     else:
         left_out = LeftOut() if config.on_bad_row == "skip" else None
         rules = LineRules(encoding=config.encoding, has_flag=True)
-        texts = [row.text.strip() for row in read_texts(path, left_out, rules=rules)]
+        columns = TextColumns(config.text_column)
+        texts = [row.text.strip() for row in read_texts(path, left_out, rules=rules, columns=columns)]
         if left_out is not None and left_out.count:
             lines = counted(left_out.count, "line")
             logger.warning("%s: left out: %s, the first: %s", path, lines, left_out.first)

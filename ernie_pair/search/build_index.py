@@ -32,7 +32,16 @@ from data_tools.options.options import (
     refuse_set,
 )
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import LeftOut, has_ids, read_texts, refuse_repeated_ids
+from data_tools.text.texts import (
+    ID_COLUMN_HELP,
+    INPUT_HELP,
+    TEXT_COLUMN_HELP,
+    LeftOut,
+    TextColumns,
+    has_ids,
+    read_texts,
+    refuse_repeated_ids,
+)
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.open_embedder import log_drift, open_embedder
 from ernie_pair.inference.embedder import (
@@ -102,9 +111,11 @@ class IndexConfig(Options):
     NEEDS = SEARCHING
 
     input_file: str = data_option(
-        help="one text per line; .tsv: id TAB text; .jsonl: id and text; also compressed as .gz or .zst",
+        help=INPUT_HELP,
         stdin=(".txt", ".jsonl"),
     )
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
     output_dir: str = data_option(help="folder to create")
     embedding_model: str = model_option("", help="an embedding model, trained or exported: its folder")
     vectors: str = data_option(
@@ -250,8 +261,8 @@ class StoredVectors:
             yield rows
 
 
-def open_stored(folder: Path, texts_file: Path, count: int) -> StoredVectors:
-    """Open the vectors in a folder of `ernie-pair embed`, of the ``count`` texts in ``texts_file``.
+def open_stored(folder: Path, texts_file: Path, count: int, column: str = "") -> StoredVectors:
+    """Open the vectors in a folder of `ernie-pair embed`, of ``count`` texts in ``column`` of ``texts_file``.
 
     Raises InputError if they are of another file, CheckpointError for a damaged folder.
     """
@@ -259,7 +270,13 @@ def open_stored(folder: Path, texts_file: Path, count: int) -> StoredVectors:
     file.verify()
     about = read_json_object(folder / VECTORS_JSON, CURE)
     made_of = about.get("texts")
-    made_of = made_of.get("sha256") if isinstance(made_of, dict) else None
+    made_of = made_of if isinstance(made_of, dict) else {}
+    if made_of.get("column", "") != column:
+        of_column = made_of.get("column") or "the column that is found"
+        raise InputError(
+            f"--vectors {folder} is of {of_column}, and this of --text_column {column!r}; {CURE}"
+        )
+    made_of = made_of.get("sha256")
     if made_of not in (None, sha256_of_file(texts_file)) or file.count != count:
         raise InputError(
             f"--vectors {folder} holds {file.count} vectors of another file than {texts_file}, "
@@ -356,7 +373,9 @@ def _vectors_of(
     """
     begin = 0 if old is None else old.manifest.texts
     if config.vectors:
-        stored = open_stored(Path(config.vectors), Path(config.input_file), len(table) - begin)
+        stored = open_stored(
+            Path(config.vectors), Path(config.input_file), len(table) - begin, config.text_column
+        )
         if old is not None:
             old.refuse_other_vectors(stored.about, config.vectors)
         return stored
@@ -413,6 +432,8 @@ def _write_texts(config: IndexConfig, draft: Path, left_out: LeftOut, old: Optio
     Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
     path, lines, first_id = Path(config.input_file), array("q"), 0
+    columns = TextColumns(config.text_column, config.id_column)
+    is_named = path.is_file() and has_ids(path, columns=columns)
     left_out_lines = left_out if config.on_bad_row == "skip" else None
     tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
     with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
@@ -422,9 +443,9 @@ def _write_texts(config: IndexConfig, draft: Path, left_out: LeftOut, old: Optio
             for table, before in ((texts, old.texts), (ids, old.ids)):
                 for text in (text for chunk in before.chunks(CHUNK) for text in chunk):
                     table.append(text)
-        for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE):
+        for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE, columns=columns):
             texts.append(row.text)
-            ids.append(row.id if has_ids(path) else str(first_id + int(row.id)))
+            ids.append(row.id if is_named else str(first_id + int(row.id)))
             lines.append(row.line)
     numbers = np.array(lines, dtype=np.int64)
     if not numbers.any():

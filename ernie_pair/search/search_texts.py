@@ -25,7 +25,14 @@ from data_tools.options.options import Options, data_option, devices_option, eva
 from data_tools.options.standard_streams import refuse_closed_input, with_standard_streams
 from data_tools.text.table_writer import ending_to_write, refuse_ending, table_writer
 from data_tools.text.tables import JSON_ENDINGS, form_of, records
-from data_tools.text.text_files import NamedText, read_texts
+from data_tools.text.texts import (
+    ID_COLUMN_HELP,
+    INPUT_HELP,
+    TEXT_COLUMN_HELP,
+    NamedText,
+    TextColumns,
+    read_texts,
+)
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP, files_of_model
@@ -64,8 +71,10 @@ class SearchConfig(Options):
         TYPED, help="a query, answered on the terminal; -: one query per line of standard input"
     )
     input_file: str = data_option(
-        "", help="one query per line; .tsv: id TAB query; .jsonl: id and text", stdin=(".txt", ".jsonl")
+        "", help=f"a file of queries, instead of --text; {INPUT_HELP}", stdin=(".txt", ".jsonl")
     )
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
     output_file: str = data_option(
         "",
         help="for --input_file: file to write, .jsonl with a line per query, or .tsv, .csv, .xlsx or "
@@ -139,10 +148,14 @@ def open_searcher(config: SearchConfig) -> PairSearcher:
 def hits_of_file(config: SearchConfig) -> List[List[Hit]]:
     """Return the hits of each query of ``input_file``; nothing is written. Raises an ErniePairError."""
     start_console(World())
-    rows, searcher = list(read_texts(Path(config.input_file))), open_searcher(config)
+    rows, searcher = list(_queries_of(config)), open_searcher(config)
     for row in rows:
         searcher.refuse_query(row.text, f"{config.input_file}:{row.line}: ")
     return list(searcher.search_many((row.text for row in rows), config.top_k))
+
+
+def _queries_of(config: SearchConfig) -> Iterator[NamedText]:
+    return read_texts(Path(config.input_file), columns=TextColumns(config.text_column, config.id_column))
 
 
 def _results(config: SearchConfig) -> Results:
@@ -159,17 +172,17 @@ def _results(config: SearchConfig) -> Results:
 
 def _answer_file(config: SearchConfig, results: Results) -> None:
     path = Path(config.input_file)
-    count = sum(1 for _ in read_texts(path))
+    count = sum(1 for _ in _queries_of(config))
     if not count:
         raise InputError(f"{config.input_file} holds no query; give one on every line")
     searcher = open_searcher(config)
-    for row in read_texts(path):  # all of them, before the models run for the first
+    for row in _queries_of(config):  # all of them, before the models run for the first
         searcher.refuse_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")
     final = results.given[0]
     with results.published() as (draft,), _answer_writer(draft, final) as write, progress:
-        answers = searcher.search_many((row.text for row in read_texts(path)), config.top_k)
-        for row, hits in zip(read_texts(path), answers):
+        answers = searcher.search_many((row.text for row in _queries_of(config)), config.top_k)
+        for row, hits in zip(_queries_of(config), answers):
             write(row, hits)
             progress.advance(1)
     logger.info("answers to %s: %s", counted(count, "query", "queries"), config.output_file)

@@ -18,7 +18,7 @@ from data_tools.options.options import (
     precision_option,
     refuse_empty,
 )
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.file_content import ENCODINGS
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import ENCODING_HELP

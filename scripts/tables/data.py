@@ -41,7 +41,7 @@ def measured(config, folder: Path) -> Iterator[Row]:
     if not source:
         make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=SAMPLE_DOCUMENTS))
         source = str(folder / "sample" / "corpus.txt")
-    files = list_inputs(source, (".txt",), any_file=True)
+    files = list_inputs(source, (".txt",))
     texts = ["\n".join(lines) for path in files for lines, _ in documents_of(path, "")]
     tokenizer = WordPiece.from_file(config.vocab_file)
     num_documents = max(1, config.million_tokens * 10**6 // (TOKENS_PER_SENTENCE * SENTENCES_PER_DOCUMENT))

@@ -13,7 +13,8 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import reads_as_number
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.text_files import LeftOut, LineRules, is_text_file, read_texts
+from data_tools.text.text_files import LineRules
+from data_tools.text.texts import LeftOut, is_text_file, read_texts
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embedding.train.contrastive import (
     ContrastiveBatch,

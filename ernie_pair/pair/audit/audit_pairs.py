@@ -26,9 +26,10 @@ from data_tools.files.progress import say
 from data_tools.files.results import Results
 from data_tools.options.options import Options, data_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text.file_content import ENCODINGS, encoding_of
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.tables import form_of
-from data_tools.text.text_files import ENCODINGS, PACKED, encoding_of
+from data_tools.text.text_files import PACKED
 from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
 from ernie_pair.models.labels import MOST_WORDS, Labels, match_class
 from ernie_pair.models.spec import SHORTEST_PAIR

@@ -15,7 +15,7 @@ from data_tools.files.errors import InputError, counted
 from data_tools.files.results import followed, is_stream
 from data_tools.options.options import Options, data_option, refuse_empty
 from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.file_content import ENCODINGS
 from ernie_pair.pair.audit.new_pairs import KnownPairs, first_places, read_splits, results_of_pairs
 from ernie_pair.pair.data.pair_records import (
     BAD_ROW_HELP,

@@ -14,13 +14,14 @@ from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, Iterable, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
 from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from data_tools.text.tables import LOOKED_AT
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.encoder_rows import no_label
@@ -154,9 +155,12 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
     def all_rows(self) -> Iterator[Union[Pair, BadRow]]:
         """Yield every row, good or bad, read one at a time."""
         labels = self.labels and with_words(self.labels, self._words)
-        keyed = KeyedRows(self.flag, self.columns, self.rules, labels)
+        given = examples_of(self.flag, self.examples)
+        first = list(islice(given, LOOKED_AT))
+        objects = [dict(row) for row in first if isinstance(row, Mapping)]
+        keyed = KeyedRows(self.flag, self.columns, self.rules, labels, objects)
         is_unlabelled: Optional[bool] = None  # of tuples for an encoder, as the first one tells
-        for number, example in enumerate(examples_of(self.flag, self.examples)):
+        for number, example in enumerate(chain(first, given)):
             where = f"{self.flag}[{number}]"
             if isinstance(example, Mapping) and not is_token_row(example):
                 yield from keyed.pairs_of(where, number, example)

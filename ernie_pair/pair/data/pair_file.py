@@ -34,7 +34,16 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, counted
 from data_tools.options.standard_streams import as_called
-from data_tools.text.tables import Form, Record, blank_line, form_of, is_blank, records
+from data_tools.text.tables import (
+    LOOKED_AT,
+    SHEET_ERRORS,
+    Form,
+    Record,
+    blank_line,
+    form_of,
+    is_blank,
+    records,
+)
 from ernie_pair.models.label_words import bare_label
 from ernie_pair.models.labels import REGRESSION, UNLABELLED, Labels
 from ernie_pair.pair.data.encoder_rows import (
@@ -81,7 +90,6 @@ class Cells(NamedTuple):
 
 CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
 MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
-LOOKED_AT = 200  # rows that tell which columns are the texts, where their names do not
 OF_SCORES = "; scores are for --target regression, or for an encoder with --objective cosent or --label_range"
 _SAID: set[str] = set()  # lines about files, each of which is said once
 
@@ -126,7 +134,7 @@ def open_table(path: Path, columns: Columns, rules: RowRules, needs_label: bool 
     used = [names[layout.left], names[layout.right], "" if layout.label is None else names[layout.label]]
     if not rules.of_encoders:
         refuse_lists(where, used[1], [row[layout.right] for row in table if len(row) == layout.width])
-    said = said_of(names, used, columns, rules, needs_label, layout.has_header)
+    said = said_of(names, used, columns, rules, needs_label, bool(layout.names))
     return OpenedTable(layout, (), rows, _said(form, said), layout.label is not None)
 
 
@@ -174,7 +182,7 @@ def given_rows(path: Path, columns: Columns, rules: RowRules) -> Iterator[tuple[
         for number, found in table.rows:
             yield number, found if isinstance(found, dict) else NONE
         return
-    names = list(UNNAMED[: table.layout.width])
+    names = list(table.layout.names or UNNAMED[: table.layout.width])
     if table.layout.has_header:
         next(table.rows)
         named = [name or f"column_{n}" for n, name in enumerate(table.layout.names, start=1)]
@@ -543,10 +551,12 @@ def pairs_in(
 
 
 class KeyedRows:
-    """Rows of keys and values that are given one at a time, under ``name``; the first one tells the keys."""
+    """Rows of keys and values, given one at a time under ``name``; the ``first`` ones tell the keys."""
 
-    def __init__(self, name: str, columns: Columns, rules: RowRules, labels: Optional[Labels]):
-        self.name, self.columns, self.rules, self.labels = name, columns, rules, labels
+    def __init__(
+        self, name: str, columns: Columns, rules: RowRules, labels: Optional[Labels], first: Sequence[dict]
+    ):
+        self.name, self.columns, self.rules, self.labels, self.first = name, columns, rules, labels, first
         self._keys: Optional[tuple[str, str, str]] = None
         self._known: set[str] = set()
         self._is_unlabelled = False
@@ -566,7 +576,7 @@ class KeyedRows:
     def _open(self, where: str, row: Mapping) -> None:
         names = list(map(str, row))
         if self._keys is None:
-            self._keys = keys_of(where, names, self.columns)
+            self._keys = keys_of(where, names, self.columns, self.first)
             self._is_unlabelled = self.rules.of_encoders and self._keys[2] not in names
             if not self.rules.of_encoders:
                 refuse_lists(where, self._keys[1], [row.get(self._keys[1])])
@@ -650,6 +660,10 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
         if not isinstance(text, str) or not text.strip():
             found = "is empty" if isinstance(text, str) else f"is {shown(text)}, not a text"
             raise InputError(f"{where}: {name} {found}; fill it in or remove the row")
+        if text in SHEET_ERRORS:
+            raise InputError(
+                f"{where}: {name} is {text}, an error of a spreadsheet; correct or remove the row"
+            )
     value = None if labels is None else label_value(where, label, labels)
     return Pair(number, str(left), str(right), value, "" if query is None else str(query))
 

@@ -20,14 +20,14 @@ from typing import Any, Literal, NamedTuple, Optional, Sequence
 from data_tools.files.errors import InputError, OpenError, counted
 from data_tools.files.json_file import shown
 from data_tools.options.options import Options, data_option
-from data_tools.text.tables import columns_of
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.file_content import ENCODINGS
+from data_tools.text.tables import NUMBER, are_ids, columns_of, has_few_words, holds_texts, plain_name
 from ernie_pair.models.label_words import NO_WORDS, YES_WORDS
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
 TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
-# Names are compared as `_plain` gives them. Two of one line are certainly the texts.
+# Names are compared as `plain_name` gives them. Two of one line are certainly the texts.
 TWINS = [
     ("sentence1", "sentence2"), ("texta", "textb"), ("text1", "text2"), ("sentencea", "sentenceb"),
     ("question1", "question2"), ("#1string", "#2string"), ("s1", "s2"), ("q1", "q2"), ("sent1", "sent2"),
@@ -62,11 +62,7 @@ PASSED_OVER = re.compile(
     r"(id|index|idx|#[12]id|qid[12]?|pairid|origin|编号|序号|no|(pos|neg)scores?"
     rf"|prediction|predictedlabel|probability[0-9]+|{NEGATIVE.pattern})?\Z|unnamed:"
 )
-MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
-LONGEST_WORD = 12
 _SHORT = 20  # characters of the name of a column
-_NUMBER = re.compile(r"[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?")
-_DATE = re.compile(r"[0-9]{4}[-/.年][0-9]{1,2}\b.*")
 
 
 @dataclass(frozen=True)
@@ -123,17 +119,25 @@ def layout_of(
     cells = ["" if cell is None else str(cell).strip() for cell in first]
     if not needs_label and columns.label not in cells:
         columns = replace(columns, label="")
-    is_named = any(columns.by_role.values()) or bool(columns.query)
+    named = [name for name in (*columns.by_role.values(), columns.query) if name]
+    if named and not always_header and not set(named) & set(cells) and all(map(str.isdecimal, named)):
+        return _numbered_layout(where, columns, len(cells))
+    is_named = bool(named)
     rows = [row for row in rows if len(row) == len(cells)]
     places = _known_places(where, cells, columns)
     is_header = always_header or is_named or _is_header(cells, places, rows)
     if not is_header and len(cells) in (2, 3):
         return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
+    if not is_header and len(cells) == 4 and _begins_with_ids([cells, *rows]):
+        return Layout(1, 2, 3, 4, False, names=_numbers_of(4))
     if not is_header:
         how = "separate them by tabs, commas or semicolons, or name a file of JSON lines .jsonl"
         if len(cells) > 1:
             line = shown(", ".join(cells))
-            how = f"if the line is a header, name its columns with --text_a, --text_b and --label: {line}"
+            how = (
+                "give the columns with --text_a, --text_b and --label: their names, if the line is a header, "
+                f"or their numbers from 1: {line}"
+            )
         raise InputError(
             f"{where}: {counted(len(cells), 'column')} instead of 3 (text, text, label) or 2 (text, text); "
             + how
@@ -148,6 +152,32 @@ def layout_of(
     left, right, label = (places.get(role) for role in ROLES)
     assert left is not None and right is not None  # or `_places` has raised
     return Layout(left, right, label, len(cells), True, query, tuple(cells), is_known)
+
+
+def _numbered_layout(where: str, columns: Columns, width: int) -> Layout:
+    """Return the layout of a table without a header whose columns flags give as numbers, from 1."""
+    given = {**columns.by_role, "query": columns.query}
+    places = {role: int(name) - 1 for role, name in given.items() if name}
+    if not {LEFT, RIGHT} <= set(places) or not all(0 <= place < width for place in places.values()):
+        raise InputError(
+            f"{where}: columns by number: give --text_a and --text_b from 1 to {width}, and --label where "
+            "there is one"
+        )
+    query = places.get("query")
+    names = _numbers_of(width)
+    return Layout(places[LEFT], places[RIGHT], places.get(LABEL), width, False, query, names)
+
+
+def _numbers_of(width: int) -> tuple[str, ...]:
+    return tuple(f"column {n}" for n in range(1, width + 1))
+
+
+def _begins_with_ids(rows: Sequence[Sequence[Any]]) -> bool:
+    """Return whether rows of four cells are an id, two texts and a label, as those of ATEC are."""
+    ids, left, right, labels = columns_of([list(row) for row in rows], 4)
+    is_label = _is_label(labels) or has_few_words(labels)
+    are_texts = _is_text(left) and _is_text(right)
+    return len(set(ids)) == len(rows) and are_ids(ids) and are_texts and is_label
 
 
 def keys_of(
@@ -166,18 +196,14 @@ def keys_of(
 
 def is_negative(name: str) -> bool:
     """Return whether a column of this name has hard negatives of the first text: neg, negative_2, ..."""
-    return bool(NEGATIVE.fullmatch(_plain(name)))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name.lower())
+    return bool(NEGATIVE.fullmatch(plain_name(name)))
 
 
 def _known_places(
     where: str, cells: list[str], columns: Columns, must_be_there: bool = True
 ) -> dict[str, int]:
     """Return {role: the place of its column}, of those that a flag or a known name tells."""
-    plain = [_plain(cell) for cell in cells]
+    plain = [plain_name(cell) for cell in cells]
     places, named = {}, columns.by_role
     if not (columns.text_a or columns.text_b):
         pair = _known_pair(where, cells, plain)
@@ -218,9 +244,9 @@ def _known_pair(where: str, cells: list[str], plain: list[str]) -> tuple[int, ..
 
 def _is_header(cells: list[str], places: dict[str, int], rows: Sequence[list[Any]]) -> bool:
     """Return whether no row of texts, or of two texts and a label, has these cells."""
-    plain = [_plain(cell) for cell in cells]
+    plain = [plain_name(cell) for cell in cells]
     numbered = plain[plain[:1] == [""] :] == [str(n) for n in range(len(plain) - (plain[:1] == [""]))]
-    if any(map(_NUMBER.fullmatch, plain)):
+    if any(map(NUMBER.fullmatch, plain)):
         return numbered and len(plain) > 2 and bool(rows)
     names_a_label = len(cells) == 3 and plain[2] in NAMES[LABEL] - YES_WORDS
     # `query` may be a text, `text_a` hardly.
@@ -249,9 +275,7 @@ def _is_above(cells: list[str], columns: list[list[str]], places: Sequence[int])
 
 def _is_label(column: Sequence[str]) -> bool:
     """Return whether all cells of a column are numbers, or all are yes or no."""
-    return all(map(_NUMBER.fullmatch, column)) or all(
-        cell.casefold() in NO_WORDS or cell.casefold() in YES_WORDS for cell in column
-    )
+    return all(map(NUMBER.fullmatch, column)) or _is_yes_or_no(column)
 
 
 def _places(
@@ -264,7 +288,10 @@ def _places(
     free = [
         n
         for n, cell in enumerate(cells)
-        if found[n] and n not in places.values() and n not in nested and not PASSED_OVER.match(_plain(cell))
+        if found[n]
+        and n not in places.values()
+        and n not in nested
+        and not PASSED_OVER.match(plain_name(cell))
     ]
     texts = [n for n in free if _is_text(found[n])]
     lacking = [role for role in (LEFT, RIGHT) if role not in places]
@@ -314,23 +341,18 @@ def _not_understood(
 
 
 def _is_text(column: Sequence[str]) -> bool:
-    """Return whether a column holds texts: neither numbers, dates nor a few short words over and over."""
-    if all(_NUMBER.fullmatch(cell) or _DATE.fullmatch(cell) for cell in column):
-        return False
-    return not _has_few_words(column)
+    """Return whether a column holds texts, and not yes and no."""
+    return holds_texts(column) and not _is_yes_or_no(column)
 
 
-def _has_few_words(column: Sequence[str]) -> bool:
-    words = {cell.casefold() for cell in column}
-    if words <= NO_WORDS | YES_WORDS:
-        return True
-    return 3 * len(words) <= len(column) and len(words) <= MOST_WORDS and max(map(len, words)) <= LONGEST_WORD
+def _is_yes_or_no(column: Sequence[str]) -> bool:
+    return all(cell.casefold() in NO_WORDS | YES_WORDS for cell in column)
 
 
 def _may_be_label(column: Sequence[str]) -> bool:
     """Return whether a column is of a few words, or of numbers that do not count the rows."""
-    if not all(map(_NUMBER.fullmatch, column)):
-        return _has_few_words(column) and len(set(column)) > 1
+    if not all(map(NUMBER.fullmatch, column)):
+        return (has_few_words(column) or _is_yes_or_no(column)) and len(set(column)) > 1
     is_whole = all("." not in cell for cell in column)
     return set(column) <= {"0", "1"} or not is_whole or 2 * len(set(column)) <= len(column)
 

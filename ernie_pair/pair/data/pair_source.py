@@ -23,6 +23,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, one_error
 from data_tools.files.json_file import reads_as_number
+from data_tools.text.tables import LOOKED_AT
 from data_tools.text.text_files import decoded, read_lines
 from ernie_pair.models.labels import (
     RANKING,
@@ -303,7 +304,9 @@ class PairSource:
                     row = BadRow(row.number, reason, is_known=True)
                 yield row
             return
-        given = KeyedRows(f"{self.name} {self.split}", self.columns, self.rules, self.labels)
+        given = KeyedRows(
+            f"{self.name} {self.split}", self.columns, self.rules, self.labels, found[:LOOKED_AT]
+        )
         for number, example in enumerate(found, start=1):
             yield from given.pairs_of(f"{self.name} {self.split}:{number}", number, example)
 

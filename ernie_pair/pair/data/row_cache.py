@@ -20,7 +20,7 @@ from data_tools.files.errors import InputError
 from data_tools.files.json_file import is_whole_number
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.tables import ending_of
+from data_tools.text.text_files import ending_of
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.in_memory_pairs import TokenizedPairs

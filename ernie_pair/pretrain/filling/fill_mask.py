@@ -24,8 +24,9 @@ from data_tools.options.options import (
     refuse_no_number,
 )
 from data_tools.options.standard_streams import refuse_closed_input
+from data_tools.text.file_content import ENCODINGS
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.text_files import ENCODINGS, LineRules, decoded, read_lines
+from data_tools.text.text_files import LineRules, decoded, read_lines
 from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pretrain.convert.warm_start import idle_parts

@@ -17,7 +17,8 @@ from data_tools.files.json_file import shown, write_json
 from data_tools.files.progress import CountProgress
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.standard_streams import as_asked, with_standard_streams
-from data_tools.text.text_files import LineRules, NamedText, has_ids, read_texts, refuse_repeated_ids
+from data_tools.text.text_files import LineRules
+from data_tools.text.texts import NamedText, TextColumns, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import log_drift, open_embedder
@@ -113,14 +114,21 @@ def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
     lines = np.fromiter((row.line for row in _rows_of(config)), dtype=np.int64)
     if not len(lines):
         raise InputError(f"{path} holds no text; give a file with a text in each line")
-    if has_ids(path):  # an index of these vectors would refuse it
+    if has_ids(path, _rules_of(config), _columns_of(config)):  # an index of these vectors would refuse it
         refuse_repeated_ids(path, (row.id for row in _rows_of(config)), lines)
     return len(lines), sha256_of_file(path), stamp
 
 
 def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
-    rules = LineRules(encoding=config.encoding, has_flag=True)
-    return read_texts(Path(config.input_file), rules=rules)
+    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=_columns_of(config))
+
+
+def _rules_of(config: EmbedConfig) -> LineRules:
+    return LineRules(encoding=config.encoding, has_flag=True)
+
+
+def _columns_of(config: EmbedConfig) -> TextColumns:
+    return TextColumns(config.text_column, config.id_column)
 
 
 def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
@@ -166,7 +174,11 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sh
         "model": Path(config.model_path).name,
         "max_seq_len": embedder.max_seq_len,
         "computed_by": embedder.backend,
-        "texts": {"name": Path(as_asked(config.input_file)).name, "sha256": sha256},
+        "texts": {
+            "name": Path(as_asked(config.input_file)).name,
+            "sha256": sha256,
+            **({"column": config.text_column} if config.text_column else {}),
+        },
         **beyond,
     }
 

@@ -13,7 +13,7 @@ from data_tools.options.options import (
     precision_option,
     refuse_empty,
 )
-from data_tools.text.text_files import ENCODINGS
+from data_tools.text.file_content import ENCODINGS
 from ernie_pair.pair.config.ask_config import refuse_short_pairs
 from ernie_pair.pair.data.pair_records import ENCODING_HELP
 

@@ -26,16 +26,9 @@ from data_tools.files.atomic_files import own_name
 from data_tools.files.errors import InputError, MachineError
 from data_tools.files.file_lock import locked
 from data_tools.options.cli import exit_code_of
-from data_tools.text import text_files
-from data_tools.text.text_files import (
-    LineRules,
-    decoded,
-    encoding_of,
-    json_text,
-    list_inputs,
-    num_invalid_bytes,
-    read_lines,
-)
+from data_tools.text import file_content
+from data_tools.text.file_content import num_invalid_bytes
+from data_tools.text.text_files import LineRules, decoded, json_text, list_inputs, read_lines
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
 GOOD = lines_of("我爱北京")
@@ -218,9 +211,8 @@ def test_what_is_no_text_of_a_known_encoding_is_told(tmp_path):
     with pytest.raises(InputError, match=r"in\.txt: its last character is cut short"):
         list(read_lines(path))
     path.write_bytes("臺灣的天氣如何，怎麼開戶？請問銀行卡怎樣辦理".encode("big5"))  # GB18030 decodes it
-    assert encoding_of(path) == "utf-8"
-    with pytest.raises(InputError, match="not UTF-8"):
-        decoded(str(path), 1, next(read_lines(path)))
+    with pytest.raises(InputError, match=r"in\.txt is BIG5, .*iconv -f BIG5 -t UTF-8"):
+        next(read_lines(path))
 
 
 def test_one_damaged_byte_is_not_taken_for_another_encoding():
@@ -260,7 +252,7 @@ def test_a_bom_split_over_zstd_frames_is_still_removed(tmp_path):
 
 
 def lines_with(monkeypatch, folder, content, max_bytes, chunk):
-    monkeypatch.setattr(text_files, "_CHUNK", chunk)
+    monkeypatch.setattr(file_content, "CHUNK", chunk)
     (folder / "long").write_bytes(content)
     return list(read_lines(folder / "long", max_bytes=max_bytes))
 
@@ -423,7 +415,7 @@ def test_the_manifest_lists_only_files_with_known_extensions(tmp_path):
         (data / name).write_bytes(GOOD)
     make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))
     manifest = Corpus(tmp_path / "out").manifest
-    assert [item["name"] for item in manifest["inputs"]] == [".e.jsonl", "a.jsonl"]
+    assert [item["name"] for item in manifest["inputs"]] == ["a.jsonl", "c.json", "f.JSONL"]
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,14 @@ def test_a_lexicon_without_words_is_refused(tmp_path, content):
 def test_a_missing_lexicon_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"no\.txt: no such file; fix user_lexicon"):
         Lexicon.from_file(tmp_path / "no.txt")
+
+
+def test_a_lexicon_in_the_form_of_jieba_has_its_words_alone(tmp_path, capsys):
+    path = tmp_path / "userdict.txt"
+    path.write_text("创新办 3 i\n云计算 5\n凱特琳 nz\n台中\n")
+    assert list(Lexicon.from_file(path).entries) == ["创新办", "云计算", "凱特琳", "台中"]
+    assert "its words are used, and frequencies and tags are not" in capsys.readouterr().err
+    path.write_text(
+        "deep learning\nopen api\niphone 5\n北京大学\tentity\n"
+    )  # words with blanks, and no frequency
+    assert list(Lexicon.from_file(path).entries) == ["deep learning", "open api", "iphone 5", "北京大学"]

@@ -1,0 +1,387 @@
+"""The texts of any file: documents of a corpus (`line_batches`), and texts with their ids (`read_texts`).
+
+plain text (.txt)        a text on every line, whose id is its number from 0
+.tsv of two columns      id TAB text; a first line that reads id TAB text is a header
+any other table          the one column that holds texts, or the one that is named, and the column of ids
+JSON                     {"id": "a1", "text": "..."}; without ids, they are numbers from 0
+
+A column is named by its header, or by its number from 1 where there is none. What is read of a table is said.
+"""
+
+import json
+from hashlib import blake2b
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.files.errors import InputError, again_with, counted
+from data_tools.files.json_file import is_utf8
+from data_tools.text.tables import (
+    JSON_FORMS,
+    LOOKED_AT,
+    SHEET_ERRORS,
+    BlankLine,
+    Form,
+    are_ids,
+    columns_of,
+    form_of,
+    holds_texts,
+    plain_name,
+    records,
+    text_of,
+)
+from data_tools.text.text_files import (
+    RAW,
+    STRICT,
+    LineRules,
+    decoded,
+    ending_of,
+    read_lines,
+    say_once,
+)
+
+LINES = "lines"  # the form of plain text
+INPUT_HELP = (
+    "a text per line (.txt), id TAB text (.tsv), id and text (.jsonl, .json), or a table (.csv, .xlsx, "
+    ".parquet); also packed"
+)
+TEXT_COLUMN_HELP = "the column or key of the texts; its number where a table has no header; empty: found"
+ID_COLUMN_HELP = "the column or key of the ids of the texts; empty: id, or the numbers of the texts from 0"
+_BATCH = 1 << 18
+_ID_NAMES = {"id", "编号", "序号", "docid", "qid", "pid", "textid"}
+_TEXT_NAMES = {
+    *("text", "sentence", "content", "query", "question", "title", "answer", "passage", "document", "doc"),
+    *("文本", "句子", "语句", "内容", "问题", "问句", "标题", "答案", "回答"),
+    *("用户问题", "标准问题", "标准问", "相似问"),
+}
+_FIRST_NAMES = {"text", "文本", "句子", "sentence", "content", "内容"}  # of which one is surely the text
+_TABLE_ENDINGS = (".csv", ".tsv")
+
+
+class LineBatch(NamedTuple):
+    """Consecutive lines of one file, without their ends, the first of them number ``first``, from 1."""
+
+    path: str
+    first: int
+    lines: List[bytes]
+    is_json: bool
+
+    def numbered(self) -> Iterator:
+        """Yield (number of the line in its file, line)."""
+        return enumerate(self.lines, start=self.first)
+
+
+class TextColumns(NamedTuple):
+    """The columns, or keys, that hold the texts and their ids; '': they are found."""
+
+    text: str = ""
+    id: str = ""
+
+
+class NamedText(NamedTuple):
+    """A text and its name."""
+
+    id: str
+    text: str
+    line: int  # of its file, from 1; of a sheet or an array, that of the row
+
+
+class LeftOut:
+    """Lines without a text: how many, and the reason for the first."""
+
+    def __init__(self):
+        self.count, self.first = 0, ""
+
+    def add(self, reason: str) -> None:
+        """Count a line."""
+        self.count += 1
+        self.first = self.first or reason
+
+
+def is_text_file(name: str) -> bool:
+    """Return whether ``name`` is that of a file of plain texts, not of pairs."""
+    return ending_of(Path(name)) in RAW
+
+
+class _Layout(NamedTuple):
+    """Where the text and the id of a row are: places of columns, or keys; ``has_header``: the first row."""
+
+    text: Any
+    id: Any
+    width: int = 0
+    has_header: bool = False
+
+
+def form_of_texts(path: Path, rules: LineRules = STRICT, text_column: str = "") -> Form:
+    """Return how the texts of a file are written: as `form_of` says, or LINES of plain text. InputError."""
+    form = form_of(path, rules.encoding)
+    is_table = ending_of(path) in _TABLE_ENDINGS or bool(text_column or rules.text_column)
+    if form.kind in ("tab", "csv") and not is_table:
+        return Form(LINES, "", form.encoding)
+    return form
+
+
+# Documents of a corpus
+
+
+def holds_documents(path: Path, rules: LineRules = STRICT) -> bool:
+    """Return whether the rows of a file are documents: JSON or a table, not raw text."""
+    return form_of_texts(path, rules).kind != LINES
+
+
+def document_lines(
+    path: Path, rules: LineRules = STRICT, advance: Callable[[int], None] = lambda count: None
+) -> Iterator[bytes]:
+    """Yield the lines of a text, or of a table or an array a line of JSON per row: line n is row n.
+
+    Raises InputError as `read_lines` and `records` do, and for a table whose texts are not found.
+    """
+    form = form_of_texts(path, rules)
+    if form.kind in (LINES, "json"):
+        yield from read_lines(path, advance, rules.max_bytes)
+        return
+    layout, rows = _opened(path, form, rules, TextColumns(rules.text_column))
+    key, last = rules.json_key, 0
+    for number, row in rows:
+        if isinstance(row, InputError) and not isinstance(row, BlankLine):
+            raise row
+        for _ in range(number - last - 1):
+            yield b""
+        last = max(number, last + 1)
+        if isinstance(row, dict):
+            found = {name: value if name == key else None for name, value in row.items()}
+        else:
+            found = {key: None if isinstance(row, InputError) else _cells(path, number, row, layout)[1]}
+        is_empty = key in found and (found[key] is None or found[key] == "")
+        yield (
+            b""
+            if is_empty
+            else json.dumps(found, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+        )
+    advance(path.stat().st_size)
+
+
+def line_batches(
+    paths: Iterable[Path],
+    advance: Callable[[int], None] = lambda count: None,
+    batch_bytes: int = _BATCH,
+    rules: LineRules = STRICT,
+) -> Iterator[LineBatch]:
+    """Yield the lines of each file in batches of ``batch_bytes`` or a line more, the last one shorter.
+
+    ``advance`` is called with the bytes read from the disk. Raises InputError as `document_lines` does.
+    """
+    for path in paths:
+        lines: List[bytes] = []
+        first, size, is_json = 1, 0, holds_documents(path, rules)
+        for line in document_lines(path, rules, advance):
+            lines.append(line)
+            size += len(line)
+            if size >= batch_bytes:
+                yield LineBatch(str(path), first, lines, is_json)
+                first, lines, size = first + len(lines), [], 0
+        if lines:
+            yield LineBatch(str(path), first, lines, is_json)
+
+
+# Texts with their ids
+
+
+def has_ids(path: Path, rules: LineRules = STRICT, columns: TextColumns = TextColumns()) -> bool:  # noqa: B008
+    """Return whether a file names its texts; otherwise their numbers do. Raises InputError."""
+    form = form_of_texts(path, rules, columns.text)
+    if form.kind == LINES:
+        return False
+    layout, rows = _opened(path, form, rules, columns)
+    if form.kind in JSON_FORMS:
+        return any(isinstance(row, dict) and layout.id in row for _, row in islice(rows, LOOKED_AT))
+    return layout.id is not None
+
+
+def read_texts(
+    path: Path,
+    left_out: Optional[LeftOut] = None,
+    advance: Callable[[int], None] = lambda count: None,
+    cure: str = "fix the line",
+    rules: LineRules = STRICT,
+    columns: TextColumns = TextColumns(),  # noqa: B008
+) -> Iterator[NamedText]:
+    """Yield the texts of a file; bad lines are counted by ``left_out``, if it is given.
+
+    ``advance`` is called with the bytes read; ``cure`` ends the message about a bad line;
+    ``rules``: the encoding of the lines. Raises InputError with file:line for a bad line otherwise, and for a
+    file that cannot be read, or does not tell which column holds the texts.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; give one with a text on every line")
+    form = form_of_texts(path, rules, columns.text)
+    if form.kind == LINES:
+        layout, rows = _Layout(0, None, 1), _plain_lines(path, rules, advance)
+    else:
+        layout, rows = _opened(path, form, rules, columns)
+    first: Optional[Tuple[int, bool]] = None  # the line of the first text, and whether it has an id
+    for count, (number, row) in enumerate(rows):
+        try:
+            name, text = _named(*_cells(path, number, row, layout), layout.text)
+            first = first or (number, name is not None)
+            if first[1] != (name is not None):
+                has, lacks = ("no", "one") if first[1] else ("an", "none")
+                raise ValueError(f"{has} id, and line {first[0]} has {lacks}; give every text an id, or none")
+        except ValueError as error:
+            reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
+            if left_out is None:
+                raise InputError(reason) from None
+            left_out.add(reason)
+            continue
+        yield NamedText(str(count) if name is None else name, text, number)
+
+
+def _plain_lines(path: Path, rules: LineRules, advance: Callable[[int], None]) -> Iterator[Tuple[int, Any]]:
+    """Yield the number of each line, and a row of its text, or what is wrong with it."""
+    for number, line in enumerate(read_lines(path, advance, encoding=rules.encoding), start=1):
+        try:
+            yield number, [decoded(str(path), number, line, rules)]
+        except InputError as error:
+            yield number, error
+
+
+def _named(name: object, text: object, called: object) -> Tuple[Optional[str], str]:
+    """Return the id, None without one, and the text. Raises ValueError with what is wrong with them."""
+    if not isinstance(text, str):
+        raise ValueError(f'no "{called}" that is a string' if isinstance(called, str) else "an empty text")
+    if not text.strip():
+        raise ValueError("an empty text")
+    if text in SHEET_ERRORS:
+        raise ValueError(f"{text}, an error of a spreadsheet, and no text")
+    if isinstance(name, bool) or not isinstance(name, (str, int, type(None))):
+        raise ValueError('an "id" that is neither a string nor a whole number')
+    if name is not None and not str(name).strip():
+        raise ValueError("an empty id")
+    if not is_utf8([name, text]):
+        raise ValueError("half of a character")
+    return None if name is None else str(name), text
+
+
+def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
+    """Raise InputError if two texts have the same id. ``lines`` int64 [N]: their lines in ``path``.
+
+    The line of a text that an index holds already is 0. It holds eight bytes per id.
+    """
+    hashes = (blake2b(name.encode("utf-8"), digest_size=8).digest() for name in ids)
+    digests = np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64, count=len(lines))
+    order = np.argsort(digests, kind="stable")
+    equal = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
+    if len(equal):
+        place = int(np.argmin(order[equal + 1]))
+        first, second = (int(lines[order[equal[place] + step]]) for step in (0, 1))
+        other = f"line {first}" if first else "a text in the index"
+        raise InputError(f"{path}:{second}: repeats the id of {other}; give every text an id of its own")
+
+
+# Columns
+
+
+def _opened(
+    path: Path, form: Form, rules: LineRules, columns: TextColumns
+) -> Tuple[_Layout, Iterator[Tuple[int, Any]]]:
+    """Return where the texts of a table or of JSON are, and its rows. Raises InputError if unclear."""
+    found = records(path, form, rules.encoding)
+    first = list(islice(found, LOOKED_AT))
+    rows = chain(first, found)
+    if form.kind in JSON_FORMS:
+        objects = [row for _, row in first if isinstance(row, dict)]
+        return _keys_of(path, objects, columns), rows
+    table = [row for _, row in first if isinstance(row, list)]
+    if not table:
+        return _Layout(0, None), rows
+    widths = [len(row) for row in table]
+    width = max(dict.fromkeys(widths), key=widths.count)
+    layout = _layout_of(path, [row for row in table if len(row) == width], columns, form.kind == "arrow")
+    if layout.has_header:
+        next(rows)
+    return layout, rows
+
+
+def _keys_of(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColumns) -> _Layout:
+    """Return the keys of the text and the id: those named, or text and id, or the one that holds texts."""
+    names = list(dict.fromkeys(chain(*objects)))
+    if columns.text or "text" in names or not names:
+        return _Layout(columns.text or "text", columns.id or "id")
+    rows = [[row.get(name) for name in names] for row in objects]
+    place = _text_place(path, names, rows, columns)
+    _say_columns(path, names, place, names.index("id") if "id" in names else None)
+    return _Layout(names[place], columns.id or "id")
+
+
+def _layout_of(path: Path, table: List[List[Any]], columns: TextColumns, always_header: bool) -> _Layout:
+    """Return the places of the text and the id in a table of rows of one width. Raises InputError."""
+    cells = list(map(text_of, table[0]))
+    has_header = always_header or _is_header(cells, columns)
+    rows = table[1:] if has_header else table
+    names = cells if has_header else [str(place + 1) for place in range(len(cells))]
+    for flag, name in (("text_column", columns.text), ("id_column", columns.id)):
+        if name and name not in names:
+            raise InputError(f"{path}: no column {name!r} in {', '.join(names)}; fix --{flag}")
+    ids = [place for place, name in enumerate(names) if plain_name(name) in _ID_NAMES]
+    id_place = names.index(columns.id) if columns.id else ids[0] if ids else None
+    if len(cells) == 2 and not has_header and not any(columns) and are_ids([text_of(row[0]) for row in rows]):
+        return _Layout(1, 0, 2)
+    place = _text_place(path, names, rows, columns, id_place)
+    if len(names) > 1:
+        _say_columns(path, names, place, id_place)
+    return _Layout(place, id_place, len(cells), has_header)
+
+
+def _is_header(cells: List[str], columns: TextColumns) -> bool:
+    """Return whether the first row has the names that are given, or known ones and no number."""
+    plain = [plain_name(cell) for cell in cells]
+    known = [name in _ID_NAMES | _TEXT_NAMES for name in plain]
+    if {columns.text, columns.id} & set(cells) - {""}:
+        return True
+    is_named = all(known) or len(cells) > 2 and any(known) or plain[0] in _ID_NAMES
+    return is_named and not any(cell.replace(".", "", 1).isdecimal() for cell in cells)
+
+
+def _text_place(
+    path: Path, names: List[str], rows: List[List[Any]], columns: TextColumns, id_place: Optional[int] = None
+) -> int:
+    """Return the place of the column of texts. Raises InputError with the commands if several may be it."""
+    if columns.text:
+        return names.index(columns.text)
+    cells = columns_of(rows, len(names))
+    may_be = [n for n, column in enumerate(cells) if n != id_place and (not column or holds_texts(column))]
+    named = [n for n in may_be if plain_name(names[n]) in _FIRST_NAMES]
+    found = named if len(named) == 1 else may_be
+    if len(found) == 1 or len(names) == 1:
+        return found[0] if found else 0
+    which = " or ".join(again_with({}, text_column=names[n]) or f"--text_column {names[n]}" for n in may_be)
+    listed = ", ".join(names[n] for n in may_be)
+    raise InputError(
+        f"{path}: the texts could be in the columns {listed}; name one: {which}"
+        if may_be
+        else f"{path}: none of the columns {', '.join(names)} holds texts; name one with --text_column"
+    )
+
+
+def _say_columns(path: Path, names: List[str], text: int, name: Optional[int]) -> None:
+    """Say which column is read as the text, which as the id, and which not at all."""
+    others = [one for place, one in enumerate(names) if place not in (text, name)]
+    of_ids = "" if name is None else f" and {names[name]} as the id"
+    unread = f"; not read: {', '.join(others)}" if others else ""
+    say_once(f"{path}: reads {names[text]} as the text{of_ids}{unread}")
+
+
+def _cells(path: Path, number: int, row: Any, layout: _Layout) -> Tuple[Any, Any]:
+    """Return the id, None without one, and the text of a row. Raises InputError for what is wrong with it."""
+    if isinstance(row, InputError):
+        raise row
+    if isinstance(row, dict):
+        return row.get(layout.id), row.get(layout.text)
+    if len(row) != layout.width:
+        wanted = (
+            "id TAB text" if (layout.width, layout.id, layout.has_header) == (2, 0, False) else layout.width
+        )
+        raise ValueError(f"{counted(len(row), 'column')} instead of {wanted}")
+    return None if layout.id is None else text_of(row[layout.id]), row[layout.text]

@@ -1,0 +1,162 @@
+"""The texts of tables, of JSON and of plain text, for corpora and for vectors: found, named, or asked for."""
+
+import json
+
+import pandas as pd
+import pytest
+from openpyxl import Workbook
+from tiny_corpus import make
+
+from data_tools.build_vocab import VocabConfig, build_vocab
+from data_tools.files.errors import InputError
+from data_tools.text.text_files import LineRules
+from data_tools.text.texts import LeftOut, TextColumns, document_lines, has_ids, line_batches, read_texts
+from data_tools.trans_to_json import TransConfig, trans_to_json
+
+FAQ = (
+    'id,question,answer\n7,怎么开户,请携带身份证到柜台\n9,如何销户,"请先还清欠款，\n再到柜台"\n'
+    "12,卡丢了,请致电客服\n"
+)
+ARRAY = [
+    {"text": "今天天气很好。\n路上遇到朋友。"},
+    {"text": "银行开户需要身份证。"},
+    {"text": "退款三天内到账。"},
+]
+
+
+@pytest.fixture
+def given(tmp_path):
+    """Write a file of this name and content, and return its path."""
+
+    def write(name, content, encoding="utf-8"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode(encoding))
+        return path
+
+    return write
+
+
+def read(path, **columns):
+    return [(row.id, row.text) for row in read_texts(path, columns=TextColumns(**columns))]
+
+
+def fails(path, reason, **columns):
+    with pytest.raises(InputError) as caught:
+        read(path, **columns)
+    assert reason in caught.value.message, caught.value.message
+
+
+def test_a_table_of_several_texts_asks_for_the_column(given):
+    path = given("faq.csv", FAQ)
+    fails(
+        path, "the texts could be in the columns question, answer; name one: --text_column question or --text"
+    )
+    assert read(path, text="question") == [("7", "怎么开户"), ("9", "如何销户"), ("12", "卡丢了")]
+    assert [name for name, _ in read(path, text="answer", id="question")] == [
+        "怎么开户",
+        "如何销户",
+        "卡丢了",
+    ]
+    fails(path, "no column 'x' in id, question, answer; fix --text_column", text="x")
+    assert has_ids(path, columns=TextColumns("question"))
+
+
+def test_the_only_column_of_texts_is_found_and_said(given, capsys):
+    path = given("a.csv", "编号,标准问,分类\n" + "".join(f"{n},问题是第{n}个，怎么办,卡\n" for n in range(6)))
+    assert read(path)[:2] == [("0", "问题是第0个，怎么办"), ("1", "问题是第1个，怎么办")]
+    assert "reads 标准问 as the text and 编号 as the id; not read: 分类" in capsys.readouterr().err
+
+
+def test_a_question_is_no_id(given):
+    path = given("qa.tsv", "怎么开户\t带身份证\n如何销户\t先还清欠款\n")
+    fails(path, "the texts could be in the columns 1, 2; name one: --text_column 1 or --text_column 2")
+    assert read(path, text="2") == [("0", "带身份证"), ("1", "先还清欠款")]
+    assert read(given("ids.tsv", "a1\t怎么开户\n编号2\t如何销户\n")) == [
+        ("a1", "怎么开户"),
+        ("编号2", "如何销户"),
+    ]
+    assert read(given("named.tsv", "ID\t标题\n7\t怎么开户\n")) == [("7", "怎么开户")]
+    fails(given("head.tsv", "question\tanswer\n怎么开户\t带身份证\n"), "the columns question, answer")
+
+
+def test_plain_text_keeps_its_tabs_and_commas(given):
+    path = given("a.txt", "甲\t乙\n丙,丁\n")
+    assert read(path) == [("0", "甲\t乙"), ("1", "丙,丁")]
+    assert read(given("b.txt", "甲\t乙\n丙\t丁\n"), text="2") == [("0", "乙"), ("1", "丁")]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_over_lines_and_arrays_are_texts(given, indent):
+    array = json.dumps(ARRAY, ensure_ascii=False, indent=indent)
+    for name in ("a.json", "a.txt", "b.JSON"):
+        assert read(given(name, array)) == [(str(n), row["text"]) for n, row in enumerate(ARRAY)]
+    objects = "\n".join(json.dumps(row, ensure_ascii=False, indent=indent) for row in ARRAY)
+    assert [text for _, text in read(given("o.json", objects))] == [row["text"] for row in ARRAY]
+    other = json.dumps([{"nr": n, "frage": f"wie geht es {n}"} for n in range(5)], indent=indent)
+    assert read(given("c.json", other))[1] == ("1", "wie geht es 1")
+
+
+def test_damaged_json_over_lines_names_its_line(given):
+    fails(given("a.json", '[\n {"text": "甲"},\n {"text" "乙"}\n]'), "a.json:3: not JSON")
+    fails(given("b.json", '{\n "text": "甲"\n}\n{\n "text": \n}'), "b.json:6: not JSON")
+
+
+def test_ids_are_of_all_texts_or_of_none(given):
+    rows = [{"id": "1", "text": "甲"}, {"id": "2", "text": "乙"}, {"text": "丙"}, {"id": "4", "text": "丁"}]
+    path = given("a.jsonl", "\n".join(json.dumps(row) for row in rows))
+    fails(path, "a.jsonl:3: no id, and line 1 has one; give every text an id, or none")
+    left_out = LeftOut()
+    assert [row.id for row in read_texts(path, left_out)] == ["1", "2", "4"] and left_out.count == 1
+    fails(
+        given("b.jsonl", '{"text": "甲"}\n{"id": 7, "text": "乙"}'), "b.jsonl:2: an id, and line 1 has none"
+    )
+
+
+def test_workbooks_and_parquet_are_texts(given, tmp_path):
+    frame = pd.DataFrame({"id": ["a", "b"], "text": ["怎么开户", "如何销户"], "n": [1, 2]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_excel(tmp_path / "a.xlsx", index=False)
+    for name in ("a.parquet", "a.xlsx"):
+        assert read(tmp_path / name) == [("a", "怎么开户"), ("b", "如何销户")]
+    book = Workbook()
+    for cell in ("text", "怎么开户", "#N/A"):
+        book.active.append([cell])
+    book.save(tmp_path / "e.xlsx")
+    fails(tmp_path / "e.xlsx", "e.xlsx:3: #N/A, an error of a spreadsheet, and no text")
+
+
+@pytest.mark.usefixtures("vocab_file")
+def test_a_corpus_is_made_of_tables_and_json(given, tmp_path):
+    assert make(tmp_path, 'id,text\n1,我爱北京\n2,\n3,"北京\n学习"\n'.encode(), "a.csv") == [
+        ["我 爱 北 京"],
+        ["北 京", "学 习"],
+    ]
+    for name, content in (
+        ("b.json", json.dumps([{"text": "我爱"}, {"text": "北京"}])),
+        ("c.json", '{\n"text": "我爱"\n}\n{\n"text": "北京"\n}'),
+    ):
+        assert make(tmp_path, content.encode(), name, overwrite=True) == [["我 爱"], ["北 京"]]
+    with pytest.raises(InputError, match=r"the columns question, answer; name one: text_column question"):
+        make(tmp_path, FAQ.encode(), "f.csv", overwrite=True)
+    of_two = "a,b\n我爱北京,学习学习\n北京,我爱\n".encode()
+    assert make(tmp_path, of_two, "g.csv", overwrite=True, text_column="b")[0] == ["学 习 学 习"]
+    with pytest.raises(InputError, match=r"d\.txt is raw text, .*prepare"):
+        make(tmp_path, "我爱北京\n".encode(), "d.txt", overwrite=True)
+
+
+def test_rows_of_a_table_are_the_lines_of_its_documents(given):
+    path = given("a.csv", FAQ)
+    (batch,) = line_batches([path], rules=LineRules(text_column="answer"))
+    rows = {number: json.loads(line)["text"] for number, line in batch.numbered() if line}
+    assert batch.is_json and rows == {2: "请携带身份证到柜台", 3: "请先还清欠款，\n再到柜台", 5: "请致电客服"}
+    plain = given("a.txt", "甲\n\n乙")
+    assert list(document_lines(plain)) == ["甲".encode(), b"", "乙".encode()]
+
+
+def test_raw_text_tools_read_documents(given, tmp_path):
+    path = given("a.json", json.dumps(ARRAY, indent=1))
+    trans_to_json(TransConfig(str(path), str(tmp_path / "out"), min_doc_length=0, no_shuffle=True))
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ARRAY
+    build_vocab(VocabConfig(input_path=str(path), output_file=str(tmp_path / "v.txt"), min_count=1))
+    tokens = (tmp_path / "v.txt").read_text().split("\n")
+    assert "天" in tokens and "{" not in tokens and "n" not in tokens
