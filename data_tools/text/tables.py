@@ -62,6 +62,7 @@ _ROWS_AT_ONCE = 1 << 13
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
 _BEGINS_ARRAY = re.compile(r'\s*\[\s*\{\s*["}]')
 _QUOTED_CELLS = re.compile(r'(?:"(?:[^"]|"")*"|[-+.\deE]*|NA|NULL|TRUE|FALSE|True|False)')
+_LABEL = re.compile(r"[^\s,;]{1,12}")
 _PERCENT = re.compile(r"0(?:\.(0+))?%")
 _FAR_ROW = re.compile(rb'<row r="(\d{7,20})"')
 _MARKED = re.compile(rb'<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
@@ -154,28 +155,34 @@ def _has_quoted_cells(lines: List[str]) -> bool:
         return False
     if len(begins) > 1 and not _QUOTED_CELLS.fullmatch(begins[1].split("\t")[0]):
         return False
-    return len(set(_widths(lines, "\t"))) == 1
+    return len({len(row) for row in _rows_split(lines, "\t")}) == 1
 
 
-def _widths(lines: List[str], mark: str) -> List[int]:
-    """Return how many cells the rows of the first lines have, with quotes; [] where they cannot be read."""
+def _rows_split(lines: List[str], mark: str) -> List[List[str]]:
+    """Return the rows of the first lines, with quotes, split at ``mark``; [] where they cannot be read."""
     try:
         rows = [row for row in csv.reader([line + "\n" for line in lines], delimiter=mark) if row]
     except csv.Error:
         return []
-    return [len(row) for row in (rows[:-1] if len(lines) == SNIFFED and len(rows) > 1 else rows)]  # one cut
+    return rows[:-1] if len(lines) == SNIFFED and len(rows) > 1 else rows  # the last one may be cut
 
 
 def _mark_of(lines: List[str], usual: str) -> str:
-    """Return the first of tab, comma, semicolon that makes rows of one width of two or more; or ``usual``."""
+    """Return the mark of tab, comma, semicolon that makes rows of one width of two or more; or ``usual``.
+
+    Where several do, the one whose last column is a number or a word in each row, the label; else tab.
+    """
     if usual == "\t" and any("\t" in line for line in lines[:1]):
         return usual
-    widths = {mark: _widths(lines, mark) for mark in dict.fromkeys(("\t", usual, ",", ";"))}
-    for mark, found in widths.items():
-        if found and found[0] > 1 and set(found) == {found[0]}:
-            return mark
-    first = {mark: found[0] if found else 0 for mark, found in widths.items()}
-    if usual == "," and first["\t"] > 1 and 2 * widths["\t"].count(first["\t"]) > len(widths["\t"]):
+    split = {mark: _rows_split(lines, mark) for mark in dict.fromkeys(("\t", usual, ",", ";"))}
+    whole = {m: rows for m, rows in split.items() if rows and {len(row) for row in rows} == {len(rows[0])}}
+    fitting = [mark for mark, rows in whole.items() if len(rows[0]) > 1]
+    labelled = [mark for mark in fitting if all(_LABEL.fullmatch(row[-1]) for row in whole[mark])]
+    if fitting:
+        return (labelled or fitting)[0]
+    first = {mark: len(rows[0]) if rows else 0 for mark, rows in split.items()}
+    of_tabs = [len(row) for row in split["\t"]]
+    if usual == "," and first["\t"] > 1 and 2 * of_tabs.count(first["\t"]) > len(of_tabs):
         return "\t"  # with some row that is not whole
     header = [mark for mark, width in first.items() if width > 2]
     return usual if first.get(usual, 0) > 1 or not header or usual == "\t" else header[0]
