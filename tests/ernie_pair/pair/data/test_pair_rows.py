@@ -265,7 +265,7 @@ def test_a_stream_never_reads_far_ahead(tokenizer):
 def test_a_bad_row_ends_the_stream_when_it_is_reached(tmp_path, tokenizer):
     path = write_pairs(tmp_path / "train.tsv", 900)
     path.write_text(path.read_text().replace("\t1\n", "\t甲\n").replace("\t甲\n", "\t1\n", 400))
-    number = 1 + [line[-1] for line in path.read_text().splitlines()].index("s")
+    number = 1 + [line[-1] for line in path.read_text().splitlines()].index("甲")
     stream = streamed_steps(source_of(path), tokenizer, CONFIG, World(), 0)
     assert number > 800 and len(list(islice(stream, 50))) == 50
     with pytest.raises(InputError, match=rf"train\.tsv:{number}: label '甲' is not one of 0, 1"):

@@ -154,12 +154,12 @@ def test_class_weights_of_a_wrong_number_are_refused(tmp_path, config, streaming
 
 
 def test_streaming_needs_max_steps_and_a_file_of_rows(tmp_path, config):
-    (tmp_path / "bad.tsv").write_text("今\t天\tyes\n")
+    (tmp_path / "bad.tsv").write_text("今\t天\t甲\n")
     with pytest.raises(InputError, match="streaming=True does not know the number of rows; pass max_st"):
         replace(config, streaming=True, max_steps=0)
     with pytest.raises(InputError, match="streaming reads a file, and train_file lcqmc is a set"):
         train_pair(replace(config, streaming=True, train_file="lcqmc"))
-    with pytest.raises(InputError, match=r"bad\.tsv:1: label 'yes'"):
+    with pytest.raises(InputError, match=r"bad\.tsv:1: label '甲'"):
         train_pair(replace(config, streaming=True, train_file=str(tmp_path / "bad.tsv")))
     assert not (tmp_path / "out").exists()
 
