@@ -118,8 +118,8 @@ class InMemoryPairs(Generic[One, All]):
         return kept
 
     def _words(self) -> Iterator[Any]:
-        """Yield the rows with their labels as texts."""
-        return replace(self, labels=WORDS).all_rows()
+        """Return the rows with their labels as texts; none where they can be read only once."""
+        return iter(()) if is_one_shot(self.examples) else replace(self, labels=WORDS).all_rows()
 
     def all_rows(self) -> Iterator[Union[One, BadRow]]:
         """Yield every row, good or bad, read one at a time."""
