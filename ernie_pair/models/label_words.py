@@ -9,7 +9,7 @@ _ANSWERS, _RELATIONS = (
     {word: sense for kind in kinds.split() for sense, word in enumerate(kind.split("/"))}
     for kinds in (
         "否/是 不是/是 非/是 no/yes n/y false/true f/t 错误/正确 错/对 假/真 负/正 反/正 负例/正例 "
-        "负样本/正样本 无/有 negative/positive neg/pos",
+        "负样本/正样本 negative/positive neg/pos",
         "不同/相同 不相同/相同 异/同 不一样/一样 不相似/相似 不匹配/匹配 未命中/命中 不同义/同义 不一致/一致 "
         "不等价/等价 不重复/重复 不相关/相关 无关/有关 矛盾/蕴含 矛盾/蕴涵 different/same diff/identical "
         "dissimilar/similar mismatch/match unmatched/matched distinct/duplicate irrelevant/relevant "

@@ -275,7 +275,7 @@ def words_as_classes(counts: Mapping[str, int], labels: Labels) -> Dict[str, int
     if match is None:
         return {}
     words, _ = frequent_words(counts)
-    senses = {word: sense_of(word) for word in counts if is_answer(word) or len(words) == 1}
+    senses = {word: sense_of(word) for word in words if is_answer(word) or len(words) == 1}
     if len(words) == 2 and match_of(words) is not None:
         senses.update({word: sense for sense, word in enumerate(order_of(words))})
     return {

@@ -65,7 +65,7 @@ def answers_of(error):
             ("mismatch", "match"),
             ("not_duplicate", "duplicate"),
             ("Not-Entailment", "entailment"),
-            ("无", "有"),
+            ("没有", "有"),
         ),
         *(
             ("没解决", "解决"),
