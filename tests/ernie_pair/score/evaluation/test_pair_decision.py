@@ -70,6 +70,7 @@ def predicted(folder, name="test.tsv", **flags):
     """{column: its cells}"""
     out = folder / "predictions.tsv"
     flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": True, "overwrite": True, **flags}
+    flags.setdefault("columns", "answers")
     predict_pair(PredictConfig(str(folder / "best"), str(folder / name), str(out), **flags))
     return table_of(out)
 
@@ -352,12 +353,13 @@ def test_symmetric_predictions_ignore_the_order_of_texts(folder):
     assert np.array_equal(predictor.logits(pairs), predictor.logits(turned))
     assert np.allclose(predictor.logits(pairs), answers[0], atol=1e-4)
     files = {
-        name: {"input_file": str(folder / f"{name}.tsv"), "output_file": str(folder / name)}
+        name: {"input_file": str(folder / f"{name}.tsv"), "output_file": str(folder / f"{name}-answers.tsv")}
         for name in ("test", "exchanged")
     }
     for flags in files.values():
-        predict_pair(PredictConfig(str(exported), scores=True, symmetric="average", **flags))
-    assert (folder / "test").read_bytes() == (folder / "exchanged").read_bytes()
+        asked = {"scores": True, "symmetric": "average", "columns": "answers", **flags}
+        predict_pair(PredictConfig(str(exported), **asked))
+    assert (folder / "test-answers.tsv").read_bytes() == (folder / "exchanged-answers.tsv").read_bytes()
 
 
 def test_swapping_some_pairs_of_a_batch_is_bit_identical(folder):
