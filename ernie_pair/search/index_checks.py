@@ -182,7 +182,8 @@ def _fault_of_vectors(chunks: Iterator[np.ndarray], expected: Expected) -> str:
     """Return which vector of float32 [n, D] at a time is not finite, or not of length 1 where it must be."""
     first, most = 0, UNIT_ERROR[expected.precision] if expected.is_unit else np.inf
     for chunk in chunks:
-        lengths = np.sqrt(np.square(chunk, dtype=np.float64).sum(axis=1))
+        with np.errstate(all="ignore"):  # the result says it
+            lengths = np.sqrt(np.square(chunk, dtype=np.float64).sum(axis=1))
         good = np.isfinite(lengths) & (np.abs(lengths - 1) <= most)
         if not good.all():
             place = int(good.argmin())
