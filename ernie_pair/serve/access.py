@@ -18,7 +18,11 @@ def error_response(
 
     ``param`` and ``code`` are of OpenAI's form, which has no status 422: it becomes 400.
     """
-    said = str(reason).encode("utf-8", "backslashreplace").decode()  # half of a character, from a request
+    # Half of a character, of a request, is written as its number.
+    said, param = (
+        None if text is None else str(text).encode("utf-8", "backslashreplace").decode()
+        for text in (reason, param)
+    )
     content: Dict[str, Any] = {"error": said}
     if path.startswith("/v1/"):
         kind = "invalid_request_error" if status < 500 else "server_error"

@@ -84,6 +84,7 @@ BAD_EMBEDDINGS = [
     ({"input": "a", "dimensions": 0}, 400, "dimensions", "dimensions is not a number"),
     ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "is not float or base64"),
     ({"input": "a", "truncate": 3}, 400, "truncate", '"truncate" is not known here'),
+    ({"input": "a", "\ud800": 3}, 400, "\\ud800", '"\\ud800" is not known here'),
     ({"input": "a", "model": "gpt"}, 404, "model", 'the model "gpt" is not served here; ask for encoder'),
 ]
 
