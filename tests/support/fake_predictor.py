@@ -40,7 +40,7 @@ class Model:
 
     backend, precision = "onnx", "fp32"
     exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.5, {})
-    threshold, symmetric = 0.25, "average"
+    threshold, symmetric, match = 0.25, "average", 1
 
     def __init__(self):
         self.calls, self.threads, self.gate = [], set(), threading.Event()
