@@ -32,6 +32,7 @@ from data_tools.files.results import Results, settings_of
 from data_tools.options.cli import run_command
 from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty, workers_option
 from data_tools.options.standard_streams import as_called, with_standard_streams
+from data_tools.text.characters import is_letter_or_digit
 from data_tools.text.file_content import tell_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
 from data_tools.text.texts import LineBatch, line_batches
@@ -174,7 +175,7 @@ def vocabulary_of(shapes: Dict[str, int], vocab_size: int, min_count: int) -> Li
     for shape, count in shapes.items():
         for character in shape:
             counts[character] += count
-        joined.update(shape if len(shape) > 1 or shape.isalnum() else "")
+        joined.update(shape if len(shape) > 1 or any(map(is_letter_or_digit, shape)) else "")
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     room = vocab_size - len(CONTROL_TOKENS)
     singles, continued = [], []

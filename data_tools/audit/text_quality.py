@@ -1,7 +1,6 @@
 """The paragraphs of text files: a line of text, or a line within the text of a JSON document."""
 
 import re
-import unicodedata
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -10,12 +9,12 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence
 
 import numpy as np
 
+from data_tools.text.characters import categories, compatible, lowered
 from data_tools.text.text_files import LineRules, decoded, json_text
 from data_tools.text.texts import LineBatch, document_lines, holds_documents
 from data_tools.text.wordpiece import code_points
 
 QUOTE = 40  # characters of a paragraph that a report shows
-_LAST_POINT = 0x110000
 
 
 class TextPlace(NamedTuple):
@@ -92,7 +91,7 @@ def normalised(texts: List[str]) -> List[str]:
     """Return each text normalised for comparison: NFKC, lower case, no white space, no punctuation."""
     if not texts:
         return []
-    whole = code_points(unicodedata.normalize("NFKC", "\n".join(texts)).lower())
+    whole = code_points(lowered(compatible("\n".join(texts))))
     return whole[_compared()[whole]].tobytes().decode("utf-32-le").split("\n")
 
 
@@ -108,13 +107,6 @@ def fingerprints(texts: List[str]) -> np.ndarray:
     """
     digests = b"".join(blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, dtype="<u8")
-
-
-@lru_cache(maxsize=1)
-def categories() -> np.ndarray:
-    """Return the category of every character, in the Unicode version of this Python: S2 [0x110000]."""
-    joined = "".join(map(unicodedata.category, map(chr, range(_LAST_POINT))))
-    return np.frombuffer(joined.encode("ascii"), dtype="S2")
 
 
 @lru_cache(maxsize=1)
@@ -188,7 +180,7 @@ def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
 
 def shown(text: str) -> str:
     """Return ``text``, or the code point of a single character that is not a letter: U+200B."""
-    if len(text) != 1 or (text.isalpha() and unicodedata.is_normalized("NFKC", text)):
+    if len(text) != 1 or (text.isalpha() and compatible(text) == text):
         return quote(text)
     return f"U+{ord(text):04X}"
 

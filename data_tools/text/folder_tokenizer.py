@@ -5,7 +5,8 @@
     sentencepiece.bpe.model   the pieces of XLM-RoBERTa
 
 tokenizer_config.json beside it names the special tokens and, for BERT's classes, whether case and accents are
-kept: it wins over tokenizer.json, as in transformers.
+kept: it wins over tokenizer.json, as in transformers. Tokens are added in it (added_tokens_decoder,
+additional_special_tokens), in special_tokens_map.json and in added_tokens.json; all are cut out first.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ import json
 import re
 from contextlib import contextmanager
 from copy import deepcopy
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -24,7 +26,7 @@ from tokenizers.models import WordPiece as WordCutter
 from data_tools.files.atomic_files import FileRefusedError, read_regular
 from data_tools.files.errors import InputError
 from data_tools.files.installation import import_optional
-from data_tools.files.json_file import read_json_object, shown
+from data_tools.files.json_file import is_whole_number, read_json_object, shown
 from data_tools.text.tokenizer_bounds import (
     fault_of_charsmap,
     fault_of_rules,
@@ -44,12 +46,15 @@ from data_tools.text.wordpiece import (
 VOCAB, FAST_TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 SENTENCE_PIECES = "sentencepiece.bpe.model"
 TOKENIZER_FILES = (FAST_TOKENIZER, VOCAB, SENTENCE_PIECES)
-SPECIAL_TOKENS = "special_tokens_map.json"
-MOST_BYTES = 64 << 20
+SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
+MOST_BYTES, MOST_TOKENS = 64 << 20, 1 << 24
 MOST_SEPARATORS = 2  # between two texts
+# Where tokenizer_config.json names tokens that it adds, for transformers 4 and 5; and where it has their ids.
+ADDITIONAL, DECODER = ("additional_special_tokens", "extra_special_tokens"), "added_tokens_decoder"
 # By which a folder that transformers can load, and that this package wrote, is known again.
 OWN_FAMILY, OWN_CLASS = "paddle_model_type", "PreTrainedTokenizerFast"
 ROLES = ("pad", "cls", "sep", "mask", "unk")
+BESIDE = ("pad", "mask")  # those that may be added beside the vocabulary
 OF_SENTENCE_PIECES = {"pad": "<pad>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "unk": "<unk>"}
 # Classes of transformers that cut words by BERT's rule, whatever tokenizer.json says of case.
 BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "RetriBert", "LayoutLM")
@@ -87,17 +92,22 @@ class FolderTokenizer:
     """
 
     truncation = "fast"  # of pairs that are too long, see `inference.token_rows.kept_lengths`
-    empty: Tuple[int, ...] = ()  # the ids of a text without tokens
 
     def __init__(
-        self, tokenizer: Tokenizer, settings: Mapping[str, Any], where: str, tokens: Sequence[str] = ()
+        self,
+        tokenizer: Tokenizer,
+        settings: Mapping[str, Any],
+        where: str,
+        tokens: Sequence[str] = (),
+        is_extended: bool = False,
     ):
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
-        self._tokenizer, self.where = tokenizer, where
+        self._tokenizer, self.where, self.is_extended = tokenizer, where, is_extended
         self.vocab = tokenizer.get_vocab(with_added_tokens=True)
-        self.tokens = list(tokens) or [""] * (1 + max(self.vocab.values(), default=-1))
+        missing = 1 + max(self.vocab.values(), default=-1) - len(tokens)
+        self.tokens = [*tokens, *[""] * missing]
         self.vocab_size = len(self.tokens)
         for token, index in self.vocab.items():
             self.tokens[index] = token
@@ -125,6 +135,7 @@ class FolderTokenizer:
         self.pad_id, self.mask_id, self.unk_id = (
             self.vocab.get(names[role] or usual[role], -1) for role in ("pad", "mask", "unk")
         )
+        self._of_roles = {names[role] or usual[role] for role in ROLES}
         if self.pad_id < 0:
             raise InputError(f"{where}: no {names['pad'] or usual['pad']} for padding; {CURE}")
         self.sha256 = self._identity()
@@ -172,6 +183,8 @@ class FolderTokenizer:
         found = json.loads(state) if self.is_word_piece else {}
         if found and _cuts_as_bert(found):
             rule = [found["normalizer"], self.text_specials, self.pair_specials, self.has_segments, split]
+            more = {token["content"] for token in found["added_tokens"]} - self._of_roles
+            rule += [sorted(more)] if more else []
             named = "\n".join([*self.tokens, "", f"bert {json.dumps(rule, sort_keys=True)}"])
         else:
             named = f"{state} {split}"
@@ -210,7 +223,8 @@ def open_folder_tokenizer(path: Path, model_type: str = "") -> FolderTokenizer:
         tokenizer = _read_sentence_pieces(path)
     try:
         with _panics_named(str(path)):
-            return FolderTokenizer(tokenizer, settings, str(path), tokens)
+            is_extended = _add_tokens(tokenizer, path.parent, settings)
+            return FolderTokenizer(tokenizer, settings, str(path), tokens, is_extended)
     except InputError:
         raise
     except Exception as error:  # the library raises plain Exceptions
@@ -266,14 +280,100 @@ def is_their_config(config: Mapping[str, Any]) -> bool:
 
 def read_settings(folder: Path, model_type: str = "") -> Dict[str, Any]:
     """Return tokenizer_config.json with the special tokens beside it. Raises InputError if one is damaged."""
-    found: Dict[str, Any] = {}
-    for name in (SPECIAL_TOKENS, SETTINGS):
-        if (folder / name).is_file():
-            found.update(read_json_object(folder / name, "correct it"))
+    beside, found = (_read_beside(folder / name) for name in (SPECIAL_TOKENS, SETTINGS))
+    for key in ADDITIONAL:
+        more = beside.pop(key, None)
+        if more and DECODER not in found:  # which otherwise has all tokens
+            found[key] = [
+                *_listed(found.get(key), folder / SETTINGS),
+                *_listed(more, folder / SPECIAL_TOKENS),
+            ]
+    found = {**beside, **found}
     kind = found.get("tokenizer_class")
     if not isinstance(kind, str):
         found["tokenizer_class"] = CLASS_OF.get(model_type, "")
     return found
+
+
+def _read_beside(path: Path) -> Dict[str, Any]:
+    return read_json_object(path, "correct it") if path.is_file() else {}
+
+
+def _listed(tokens: Any, where: Path) -> List[Any]:
+    """Return the tokens of a list, or of an object {role: token}."""
+    if not isinstance(tokens, (list, dict, type(None))):
+        raise InputError(f"{where}: {shown(tokens)} is no list of tokens; {CURE}")
+    return list(tokens.values()) if isinstance(tokens, dict) else list(tokens or ())
+
+
+def _add_tokens(tokenizer: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Add the tokens that files beside a tokenizer state, and return whether that changes it.
+
+    They are what transformers reads: added_tokens_decoder, or else added_tokens.json, whose tokens are
+    matched after normalization unless they are special; then the special tokens, of which those with a role
+    are in the vocabulary. Raises InputError for a wrong entry, and for an id that is not the next one.
+    """
+    before = {token.content: repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
+    where = folder / SETTINGS
+    more = [token for key in ADDITIONAL for token in _listed(settings.get(key), where)]
+    roles = [settings.get(f"{role}_token") for role in (*ROLES, "bos", "eos")]
+    roles = [token for token in roles if token is not None]
+    special = {_name_of(token): token for token in sorted([*roles, *more], key=_has_flags)}
+    stated = _stated_tokens(folder, settings, special)
+    new = [stated[index] for index in sorted(stated)]
+    known = {*before, *(token.content for token in new)}
+    in_vocabulary = {
+        _name_of(token) for token in roles if tokenizer.token_to_id(str(_name_of(token))) is not None
+    }
+    wanted = in_vocabulary.union(map(_name_of, more)) - known
+    new += [_as_added(token, where, True) for name, token in special.items() if name in wanted]
+    for is_special, group in groupby(new, key=lambda token: token.special):
+        (tokenizer.add_special_tokens if is_special else tokenizer.add_tokens)(list(group))
+    for index, token in stated.items():
+        if tokenizer.token_to_id(token.content) != index:
+            raise InputError(
+                f"{folder}: the added token {shown(token.content)} has the id {index}, which is not the next "
+                f"one; have transformers write {FAST_TOKENIZER} into it: its tokenizer.save_pretrained"
+            )
+    after = {token.content: repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
+    return after != before
+
+
+def _stated_tokens(
+    folder: Path, settings: Mapping[str, Any], special: Mapping[Optional[str], Any]
+) -> Dict[int, AddedToken]:
+    """Return the added tokens that stand there with ids; ``special``: those that have a role, by name."""
+    is_in_settings = DECODER in settings
+    where = folder / (SETTINGS if is_in_settings else ADDED_TOKENS)
+    found = settings[DECODER] if is_in_settings else _read_beside(where)
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: {DECODER} is {shown(found)}, not an object of tokens; {CURE}")
+    stated: Dict[int, AddedToken] = {}
+    for key, value in found.items():
+        index: Any
+        token: Any
+        index, token = (key, value) if is_in_settings else (value, key)
+        is_special = _has_flags(token) and token.get("special") is True if is_in_settings else key in special
+        if isinstance(index, str) and index.isdecimal() and len(index) <= len(str(MOST_TOKENS)):
+            index = int(index)
+        if not is_whole_number(index, 0, MOST_TOKENS):
+            raise InputError(f"{where}: {shown(index)} is no id of an added token; {CURE}")
+        stated[index] = _as_added(token, where, is_special)
+    return stated
+
+
+def _has_flags(token: object) -> bool:
+    return isinstance(token, dict)
+
+
+def _as_added(token: Any, where: Path, is_special: bool) -> AddedToken:
+    """Return a token as JSON has it, a text or an object; one that is not special is matched normalized."""
+    flags, content = token if _has_flags(token) else {}, _name_of(token)
+    found = {key: flags.get(key, False) for key in ("lstrip", "rstrip", "single_word")}
+    found["normalized"] = flags.get("normalized", not is_special)
+    if not content or not all(isinstance(flag, bool) for flag in found.values()):
+        raise InputError(f"{where}: the added token {shown(token)} is no text and no object of one; {CURE}")
+    return AddedToken(content, special=is_special, **found)
 
 
 def _bert_normalizer(settings: Mapping[str, Any], where: str) -> normalizers.BertNormalizer:
@@ -294,7 +394,9 @@ def _bert_tokenizer(tokens: List[str], settings: Mapping[str, Any], path: Path) 
     """Return the tokenizer that transformers makes of a vocab.txt: [CLS] a [SEP] b [SEP]."""
     named = {role: _name_of(settings.get(f"{role}_token")) or f"[{role.upper()}]" for role in ROLES}
     vocab = {token: index for index, token in enumerate(tokens)}
-    missing = [token for token in named.values() if token not in vocab]
+    added = _stated_tokens(path.parent, settings, {})
+    known = {*vocab, *(token.content for token in added.values())}
+    missing = [token for role, token in named.items() if token not in (known if role in BESIDE else vocab)]
     if missing:
         raise InputError(f"{path}: no {' '.join(missing)} among its {len(tokens)} tokens; {CURE}")
     made = Tokenizer(WordCutter(vocab, unk_token=named["unk"], max_input_chars_per_word=LONGEST_WORD))
@@ -307,7 +409,8 @@ def _bert_tokenizer(tokens: List[str], settings: Mapping[str, Any], path: Path) 
         special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
     )
     made.decoder = decoders.WordPiece()
-    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in named.values()])
+    of_roles = [settings.get(f"{role}_token") or named[role] for role in ROLES if named[role] in vocab]
+    made.add_special_tokens([_as_added(token, path.parent / SETTINGS, True) for token in of_roles])
     return made
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from data_tools.files.atomic_files import FileRefusedError, naming, read_regular
 from data_tools.files.errors import InputError
 from data_tools.files.json_file import JsonError, parse_json_object
+from data_tools.text.characters import is_letter_or_digit
 from data_tools.text.folder_tokenizer import AnyTokenizer
 
 
@@ -89,7 +90,7 @@ def ngram_tokens(tokenizer: AnyTokenizer) -> NgramTokens:
     is_control = [
         len(token) > 2 and token.startswith("[") and token.endswith("]") for token in tokenizer.tokens
     ]
-    is_text = [any(map(str.isalnum, token)) for token in tokenizer.tokens]
+    is_text = [any(map(is_letter_or_digit, token)) for token in tokenizer.tokens]
     return NgramTokens(base_ids, continues, np.array(is_text, bool) & ~np.array(is_control, bool))
 
 

@@ -3,7 +3,8 @@
 Text is classified character by character: a CJK character, a punctuation mark or a symbol is a piece by
 itself; control characters and accents are dropped; what is left between them and the spaces is a word,
 which the WordPiece model of `tokenizers` (Rust) cuts. The kind of a character does not depend on its
-neighbours, so numpy looks it up for a whole text at once, and words are cached.
+neighbours, so numpy looks it up for a whole text at once, and words are cached. It is that of one version of
+Unicode (`characters`), whatever Python knows.
 
     "C罗2022，" -> kinds  word alone word word word word alone -> c 罗 2022 ，
 
@@ -15,7 +16,6 @@ control ids. ErnieTokenizer.tokenize turns them into the ids that only a sample 
 
 import hashlib
 import os
-import unicodedata
 from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
@@ -25,6 +25,14 @@ import numpy as np
 from tokenizers.models import WordPiece as WordCutter
 
 from data_tools.files.errors import InputError
+from data_tools.text.characters import (
+    categories,
+    category,
+    decomposed,
+    in_canonical_order,
+    lowered,
+    unicode_version,
+)
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # this package starts its own processes
 
@@ -42,6 +50,7 @@ CJK_RANGES = (
     (0x2A700, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
+COMPATIBLE = (0xF900, 0x2F800)  # the ranges of them that stand for others
 # Not S in Unicode, but symbols to ErnieTokenizer, which looks after lower-casing, if it lower-cases.
 _ALSO_SYMBOLS = "\u00b2\u00ba\u3007\u00b5\u014b\u014a"
 _ALSO_SYMBOLS_CASED = "\u00b2\u00ba\u3007\u00b5\u014b\u00d8\u01b1"
@@ -71,7 +80,7 @@ class WordPiece:
     base_ids          int32[vocab_size]: the id of X for the id of '##X', any other id for itself
     is_continuation   bool[vocab_size]: the token begins with '##'
     lower_case        false: case and accents of a text are kept, as a cased BERT needs
-    sha256            of the tokens, one per line, and of `cased` after them: identifies both
+    sha256            of the tokens, one per line, of `cased` after them, and of the version of Unicode
     """
 
     truncation = "slow"  # of pairs that are too long, see `inference.token_rows.kept_lengths`
@@ -86,8 +95,7 @@ class WordPiece:
         )
         self.text_specials = [self.cls_id], [self.sep_id]
         self.pair_specials = [self.cls_id], [self.sep_id], [self.sep_id]
-        self.empty = (self.unk_id,)  # the ids of a text without tokens
-        named = self.tokens if lower_case else [*self.tokens, "", "cased"]
+        named = [*self.tokens, "", *(() if lower_case else ["cased"]), f"unicode {unicode_version()}"]
         self.sha256 = hashlib.sha256("\n".join(named).encode("utf-8")).hexdigest()
         self.continuation_ids, self.base_ids = find_twins(self.tokens, self.vocab)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.tokens])
@@ -257,25 +265,23 @@ def _shape_of(word: str, lower_case: bool) -> Tuple[str, Sequence[int]]:
         return word.lower(), range(len(word))
     shapes = [_plain_shape(character) for character in word]
     # Accents of several characters are reordered together, which keeps their number.
-    shape = unicodedata.normalize("NFD", "".join(shapes))
-    return shape, [index for index, part in enumerate(shapes) for _ in part]
+    return in_canonical_order("".join(shapes)), [index for index, part in enumerate(shapes) for _ in part]
 
 
 def _plain_shape(character: str) -> str:
     """Lower the case of a character and drop its accents: 'É' -> 'e'; '' for what is dropped."""
-    lower = "".join(c for c in character.lower() if not _is_control(c))
-    return "".join(c for c in unicodedata.normalize("NFD", lower) if unicodedata.category(c) != "Mn")
+    lower = "".join(c for c in lowered(character) if not _is_control(c))
+    return "".join(c for c in decomposed(lower) if category(c) != "Mn")
 
 
 def _is_control(character: str) -> bool:
-    return character == "\ufffd" or (unicodedata.category(character)[0] == "C" and character not in "\t\n\r")
+    return character == "\ufffd" or (category(character)[0] == "C" and character not in "\t\n\r")
 
 
 @lru_cache(maxsize=2)
 def _ruling(lower_case: bool = True) -> Tuple[np.ndarray, Dict[int, str]]:
     """Return the kind of each character, uint8 [0x110000], and {piece by itself: its other form, if any}."""
-    categories = "".join(map(unicodedata.category, map(chr, range(END_OF_LETTERS))))
-    major, minor = np.frombuffer(categories.encode("ascii"), dtype="S1").reshape(-1, 2).T
+    major, minor = categories()[:END_OF_LETTERS].view("S1").reshape(-1, 2).T
     vanishes = major == b"C"
     if lower_case:
         vanishes |= (major == b"M") & (minor == b"n")
@@ -293,8 +299,11 @@ def _ruling(lower_case: bool = True) -> Tuple[np.ndarray, Dict[int, str]]:
     if not lower_case:
         kinds[_FAR_MARKS] = IN_WORD
         return kinds, reshaped
-    for point in np.flatnonzero(kinds == ALONE).tolist():
-        if unicodedata.normalize("NFD", chr(point).lower()) != chr(point):
+    has_forms = kinds == ALONE
+    for low, high in CJK_RANGES:
+        has_forms[low : high + 1] &= low in COMPATIBLE  # a unified ideograph is what it is
+    for point in np.flatnonzero(has_forms).tolist():
+        if decomposed(lowered(chr(point))) != chr(point):
             reshaped[point] = _plain_shape(chr(point))
     kinds[[point for point, shape in reshaped.items() if len(shape) > 1]] = COMPOSITE
     return kinds, reshaped

@@ -28,6 +28,7 @@ import numpy as np
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.errors import InputError
 from data_tools.files.installation import raise_interrupt
+from data_tools.text.characters import categories, is_letter_or_digit
 from data_tools.text.text_files import decoded, read_lines, say_once
 from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, code_points, is_cjk
 
@@ -120,7 +121,7 @@ def presegmented(separator: str) -> GivenWords:
 def _letters() -> np.ndarray:
     """Return which characters Latin words and numbers are made of: bool [0x110000]."""
     letters = np.zeros(0x110000, dtype=bool)
-    letters[:END_OF_LETTERS] = list(map(str.isalnum, map(chr, range(END_OF_LETTERS))))
+    letters[:END_OF_LETTERS] = np.isin(categories()[:END_OF_LETTERS].astype("S1"), (b"L", b"N"))
     for low, high in CJK_RANGES:
         letters[low : high + 1] = False
     return letters
@@ -128,7 +129,9 @@ def _letters() -> np.ndarray:
 
 def in_one_word(before: str, after: str) -> bool:
     """Return whether two characters, side by side, would form one word of Latin letters or digits."""
-    return after.isalnum() and before.isalnum() and not is_cjk(after) and not is_cjk(before)
+    return (
+        is_letter_or_digit(after) and is_letter_or_digit(before) and not is_cjk(after) and not is_cjk(before)
+    )
 
 
 _SEGMENT = re.compile(r"[^\n]{1,10000}|\n")  # memory: 1 KB a character

@@ -118,7 +118,7 @@ class TextEmbedder:
         """
         tokenizer = self.model.tokenizer
         (read,) = self.settings.texts_read([text], self.settings.prompt_of(role) if role else self.prompt)
-        return sum(map(len, tokenizer.text_specials)) + len(tokenizer.encode(read) or tokenizer.empty)
+        return sum(map(len, tokenizer.text_specials)) + len(tokenizer.encode(read))
 
     def embed(self, texts: Sequence[str], prompt: Optional[str] = None) -> np.ndarray:
         """Return the vectors of ``texts``, float32 [N, D], in the order of ``texts``.

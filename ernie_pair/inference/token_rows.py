@@ -150,18 +150,17 @@ def encode_texts(
 ) -> EncodedPairs:
     """Encode the pairs (left[i], right[i]) as token ids, truncated to ``max_seq_len`` (see ``kept_lengths``).
 
-    ``labels`` int64 [N] or None. A text without any token, for example a zero-width space, becomes what the
-    tokenizer says: [UNK] of ERNIE's, nothing of others.
+    ``labels`` int64 [N] or None. A text without any token, for example a zero-width space, takes no place:
+    [CLS] [SEP] b [SEP], as in PaddleNLP and transformers.
     """
     rows: List[np.ndarray] = []
     heads: List[int] = []
-    num_cut, is_fast, empty = 0, tokenizer.truncation == "fast", list(tokenizer.empty)
+    num_cut, is_fast = 0, tokenizer.truncation == "fast"
     before, between, after = tokenizer.pair_specials
     room = max_seq_len - len(before) - len(between) - len(after)
     for first in range(0, len(left), CHUNK):
         chunk = slice(first, first + CHUNK)
         for a, b in zip(tokenizer.encode_batch(left[chunk]), tokenizer.encode_batch(right[chunk])):
-            a, b = a or empty, b or empty
             num_a, num_b = kept_lengths(len(a), len(b), room, is_fast)
             num_cut += num_a + num_b < len(a) + len(b)
             rows.append(np.array([*before, *a[:num_a], *between, *b[:num_b], *after], dtype=np.int32))
@@ -170,17 +169,14 @@ def encode_texts(
 
 
 def encode_single_texts(texts: Sequence[str], tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
-    """Encode each of ``texts`` as [CLS] text [SEP], all of token type 0, truncated to ``max_seq_len`` tokens.
-
-    A text without any token becomes what the tokenizer says, see ``encode_texts``.
-    """
+    """Encode each of ``texts`` as [CLS] text [SEP], of token type 0, truncated to ``max_seq_len`` tokens."""
     rows: List[np.ndarray] = []
     before, after = tokenizer.text_specials
     num_cut, room = 0, max_seq_len - len(before) - len(after)
     for first in range(0, len(texts), CHUNK):
         for ids in tokenizer.encode_batch(texts[first : first + CHUNK]):
             num_cut += len(ids) > room
-            rows.append(np.array([*before, *(ids[:room] or tokenizer.empty), *after], dtype=np.int32))
+            rows.append(np.array([*before, *ids[:room], *after], dtype=np.int32))
     return _encoded(rows, np.array(list(map(len, rows)), dtype=np.int64), None, tokenizer, num_cut)
 
 

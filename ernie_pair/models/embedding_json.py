@@ -32,6 +32,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from data_tools.files.errors import InputError
 from data_tools.files.former_flags import FORMER_VALUES, value_now
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object, shown
+from data_tools.text.characters import lowered
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB, json_bytes
 from ernie_pair.models.temperature import is_temperature
@@ -151,10 +152,11 @@ class EmbeddingSettings:
     def texts_read(self, texts: Sequence[str], prompt: str) -> List[str]:
         """Return what the tokenizer reads of ``texts``: each after ``prompt``, in lower case if that is said.
 
-        As in tokenizers' Lowercase, the case of a letter does not depend on its place in a word.
+        As sentence-transformers did until version 5, whose folders say so: "[MASK]" is in lower case too, and a
+        last sigma of a word is ς. Version 6 leaves control tokens, and writes σ.
         """
         whole = [prompt + text for text in texts] if prompt else list(texts)
-        return ["".join(map(str.lower, text)) for text in whole] if self.lower_case else whole
+        return list(map(lowered, whole)) if self.lower_case else whole
 
     def refuse_left_out(self, prompt: str, where: str) -> None:
         """Raise InputError for a prompt whose tokens the pooling would have to leave out."""

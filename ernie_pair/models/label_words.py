@@ -1,8 +1,9 @@
 """The words that files and models have for two classes: which of them says that two texts match."""
 
 import re
-import unicodedata
 from typing import List, Optional, Sequence
+
+from data_tools.text.characters import compatible
 
 # No and yes to a question that the words do not tell; and what two texts are to one another.
 _ANSWERS, _RELATIONS = (
@@ -36,7 +37,7 @@ def bare_label(label: object) -> str:
 
 def plain_label(label: object) -> str:
     """Return the text that labels of one class share, whatever their case, width and quotes."""
-    return bare_label(unicodedata.normalize("NFKC", bare_label(label))).casefold()
+    return bare_label(compatible(bare_label(label))).casefold()
 
 
 def sense_of(word: str) -> Optional[int]:

@@ -8,11 +8,10 @@ tokenizer.json, tokenizer_config.json, vocab.txt of word pieces    of a publishe
 
 import logging
 import os
-import unicodedata
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Mapping, Optional
 
 import numpy as np
 import yaml
@@ -21,6 +20,7 @@ from data_tools.files.atomic_files import read_regular
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.errors import CheckpointError, InputError, dangling
 from data_tools.files.json_file import read_json_object, shown, write_json
+from data_tools.text.characters import category
 from data_tools.text.folder_tokenizer import (
     FAST_TOKENIZER,
     KEPT,
@@ -80,6 +80,7 @@ WEIGHT_FILES = (
     "static_vars.pdparams", "static_vars", "params",  # the recipe's, and ERNIE's own releases
 )  # fmt: skip
 OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
+ADAPTER = "adapter_config.json"
 RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}
@@ -109,7 +110,7 @@ def tokenizer_files(vocab_file: Path, spec: ModelSpec, max_seq_len: int = 0) -> 
     found = read_settings(vocab_file.parent, spec.family)
     settings = {key: found[key] for key in KEPT if key in found}
     settings.update({"model_max_length": max_seq_len} if max_seq_len else {})
-    is_json = vocab_file.name == FAST_TOKENIZER
+    is_json = vocab_file.name == FAST_TOKENIZER and not tokenizer.is_extended
     rule = vocab_file.read_bytes() if is_json else tokenizer.to_json().encode()
     files = {FAST_TOKENIZER: rule, TOKENIZER: json_bytes(settings)}
     if tokenizer.is_word_piece:
@@ -183,7 +184,7 @@ def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
     if theirs.to_json() == build_fast_tokenizer(ours).to_str(pretty=True):
         return
     points = (point for point in range(0x110000) if not 0xD800 <= point < 0xE000)
-    letters = [chr(point) for point in points if unicodedata.category(chr(point)) not in ("Cn", "Co")]
+    letters = [chr(point) for point in points if category(chr(point)) not in ("Cn", "Co")]
     rng, picked = np.random.default_rng(0), np.array(letters)
     texts = [f"a{letter}b" for letter in letters]
     texts += ["".join(rng.choice(picked, size)) for size in rng.integers(1, 20, NUM_STRINGS).tolist()]
@@ -260,6 +261,17 @@ def refuse_no_family(source: ModelSource, cure: str) -> None:
         )
 
 
+def refuse_classifier(folder: Path, config: Mapping[str, object]) -> None:
+    """Raise InputError for the config.json of a classifier of pairs, whose encoder makes no sound vectors."""
+    architecture = architecture_in(config)
+    if architecture.endswith("ForSequenceClassification"):
+        raise InputError(
+            f"{folder} is a classifier or reranker of pairs ({architecture}), which was not trained to make "
+            f"vectors: it is asked by predict, rank, search and serve with --model_path {folder}; give an "
+            "embedding model here, or take the vectors of its encoder all the same: embed --pooling mean"
+        )
+
+
 def refuse_cased(source: ModelSource) -> None:
     """Raise InputError for a model that keeps case: a corpus is lower-cased."""
     if not source.spec.lower_case:
@@ -276,6 +288,11 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         return _open_recipes_checkpoint(folder, family, from_scratch)
     if config is not None:
         refuse_unsupported(config)
+    if (folder / ADAPTER).is_file():
+        raise InputError(
+            f"{folder / ADAPTER} is of PEFT: the weights are those of a base model and of an adapter; write "
+            "them as one: merge_and_unload().save_pretrained(FOLDER) of the PeftModel, and give FOLDER"
+        )
     missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
     if config is None or missing:
         _refuse_dangling(folder)

@@ -246,7 +246,7 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = 
             f"{where}: {others[0]} is {shown(settings[others[0]])}, and texts are cut into word pieces as "
             "BertTokenizer cuts them, in no other way; take a model of that kind"
         )
-    length = settings.get("model_max_length")
+    length = settings.get("model_max_length", settings.get("max_len"))  # its name until transformers 2
     if length is not None and not is_number(length, SHORTEST_PAIR):
         raise InputError(
             f"{where}: model_max_length is {shown(length)}, and a pair has {SHORTEST_PAIR} tokens or more; "

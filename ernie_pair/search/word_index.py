@@ -10,7 +10,6 @@ A word is found in lower case and half width, whole and by its parts: 研究所 
 import logging
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence
-from unicodedata import normalize
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from data_tools.files.arrays import mapped_array
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional
 from data_tools.files.json_file import is_whole_number, read_json_object
+from data_tools.text.characters import compatible, is_letter_or_digit, lowered
 from data_tools.text.wordpiece import is_cjk
 
 METHOD = "lucene"
@@ -33,10 +33,10 @@ def words_of(text: str) -> List[str]:
     Questions share characters where they share no word: of the pairs of the built-in sample, ten texts hold
     0.78 of the matches by both, 0.67 by words alone. Raises InputError without rjieba.
     """
-    folded = normalize("NFKC", text).lower()
+    folded = lowered(compatible(text))
     words = import_optional("rjieba").cut_for_search(folded)
     longer = [word for word in words if len(word) > 1 or not is_cjk(word)]
-    return [word for word in longer if any(map(str.isalnum, word))] + list(filter(is_cjk, folded))
+    return [word for word in longer if any(map(is_letter_or_digit, word))] + list(filter(is_cjk, folded))
 
 
 def write_bm25(folder: Path, texts: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from paddle.optimizer.lr import LRScheduler
 from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.kernels.adamw import FusedAdamW
-from ernie_pair.models.networks.encoders import TRAINING_ONLY, EncoderModel
+from ernie_pair.models.networks.encoders import TRAINING_ONLY, EncoderModel, is_token_in
 from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
 from ernie_pair.runtime.processes.world import seed_of
 from ernie_pair.train.data_parallel import DataParallel, Zero2
@@ -287,7 +287,7 @@ class TaskJob(ABC):
 
     def work_of(self, batch) -> tuple[int, int, int]:
         """Return tokens, tokens including padding, and operations on the tokens of a micro-batch."""
-        lengths = np.count_nonzero(batch.input_ids != self.model.pad_id, axis=1)
+        lengths = is_token_in(batch.input_ids, self.model.pad_id).sum(axis=1)
         alike = zip(*np.unique(lengths, return_counts=True))
         flops = sum(self.operations.count(int(rows), int(length)) for length, rows in alike)
         return int(lengths.sum()), batch.input_ids.size, flops

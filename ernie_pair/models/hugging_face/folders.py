@@ -20,7 +20,7 @@ import re
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -71,6 +71,8 @@ STORAGES = {
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
     "ByteStorage": "u1", "BoolStorage": "?",
 }  # fmt: skip
+# What torch before 1.6 begins a file with.
+MAGIC_BEFORE_ZIP, VERSION_BEFORE_ZIP = 0x1950A86A20F9469CFC6C, 1001
 CURE = "save the model again as safetensors: model.save_pretrained(folder, safe_serialization=True)"
 PICKLE, INDEX = "pytorch_model.bin", ".index.json"
 THEIR_FILES = (f"{WEIGHTS}{INDEX}", PICKLE, f"{PICKLE}{INDEX}")
@@ -205,17 +207,19 @@ class _Tensor(NamedTuple):
 def read_file_of_torch(path: Path) -> Arrays:
     """Read {name: array} from a safetensors file or a pytorch_model.bin; bfloat16 comes as uint16.
 
-    Raises CheckpointError when it is damaged, of the form before torch 1.6, or asks for more than tensors.
+    Raises CheckpointError when it is damaged, or asks for more than tensors.
     """
     if path.suffix == ".safetensors":
         return read_weights(path)
     try:
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
+                return _read_before_zip(file, path.stat().st_size)
         with zipfile.ZipFile(path) as archive:
             pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
             _refuse_packed(archive, [pickled], path)
-            tensors = _TorchUnpickler(io.BytesIO(archive.read(pickled))).load()
-            if not isinstance(tensors, dict) or not all(isinstance(t, _Tensor) for t in tensors.values()):
-                raise CheckpointError("it holds more than named tensors")
+            tensors = _tensors_in(io.BytesIO(archive.read(pickled)))
             begin = f"{pickled[: -len('data.pkl')]}data/"
             stored = {tensor.key: f"{begin}{tensor.key}" for tensor in tensors.values()}
             _refuse_packed(archive, stored.values(), path)
@@ -225,6 +229,35 @@ def read_file_of_torch(path: Path) -> Arrays:
         raise CheckpointError(f"{path} is refused: {error.message}; {CURE}") from None
     except Exception as error:  # a damaged archive or pickle raises nearly anything
         raise CheckpointError(f"{path} cannot be read ({error.__class__.__name__}); {CURE}") from None
+
+
+def _tensors_in(pickled: BinaryIO) -> Dict[str, _Tensor]:
+    tensors = _TorchUnpickler(pickled).load()
+    if not isinstance(tensors, dict) or not all(isinstance(t, _Tensor) for t in tensors.values()):
+        raise CheckpointError("it holds more than named tensors")
+    return tensors
+
+
+def _read_before_zip(file: BinaryIO, size: int) -> Arrays:
+    """Read what torch wrote before version 1.6, a pickle after the other, and then the storages one by one.
+
+    They are a number that names the form, its version, facts of the machine, the tensors, and the keys of the
+    storages; each of these is its length, int64, and its numbers.
+    """
+    magic, version, machine = (PlainUnpickler(file).load() for _ in range(3))
+    if (magic, version) != (MAGIC_BEFORE_ZIP, VERSION_BEFORE_ZIP):
+        raise CheckpointError("it is no file of torch")
+    if machine.get("little_endian") is not True:
+        raise CheckpointError("it was written by a machine of another byte order")
+    tensors = _tensors_in(file)
+    kinds = {tensor.key: tensor.kind for tensor in tensors.values()}
+    contents: Dict[str, bytes] = {}
+    for key in PlainUnpickler(file).load():
+        length = int.from_bytes(file.read(8), "little", signed=True) * kinds[key].itemsize
+        if not 0 <= length <= size - file.tell():
+            raise CheckpointError("a storage is longer than the file")
+        contents[key] = file.read(length)
+    return {str(name): _array_of(tensor, contents[tensor.key]) for name, tensor in tensors.items()}
 
 
 def _refuse_packed(archive: zipfile.ZipFile, names: Iterable[str], path: Path) -> None:
@@ -255,6 +288,7 @@ def _rebuild(storage: Any, offset: int, size: tuple, stride: tuple, *_: object) 
 
 OF_TORCH: Dict[tuple, Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+    ("torch._utils", "_rebuild_tensor"): _rebuild,  # of torch 0.3
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     ("collections", "OrderedDict"): OrderedDict,
     **{("torch", name): np.dtype(kind) for name, kind in STORAGES.items()},
@@ -270,8 +304,13 @@ class _TorchUnpickler(PlainUnpickler):
         return OF_TORCH[module, name]
 
     def persistent_load(self, pid):
-        kind, storage_type, key, *_ = pid
-        if kind != "storage" or not isinstance(storage_type, np.dtype) or not isinstance(key, str):
+        kind, storage_type, key, _, _, *views = pid
+        if (
+            kind != "storage"
+            or any(view is not None for view in views)
+            or not isinstance(storage_type, np.dtype)
+            or not isinstance(key, str)
+        ):
             raise CheckpointError("a storage of another kind")
         return key, storage_type
 
@@ -468,8 +507,17 @@ def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple
     for key, harmless in HARMLESS.items():
         if key in config and config[key] not in harmless:
             yield key, config[key], "PaddleNLP's models do not support it; take another model"
-    stated = _activation_stated(config) if count == 1 else ""
-    if stated and not (stated.startswith("torch.nn.") and stated.rpartition(".")[2] in ACTIVATIONS):
+    stated = _activation_stated(config)
+    if count > 1 and stated.rpartition(".")[2] == "Sigmoid":
+        reason = (
+            f"classes are given probabilities that add to 1, not {count} of their own; take another model"
+        )
+        yield ACTIVATION_FN, stated, reason
+    if (
+        count == 1
+        and stated
+        and not (stated.startswith("torch.nn.") and stated.rpartition(".")[2] in ACTIVATIONS)
+    ):
         paths = (ACTIVATION_PATHS[name] for name in ACTIVATIONS.values())
         made_by = f"scores are made by {' or '.join(paths)}; write one of these"
         yield ACTIVATION_FN, stated, made_by

@@ -42,6 +42,8 @@ from ernie_pair.models.networks.encoders import (
     build_seeded,
     can_run_first_token,
     hidden_states,
+    is_token_in,
+    masked_mean,
     network_spec,
     own_head_class,
 )
@@ -103,7 +105,7 @@ def refuse_other_inputs(position_ids, attention_mask, input_ids, pad_id: int) ->
         raise InputError("position_ids: the model counts the positions itself; leave them out")
     if attention_mask is None:
         return
-    is_token_BS = input_ids != pad_id
+    is_token_BS = is_token_in(input_ids, pad_id)
     is_same_shape = list(attention_mask.shape) == list(is_token_BS.shape)
     if not (is_same_shape and bool((attention_mask.astype("bool") == is_token_BS).all())):
         raise InputError(
@@ -258,8 +260,8 @@ class PairClassifier(EncoderModel):
 
     def _pooled(self, states_BSD, pooled_BD, input_ids):
         if self.head == "mean":
-            is_text_BS1 = (input_ids != self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
-            return (states_BSD * is_text_BS1).sum(axis=1) / is_text_BS1.sum(axis=1)
+            is_text_BS1 = is_token_in(input_ids, self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
+            return masked_mean(states_BSD, is_text_BS1)
         if self.head == "first":
             return states_BSD[:, 0]
         if self.head == "dense":

@@ -26,6 +26,7 @@ from ernie_pair.runtime.paddle_patches.layers import (
     has_hooks,
     make_gelu_new,
     own_forward,
+    read_padding_row,
     set_epsilon,
     set_forward,
     share_positions,
@@ -39,6 +40,7 @@ Model = TypeVar("Model")
 # Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
 OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
 THEIRS = "hugging_face"
+MASKED = -1e4  # added to the scores of padding, as PaddleNLP does
 TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
 
 
@@ -109,7 +111,7 @@ class Encoder:
     attribute: str = ""  # what it is called in the weights; empty: the name of the family
     head: str = "pooled"
     takes_types: bool = True
-    makes_mask: bool = True  # from the padding; otherwise it wants one, [B, S] of 0 and 1
+    takes_added_mask: bool = True  # [B, 1, 1, S], added to the scores; otherwise [B, S] of 0 and 1
     gives_pooled: bool = True  # a tuple of hidden states and pooled output; otherwise the states alone
     layers: str = "encoder.layers"
     idle: Tuple[str, ...] = ()  # parts that no output depends on
@@ -124,15 +126,15 @@ ENCODERS: Dict[str, Encoder] = {
     "electra": Encoder(
         head="own", gives_pooled=False, pretraining_heads=("discriminator_", "generator_", "bias_mts."),
     ),
-    "nezha": Encoder(makes_mask=False, layers="encoder.layer"),
-    "roformerv2": Encoder(head="first", gives_pooled=False),
+    "nezha": Encoder(takes_added_mask=False, layers="encoder.layer"),
+    "roformerv2": Encoder(head="first", gives_pooled=False, takes_added_mask=False),
     "tinybert": Encoder(head="relu", idle=("fit_dense",)),
     "albert": Encoder(
-        attribute="transformer", makes_mask=False, layers="encoder.albert_layer_groups",
+        attribute="transformer", takes_added_mask=False, layers="encoder.albert_layer_groups",
         pretraining_heads=("predictions.", "sop_classifier."),
     ),
     "megatronbert": Encoder(layers="encoder.layer"),
-    **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(makes_mask=False)),
+    **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(takes_added_mask=False)),
     "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
 }  # fmt: skip
 
@@ -170,6 +172,7 @@ def new_encoder(spec: ModelSpec) -> nn.Layer:
     config = model_class.config_class.from_dict(settings)
     # PaddleNLP's classifier leaves this pooler away.
     encoder = model_class(config, add_pooling_layer=False) if "roberta" in family else model_class(config)
+    read_padding_row(encoder.embeddings.word_embeddings)
     if family == "nezha":
         share_positions(encoder)
     if is_to_change:
@@ -220,11 +223,27 @@ class PaddingLeftOut:
         fused: List[Any] = [own_forward(layer) for layer in self.layers]
         has_hook = any(map(has_hooks, (self.encoder, *self.encoder.children(), *self.layers)))
         if not has_hook and all(isinstance(one, FusedLayer) for one in fused):
-            is_token = self.input_ids.numpy() != self.pad_id
+            is_token = is_token_in(self.input_ids.numpy(), self.pad_id)
             self.context.enter_context(fused[0].state.without_padding(is_token))
 
     def __exit__(self, *error) -> None:
         self.context.close()
+
+
+def is_token_in(input_ids, pad_id: int):
+    """Return which ids [B, S], of Paddle or numpy, are tokens, bool [B, S]: all up to the last but padding.
+
+    A row ends in a special token; before it, a "[PAD]" of a text is a token, as in transformers.
+    """
+    is_other = (input_ids != pad_id).astype("int64")
+    so_far = is_other.cumsum(axis=1)
+    return so_far - is_other < so_far[:, -1:]
+
+
+def masked_mean(states_BSD, weights_BS1):
+    """Return the mean [B, D] of states by weights; 0 for a row of padding alone, whose weights are 0."""
+    totals_B1 = weights_BS1.sum(axis=1)
+    return (states_BSD * weights_BS1).sum(axis=1) / paddle.maximum(totals_B1, paddle.ones_like(totals_B1))
 
 
 def hidden_states(
@@ -243,9 +262,9 @@ def hidden_states(
     elif "roberta" in family:  # its tokenizer of two separators between the texts gives all one type
         token_type_ids = token_type_ids * (1 - token_type_ids.max(axis=1, keepdim=True) // SEPARATOR)
     asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
-    if not way.makes_mask:
-        dtype = encoder.embeddings.word_embeddings.weight.dtype
-        asked = {**asked, "attention_mask": (input_ids != pad_id).astype(dtype)}
+    mask_BS = is_token_in(input_ids, pad_id).astype(encoder.embeddings.word_embeddings.weight.dtype)
+    added = ((1.0 - mask_BS) * MASKED).unsqueeze([1, 2]) if way.takes_added_mask else mask_BS
+    asked = {**asked, "attention_mask": added}
     with FirstTokenAlone(alone), PaddingLeftOut(encoder, layers, input_ids, pad_id):
         answer = encoder(input_ids, **asked)
     return (answer[0], answer[1]) if way.gives_pooled else (answer, None)

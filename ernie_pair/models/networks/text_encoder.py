@@ -23,6 +23,8 @@ from ernie_pair.models.networks.encoders import (
     build_seeded,
     can_run_first_token,
     hidden_states,
+    is_token_in,
+    masked_mean,
     network_spec,
 )
 from ernie_pair.models.sentence_transformers import DENSE, read_sentence_folder, write_sentence_files
@@ -46,22 +48,20 @@ def pooled(names: str, states_BSD, is_text_BS1):
 
 
 def _weighted_mean(states_BSD, is_text_BS1):
-    weights_BS1 = is_text_BS1.cumsum(axis=1) * is_text_BS1  # 1, 2, 3, ...
-    return (states_BSD * weights_BS1).sum(axis=1) / weights_BS1.sum(axis=1)
+    return masked_mean(states_BSD, is_text_BS1.cumsum(axis=1) * is_text_BS1)  # by 1, 2, 3, ...
 
 
 def _last_token(states_BSD, is_text_BS1):
     numbers_BS1 = is_text_BS1.cumsum(axis=1) * is_text_BS1
     is_last_BS1 = (numbers_BS1 == is_text_BS1.sum(axis=1, keepdim=True)).astype(states_BSD.dtype)
-    return (states_BSD * is_last_BS1).sum(axis=1)
+    return (states_BSD * is_last_BS1 * is_text_BS1).sum(axis=1)
 
 
 POOLINGS = {
     "cls": lambda states_BSD, is_text_BS1: states_BSD[:, 0],
-    "mean": lambda states, is_text: (states * is_text).sum(axis=1) / is_text.sum(axis=1),
+    "mean": masked_mean,
     "max": lambda states, is_text: (states * is_text - (1 - is_text) * FAR_BELOW).max(axis=1),
-    "mean_sqrt_len_tokens": lambda states, is_text: (states * is_text).sum(axis=1)
-    / is_text.sum(axis=1).sqrt(),
+    "mean_sqrt_len_tokens": lambda states, is_text: masked_mean(states, is_text) * is_text.sum(axis=1).sqrt(),
     "weightedmean": _weighted_mean,
     "lasttoken": _last_token,
 }
@@ -145,7 +145,7 @@ class TextEncoder(EncoderModel):
         states_BSD, _ = hidden_states(
             self.family, self.encoder, input_ids, token_type_ids, self.pad_id, alone, layers
         )
-        is_text_BS1 = (input_ids != self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
+        is_text_BS1 = is_token_in(input_ids, self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
         return self.dense(pooled(self.pooling, states_BSD, is_text_BS1))
 
     def write_embedding(

@@ -35,7 +35,7 @@ from ernie_pair.models.networks.classifier import (
     load_initial_weights,
     refuse_no_classifier,
 )
-from ernie_pair.models.networks.encoders import TRAINING_ONLY
+from ernie_pair.models.networks.encoders import TRAINING_ONLY, is_token_in
 from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, logits_of
 from ernie_pair.models.source import NAME_FAMILY, ModelSource, model_folder_of, open_model, refuse_no_family
 from ernie_pair.models.spec import ModelSpec
@@ -396,7 +396,7 @@ class DistillLoss(PairLoss):
         answers_B = paddle.where(paddle.to_tensor(has_label_B), known_B, taught_BC.argmax(axis=1))
         if self.distance is None:
             return RowLosses(losses_B, answers_B, (soft_B,))
-        is_token_BS1 = paddle.to_tensor((batch.input_ids != self.teacher.model.pad_id)[:, :, None])
+        is_token_BS1 = paddle.to_tensor(is_token_in(batch.input_ids, self.teacher.model.pad_id)[:, :, None])
         apart_B = self.distance.rows(is_token_BS1.astype("float32"))
         return RowLosses(losses_B + self.config.hidden_weight * apart_B, answers_B, (soft_B, apart_B))
 

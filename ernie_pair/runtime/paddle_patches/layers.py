@@ -65,6 +65,11 @@ def padding_id_of(embedding) -> int:
     return -1 if padding_id is None else int(padding_id)
 
 
+def read_padding_row(embedding) -> None:
+    """Let an Embedding answer the row of its padding id, as torch does; Paddle would answer zeros."""
+    embedding._padding_idx = None
+
+
 def activation_of(layer) -> str:
     """Return which of ACTIVATIONS an encoder layer has, '' for another; Paddle 3.3 names it `_gelu`."""
     return next((name for name in ACTIVATIONS if layer.activation is getattr(F, name)), "")

@@ -2,13 +2,13 @@
 
 import math
 import re
-import unicodedata
 from collections import defaultdict
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.options.standard_streams import as_asked
+from data_tools.text.characters import compatible, lowered
 from ernie_pair.inference.scores import probabilities, scores_of
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
@@ -40,7 +40,7 @@ def slice_table(
 def slices_of(left: Sequence[str], right: Sequence[str]) -> List[Tuple[str, str, np.ndarray]]:
     """Return (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
     # In lower case, full-width letters and digits as the others.
-    pairs = [tuple(unicodedata.normalize("NFKC", text).lower() for text in pair) for pair in zip(left, right)]
+    pairs = [tuple(lowered(compatible(text)) for text in pair) for pair in zip(left, right)]
     table: Dict[str, Dict[str, np.ndarray]] = defaultdict(dict)
     lengths = np.array([len(a) + len(b) for a, b in pairs])  # of both texts together, in quartiles
     quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")

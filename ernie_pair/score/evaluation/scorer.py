@@ -31,9 +31,22 @@ def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
     """
     if (Path(folder) / EXPORT_MANIFEST).is_file():
         return PairPredictor(folder, threads=threads, device=device)
+    refuse_embedder(folder)
     from ernie_pair.score.evaluation.inference_model import TrainedScorer  # which loads Paddle
 
     return TrainedScorer(folder, device, threads=threads)
+
+
+def refuse_embedder(folder: str) -> None:
+    """Raise InputError for an embedding model, trained or exported, or of sentence-transformers."""
+    from ernie_pair.models.source import kind_of_folder
+
+    if kind_of_folder(folder) == "embedding":
+        raise InputError(
+            f"--model_path {folder} is an embedding model, which makes vectors and classifies no pairs: give it "
+            f"as --embedding_model {folder} to serve and search, and as --model_path {folder} to embed and "
+            "index; a classifier or reranker is wanted here"
+        )
 
 
 def scorer_of(config: InferenceFlags) -> PairScorer:
@@ -41,6 +54,7 @@ def scorer_of(config: InferenceFlags) -> PairScorer:
     is_exported = (Path(config.model_path) / EXPORT_MANIFEST).is_file()
     refuse_flags_of_others(config, is_exported)
     if not is_exported:
+        refuse_embedder(config.model_path)
         from ernie_pair.score.evaluation.inference_model import InferenceModel  # which loads Paddle
 
         return InferenceModel(config)

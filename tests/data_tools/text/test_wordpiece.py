@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from places import ROOT
 
 from data_tools.files.errors import InputError
+from data_tools.text.characters import category
 from data_tools.text.wordpiece import END_OF_LETTERS, WordPiece, is_cjk, word_shapes
 
 DATA = ROOT.parent / "shared" / "data"
@@ -59,11 +60,16 @@ def test_real_paragraphs_get_the_same_ids_as_in_paddlenlp(vocabulary):
     assert not differ, differ[:3]
 
 
+def is_same_here(character):
+    """Whether PaddleNLP, which asks this Python, gives the character the class of the newest Unicode."""
+    return unicodedata.category(character) == category(character)
+
+
 def test_every_kind_of_character_matches_ernie_tokenizer(both):
     ours, theirs = both
     points = [*range(0x3000), *range(0x3000, 0x110000, 211), *range(0x1D15E, 0x1D165), *range(0xF900, 0xFB10)]
     for point in points:
-        if not 0xD800 <= point < 0xE000:
+        if not 0xD800 <= point < 0xE000 and is_same_here(chr(point)):
             text = f"a{chr(point)}b 中{chr(point)}\u0316"
             assert ours(text) == theirs(text), hex(point)
 
@@ -75,7 +81,9 @@ HARD = list(
 
 @settings(max_examples=300, deadline=None)
 @given(
-    text=st.lists(st.one_of(st.sampled_from(HARD), st.characters(codec="utf-8")), max_size=40).map("".join)
+    text=st.lists(
+        st.one_of(st.sampled_from(HARD), st.characters(codec="utf-8").filter(is_same_here)), max_size=40
+    ).map("".join)
 )
 def test_any_text_gets_the_same_ids_as_in_ernie_tokenizer(both, text):
     ours, theirs = both
@@ -182,7 +190,7 @@ def test_word_shapes_are_the_normalised_words_of_a_text():
 
 
 def test_characters_beyond_the_last_letter_are_dropped(tiny):
-    categories = {unicodedata.category(chr(point)) for point in range(END_OF_LETTERS, 0x110000)}
+    categories = {category(chr(point)) for point in range(END_OF_LETTERS, 0x110000)}
     assert categories <= {"Cn", "Cf", "Co", "Mn"}
     assert len(tiny.encode("".join(map(chr, range(END_OF_LETTERS, 0x110000, 997))))) == 0
 

@@ -424,7 +424,7 @@ class TorchFile(pickle.Pickler):
     """Writes {name: (array, its kind of storage)} as torch.save does: each storage is a file of its own."""
 
     def __init__(self, path, tensors, monkeypatch, packing=zipfile.ZIP_STORED):
-        self.file, self.storages = io.BytesIO(), []
+        self.file, self.storages, self.views = io.BytesIO(), [], [None] * (packing is None)
         super().__init__(self.file, protocol=2)
         kinds = {name: type(name, (), {"__module__": "torch"}) for _, name in tensors.values()}
         rebuild = type("_rebuild_tensor_v2", (), {"__module__": "torch._utils"})
@@ -432,10 +432,23 @@ class TorchFile(pickle.Pickler):
             monkeypatch.setitem(sys.modules, name, SimpleNamespace(**found))
         self.parts = {name: (array, kinds[kind], rebuild) for name, (array, kind) in tensors.items()}
         self.dump({name: SimpleNamespace(name=name) for name in tensors})
+        if packing is None:
+            path.write_bytes(self.before_zip(tensors))
+            return
         with zipfile.ZipFile(path, "w", packing) as archive:
             archive.writestr("archive/data.pkl", self.file.getvalue())
             for number, storage in enumerate(self.storages):
                 archive.writestr(f"archive/data/{number}", storage)
+
+    def before_zip(self, tensors):
+        """The same as torch before 1.6 wrote it: pickles, and each storage after its length."""
+        machine = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"int": 4}}
+        head = [pickle.dumps(each, protocol=2) for each in (0x1950A86A20F9469CFC6C, 1001, machine)]
+        keys = pickle.dumps([str(number) for number in range(len(self.storages))], protocol=2)
+        sizes = [array.itemsize for array, _ in tensors.values()]
+        lengths = (len(each) // size for each, size in zip(self.storages, sizes))
+        stored = [n.to_bytes(8, "little") + each for n, each in zip(lengths, self.storages)]
+        return b"".join([*head, self.file.getvalue(), keys, *stored])
 
     def reducer_override(self, found):
         if not isinstance(found, SimpleNamespace):
@@ -455,7 +468,11 @@ class TorchFile(pickle.Pickler):
         )
 
     def persistent_id(self, found):
-        return ("storage", found.kind, str(found.key), "cpu", 1) if isinstance(found, Storage) else None
+        return (
+            ("storage", found.kind, str(found.key), "cpu", 1, *self.views)
+            if isinstance(found, Storage)
+            else None
+        )
 
 
 class Storage(NamedTuple):
@@ -470,15 +487,35 @@ def test_weights_of_torch_are_read_without_it(tmp_path, monkeypatch):
         base = rng.integers(0, 2 if kind == "Bool" else 99, (6, 5)).astype(dtype)
         for number, view in enumerate((base, base.T, base[2:, 1::2])):
             tensors[f"{kind} {number}"] = view, f"{kind}Storage"
-    TorchFile(tmp_path / "pytorch_model.bin", tensors, monkeypatch)
-    found = folders.read_file_of_torch(tmp_path / "pytorch_model.bin")
-    assert found.keys() == tensors.keys()
-    for name, (array, _) in tensors.items():
-        assert np.array_equal(found[name], array) and found[name].dtype == array.dtype
+    for packing in (zipfile.ZIP_STORED, None):
+        TorchFile(tmp_path / "pytorch_model.bin", tensors, monkeypatch, packing)
+        found = folders.read_file_of_torch(tmp_path / "pytorch_model.bin")
+        assert found.keys() == tensors.keys()
+        for name, (array, _) in tensors.items():
+            assert np.array_equal(found[name], array) and found[name].dtype == array.dtype
     zeros = {"a": (np.zeros((40, 40), np.float32), "FloatStorage")}
     TorchFile(tmp_path / "packed.bin", zeros, monkeypatch, zipfile.ZIP_DEFLATED)
     with pytest.raises(CheckpointError, match="packed.bin is refused: it is packed, as torch never does"):
         folders.read_file_of_torch(tmp_path / "packed.bin")
+
+
+def test_a_file_from_before_torch_1_6_is_read_within_its_bounds(tmp_path, monkeypatch):
+    path, zeros = tmp_path / "pytorch_model.bin", {"a": (np.zeros((40, 40), np.float32), "FloatStorage")}
+    TorchFile(path, zeros, monkeypatch, None)
+    whole = path.read_bytes()
+    length = (1600).to_bytes(8, "little")
+    assert whole.count(length) == 1
+    for content in (
+        whole[:-1],
+        whole.replace(length, (1 << 40).to_bytes(8, "little")),
+        whole.replace(length, (-1).to_bytes(8, "little", signed=True)),
+        whole.replace(b"little_endian", b"little_enemy_"),
+        pickle.dumps(5),
+        b"",
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="save the model again as safetensors"):
+            folders.read_file_of_torch(path)
 
 
 def test_the_fast_tokenizer_gives_the_same_ids_as_ours():
@@ -658,3 +695,15 @@ def test_odd_files_of_weights_are_read_or_have_no_metadata(tmp_path):
     for content in (b"", b"\xff" * 20, io.BytesIO(b"\x02\0\0\0\0\0\0\0[]").getvalue()):
         path.write_bytes(content)
         assert metadata_of(path) == {}
+
+
+@pytest.mark.parametrize("written", ["beside", "in config.json"])
+def test_two_outputs_of_which_each_is_a_sigmoid_are_refused(tmp_path, written):
+    sigmoid = "torch.nn.modules.activation.Sigmoid"
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 2}
+    (tmp_path / "config_sentence_transformers.json").write_text(
+        json.dumps({"model_type": "CrossEncoder", "activation_fn": sigmoid if written == "beside" else None})
+    )
+    config.update({"sentence_transformers": {"activation_fn": sigmoid}} if written != "beside" else {})
+    with pytest.raises(InputError, match="activation_fn .*Sigmoid.*2 of their own"):
+        folders.from_their_config(folders.with_cross_encoder(config, tmp_path), "config.json")

@@ -57,11 +57,11 @@ def logits_of(model, ids=IDS, types=TYPES):
 
 
 def asked_of(family, ids=IDS, types=TYPES):
-    """What PaddleNLP's model takes beside ids, with its tokenizer's mask if the model makes none itself."""
+    """What PaddleNLP's model takes beside ids, with its tokenizer's mask if the model takes that."""
     way, asked = ENCODERS[family], {}
     if way.takes_types:
         asked["token_type_ids"] = paddle.to_tensor(types)
-    if not way.makes_mask:
+    if not way.takes_added_mask:
         asked["attention_mask"] = paddle.to_tensor((ids != 0).astype("float32"))
     return asked
 

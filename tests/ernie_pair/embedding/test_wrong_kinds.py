@@ -1,0 +1,34 @@
+"""A classifier where an embedding model is wanted, and the other way round: which it is, and who takes it."""
+
+import shutil
+
+import pytest
+from places import SUPPORT
+from tiny_ship import write_trained
+
+from data_tools.files.errors import InputError
+from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
+from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.score.embeddings.export_embedding import export_embedding
+from ernie_pair.score.evaluation.scorer import open_scorer
+
+
+def test_a_classifier_makes_no_vectors_unless_a_pooling_is_asked_for(tmp_path):
+    folder = write_trained(tmp_path / "model")
+    with pytest.raises(InputError, match=f"{folder} is a classifier.*predict, rank.*model_path {folder}"):
+        open_embedder(folder)
+    assert open_embedder(folder, options=EmbedderOptions(pooling="mean")).embed(["a"]).shape[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["of sentence-transformers", "exported"])
+def test_an_embedding_model_classifies_no_pairs(tmp_path, kind):
+    folder = tmp_path / "model"
+    shutil.copytree(SUPPORT / "published" / "plain", folder)
+    if kind == "exported":
+        pytest.importorskip("onnxruntime")
+        export_embedding(ExportEmbeddingConfig(str(folder), str(tmp_path / "x")))
+        folder = tmp_path / "x"
+    with pytest.raises(
+        InputError, match=f"{folder} is an embedding model.*embedding_model {folder} to serve"
+    ):
+        open_scorer(str(folder), "cpu", 1)
