@@ -152,8 +152,8 @@ class EmbeddingSettings:
     def texts_read(self, texts: Sequence[str], prompt: str) -> List[str]:
         """Return what the tokenizer reads of ``texts``: each after ``prompt``, in lower case if that is said.
 
-        As sentence-transformers did until version 5, whose folders say so: "[MASK]" is in lower case too, and a
-        last sigma of a word is ς. Version 6 leaves control tokens, and writes σ.
+        As sentence-transformers did until version 5, whose folders say so: "[MASK]" is in lower case too, and
+        a last sigma of a word is ς. Version 6 leaves control tokens, and writes σ.
         """
         whole = [prompt + text for text in texts] if prompt else list(texts)
         return list(map(lowered, whole)) if self.lower_case else whole

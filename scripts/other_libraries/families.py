@@ -15,7 +15,7 @@ from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, encode_texts, open_tokenizer
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.networks.encoders import hidden_states
+from ernie_pair.models.networks.encoders import hidden_states, is_token_in
 from ernie_pair.models.source import open_model
 from other_libraries.client import Peer
 from other_libraries.texts import WITH_SYMBOLS, sentences
@@ -109,7 +109,7 @@ def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
     with paddle.no_grad():
         states, _ = hidden_states(model.family, model.encoder, ids, types, model.pad_id)
         logits = model(ids, types)
-    inside = batch.input_ids != rows.pad_id
+    inside = is_token_in(batch.input_ids, rows.pad_id)
     return {"logits": logits.numpy(), "last_hidden_state": states.numpy(), "attention_mask": inside}
 
 

@@ -43,9 +43,9 @@ def refuse_embedder(folder: str) -> None:
 
     if kind_of_folder(folder) == "embedding":
         raise InputError(
-            f"--model_path {folder} is an embedding model, which makes vectors and classifies no pairs: give it "
-            f"as --embedding_model {folder} to serve and search, and as --model_path {folder} to embed and "
-            "index; a classifier or reranker is wanted here"
+            f"--model_path {folder} is an embedding model, which makes vectors and classifies no pairs: give "
+            f"it as --embedding_model {folder} to serve and search, and as --model_path {folder} to embed "
+            "and index; a classifier or reranker is wanted here"
         )
 
 
