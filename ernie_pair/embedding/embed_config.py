@@ -77,8 +77,6 @@ class EmbedConfig(RayFlags, EmbedderFlags):
         help=INPUT_HELP,
         stdin=(".txt", ".jsonl"),
     )
-    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
-    id_column: str = data_option("", help=ID_COLUMN_HELP)
     output_dir: str = data_option(help="folder to create, with vectors.npy and vectors.json")
     dtype: Literal["float16", "int8"] = precision_option(
         "float16", help="type of the stored numbers; int8: with one scale per text"
@@ -93,6 +91,8 @@ class EmbedConfig(RayFlags, EmbedderFlags):
     )
     encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
     overwrite: bool = data_option(False, help="replace existing vectors")
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
 
     def __post_init__(self):
         super().__post_init__()

@@ -144,7 +144,6 @@ class MineConfig(Options):
         help="texts among which each first text of a pair with the same meaning searches near ones: a file, "
         "or a folder of ernie-pair index; empty: all texts of the pairs search each other",
     )
-    text_column: str = data_option("", help=f"of --corpus: {TEXT_COLUMN_HELP}")
     embedding_model: str = model_option(
         "", help="embedding model that decides which texts are near; empty: character n-grams"
     )
@@ -194,6 +193,7 @@ class MineConfig(Options):
     seed: int = data_option(1234, help="seed of the random draws", at_least=0)
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where the models run")
     overwrite: bool = data_option(False, help="replace an existing result")
+    text_column: str = data_option("", help=f"of --corpus: {TEXT_COLUMN_HELP}")
 
     def __post_init__(self):
         super().__post_init__()

@@ -114,8 +114,6 @@ class IndexConfig(Options):
         help=INPUT_HELP,
         stdin=(".txt", ".jsonl"),
     )
-    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
-    id_column: str = data_option("", help=ID_COLUMN_HELP)
     output_dir: str = data_option(help="folder to create")
     embedding_model: str = model_option("", help="an embedding model, trained or exported: its folder")
     vectors: str = data_option(
@@ -154,6 +152,8 @@ class IndexConfig(Options):
     )
     overwrite: bool = data_option(False, help="replace an existing index")
     embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=EMBEDDING_HELP)
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
 
     def __post_init__(self):
         super().__post_init__()

@@ -73,8 +73,6 @@ class SearchConfig(Options):
     input_file: str = data_option(
         "", help=f"a file of queries, instead of --text; {INPUT_HELP}", stdin=(".txt", ".jsonl")
     )
-    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
-    id_column: str = data_option("", help=ID_COLUMN_HELP)
     output_file: str = data_option(
         "",
         help="for --input_file: file to write, .jsonl with a line per query, or .tsv, .csv, .xlsx or "
@@ -99,6 +97,8 @@ class SearchConfig(Options):
     device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run")
     threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     overwrite: bool = data_option(False, help="replace an existing result")
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
 
     def __post_init__(self):
         super().__post_init__()
