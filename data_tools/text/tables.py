@@ -133,7 +133,8 @@ def _json_form(lines: List[str], ending: str) -> str:
     is_named = ending in JSON_ENDINGS
     first, second, *_ = *(line.strip() for line in lines if line.strip()), "", ""
     beginning = "\n".join(lines)
-    if is_named and first.startswith("[") or _BEGINS_ARRAY.match(beginning[:1000]):
+    is_row = second.startswith("{") and first != "[" and not first.endswith(",")  # above other rows
+    if is_named and first.startswith("[") and not is_row or _BEGINS_ARRAY.match(beginning[:1000]):
         return "array"
     if not (is_named or begins_json_lines(beginning[:1000].encode("utf-8", "replace"))):
         return ""

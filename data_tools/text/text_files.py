@@ -133,6 +133,7 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
 
 
 REJECTED = ".rejected.jsonl"  # ends the name of a file of lines that are not documents
+_OURS = (REJECTED, ".manifest.json")  # written beside corpora, and never read as text
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 RAW = (".txt",)
 TABLES = (".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow", ".feather")
@@ -191,7 +192,7 @@ def list_inputs(
         if not item.is_file():
             raise InputError(f"{item}: {dangling(item) or 'not a file (a pipe, for example)'}; remove it")
     known = {*fitting, *(item for item in found if os.path.realpath(item) in outputs)}
-    others = [item for item in found if item not in known and not item.name.endswith(REJECTED)]
+    others = [item for item in found if item not in known and not item.name.endswith(_OURS)]
     _say_left_out(path, others, hidden)
     if not fitting:
         raise InputError(f"{path}: no file ends with {' or '.join(endings)}; fix {named}")
@@ -201,7 +202,7 @@ def list_inputs(
 def _fits(path: Path, endings: Sequence[str]) -> bool:
     """Return whether a name has one of ``endings``, or of a compression alone: docs.zst."""
     ending = ending_of(path)
-    if path.name.endswith(REJECTED) or path.is_dir():
+    if path.name.endswith(_OURS) or path.is_dir():
         return False
     return ending in endings or path.suffix.lower() in PACKED and ending not in (*RAW, *DOCUMENTS)
 
