@@ -11,7 +11,7 @@ from typing import List
 from readme_block import QUICKSTART, ROOT, SEEDS, head_of, is_chinese, plain_rows, replace_block
 
 from data_tools.files.json_file import write_json
-from ernie_pair.checks.quickstart import STARTS, Results, render_table
+from ernie_pair.checks.quickstart import BASELINE, STARTS, Results, render_table
 
 PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
 
@@ -36,7 +36,7 @@ def render_seeds(runs: List[Results], page: str) -> str:
         accuracies = [form.format(start["accuracy"], *start["interval"]) for start in starts]
         pretrained = starts[0]
         flips, both = f"{pretrained['flip_rate']:.1%}", f"{pretrained['accuracy_both_orders']:.3f}"
-        rows.append([str(results["seed"]), losses, *accuracies, flips, both])
+        rows.append([str(results["seed"]), losses, *accuracies, f"{results[BASELINE]:.3f}", flips, both])
     return plain_rows(head_of(SEEDS, page), rows)
 
 

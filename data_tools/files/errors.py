@@ -1,7 +1,8 @@
 """The errors that a user can fix, each with the exit code of its kind.
 
-A message is one line: what, where (file:line), how to fix it. It writes an option as its flag on the command
-line, --learning_rate 0.1; a caller from Python reads learning_rate=0.1 instead.
+A message is one line: what, where (file:line), how to fix it; of several problems each has its own. It
+writes an option as its flag on the command line, --learning_rate 0.1; a caller from Python reads
+learning_rate=0.1 instead.
 Anything else that escapes is a bug and keeps its traceback and exit code 1.
 """
 
@@ -26,6 +27,8 @@ _COMMAND_OR_FLAG = re.compile(
 )
 
 
+# What a command that runs another one puts into its environment: its own name, and its flags.
+OUTER = "ERNIE_PAIR_OUTER"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -58,12 +61,22 @@ class OpenError(InputError):
         self.reason, self.flags = reason, dict(flags)
 
 
-def one_error(errors: Sequence[InputError]) -> InputError:
-    """Return one error with everything that several say, and one command with all of their flags."""
-    if len(errors) == 1:
-        return errors[0]
-    flags = {name: value for error in errors for name, value in getattr(error, "flags", {}).items()}
-    return OpenError("; ".join(getattr(error, "reason", error.message) for error in errors), flags)
+class SeveralErrors(InputError):
+    """Several ``errors``, a line each, and a last line with the one command that has all of their flags."""
+
+    def __init__(self, errors: Sequence[ErniePairError]):
+        self.errors = [one for error in errors for one in getattr(error, "errors", [error])]
+        flags = {n: value for error in self.errors for n, value in getattr(error, "flags", {}).items()}
+        told = [getattr(error, "reason", error.message) for error in self.errors]
+        lines = [f"{len(told)} things to fix, nothing was written:"]
+        lines += [f"  ({number}) {one}" for number, one in enumerate(told, start=1)]
+        again = again_with({}, **flags) if flags else ""
+        super().__init__("\n".join([*lines, *([f"  all of it: {again}"] if again else [])]))
+
+
+def one_error(errors: Sequence[ErniePairError]) -> ErniePairError:
+    """Return the one error that there is, or one with everything that several say."""
+    return errors[0] if len(errors) == 1 else SeveralErrors(errors)
 
 
 class CheckpointError(ErniePairError):
@@ -131,6 +144,21 @@ def without_flags(message: str) -> str:
     return _COMMAND_OR_FLAG.sub(as_python, message)
 
 
+def for_outer(message: str, outer: str) -> str:
+    """Return a message without advice that ``outer``, "pipeline train_file dev_file ...", has no flag for.
+
+    What an inner command calls --output_dir is a folder within that of the outer one.
+    """
+    name, *flags = outer.split()
+    what, *advice = message.split("; ")
+    of_outer = [set(re.findall(r"--(\w+)", one)) <= {*flags} - {"output_dir"} for one in advice]
+    if all(of_outer):
+        return message
+    reasons = re.findall(r" \([^()]*\)$", message)  # of a refusal, behind its advice
+    kept = [one for one, is_kept in zip(advice, of_outer) if is_kept]
+    return "; ".join([what + "".join(reasons), *kept, f"give {name} another --output_dir for what is new"])
+
+
 def dangling(path: Union[str, os.PathLike]) -> str:
     """Return what a link to nothing links to, in words; '' for anything else."""
     if not os.path.islink(path) or os.path.exists(path):
@@ -142,7 +170,8 @@ def dangling(path: Union[str, os.PathLike]) -> str:
 def again_with(replaced: Mapping[str, str] = MappingProxyType({}), **flags: str) -> str:
     """Return the command that is running, as it would be typed, with other ``flags``, or words ``replaced``.
 
-    From Python, which has no such command, the flags or the new words alone. A flag of '' is left out.
+    A word that is replaced by '' is left out, and a slash at the end of one does not count. From Python,
+    which has no such command, the flags or the new words alone. A flag of '' is left out.
     """
     given = " ".join(f"--{name} {shlex.quote(value)}" for name, value in flags.items() if value)
     program = Path(sys.argv[0] if sys.argv else "")
@@ -154,7 +183,9 @@ def again_with(replaced: Mapping[str, str] = MappingProxyType({}), **flags: str)
         if words[-1].startswith("--") and before in flags:
             words.pop()  # the flag whose value this is
         elif not (word.startswith("--") and "=" in word and name.partition("=")[0] in flags):
-            words.append(replaced.get(word, word))
+            flag, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+            new = replaced.get(value.rstrip("/") or value, value)
+            words += [f"{flag}{equals}{new}"] if new or not value else []
     return " ".join(filter(None, [shlex.join(words), given]))
 
 

@@ -15,11 +15,13 @@ from textwrap import fill, wrap
 from typing import Any, Callable, Optional, TypeVar, get_origin
 
 from data_tools.files.errors import (
+    OUTER,
     ErniePairError,
     InputError,
     MachineError,
     Stopped,
     describe_os_error,
+    for_outer,
     printable,
 )
 from data_tools.files.installation import missing_of_training
@@ -193,7 +195,8 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         sys.stdout.flush()
         return found if isinstance(found, int) else 0
     except ErniePairError as error:
-        return _report(error.message, error.exit_code)
+        outer = os.environ.get(OUTER, "")
+        return _report(for_outer(error.message, outer) if outer else error.message, error.exit_code)
     except ModuleNotFoundError as error:
         missing = missing_of_training(error)
         if missing is None:
@@ -268,12 +271,18 @@ def _reader_has_gone() -> bool:
 
 
 def _report(message, code: int) -> int:
-    """Write one line, a long one cut before its end: how to fix it, or a command, which is never cut."""
-    line = printable(" ".join(str(message).split()))
+    """Write the lines of a message, each as `_line_of`; only `SeveralErrors` has more than one."""
+    first, *problems = re.split(r"\n(?=  \(\d+\) |  all of it: )", str(message))
+    sys.stderr.write(f"error: {_line_of(first)}\n" + "".join(f"  {_line_of(one)}\n" for one in problems))
+    return code
+
+
+def _line_of(message: str) -> str:
+    """Return one line, a long one cut before its end: how to fix it, or a command, which is never cut."""
+    line = printable(" ".join(message.split()))
     command = max(line.rfind(": ernie-pair "), 0)
     end = max(_MESSAGE_END, len(line) - command if command else 0)
     if len(line) > LONGEST_MESSAGE and len(line) > end:
         mark = " [...] "
         line = line[: max(LONGEST_MESSAGE - _MESSAGE_END, 0) - len(mark)] + mark + line[-end:]
-    sys.stderr.write(f"error: {line}\n")
-    return code
+    return line

@@ -37,9 +37,13 @@ def foreign_flags() -> Dict[str, Tuple[str, ...]]:
 
 
 def nearest_names(word: str, names: Collection[str]) -> List[str]:
-    """Return the names that begin with a word, at most 3, or else the one that it misspells; [] for none."""
+    """Return the names that begin with a word, at most 3, or else the one that it misspells; [] for none.
+
+    A name with further words before it, save_threshold for threshold, is another thing, not misspelt.
+    """
     begun = sorted((name for name in names if len(word) > 2 and name.startswith(word)), key=len)
-    return begun[:3] or get_close_matches(word, list(names), n=1)
+    others = [name for name in names if not set(word.split("_")) < set(name.split("_"))]
+    return begun[:3] or get_close_matches(word, others, n=1)
 
 
 def nearest(words: Iterable[str], names: Collection[str]) -> str:

@@ -4,12 +4,14 @@ import os
 import shlex
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional
 
+from data_tools.files.errors import OUTER
 from data_tools.files.installation import TRAINING
 from data_tools.files.progress import is_silent, say
+from data_tools.options.options import Options
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
 
 # What its commands need between them, known before the first one writes.
@@ -74,15 +76,22 @@ class Step(NamedTuple):
     decided: Optional[Callable[[], str]] = None
 
 
-def run_step(step: Step, number: int, count: int, log: Path) -> str:
+def outer_of(command: str, config: Options) -> str:
+    """Return what children of ``command`` are told of it, see `for_outer`."""
+    return " ".join([command, *(item.name for item in fields(config))])
+
+
+def run_step(step: Step, number: int, count: int, log: Path, outer: str) -> str:
     """Run a step, and return what was decided; where a command fails, what runs beside it is stopped.
 
-    ``log``: of what runs beside, and of all commands where nothing is to be shown.
+    ``log``: of what runs beside, and of all commands where nothing is to be shown; ``outer``: the command
+    that the step is of, and its flags, see `for_outer`.
 
     Raises the error that a command ends with.
     """
     say(f"\n[{number}/{count}] {step.title}", sys.stderr)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(step.threads)} if step.threads else None
+    environment = {**os.environ, OUTER: outer}
+    environment.update({"OMP_NUM_THREADS": str(step.threads)} if step.threads else {})
     with ExitStack() as stack:
         if step.beside:
             name = f"step {number}, {step.beside[0]} from scratch"

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Optional, Union
 
 import numpy as np
 
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import only_writer
-from data_tools.files.errors import ErniePairError, InputError, counted
+from data_tools.files.errors import ErniePairError, InputError, counted, for_outer, one_error
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.progress import say
 from data_tools.files.results import MAKER, Results
@@ -35,7 +35,7 @@ from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_
 from data_tools.text.texts import line_batches
 from ernie_pair.checkpoint.run_config import flags_of, keep_config
 from ernie_pair.checkpoint.run_folder import best_of
-from ernie_pair.checks.line import NEEDS, Line, Step, run_step
+from ernie_pair.checks.line import NEEDS, Line, Step, outer_of, run_step
 from ernie_pair.models.labels import MOST_WORDS, Labels
 from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.models.source import kind_of_folder, open_model
@@ -50,7 +50,6 @@ from ernie_pair.runtime.cpu import free_memory, usable_cores
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.score.evaluation.baseline import measure_shared_characters
 
 RECORD, REPORT = "pipeline.json", "report.html"
 MOST_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
@@ -72,7 +71,7 @@ class PipelineConfig(RowFlags):
         "", help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query"
     )
     test_file: str = data_option(
-        "", help="labelled pairs for measuring it; empty: rows of train_file, or those of --dev_file"
+        "", help="labelled pairs for measuring it; empty: rows of train_file, split off by query"
     )
     dev_share: float = data_option(
         0.1, help="share of the rows that is split off for each of the two", above=0, at_most=0.4
@@ -111,8 +110,10 @@ class PipelineConfig(RowFlags):
         refuse_empty(self, "train_file", "output_dir")
         if self.are_scores and self.label_map:
             raise InputError("--are_scores true has no classes, and --label_map names some; leave one out")
-        if self.dev_file and self.dev_share != type(self).dev_share:
-            raise InputError("--dev_share splits rows off, and --dev_file is given; leave one of them out")
+        if self.dev_file and self.test_file and self.dev_share != type(self).dev_share:
+            raise InputError(
+                "--dev_share splits rows off, and --dev_file and --test_file are given; leave one of them out"
+            )
 
     @property
     def row_flags(self) -> dict[str, object]:
@@ -201,7 +202,9 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
             with published(folder / RECORD) as (draft,):
                 write_json(draft, record)
             step, began = make(), time.monotonic()
-            decided = run_step(step, number, len(steps), folder / "pipeline.log")
+            decided = run_step(
+                step, number, len(steps), folder / "pipeline.log", outer_of("pipeline", config)
+            )
             # Of a step that was done before, what it took then.
             took[step.title] = seconds = max(time.monotonic() - began, took.get(step.title, 0.0))
             commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
@@ -220,15 +223,6 @@ def _collected(errors: list[ErniePairError]) -> Iterator[None]:
         errors.append(error)
 
 
-def _refuse_all(errors: Sequence[ErniePairError]) -> None:
-    """Raise the one error that there is, or one with what all of them say."""
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        listed = "; ".join(f"({number}) {error.message}" for number, error in enumerate(errors, start=1))
-        raise InputError(f"{len(errors)} things to fix, nothing was written: {listed}")
-
-
 def _results_of(folder: Path) -> Results:
     """Return the record of the page, which is written anew as long as nobody else has changed it."""
     return Results("pipeline", [folder / REPORT], {}, {}, overwrite=False)
@@ -241,7 +235,10 @@ def look(config: PipelineConfig) -> Facts:
     with _collected(errors):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--output_dir {folder} is not a folder; choose another one")
-        _results_of(folder).refuse_foreign()
+        try:
+            _results_of(folder).refuse_foreign()
+        except InputError as error:
+            raise InputError(for_outer(error.message, outer_of("pipeline", config))) from None
         if os.path.lexists(folder / RECORD):
             known = read_json_object(folder / RECORD, "choose another --output_dir")
             if known.get("made_by") != MAKER:
@@ -260,6 +257,11 @@ def look(config: PipelineConfig) -> Facts:
         pairs = read_all([replace(source, labels=labels) for source in sources.values()])
         read = dict(zip(sources, pairs))
         balance = _balance_of(read["train"], labels)
+        if "test" in read and read["test"].sha256 == read.get("dev", read["train"]).sha256:
+            raise InputError(
+                f"--test_file {config.test_file} holds the pairs that the model learns or is chosen by; give "
+                "others, or leave it out: then rows of --train_file are split off"
+            )
     text, spec = None, None
     with _collected(errors):
         text = (
@@ -269,7 +271,8 @@ def look(config: PipelineConfig) -> Facts:
         )
     with _collected(errors):
         spec = _spec_of_start(config)
-    _refuse_all(errors)
+    if errors:
+        raise one_error(errors)
     assert labels is not None  # or it has been raised why
     train = read["train"]
     lengths = np.array([len(a) + len(b) + 3 for a, b in zip(train.left, train.right)])
@@ -370,8 +373,6 @@ class Work:
         wants = (self.is_new or bool(config.input_path)) if config.pretrain == "auto" else config.pretrain
         self.pretrains = bool(wants) and family in PRETRAINED
         self.parts = [part for part in ("dev", "test") if not getattr(config, f"{part}_file")]
-        if config.dev_file:  # the pairs that are given to choose the model measure it too
-            self.parts = []
         text = facts.text.characters if facts.text else 0
         self.characters = facts.characters_of_pairs + text
         self.size = self._choose_size()
@@ -471,9 +472,9 @@ class Work:
 
     def file(self, split: str) -> tuple[str, dict[str, object]]:
         """Return the file of train, dev or test, and the flags with which its rows are read."""
-        if self.parts and split in ("train", *self.parts):
+        if self.parts:
             return str(self.folder / "pairs" / f"{split}.jsonl"), {}
-        return getattr(self.config, f"{split}_file") or self.config.dev_file, self.config.row_flags
+        return getattr(self.config, f"{split}_file"), self.config.row_flags
 
     def _audit(self) -> Step:
         config, commands = self.config, []
@@ -494,8 +495,10 @@ class Work:
 
     def _split(self) -> Step:
         config = self.config
-        shares = {f"{part}_share": config.dev_share if part in self.parts else 0 for part in ("dev", "test")}
-        flags = {**config.row_flags, **shares, "seed": config.seed}
+        shares = {f"{part}_share": config.dev_share for part in self.parts}
+        given = {f"{part}_file": getattr(config, f"{part}_file") for part in ("dev", "test")}
+        given = {flag: path for flag, path in given.items() if path}
+        flags = {**config.row_flags, **shares, **given, "seed": config.seed}
         flags.update(self.label_map)
         flags.update({"are_scores": "true"} if config.are_scores else {})
         folder = self.folder / "pairs"
@@ -603,11 +606,24 @@ class Work:
         return Step("train on the pairs", [words], decided=lambda: told)
 
     def _evaluate(self) -> Step:
+        """Choose temperature and threshold on the dev pairs, save both, and measure with them."""
         (file, flags), folder = self.file("test"), self.folder
         made = {"output_file": folder / "evaluation.json", "report": folder / "evaluation"}
-        flags = {**flags, **made, "device": self.config.device}
+        flags = {**flags, **made, **self._fitting(), "device": self.config.device}
         words = words_of("evaluate", model_path=folder / "pair", input_file=file, **flags)
         return Step("evaluate", [words], decided=lambda: self.verdict)
+
+    def _fitting(self) -> dict[str, object]:
+        """Return the flags that fit what a model decides by; no threshold where dev pairs lack a class."""
+        labels, (dev, row_flags) = self.facts.labels, self.file("dev")
+        if not labels.has_classes:
+            return {}
+        columns = Columns(*(str(row_flags.get(name, "")) for name in ("text_a", "text_b", "label")))
+        pairs = PairSource("dev_file", dev, "dev", labels, columns, RowRules.of(self.config)).read()
+        flags: dict[str, object] = {"calibrate_on": dev, "save_temperature": "auto"}
+        if len(labels.names) == len(np.unique(pairs.known_labels)) == 2:
+            flags.update(save_threshold="true", tune_for="accuracy")
+        return flags
 
     def _export(self) -> Step:
         words = words_of("export", model_path=self.folder / "pair", output_dir=self.folder / "exported")
@@ -621,12 +637,11 @@ class Work:
     @cached_property
     def verdict(self) -> str:
         """Return what the model is worth, beside counting the characters that two texts share, in a line."""
-        found, (file, flags), labels = self.evaluation, self.file("test"), self.facts.labels
-        columns = Columns(*(str(flags.get(name, "")) for name in ("text_a", "text_b", "label")))
-        pairs = PairSource("test_file", file, "test", labels, columns, RowRules.of(self.config)).read()
-        baseline = measure_shared_characters(pairs, labels)
-        name = "accuracy" if labels.has_classes else "spearman"
-        line = f"{name} {found[name]:.4f} on {counted(len(pairs), 'pair')}"
+        found, baseline = self.evaluation, self.evaluation["shared_characters"]
+        name = "accuracy" if self.facts.labels.has_classes else "spearman"
+        line = f"{name} {found[name]:.4f} on {counted(found['rows'], 'test pair')}"
+        if found.get("threshold") is not None:
+            line += f" at threshold {found['threshold']:.4f}"
         if "intervals" in found:
             line += " (95 %: {:.4f} to {:.4f})".format(*found["intervals"][name])
         best = best_of(self.folder / "pair")
@@ -634,8 +649,6 @@ class Work:
         if name in baseline:
             line += f"; counting shared characters reaches {baseline[name]:.4f}"
             reason = reason or ("it is not above that" if found[name] <= baseline[name] else "")
-        if not self.parts and not self.config.test_file:
-            line += "; these pairs also chose the model"
         return f"the model has learned nothing ({reason}): {line}" if reason else line
 
     def summary(self) -> list[str]:

@@ -18,7 +18,7 @@ from data_tools.options.options import Options, data_option, devices_option, opt
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS
-from ernie_pair.checks.line import CHINESE, NEEDS, Line, Step, run_step
+from ernie_pair.checks.line import CHINESE, NEEDS, Line, Step, outer_of, run_step
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import Words, words_of
@@ -103,6 +103,7 @@ class SmallLine(Line):
         return words_of(command, **paths, output_file=output, device=self.device)
 
 
+BASELINE = "shared characters"
 STARTS = {"pair": "pretrained", "pair_scratch": "from scratch"}
 
 Results = Dict[str, Any]
@@ -121,12 +122,17 @@ def collect_results(folder: Path) -> Results:
         "tokens": corpus["tokens"],
         "valid_lm_loss": [round(valid[place], 4) for place in (0, -1)],
         **{start: _collect_metrics(folder / name) for name, start in STARTS.items()},
+        BASELINE: round(_measured(folder / "pair")["shared_characters"]["accuracy"], 4),
     }
+
+
+def _measured(run: Path) -> Results:
+    return json.loads((run / "test.json").read_text(encoding="utf-8"))
 
 
 def _collect_metrics(run: Path) -> Results:
     """Return accuracy, its 95 % interval, and what changes when the two texts change places."""
-    measured = json.loads((run / "test.json").read_text(encoding="utf-8"))
+    measured = _measured(run)
     return {
         "model": "/".join(next(run.glob("best-accuracy-*")).parts[-2:]),
         "accuracy": round(measured["accuracy"], 4),
@@ -149,6 +155,7 @@ def render_table(results: Results, folder: str) -> str:
     for start in STARTS.values():
         measured = results[start]
         rows.append((f"classifier, {start}", measured["model"], f"test accuracy {measured['accuracy']:.3f}"))
+    rows.append((f"no model: {BASELINE}", "", f"test accuracy {results[BASELINE]:.3f}"))
     rows.append(("predictions", "predictions.tsv", ""))
     width = max(len(where) for _, where, _ in rows) + 2
     return "\n".join(f"{made:<26}{where:<{width}}{result}".rstrip() for made, where, result in rows)
@@ -192,7 +199,7 @@ def quickstart(config: QuickstartConfig) -> None:
     with only_writer(Path(os.path.realpath(folder))), StopSignals():
         keep_config(folder, "quickstart", config)
         for number, step in enumerate(_steps(line), start=1):
-            run_step(step, number, 7, folder / "pair_scratch.log")
+            run_step(step, number, 7, folder / "pair_scratch.log", outer_of("quickstart", config))
     results = collect_results(folder)
     with published(folder / RESULTS) as (draft,):
         draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -17,9 +17,11 @@ Any of the models may be missing; ``int8`` exists together with its file, which 
 null if the most probable class is predicted; it and ``symmetric`` came with format 2. ``target`` came with
 format 4: a model without classes has one label, score, and ``label_range``, null if any number is possible.
 ``learned_nothing`` is there if the model is no better than without training: the reason.
+``shared_characters``: the thresholds of the baseline, chosen on the training pairs. ``data`` and ``measured``
+say what the model was made of and what it reached, as its README.md does.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, Optional, Tuple
 
@@ -28,6 +30,8 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.models.labels import CLASSIFICATION, REGRESSION, TARGETS
+from ernie_pair.models.model_card import are_thresholds
+from ernie_pair.models.model_path import hint_below, no_model_folder
 from ernie_pair.models.spec import CONFIG, SHORTEST_PAIR, TOKENIZER, VOCAB, is_range, refuse_unsupported
 from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperature, is_threshold
 
@@ -67,6 +71,7 @@ class ExportedModel:
     target: str = CLASSIFICATION  # one of TARGETS
     label_range: Optional[Tuple[float, float]] = None  # for regression, if it is known
     learned_nothing: str = ""  # why it is no better than without training, if it is not
+    shared_characters: Dict[str, float] = field(default_factory=dict)  # of the baseline: `best_thresholds`
 
     @property
     def has_classes(self) -> bool:
@@ -93,9 +98,12 @@ class ExportedModel:
 def read_exported(folder: Path) -> ExportedModel:
     """Read the export.json of ``folder``. Raises InputError if it holds none, CheckpointError if damaged."""
     if not folder.is_dir():
-        raise InputError(f"--model_path {folder} is not a folder; give the --output_dir of ernie-pair export")
+        raise no_model_folder("model_path", folder, "give the --output_dir of ernie-pair export")
     path = folder / EXPORT_MANIFEST
     if not path.is_file():
+        below = hint_below(folder, (EXPORT_MANIFEST,))
+        if below:
+            raise InputError(f"{folder} holds no {EXPORT_MANIFEST}{below}")
         if (folder / CONFIG).is_file():
             refuse_unsupported(folder / CONFIG)
         raise InputError(
@@ -122,6 +130,7 @@ def read_exported(folder: Path) -> ExportedModel:
         "threshold": found.threshold is None or (is_threshold(found.threshold) and len(labels) == 2),
         "symmetric": found.symmetric in SYMMETRIES,
         "learned_nothing": isinstance(found.learned_nothing, str),
+        "shared_characters": are_thresholds(found.shared_characters),
     }
     wrong = ", ".join(key for key, sound in is_sound.items() if not sound)
     if wrong:

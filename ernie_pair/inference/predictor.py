@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class PairScorer:
     labels: Labels
     class_names: Sequence[str]  # of a model without classes, that of its output
     calibration: Calibration
+    shared_characters: Mapping[str, float] = {}  # thresholds of the baseline, see `best_thresholds`
     world, window = World(), WINDOW
     process_group: Any = None  # of a ``world`` of several
 
@@ -186,6 +187,7 @@ class PairPredictor(PairScorer):
         refuse_no_number(0, threads=threads)
         self.exported = exported = read_exported(Path(folder).expanduser())
         self.where, self.calibration = str(folder), exported.calibration
+        self.shared_characters = exported.shared_characters
         self.labels, self.class_names = Labels.scores(exported.label_range), exported.labels
         if exported.target == CLASSIFICATION:
             self.labels = Labels.named({name: number for number, name in enumerate(exported.labels)})

@@ -39,6 +39,7 @@ from ernie_pair.models.hugging_face.folders import (
     write_their_folder,
     write_weights,
 )
+from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
     MODULES,
@@ -294,7 +295,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
 
 def _open_existing(config: InterchangeConfig) -> ModelSource:
     if not Path(config.model_path).is_dir():
-        raise InputError(f"--model_path {config.model_path} is not a folder; give that of a model")
+        raise no_model_folder("model_path", config.model_path, "give that of a model")
     return open_model(config.model_path, model_type="")
 
 

@@ -2,19 +2,22 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from data_tools.files.atomic_files import read_regular
 from data_tools.files.atomic_folder import LARGEST_NOTE, MADE, README
 from data_tools.files.errors import printable
-from data_tools.files.json_file import parse_json_object
+from data_tools.files.json_file import is_number, is_texts, is_whole_number, parse_json_object
 from ernie_pair.checkpoint.manifest import installed_versions
 
 FENCE = "```"
 _MARKS = re.compile(r"[\\`*\[\]<>&|]")  # at which a tag, a link, a code, an emphasis or a cell begins
-LEARNED_NOTHING = "learned_nothing"  # the key of the reason, in the record of a model's folder
+# Keys of the record in a model's folder: why it is no better than without training, the files that it was
+# made of, what was measured, and the thresholds of the baseline, see `best_thresholds`.
+LEARNED_NOTHING, DATA, MEASURED, BASELINE = "learned_nothing", "data", "measured", "shared_characters"
 
 
 class DataFile(NamedTuple):
@@ -85,14 +88,63 @@ def write_card(folder: Path, card: ModelCard) -> None:
         file.write(card.text())
 
 
-def learned_nothing_in(folder: Path) -> str:
-    """Return why the model in ``folder`` is no better than without training, as it recorded; '' otherwise."""
+def _recorded(folder: Path, key: str, otherwise: Any) -> Any:
+    """Return what the record in ``folder`` says of ``key``, if it is of the type of ``otherwise``."""
     try:
         note = parse_json_object(read_regular(folder / MADE, LARGEST_NOTE))
     except (OSError, ValueError):  # of another program, or copied without its record
-        return ""
-    reason = note.get(LEARNED_NOTHING, "")
-    return reason if isinstance(reason, str) else ""
+        return otherwise
+    found = note.get(key, otherwise)
+    return found if isinstance(found, type(otherwise)) else otherwise
+
+
+def learned_nothing_in(folder: Path) -> str:
+    """Return why the model in ``folder`` is no better than without training, as it recorded; '' otherwise."""
+    return _recorded(folder, LEARNED_NOTHING, "")
+
+
+def baseline_in(folder: Path) -> Dict[str, float]:
+    """Return the thresholds of shared characters that the model in ``folder`` recorded; {}: none."""
+    found = _recorded(folder, BASELINE, {})
+    return found if are_thresholds(found) else {}
+
+
+def are_thresholds(found: object) -> bool:
+    """Return whether ``found`` can be thresholds of shared characters: {metric: number}."""
+    return isinstance(found, dict) and all(is_number(value, 0, 2) for value in found.values())
+
+
+def facts_of(card: ModelCard) -> Dict[str, object]:
+    """Return what the record of a model's folder says of its data and metrics, for later cards."""
+    measured = {"on": card.measured_on, "metrics": {name: list(m) for name, m in card.metrics.items()}}
+    return {DATA: [list(one) for one in card.data], MEASURED: measured}
+
+
+def data_in(folder: Path) -> List[DataFile]:
+    """Return the files that the model in ``folder`` was made of, as it recorded; [] where it did not."""
+    with suppress(TypeError, ValueError):
+        files = [DataFile(*one) for one in _recorded(folder, DATA, [])]
+        if all(
+            is_texts(list(one[:3])) and (one.rows is None or is_whole_number(one.rows, 0)) for one in files
+        ):
+            return files
+    return []
+
+
+def measured_in(folder: Path) -> Tuple[str, Dict[str, Measured]]:
+    """Return on what the model in ``folder`` was measured, in words, and the metrics; ('', {}): unknown."""
+    found = _recorded(folder, MEASURED, {})
+    return str(found.get("on", "")), metrics_in(found)
+
+
+def metrics_in(measured: Mapping[str, Any]) -> Dict[str, Measured]:
+    """Return {metric: value and interval} of a record's or calibration's ``measured``; {}: unusable."""
+    with suppress(TypeError, AttributeError, LookupError):
+        metrics = {name: Measured(*given) for name, given in measured["metrics"].items()}
+        ends = [end for m in metrics.values() for end in (m.value, *(m.interval or ()))]
+        if all(map(is_number, ends)):
+            return metrics
+    return {}
 
 
 def changed_flags(flags: Mapping[str, object], defaults: Mapping[str, object]) -> Dict[str, object]:

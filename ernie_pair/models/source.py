@@ -48,6 +48,7 @@ from ernie_pair.models.hugging_face.folders import (
     with_cross_encoder,
     write_weights,
 )
+from ernie_pair.models.model_path import download_hint, hint_below, no_model_folder
 from ernie_pair.models.sentence_transformers import MODULES, encoder_folder_of, files_of_modules
 from ernie_pair.models.spec import (
     CONFIG,
@@ -236,7 +237,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
     if folder.is_dir():
         source = _open_folder(folder, family, from_scratch)
     elif folder.exists() or ("/" in name_or_path and _family_of_built_in(name_or_path) is None):
-        raise InputError(f"{name_or_path} is not a folder; give one that holds {CONFIG}")
+        raise no_model_folder("", name_or_path, f"give one that holds {CONFIG}")
     else:
         source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
     if source.spec.unknown_family:
@@ -298,6 +299,7 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         _refuse_dangling(folder)
         cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {FAST_TOKENIZER}"
         cure += ", and ernie-pair new-model creates one" if from_scratch and config is None else ""
+        cure += hint_below(folder)
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
@@ -449,8 +451,8 @@ def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
         known = list(_built_in_configs(wanted))
         way_out = f"pass --model_type {found}" if found else "give one of them"
         raise InputError(
-            f"{name} is neither a folder nor a built-in {wanted} model ({', '.join(known[:4])}, ...); "
-            f"{way_out}"
+            f"{name} is neither a folder nor a built-in {wanted} model ({', '.join(known[:4])}, ...)"
+            f"{'' if found else download_hint(name)}; {way_out}"
         )
     tokenizer = tokenizer_class(found)
     vocabulary = tokenizer.pretrained_resource_files_map["vocab_file"].get(name)

@@ -2,18 +2,19 @@
 
     {"temperature": 1.37, "fitted_on": "dev.tsv", "fitted_on_sha256": "5f0c...", "rows": 8802,
      "threshold": 0.912, "tuned_on": "dev.tsv", "tuned_on_sha256": "5f0c...", "tuned_rows": 8802,
-     "tuned_for": "precision 0.95", "symmetric": "average"}
+     "tuned_for": "precision 0.95", "symmetric": "average",
+     "measured": {"on": "test.tsv", "sha256": "97b1...", "rows": 8802, "metrics": {"accuracy": [0.87, null]}}}
 
 The temperature divides the logits before the softmax: no class and no ranking changes by it, only how
 sure the model is. The threshold, of two classes, is the probability from which on a pair is of class 1,
 in place of the likelier class; it holds for the probabilities of this temperature. Both were found with
-the pairs scored as ``symmetric`` says, see `pair_symmetry`, and hold for no other way. Any key may be
-absent: older files hold the temperature alone.
+the pairs scored as ``symmetric`` says, see `pair_symmetry`, and hold for no other way. ``measured`` is what
+the model reached with both, on other pairs: a value and its interval of each metric. Any key may be absent.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -66,6 +67,7 @@ class Calibration:
     tuned_rows: Optional[int] = None
     tuned_for: str = ""
     symmetric: str = "none"
+    measured: Dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_tuned(self) -> bool:
@@ -107,6 +109,7 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
         f"a symmetric that is not one of {', '.join(SYMMETRIES)}": c.symmetric in SYMMETRIES,
         "a file name or hash that is not a text": is_texts(texts),
         "a row count that is not a whole number": all(is_whole_number(rows, 0) for rows in counts),
+        "a measured that is not an object": isinstance(c.measured, dict),
     }
     for reason, is_sound in reasons.items():
         if not is_sound:
@@ -132,7 +135,9 @@ def write_calibration(folder: Path, calibration: Calibration) -> None:
 
 def calibration_bytes(calibration: Calibration) -> bytes:
     """Return the content of a calibration.json."""
-    return json_bytes({name: value for name, value in asdict(calibration).items() if value not in ("", None)})
+    return json_bytes(
+        {name: value for name, value in asdict(calibration).items() if value not in ("", None, {})}
+    )
 
 
 def describe_decision(threshold: Optional[float], is_saved: bool, symmetric: str) -> str:

@@ -13,8 +13,10 @@ from data_tools.files.results import Results, files_of, settings_of
 from data_tools.options.standard_streams import as_asked, with_standard_streams
 from ernie_pair.checkpoint.run_config import replace_config
 from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.model_card import in_markdown, markdown_table
+from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import model_folder_of, open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
@@ -44,6 +46,7 @@ CELLS: Dict[str, Callable[[Dict[str, Any]], str]] = {
     "model": lambda model: model["name"],
     "layers": lambda model: model["size"],
     "precision": lambda model: model["precision"],
+    "threshold": lambda model: "" if model["threshold"] is None else f"{model['threshold']:.4f}",
     "accuracy": lambda model: f"{model['accuracy']:.4f}",
     "95 %": lambda model: "{:.4f} to {:.4f}".format(*model["accuracy_interval"]),
     "difference (points)": lambda model: f"{100 * model['difference']:+.2f}",
@@ -69,9 +72,7 @@ def compare_models(config: CompareModelsConfig) -> None:
     models = models_in(config.models)
     for name, path in models.items():
         if not Path(path).is_dir():
-            raise InputError(
-                f"--models {name}={path} is not a folder; give the OUT of a training run, or OUT/best"
-            )
+            raise no_model_folder("models", f"{name}={path}", "give the OUT of a training run, or OUT/best")
     folders = {name: model_folder_of(Path(path)) for name, path in models.items()}
     sources = {name: open_model(str(folder), model_type="") for name, folder in folders.items()}
     for name, source in sources.items():
@@ -135,14 +136,15 @@ def compare(
 ) -> List[Dict[str, Any]]:
     """Return what models.json says of every model, the first of which is the measure of the others.
 
-    ``sizes``: the layers of each and their width, in words. The accuracy is that of the likeliest class; the
-    intervals are a bootstrap over the same rows for all.
+    ``sizes``: the layers of each and their width, in words. The accuracy is that of the model's own
+    threshold, or of the likeliest class, as it predicts; the intervals are a bootstrap over the same rows for
+    all.
     """
     texts = list(zip(pairs.left, pairs.right))
     with CountProgress(len(texts) * len(predictors), "pair") as progress:
         logits, seconds = answer_in_turn(predictors, texts, progress.advance)
     latencies = _latencies(predictors, texts[: config.alone])
-    classes = {name: each.argmax(axis=1) for name, each in logits.items()}
+    classes = {name: _classes(predictor, logits[name]) for name, predictor in predictors.items()}
     hits = {name: (each == pairs.known_labels).astype(np.float64) for name, each in classes.items()}
     drawn = list(resamples(len(pairs), config.bootstrap, config.seed))
 
@@ -156,6 +158,9 @@ def compare(
             "name": name,
             "size": sizes[name],
             "precision": predictor.precision,
+            "threshold": 0.5
+            if predictor.threshold is None and predictor.num_classes == 2
+            else predictor.threshold,
             **with_interval("accuracy", hits[name]),
             **with_interval("difference", hits[name] - hits[first]),
             "agreement": float(np.mean(classes[name] == classes[first])),
@@ -169,6 +174,11 @@ def compare(
         }
         for name, predictor in predictors.items()
     ]
+
+
+def _classes(predictor: PairPredictor, logits: np.ndarray) -> np.ndarray:
+    calibration = predictor.calibration
+    return decide(logits, calibration.temperature, calibration.threshold).classes
 
 
 def _latencies(
@@ -196,7 +206,7 @@ def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     write_json(numbers, content)
     heads = list(CELLS)
     rows = [[cell(model) for cell in CELLS.values()] for model in content["models"]]
-    heads[6] = heads[4]  # the two intervals have the same head
+    heads[7] = heads[5]  # the two intervals have the same head
     threads = counted(content["threads"], "thread")
     title = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
     markdown = f"{in_markdown(title)}\n\n{markdown_table(heads, rows)}\n"

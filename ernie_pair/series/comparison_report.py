@@ -10,6 +10,7 @@ import numpy as np
 from data_tools.files.errors import counted
 from data_tools.files.json_file import write_json
 from ernie_pair.pair.targets.metrics import (
+    LIKELIEST,
     METRICS,
     describe_single_class,
     find_single_class,
@@ -95,7 +96,9 @@ def compare(
         differences.append(Difference(one, other, mean, _intervals(spread), not_above_0, both))
     means = {name: _named(table.mean(axis=0)) for name, table in values.items()}
     deviation = {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None
-    single = {name: [find_single_class(each, labels) for each in logits[name]] for name in names}
+    single = {
+        name: [find_single_class(each.argmax(axis=1), labels) for each in logits[name]] for name in names
+    }
     found = (means, deviation, differences, chance, intervals, at_chance, single)
     return Comparison(len(labels), seeds, runs, *found)
 
@@ -142,7 +145,8 @@ def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
 
 
 def _title(comparison: Comparison) -> str:
-    return f"{comparison.rows} rows, {counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
+    seeds = f"{counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
+    return f"{comparison.rows} rows, {seeds}, by {LIKELIEST}"
 
 
 def verdict_of(difference: Difference, metric: str) -> str:

@@ -21,7 +21,14 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
-from ernie_pair.pair.targets.metrics import METRICS, chosen_metric, measure, percentile_interval, resamples
+from ernie_pair.pair.targets.metrics import (
+    LIKELIEST,
+    METRICS,
+    chosen_metric,
+    measure,
+    percentile_interval,
+    resamples,
+)
 from ernie_pair.report.page import Table
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world
@@ -47,6 +54,7 @@ from ernie_pair.series.series import (
     unfinished,
 )
 
+AT_LIKELIEST = f"Metrics of classes are those of {LIKELIEST}."
 PARTS = "folds"  # the folder of the rows of each fold
 # fmt: off
 WITHOUT_EFFECT = {  # on a prediction
@@ -139,8 +147,8 @@ def table_of_folds(result: CrossValidation) -> Table:
     rows.append(["mean", sum(result.rows), *defined(result.mean).values()])
     rows.append(["deviation", None, *defined(result.deviation).values()])
     note = (
-        "The metrics at the top are the means over the folds, and their intervals are by bootstrap over "
-        "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
+        f"{AT_LIKELIEST} Those at the top are the means over the folds, and their intervals are by bootstrap "
+        "over groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
         "predicted by the fold whose run has seen none of its texts."
     )
     return Table("Folds", ["", "rows", *METRICS], rows, note)
@@ -155,6 +163,7 @@ def lines_of_folds(result: CrossValidation) -> Iterator[str]:
     yield "  ".join(["fold".ljust(9), "rows".rjust(7), *(name.rjust(8) for name in SHOWN)])
     for head, size, metrics in rows:
         yield f"{head:<9}  {size:>7}  {metric_cells(metrics, 'nan')}"
+    yield AT_LIKELIEST
 
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:

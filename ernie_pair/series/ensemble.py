@@ -34,7 +34,7 @@ from ernie_pair.pair.targets.metrics import METRICS, measure
 from ernie_pair.report.page import Table
 from ernie_pair.report.plot_runs import short_names
 from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
-from ernie_pair.score.evaluation.evaluate_pair import refuse_one_class, with_asked_precision
+from ernie_pair.score.evaluation.evaluate_pair import refuse_one_class, with_threshold
 from ernie_pair.score.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.score.export.export_pair import Source, publish_export
@@ -252,7 +252,7 @@ class _Ensemble:
         answers = Answers(pairs, names, self.tuning.logits, None, in_use, Fitted(in_use, "", None))
         thresholds = thresholds_of(answers, self.config.at_precision)
         assert thresholds is not None  # of two classes that both occur
-        return with_asked_precision(calibration, thresholds, f"--tune_on {pairs.path}")
+        return with_threshold(calibration, thresholds, f"--tune_on {pairs.path}")
 
     def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Measured:
         if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:

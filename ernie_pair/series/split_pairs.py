@@ -9,7 +9,7 @@ and measured on. Where chains of shared texts join most rows, rows of one first 
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict
+from typing import Dict, List, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
-from ernie_pair.pair.data.pair_source import PairSource, labels_for, refuse_unread
+from ernie_pair.pair.data.pair_source import PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -45,6 +45,10 @@ class SplitPairsConfig(RowFlags):
     test_share: float = data_option(
         0.0, help="share of the rows for measuring it; 0: none", at_least=0, at_most=0.4
     )
+    dev_file: str = data_option(
+        "", help="labelled pairs for choosing it, in place of --dev_share; written in the same form"
+    )
+    test_file: str = data_option("", help="labelled pairs for measuring it, in place of --test_share")
     label_map: str = data_option(
         "",
         help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
@@ -57,42 +61,64 @@ class SplitPairsConfig(RowFlags):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if not self.dev_share + self.test_share:
+        for name in ("dev", "test"):
+            share = getattr(self, f"{name}_share")
+            if getattr(self, f"{name}_file") and share not in (0, getattr(type(self), f"{name}_share")):
+                raise InputError(
+                    f"--{name}_share {share} splits rows off, and --{name}_file is given; leave one out"
+                )
+        if not sum(self.shares.values()):
             raise InputError("--dev_share 0 and --test_share 0 leave nothing to split; give one of them")
+
+    @property
+    def shares(self) -> Dict[str, float]:
+        """Return {part: the share of the rows that is split off for it}; 0 for a part that is given."""
+        asked = {"dev": self.dev_share, "test": self.test_share}
+        return {name: 0.0 if getattr(self, f"{name}_file") else share for name, share in asked.items()}
 
 
 def split_pairs(config: SplitPairsConfig) -> None:
     """Write the files. Raises InputError if the rows are too few, or too much alike, for the shares."""
     start_console(World())
-    shares = {"dev": config.dev_share, "test": config.test_share}
-    names = ["train", *(name for name, share in shares.items() if share)]
-    folder = Path(config.output_dir)
-    files = files_of(config.train_file)
+    shares = config.shares
+    split_off = ["train", *(name for name, share in shares.items() if share)]
+    given = [name for name in shares if getattr(config, f"{name}_file")]
+    names, folder = [*split_off, *given], Path(config.output_dir)
+    flags = {f"{name}_file": getattr(config, f"{name}_file") for name in ("train", *given)}
+    files: Dict[str, Sequence[Path]] = {f: files_of(path) for f, path in flags.items() if files_of(path)}
     results = Results(
         "prepare pairs",
         [folder / f"{name}.jsonl" for name in names],
-        {"train_file": files},
-        settings_of(config, "output_dir", *(["train_file"] if files else [])),
+        files,
+        settings_of(config, "output_dir", *files),
         config.overwrite,
     )
     if results.are_done():
         return
     columns = Columns(config.text_a, config.text_b, config.label)
     numbered, rules = Labels.numbered(2), RowRules.of(config)
-    source = PairSource("train_file", config.train_file, "train", numbered, columns, rules)
-    refuse_unread([source])
-    labels = Labels.scores() if config.are_scores else labels_for(source, config.label_map)
-    pairs = replace(source, labels=labels).read()
-    tell_rejected(pairs.path, pairs.bad, len(pairs), folder / "train.rejected.jsonl")
-    part_of = divide(pairs, {name: shares[name] for name in names[1:]}, config.seed)
+    sources = [
+        PairSource(flag, path, flag.removesuffix("_file"), numbered, columns, rules)
+        for flag, path in flags.items()
+    ]
+    refuse_unread(sources)
+    labels = Labels.scores() if config.are_scores else labels_for(sources[0], config.label_map)
+    pairs, *others = read_all([replace(source, labels=labels) for source in sources])
+    for name, read in zip(("train", *given), (pairs, *others)):
+        tell_rejected(read.path, read.bad, len(read), folder / f"{name}.rejected.jsonl")
+    part_of = divide(pairs, {name: shares[name] for name in split_off[1:]}, config.seed)
+    parts = [pairs.rows(np.flatnonzero(part_of == number)) for number in range(len(split_off))]
+    with results.published() as drafts:
+        for draft, final, part in zip(drafts, results.given, (*parts, *others)):
+            write_new_pairs(draft, final, _as_new(part, labels))
+    sizes = ", ".join(f"{n} {counted(len(part), 'pair')}" for n, part in zip(names, (*parts, *others)))
+    logger.info("%s: %s", folder, sizes)
+
+
+def _as_new(pairs: Pairs, labels: Labels) -> List[NewPair]:
     values = pairs.known_labels.tolist()
     shown = [labels.names[value] for value in values] if labels.has_classes else list(map(repr, values))
-    new = list(map(NewPair, pairs.left, pairs.right, shown, [""] * len(pairs)))
-    with results.published() as drafts:
-        for number, (draft, final) in enumerate(zip(drafts, results.given)):
-            write_new_pairs(draft, final, [new[row] for row in np.flatnonzero(part_of == number)])
-    sizes = zip(names, np.bincount(part_of, minlength=len(names)).tolist())
-    logger.info("%s: %s", folder, ", ".join(f"{name} {counted(rows, 'pair')}" for name, rows in sizes))
+    return list(map(NewPair, pairs.left, pairs.right, shown, [""] * len(pairs)))
 
 
 def divide(pairs: Pairs, shares: Dict[str, float], seed: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable, Dict, Mapping, Optional
 
 from data_tools.files.atomic_folder import clear_leftovers, remove_made
 from ernie_pair.checkpoint.manifest import TrainState
@@ -36,6 +36,7 @@ class BestModel:
     lower_is_better: bool = False
     keep: int = 1
     baseline: Optional[float] = None
+    facts: Callable[[], Mapping[str, object]] = dict  # what else the record of its folder says
     learned_nothing: str = ""  # why the model that is published is no better than without training
 
     def judge(self, state: TrainState, metrics: dict[str, float]) -> bool:
@@ -88,7 +89,8 @@ class BestModel:
 
     def _publish(self, value: float) -> None:
         clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
-        about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}
+        about: Dict[str, object] = {"metric": self.metric, "value": value, **self.facts()}
+        about["lower_is_better"] = self.lower_is_better
         about.update({LEARNED_NOTHING: self.learned_nothing} if self.learned_nothing else {})
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         folder = publish_of_run(named, self.write, about)

@@ -204,7 +204,24 @@ def _train(
     finally:
         log.close()
     hooks.on_end(state)
+    tell_skipped(state)
     return state
+
+
+MOST_SKIPPED = 0.9  # of the steps: a run with more has learned next to nothing
+
+
+def tell_skipped(state: TrainState) -> None:
+    """Log how many steps of a run were skipped. Raises NumbersError if they were nearly all."""
+    if not state.skipped_updates:
+        return
+    told = f"{state.skipped_updates} of {state.step} steps were skipped, as their numbers were not finite"
+    if state.skipped_updates > MOST_SKIPPED * state.step:
+        raise NumbersError(
+            f"{told}: the model has hardly been trained; lower the learning rate, or look at the samples, "
+            "and train anew in another --output_dir"
+        )
+    logger.warning("%s", told)
 
 
 def check_position(state: TrainState, global_batch_size: int) -> None:

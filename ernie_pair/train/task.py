@@ -17,7 +17,7 @@ from data_tools.files.former_flags import value_now
 from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS, gone_if_refused
-from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, write_card
+from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, facts_of, write_card
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
@@ -114,6 +114,10 @@ class Task(ABC):
     def baseline(self) -> Optional[float]:
         """Return the best_metric that needs no learning, greater is better, for rank 0; None: not known."""
         return None
+
+    def facts(self) -> dict[str, object]:
+        """Return what the record of the best model says besides its card."""
+        return {}
 
     def known_by(self) -> Fingerprint:
         """Return what must stay for a resume, besides the options that say it of themselves."""
@@ -320,6 +324,7 @@ class RunHooks(Hooks):
             lower_is_better=lower,
             keep=config.keep_best,
             baseline=self.task.baseline(),
+            facts=self._facts,
         )
         self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and metrics of the last evaluation
@@ -399,9 +404,13 @@ class RunHooks(Hooks):
             self.task.on_evaluate(state)
         self.call("on_evaluate", state, metrics=dict(metrics))
 
+    def _facts(self) -> dict[str, object]:
+        self._card = self.task.card(self.run.kernels.describe(with_notes=False), *self.judged)
+        return {**facts_of(self._card), **self.task.facts()}
+
     def _write_best(self, draft: Path) -> None:
         self.task.save(draft)
-        card = self.task.card(self.run.kernels.describe(with_notes=False), *self.judged)
+        card = self._card
         if self.best.learned_nothing:
             card = replace(card, facts={**card.facts, "caution": self.best.learned_nothing})
         write_card(draft, card)

@@ -129,7 +129,7 @@ def test_without_a_compiler_the_wheel_has_no_kernels(tmp_path):
 @pytest.mark.slow
 def test_the_wheel_runs_quickstart_and_several_processes(installed, empty):
     said = run(installed / "ernie-pair", "quickstart", "--output_dir", "out", *SHORT.split(), cwd=empty)
-    assert said.count("test accuracy") == 2 and "[7/7] predict" in said
+    assert said.count("test accuracy") == 3 and "[7/7] predict" in said
     results = json.loads((empty / "out" / "quickstart.json").read_text(encoding="utf-8"))
     assert results["seed"] == 1234 and len(results["valid_lm_loss"]) == 2
     assert len((empty / "out" / "predictions.tsv").read_text().splitlines()) == 11

@@ -27,6 +27,7 @@ from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import RANKING, SIGMOID, match_class
+from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.kernel_path import choose_path, logits_of
 from ernie_pair.models.source import model_folder_of
@@ -108,9 +109,7 @@ def taught_texts(
 def sha256_of_teacher(config: EmbeddingConfig) -> str:
     """Return the SHA-256 of the files of the teacher, in hex. Raises InputError where there is none."""
     if not Path(config.teacher).is_dir():
-        raise InputError(
-            f"--teacher {config.teacher} is not a folder; give the OUT of a training run, or OUT/best"
-        )
+        raise no_model_folder("teacher", config.teacher, "give the OUT of a training run, or OUT/best")
     files = content_of(str(model_folder_of(Path(config.teacher))))
     return hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
 

@@ -37,6 +37,7 @@ from paddle.nn import functional as F
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.options.options import import_named
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
+from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.encoders import (
     EncoderModel,
     build_seeded,
@@ -342,9 +343,7 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     another class, CheckpointError when the weights do not fit.
     """
     if not Path(model_path).is_dir():
-        raise InputError(
-            f"--model_path {model_path} is not a folder; give the OUT of a training run, or OUT/best"
-        )
+        raise no_model_folder("model_path", model_path, "give the OUT of a training run, or OUT/best")
     source = open_model(model_path, model_type="")
     refuse_no_family(source, "write model_type there")
     chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)

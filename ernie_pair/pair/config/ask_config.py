@@ -3,7 +3,7 @@
 import re
 import shlex
 from dataclasses import MISSING, dataclass
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 from data_tools.files.errors import InputError
 from data_tools.options.options import (
@@ -129,15 +129,24 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
     tune_on: str = evaluation_option(
         "", help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file"
     )
-    save_temperature: bool = evaluation_option(
+    save_temperature: Union[bool, Literal["auto"]] = evaluation_option(
         False,
         help="write the temperature to calibration.json beside the model, for all later predictions; needs "
-        "--calibrate_on",
+        "--calibrate_on; auto: unless it is at the end of its range",
     )
     save_threshold: bool = evaluation_option(
         False,
-        help="write the threshold of --at_precision to calibration.json; needs --tune_on or "
-        "--calibrate_on",
+        help="write the threshold of --tune_for to calibration.json; needs --tune_on or --calibrate_on",
+    )
+    tune_for: Literal["precision", "f1", "accuracy"] = evaluation_option(
+        "precision",
+        help="what --save_threshold chooses for: the precision of --at_precision, the best F1 or accuracy",
+    )
+    threshold: Optional[float] = evaluation_option(
+        None,
+        help="for two classes: measure as predict --threshold decides; none: as in calibration.json",
+        at_least=0,
+        at_most=1,
     )
     query: str = data_option(
         "", help="for a ranking model: the column that identifies the query of a row; empty: the first text"
@@ -166,6 +175,11 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
             raise InputError(
                 "--save_threshold true does not say which pairs to choose the threshold on; give them with "
                 "--tune_on FILE"
+            )
+        if self.save_threshold and self.threshold is not None:
+            raise InputError(
+                f"--threshold {self.threshold} measures at that threshold, and --save_threshold true chooses "
+                "one; leave one of them out"
             )
         if self.robustness_file and not self.robustness:
             raise InputError(

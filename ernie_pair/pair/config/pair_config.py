@@ -294,6 +294,7 @@ OF_CLASSES: dict[str, tuple[Any, str]] = {
     "tune_on": ("", "chooses a threshold between two classes"),
     "save_temperature": (False, "saves the temperature of probabilities"),
     "robustness": ("", "counts classes that change"),
+    "tune_for": ("precision", "chooses a threshold between two classes"),
     "save_threshold": (False, "saves a threshold between two classes"),
 }
 

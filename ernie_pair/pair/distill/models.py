@@ -28,6 +28,7 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
 from ernie_pair.models.commands import settings_of_width
 from ernie_pair.models.labels import UNLABELLED, refuse_no_classes
+from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -153,9 +154,7 @@ class Teacher:
 
     def __init__(self, config: StudentConfig):
         if not Path(config.teacher).is_dir():
-            raise InputError(
-                f"--teacher {config.teacher} is not a folder; give the OUT of a training run, or OUT/best"
-            )
+            raise no_model_folder("teacher", config.teacher, "give the OUT of a training run, or OUT/best")
         folder = model_folder_of(Path(config.teacher))
         self.config, self.name = config, str(folder)
         self.source: ModelSource = open_model(str(folder), model_type="")

@@ -41,12 +41,16 @@ def bootstrap_intervals(
 
 # What `measure` returns; every one is a number that may choose the best model of a run.
 METRICS = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "mcc")
+LIKELIEST = "the likeliest class (of two: threshold 0.5)"  # what metrics without a threshold go by
 NEED_ALL_CLASSES = ("auc", "average_precision")
 
 
-def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def measure(
+    logits: np.ndarray, labels: np.ndarray, predictions: Optional[np.ndarray] = None
+) -> dict[str, float]:
     """Return the METRICS of logits [N, C] on labels int64 [N], in that order.
 
+    ``predictions`` int64 [N]: the classes that a threshold decides for; None: the likeliest ones.
     Equal logits give equal metrics, bit for bit. Of two classes precision, recall, f1, auc and
     average_precision are those of class 1; of more they are means over the classes, auc and average_precision
     of one class against the rest. Those two are nan where ``labels`` lack a class. loss is the mean
@@ -60,7 +64,7 @@ def measure(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         roc_auc_score,
     )
 
-    predictions = logits.argmax(axis=1)
+    predictions = logits.argmax(axis=1) if predictions is None else predictions
     average = "binary" if logits.shape[1] == 2 else "macro"
     precision, recall, f1, _ = precision_recall_fscore_support(
         labels, predictions, average=average, zero_division=0
@@ -93,9 +97,9 @@ def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: s
         )
 
 
-def find_single_class(logits: np.ndarray, labels: np.ndarray) -> Optional[int]:
-    """Return the class that all rows of logits [N, C] get though labels [N] hold several; else None."""
-    predicted = np.unique(logits.argmax(axis=1))
+def find_single_class(predictions: np.ndarray, labels: np.ndarray) -> Optional[int]:
+    """Return the class that all rows get, int64 [N], though their labels [N] hold several; else None."""
+    predicted = np.unique(predictions)
     return int(predicted[0]) if len(predicted) == 1 and len(np.unique(labels)) > 1 else None
 
 

@@ -40,7 +40,7 @@ from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.targets.metrics import class_weights_of, refuse_unmeasurable, training_groups
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.evaluation.baseline import measure_shared_characters
+from ernie_pair.score.evaluation.baseline import best_thresholds, measure_shared_characters
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class PairData(NamedTuple):
     files: Sequence[DataFile] = ()  # for the model card
     train: Optional[EncodedPairs] = None  # those that ``updates`` takes; None for a stream
     baseline: Mapping[str, float] = {}  # the metrics of counting the characters that the dev pairs share
+    thresholds: Mapping[str, float] = {}  # of shared characters, see `best_thresholds`; {} for a stream
 
 
 def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
@@ -119,7 +120,12 @@ def open_pairs(
     for rows in filter(None, (data.train, data.dev, data.dev.orders)):
         rows.collator = collator
     if world.is_first and not isinstance(sources["dev"], TokenizedPairs):
-        data = data._replace(baseline=measure_shared_characters(sources["dev"].read(), source.spec.labels))
+        has_texts = not (config.streaming or isinstance(sources["train"], TokenizedPairs))
+        labels, dev = source.spec.labels, sources["dev"].read()
+        chosen = (
+            best_thresholds(sources["train"].read(), labels) if has_texts and len(labels.names) == 2 else {}
+        )
+        data = data._replace(baseline=measure_shared_characters(dev, labels, chosen), thresholds=chosen)
     if data.dev.groups is not None:
         logger.info(
             "a batch has --batch_size queries with all of their candidates, at most %d per query",

@@ -17,7 +17,7 @@ from ernie_pair.checkpoint.fingerprint import Fingerprint
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.labels import RANKING, Labels
-from ernie_pair.models.model_card import Measured, ModelCard
+from ernie_pair.models.model_card import BASELINE, Measured, ModelCard
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.kernel_path import logits_of
 from ernie_pair.models.networks.plain_model import PlainModel
@@ -31,6 +31,7 @@ from ernie_pair.models.temperature import (
 from ernie_pair.pair.config.pair_config import OF_RANKING, PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.targets.metrics import (
+    LIKELIEST,
     LOWER_IS_BETTER,
     OF_TARGET,
     CountedQueries,
@@ -174,7 +175,7 @@ class PairJob(TaskJob):
         logits = logits if rows.orders is None else mean_of_orders(logits)
         self.logits = logits
         if self.model.spec.labels.has_classes:
-            self.single_class = find_single_class(logits, rows.known_labels)
+            self.single_class = find_single_class(logits.argmax(axis=1), rows.known_labels)
         return self.measure(logits, rows.known_labels)
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
@@ -390,6 +391,10 @@ class PairTask(Task):
         is_of_use = found is not None and np.isfinite(found) and not (is_own or self.lower_is_better)
         return found if is_of_use else None
 
+    def facts(self) -> dict[str, object]:
+        """Return the thresholds of shared characters, which later evaluations of the model go by."""
+        return {BASELINE: dict(self.data.thresholds)} if self.data.thresholds else {}
+
     def idle_options(self) -> Sequence[str]:
         """Return the options of what this run does not do."""
         config = self.config
@@ -473,8 +478,9 @@ class PairTask(Task):
             data=self.data.files,
             flags=self.shown_flags(model_type=spec.family or None),
             metrics={name: Measured(value, found.get(name)) for name, value in metrics.items()},
-            measured_on="On the dev pairs that chose the model. "
-            f"Intervals: bootstrap, {RESAMPLES} resamples.",
+            measured_on="On the dev pairs that chose the model"
+            + (f", by {LIKELIEST}. " if spec.labels.has_classes else ". ")
+            + f"Intervals: bootstrap, {RESAMPLES} resamples.",
             commands="" if is_layer else COMMANDS,
             python=(OF_A_LAYER if is_layer else PYTHON).format(
                 name=self.model.family, length=config.max_seq_len, shown=SHOWN[spec.labels.has_classes]

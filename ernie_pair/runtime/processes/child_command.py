@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 from contextlib import AbstractContextManager
+from itertools import takewhile
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
@@ -83,12 +84,15 @@ def words_of(*command: str, **flags) -> Words:
 
 
 def last_error(log: Path, first_byte: int) -> str:
-    """Return the text of the last `error: ` line from ``first_byte`` on; earlier attempts wrote before."""
+    """Return the last `error: ` from ``first_byte`` on, with its further lines; before are other attempts."""
     with open(log, "rb") as file:
         file.seek(max(first_byte, log.stat().st_size - MOST_LOG_BYTES))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
-    errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
-    return errors[-1] if errors else ""
+    places = [place for place, line in enumerate(lines) if line.startswith("error: ")]
+    if not places:
+        return ""
+    first, *others = lines[places[-1] :]
+    return "\n".join([first[len("error: ") :], *takewhile(lambda line: line.startswith("  "), others)])
 
 
 def error_of(code: int, where: str, said: str) -> BaseException:

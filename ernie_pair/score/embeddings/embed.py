@@ -35,6 +35,7 @@ from ernie_pair.inference.vector_files import (
 )
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import SIMILARITIES
+from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.source import files_of_model, model_folder_of
 from ernie_pair.pair.data.pair_file import refuse_changed, stamp_of
 from ernie_pair.runtime.processes.console import start_console
@@ -101,7 +102,7 @@ def vectors_of_file(config: EmbedConfig) -> np.ndarray:
 def _with_folder(config: EmbedConfig) -> EmbedConfig:
     """Return the flags with the folder of the model itself. Raises InputError if there is none."""
     if not Path(config.model_path).is_dir():
-        raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
+        raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
     return replace(config, model_path=str(model_folder_of(Path(config.model_path)).absolute()))
 
 

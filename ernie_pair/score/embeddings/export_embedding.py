@@ -27,7 +27,8 @@ from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
-from ernie_pair.models.model_card import ModelCard, write_card
+from ernie_pair.models.model_card import ModelCard, data_in, measured_in, write_card
+from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.text_encoder import TextEncoder
 from ernie_pair.models.source import (
     ModelSource,
@@ -63,7 +64,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     start_console(World())
     quiet_libraries()
     if not Path(config.model_path).is_dir():
-        raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
+        raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     output_dir = Path(os.path.realpath(config.output_dir))
     refuse_loss(
@@ -138,7 +139,9 @@ def _fill(
         "largest difference": note,
     }
     title = f"An embedding model of the family {model.family}, exported"
-    write_card(draft, ModelCard(title=title, facts=told, commands=COMMANDS, python=PYTHON))
+    on, metrics = measured_in(folder)
+    card = ModelCard(title=title, facts=told, commands=COMMANDS, python=PYTHON)
+    write_card(draft, replace(card, data=data_in(folder), metrics=metrics, measured_on=on))
 
 
 def _drift(

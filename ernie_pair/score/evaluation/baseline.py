@@ -1,13 +1,31 @@
-"""The baseline of every model of pairs: to count the characters that two texts share."""
+"""The baseline of every model of pairs: to count the characters that two texts share.
 
-from typing import Dict, Tuple
+Between two classes it decides by a share, as a model does by a probability: the best one on the training
+pairs, which the folder of a trained model keeps for later evaluations.
+"""
+
+from types import MappingProxyType
+from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
-from ernie_pair.models.labels import RANKING, Labels
+from ernie_pair.models.labels import RANKING, UNLABELLED, Labels
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.shared_characters import overlap
-from ernie_pair.pair.targets.metrics import CORRELATIONS, LOWER_IS_BETTER, RANKING_METRICS, measure_of
+from ernie_pair.pair.targets.metrics import (
+    CORRELATIONS,
+    LOWER_IS_BETTER,
+    RANKING_METRICS,
+    measure,
+    measure_of,
+)
+
+ABOVE_ALL = 2.0  # a threshold that no share reaches
+MOST_ROWS = 20_000  # of the training pairs that thresholds are chosen on
+OF_TRAINING, OF_THESE = (
+    "the best of the training pairs",
+    "the best of these rows, on which no other does better",
+)
 
 
 def shares_of(pairs: Pairs) -> np.ndarray:
@@ -34,11 +52,39 @@ def metrics_of_thresholds(
     return np.concatenate([[np.inf], falling[last]]), {"accuracy": right / len(shares), "f1": f1}
 
 
-def measure_shared_characters(pairs: Pairs, labels: Labels) -> Dict[str, float]:
+def best_thresholds(pairs: Pairs, labels: Labels) -> Dict[str, float]:
+    """Return the best threshold for accuracy and for f1 on labelled pairs, MOST_ROWS of them; or {}.
+
+    It is {} unless there are two classes; rows without label do not count.
+    """
+    if not labels.has_classes or len(labels.names) != 2 or pairs.labels is None:
+        return {}
+    known = np.flatnonzero(pairs.labels != UNLABELLED)
+    if len(known) > MOST_ROWS:  # at random: labels of neighbours may take turns
+        known = np.random.default_rng(0).choice(known, MOST_ROWS, replace=False)
+    rows = known.tolist()
+    shares = np.array([overlap(pairs.left[row], pairs.right[row]) for row in rows])
+    thresholds, metrics = metrics_of_thresholds(shares, pairs.labels[rows] == 1)
+    best = {name: thresholds[int(values.argmax())] for name, values in metrics.items()}
+    return {name: min(float(threshold), ABOVE_ALL) for name, threshold in best.items()}
+
+
+def describe_baseline(pairs: Pairs, labels: Labels, thresholds: Mapping[str, float]) -> Dict[str, Any]:
+    """Return `measure_shared_characters`, and of two classes the ``thresholds`` and whose they are."""
+    found: Dict[str, Any] = dict(measure_shared_characters(pairs, labels, thresholds))
+    if labels.has_classes and found:
+        found["thresholds"] = dict(thresholds) or best_thresholds(pairs, labels)
+        found["thresholds_of"] = OF_TRAINING if thresholds else OF_THESE
+    return found
+
+
+def measure_shared_characters(
+    pairs: Pairs, labels: Labels, thresholds: Mapping[str, float] = MappingProxyType({})
+) -> Dict[str, float]:
     """Return the metrics that counting shared characters reaches on labelled pairs; a loss is none of them.
 
-    Between two classes the threshold is the best one on these pairs, for accuracy and for f1 each: so no
-    threshold does better, and neither does one class for all. Of more classes than two it says nothing.
+    ``thresholds`` between two classes, for accuracy and for f1: see ``best_thresholds``; without them the
+    best ones on these pairs count. Of more classes than two it says nothing.
     """
     shares, known = shares_of(pairs), pairs.known_labels
     if labels.has_classes and len(labels.names) != 2:
@@ -48,6 +94,8 @@ def measure_shared_characters(pairs: Pairs, labels: Labels) -> Dict[str, float]:
         outputs = shares[:, None].astype(np.float32)
         found = measure_of(labels, pairs.groups)(outputs, known)
         return {name: found[name] for name in names if name not in LOWER_IS_BETTER}
-    best = {name: float(each.max()) for name, each in metrics_of_thresholds(shares, known == 1)[1].items()}
     logits = np.stack([np.zeros_like(shares), shares], axis=1).astype(np.float32)
-    return {**best, "auc": measure_of(labels)(logits, known)["auc"]}
+    found = {name: float(each.max()) for name, each in metrics_of_thresholds(shares, known == 1)[1].items()}
+    for name, threshold in thresholds.items():
+        found[name] = measure(logits, known, (shares >= threshold).astype(np.int64))[name]
+    return {**found, "auc": measure(logits, known)["auc"]}

@@ -80,7 +80,7 @@ def calibration_error(bins: List[Bin]) -> float:
 
 
 class Curve(NamedTuple):
-    """Precision, recall and F1 of every threshold: one entry per distinct probability, rising.
+    """Precision, recall, F1 and accuracy of every threshold: one entry per distinct probability, rising.
 
     A row is called 1 from that probability on. ``rows`` is int64, the others are float64, [K] each.
     """
@@ -90,10 +90,11 @@ class Curve(NamedTuple):
     precision: np.ndarray
     recall: np.ndarray
     f1: np.ndarray
+    accuracy: np.ndarray
 
 
 def threshold_curve(scores: np.ndarray, labels: np.ndarray) -> Curve:
-    """Return precision, recall and F1 of every threshold.
+    """Return precision, recall, F1 and accuracy of every threshold.
 
     ``scores`` float64 [N]: the probability of class 1; ``labels`` int64 [N] hold both classes.
     """
@@ -103,12 +104,20 @@ def threshold_curve(scores: np.ndarray, labels: np.ndarray) -> Curve:
     precision, recall = precision[:-1], recall[:-1]  # the last pair belongs to no row called 1
     rows = len(scores) - np.searchsorted(np.sort(scores), probabilities, side="left")
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-300)
-    return Curve(probabilities, rows, precision, recall, f1)
+    hits, positives = np.rint(precision * rows), int(labels.sum())
+    accuracy = (2 * hits - rows + len(labels) - positives) / len(labels)
+    return Curve(probabilities, rows, precision, recall, f1, accuracy)
 
 
 def best_f1(curve: Curve) -> Dict[str, object]:
     """Return the threshold of the best F1 and what it reaches; of equal ones, the highest threshold."""
     return _choice(curve, len(curve.f1) - 1 - int(curve.f1[::-1].argmax()))
+
+
+def best_accuracy(curve: Curve) -> Dict[str, object]:
+    """Return the threshold of the best accuracy and what it reaches; of equal ones, that nearest to 0.5."""
+    best = np.flatnonzero(curve.accuracy == curve.accuracy.max())
+    return _choice(curve, int(best[np.abs(curve.probabilities[best] - 0.5).argmin()]))
 
 
 def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
@@ -146,4 +155,5 @@ def _choice(curve: Curve, place: int) -> Dict[str, object]:
         "precision": float(curve.precision[place]),
         "recall": float(curve.recall[place]),
         "f1": float(curve.f1[place]),
+        "accuracy": float(curve.accuracy[place]),
     }

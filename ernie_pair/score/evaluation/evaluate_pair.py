@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from data_tools.files.errors import InputError, counted
 from data_tools.files.json_file import write_json
@@ -15,6 +15,7 @@ from data_tools.text.table_writer import refuse_ending
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
+from ernie_pair.inference.scores import refuse_threshold
 from ernie_pair.models.labels import CLASSIFICATION, RANKING
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
@@ -23,9 +24,11 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import refuse_class_flags, refuse_query
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.robustness.perturb import Perturbing, parse_kinds, perturb
-from ernie_pair.pair.targets.metrics import OF_TARGET, describe_single_class
+from ernie_pair.pair.targets.metrics import METRICS, OF_TARGET, describe_single_class
+from ernie_pair.score.evaluation.baseline import describe_baseline
 from ernie_pair.score.evaluation.calibration import fit_temperature, is_at_the_end
 from ernie_pair.score.evaluation.evaluation import (
+    GOALS,
     Answers,
     Fitted,
     ScoreAnswers,
@@ -95,9 +98,13 @@ def _finished(config: EvaluateConfig) -> Dict[str, Any]:
     evaluation = json.loads(kept.read_text(encoding="utf-8"))
     fault = _why_unsaved(evaluation.get("calibration"), evaluation.get("thresholds"), config)
     if not fault and (config.save_temperature or config.save_threshold):
-        saved = read_calibration(Path(config.model_path), len(evaluation["classes"]))
-        threshold = evaluation.get("thresholds", {}).get("at_precision", {}).get("threshold")
-        lacks = config.save_temperature and saved.temperature != evaluation["calibration"]["temperature"]
+        saved, fitted = (
+            read_calibration(Path(config.model_path), len(evaluation["classes"])),
+            evaluation["calibration"],
+        )
+        threshold = evaluation.get("thresholds", {}).get(GOALS[config.tune_for], {}).get("threshold")
+        lacks = config.save_temperature and not fitted["at_end_of_range"]
+        lacks = lacks and saved.temperature != fitted["temperature"]
         if lacks or (config.save_threshold and saved.threshold != threshold):
             message = "%s/%s does not hold what it found: evaluating again"
             logger.info(message, config.model_path, CALIBRATION)
@@ -113,24 +120,28 @@ def _evaluate_classes(
 ) -> Tuple[Dict[str, Any], str]:
     """Return the evaluation, {} but in the first process, and why nothing of it is saved, or ''."""
     answers, kinds = _answers(scorer, config), parse_kinds(config.robustness)
+    thresholds = thresholds_of(answers, config.at_precision)
+    fault = _why_unsaved(answers.fitted._asdict(), thresholds, config)
+    is_saved = (config.save_temperature or config.save_threshold) and not fault
+    if is_saved and config.save_threshold:  # before anything is decided by it
+        assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
+        chosen = with_threshold(answers.saved, thresholds, "--save_threshold true", config.tune_for)
+        answers = answers._replace(saved=chosen)
     if kinds:  # every process makes the changed pairs for itself
         perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
         changed = perturb(answers.pairs, answers.num_classes, perturbing)
         logits = scorer.logits_in(changed.left, changed.right, answers.symmetric)
-        bearing = bearing_of(changed, logits, answers.predictions, answers.labels)
+        bearing = bearing_of(changed, answers.classes_of(logits), answers.predictions, answers.labels)
         answers = answers._replace(bearing=bearing)
-    thresholds = thresholds_of(answers, config.at_precision)
-    fault = _why_unsaved(answers.fitted._asdict(), thresholds, config)
-    is_saved = (config.save_temperature or config.save_threshold) and not fault
-    if is_saved and config.save_threshold:
-        assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
-        chosen = with_asked_precision(answers.saved, thresholds, "--save_threshold true")
-        answers = answers._replace(saved=chosen)
     if not scorer.world.is_first:
         return {}, fault
     evaluation = {**evaluation_of(answers, config), **scorer.how}
+    evaluation["shared_characters"] = describe_baseline(
+        answers.pairs, scorer.labels, scorer.shared_characters
+    )
     if is_saved:
-        write_calibration(Path(config.model_path), answers.saved)
+        measured = measured_of(evaluation, METRICS) if answers.asked is None else {}
+        write_calibration(Path(config.model_path), replace(answers.saved, measured=measured))
     _write(results, evaluation, answers, config)
     _log_evaluation(evaluation, config, is_saved)
     return evaluation, fault
@@ -149,11 +160,23 @@ def _evaluate_scores(
     is_ranking = scorer.labels.target == RANKING
     evaluation = (ranking_evaluation_of if is_ranking else score_evaluation_of)(answers, config)
     evaluation.update(scorer.how)
+    evaluation["shared_characters"] = describe_baseline(pairs, scorer.labels, {})
     _write(results, evaluation, answers, config)
     if config.report:
         logger.info("report: %s", Path(config.report) / "report.html")
     _print_metrics(evaluation)
     return evaluation, ""
+
+
+def measured_of(evaluation: Dict[str, Any], names: Sequence[str]) -> Dict[str, Any]:
+    """Return what a model's folder keeps of an evaluation for its cards: metrics ``names`` and on what."""
+    ranges = evaluation.get("intervals", {})
+    return {
+        "on": evaluation["input_file"],
+        "sha256": evaluation["input_sha256"],
+        "rows": evaluation["rows"],
+        "metrics": {n: [evaluation[n], ranges.get(n)] for n in names if evaluation[n] is not None},
+    }
 
 
 def _write(
@@ -199,7 +222,9 @@ def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
     names, logits = scorer.labels.names, scored[pairs.sha256].logits
     swapped = scorer.logits_in(pairs.right, pairs.left, symmetric) if config.swap else None
     tuned = None if tuning is None else scored[tuning.sha256]._replace(pairs=tuning)
-    return Answers(pairs, names, logits, swapped, saved.temperature, fitted, symmetric, tuned, saved)
+    in_use = saved.temperature
+    answers = Answers(pairs, names, logits, swapped, in_use, fitted, symmetric, tuned, saved)
+    return answers._replace(asked=config.threshold)
 
 
 def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
@@ -227,6 +252,7 @@ def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[P
 
 def _refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:
     """Raise InputError, before the work, when the flags ask to save what would not fit together."""
+    refuse_threshold(config.threshold, num_classes, config.model_path)
     if config.save_threshold and num_classes != 2:
         raise InputError(
             f"--save_threshold true is for two classes, {config.model_path} has {num_classes}; leave it out"
@@ -252,40 +278,42 @@ def _why_unsaved(
     fitted: Optional[Dict[str, Any]], thresholds: Optional[Dict[str, Any]], config: EvaluateConfig
 ) -> str:
     """Return why nothing is saved, or ''; ``fitted`` are those of `Fitted`, the others of `thresholds_of`."""
-    if config.save_temperature and fitted is not None and is_at_the_end(fitted["temperature"]):
+    if config.save_temperature is True and fitted is not None and is_at_the_end(fitted["temperature"]):
         return (
             f"--save_temperature true: the temperature {fitted['temperature']:.3g} fitted on the "
             f"{fitted['rows']} rows of {fitted['fitted_on']} is at the end of its range and therefore "
             f"meaningless{WRITTEN}; give more rows, which the model has not learned, with --calibrate_on"
         )
     if config.save_threshold and thresholds is not None:
-        return _unreached(thresholds, "--save_threshold true", WRITTEN)
+        return _unreached(thresholds, "--save_threshold true", config.tune_for, WRITTEN)
     return ""
 
 
-def with_asked_precision(calibration: Calibration, thresholds: Dict[str, Any], flag: str) -> Calibration:
-    """Return ``calibration`` with the threshold of --at_precision, of what `thresholds_of` has found.
+def with_threshold(
+    calibration: Calibration, thresholds: Dict[str, Any], flag: str, goal: str = "precision"
+) -> Calibration:
+    """Return ``calibration`` with the threshold for ``goal``, one of GOALS, of what `thresholds_of` found.
 
-    ``flag`` asks for it. Raises InputError when that precision is not reached.
+    ``flag`` asks for it. Raises InputError when the precision of --at_precision, as goal, is not reached.
     """
-    chosen, fault = thresholds["at_precision"], _unreached(thresholds, flag)
+    chosen, fault = thresholds[GOALS[goal]], _unreached(thresholds, flag, goal)
     if fault:
         raise InputError(fault)
     return replace(
         calibration,
         threshold=chosen["threshold"],
-        tuned_for=f"precision {chosen['asked']:g}",
+        tuned_for=f"precision {chosen['asked']:g}" if goal == "precision" else f"the best {goal}",
         **{name: thresholds[name] for name in ("tuned_on", "tuned_on_sha256", "tuned_rows")},
     )
 
 
-def _unreached(thresholds: Dict[str, Any], flag: str, result: str = "") -> str:
+def _unreached(thresholds: Dict[str, Any], flag: str, goal: str, result: str = "") -> str:
     chosen = thresholds["at_precision"]
-    if chosen["reached"]:
+    if goal != "precision" or chosen["reached"]:
         return ""
     return (
         f"{flag}: no threshold reaches precision {chosen['asked']} on {thresholds['tuned_on']} (the nearest "
-        f"is {chosen['precision']:.4f}){result}; ask for less with --at_precision"
+        f"is {chosen['precision']:.4f}){result}; ask for less with --at_precision, or for --tune_for accuracy"
     )
 
 
@@ -320,7 +348,7 @@ def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved
             "all later predictions of this model use the threshold %.4f: on the evaluated rows precision "
             "%.4f, recall %.4f, accuracy %.4f; without it accuracy %.4f",
             *_figures(evaluation["thresholds"]["saved"]),
-            evaluation["accuracy"],
+            evaluation["thresholds"]["likelier"]["accuracy"],
         )
     _print_metrics(evaluation)
 
@@ -329,9 +357,22 @@ def _figures(found: Dict[str, Any]) -> Tuple[float, ...]:
     return tuple(found[name] for name in ("threshold", "precision", "recall", "accuracy"))
 
 
+def _tell_baseline(found: Dict[str, Any]) -> None:
+    figures = [f"{name} {value:.4f}" for name, value in found.items() if isinstance(value, float)]
+    if figures:
+        whose = f" (threshold: {found['thresholds_of']})" if "thresholds_of" in found else ""
+        logger.info("counting shared characters reaches %s%s", ", ".join(figures), whose)
+
+
 def _print_metrics(evaluation: Dict[str, Any]) -> None:
+    _tell_baseline(evaluation.get("shared_characters", {}))
+    left_out = evaluation.get("queries", 0) - evaluation.get("ranked_queries", 0)
+    if left_out:
+        message = "%d of %d queries are not in the metrics: their candidates are all relevant, or none is"
+        logger.info(message, left_out, evaluation["queries"])
     names = OF_TARGET[evaluation.get("target", CLASSIFICATION)].names
-    say(json.dumps({name: evaluation[name] for name in (*names, "rows")}))
+    told = [name for name in ("queries", "ranked_queries", "threshold") if evaluation.get(name) is not None]
+    say(json.dumps({name: evaluation[name] for name in (*names, "rows", *told)}))
 
 
 def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_tools.options.standard_streams import as_asked
 from data_tools.text.characters import compatible, lowered
-from ernie_pair.inference.scores import probabilities, scores_of
+from ernie_pair.inference.scores import decide, probabilities, scores_of
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
@@ -81,13 +81,14 @@ def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> 
 class CountedRows:
     """The METRICS of a file in which row i occurs counts[i] times; as ``measure`` of that file, but fast.
 
-    ``logits`` float32 [N, C], ``labels`` int64 [N].
+    ``logits`` float32 [N, C], ``labels`` int64 [N]; ``predictions``: as in ``measure``.
     """
 
-    def __init__(self, logits: np.ndarray, labels: np.ndarray):
+    def __init__(self, logits: np.ndarray, labels: np.ndarray, predictions: Optional[np.ndarray] = None):
         self.num_classes, self.num_rows = logits.shape[1], len(labels)
         self.losses = metrics.cross_entropies(logits, labels)
-        self.cells = labels * self.num_classes + logits.argmax(axis=1)
+        predicted = logits.argmax(axis=1) if predictions is None else predictions
+        self.cells = labels * self.num_classes + predicted
         measured = [1] if self.num_classes == 2 else range(self.num_classes)
         odds = metrics.log_odds(logits)
         self.rankings = [_Ranking(odds[:, label], labels == label) for label in measured]
@@ -142,12 +143,15 @@ def _of_table(table: np.ndarray) -> Dict[str, float]:
     }
 
 
-def intervals(logits: np.ndarray, labels: np.ndarray, samples: int, seed: int) -> Dict[str, List[float]]:
+def intervals(
+    logits: np.ndarray, labels: np.ndarray, samples: int, seed: int, predictions: Optional[np.ndarray] = None
+) -> Dict[str, List[float]]:
     """Return {metric: [low, high]}, the percentile bootstrap of ``samples`` resamples of the rows.
 
-    ``logits`` float32 [N, C], ``labels`` int64 [N]. A metric that has no value on any resample is left out.
+    ``logits`` float32 [N, C], ``labels`` int64 [N]; ``predictions``: as in ``measure``. A metric that has no
+    value on any resample is left out.
     """
-    rows = CountedRows(logits, labels)
+    rows = CountedRows(logits, labels, predictions)
     return metrics.bootstrap_intervals(rows.measure, metrics.METRICS, rows.num_rows, samples, seed)
 
 
@@ -185,8 +189,9 @@ class Answers(NamedTuple):
     ``names`` are those of the C classes; ``logits`` float32 [N, C], ``swapped`` those of (B, A) where they
     were asked for; ``in_use`` is the temperature of the probabilities that a prediction would show,
     ``fitted`` the one to be judged. ``symmetric`` says how pairs were scored; thresholds are chosen on
-    ``tuning``, None: on the rows themselves; ``saved`` is what the model's folder holds for these scores;
-    ``bearing`` is of changed pairs, where they were asked for.
+    ``tuning``, None: on the rows themselves; ``saved`` is what the model's folder holds for these scores, as
+    the next prediction will find it; ``asked`` is a threshold in place of its own; ``bearing`` is of changed
+    pairs, where they were asked for.
     """
 
     pairs: Pairs
@@ -199,6 +204,7 @@ class Answers(NamedTuple):
     tuning: Optional[Scored] = None
     saved: Calibration = Calibration()
     bearing: Optional[Bearing] = None
+    asked: Optional[float] = None
 
     @property
     def num_classes(self) -> int:
@@ -212,8 +218,28 @@ class Answers(NamedTuple):
 
     @property
     def predictions(self) -> np.ndarray:
-        """Return the predictions: the most probable class of each row, int64 [N]."""
-        return self.logits.argmax(axis=1)
+        """Return the predictions, int64 [N], as ``predict`` will make them: by the threshold, if any."""
+        return self.classes_of(self.logits)
+
+    def classes_of(self, logits: np.ndarray) -> np.ndarray:
+        """Return the class that is decided for each row of logits [N, C], int64 [N]."""
+        threshold = self.saved.threshold if self.asked is None else self.asked
+        return decide(logits, self.in_use, threshold).classes
+
+    @property
+    def decision(self) -> Dict[str, object]:
+        """Return the ``threshold`` of all metrics, None for more classes than two, and whose it is."""
+        if self.asked is not None:
+            return {"threshold": self.asked, "threshold_of": "--threshold"}
+        if self.saved.threshold is None:
+            return {
+                "threshold": 0.5 if self.num_classes == 2 else None,
+                "threshold_of": "the likeliest class",
+            }
+        whose = "the model's own"
+        whose += f", for {self.saved.tuned_for}" if self.saved.tuned_for else ""
+        whose += f", chosen on {self.saved.tuned_on}" if self.saved.tuned_on else ""
+        return {"threshold": self.saved.threshold, "threshold_of": whose}
 
     @property
     def shown(self) -> np.ndarray:
@@ -235,9 +261,9 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, logits = answers.labels, answers.logits
     thresholds = thresholds_of(answers, config.at_precision)
-    single = metrics.find_single_class(logits, labels)
-    size = answers.num_classes
-    cells = labels * size + answers.predictions
+    size, predictions = answers.num_classes, answers.predictions
+    single = metrics.find_single_class(predictions, labels)
+    cells = labels * size + predictions
     confusion = np.bincount(cells, minlength=size * size).reshape(size, size)  # by label, then prediction
     sections = {
         "rows": len(labels),
@@ -246,17 +272,18 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         "input_sha256": answers.pairs.sha256,
         "classes": list(answers.names),
         "symmetric": answers.symmetric,
+        **answers.decision,
         "single_class": None if single is None else answers.names[single],
         "confusion": confusion.tolist(),
         "per_class": metrics.class_table(confusion, answers.names),
         "averages": metrics.class_averages(confusion),
         "calibration": _calibration(answers),
         "slices": slice_table(
-            answers.pairs.left, answers.pairs.right, labels, answers.predictions, answers.num_classes
+            answers.pairs.left, answers.pairs.right, labels, predictions, answers.num_classes
         ),
     }
     if config.bootstrap:
-        sections["intervals"] = intervals(logits, labels, config.bootstrap, config.seed)
+        sections["intervals"] = intervals(logits, labels, config.bootstrap, config.seed, predictions)
         names = list(map(str, range(size)))
 
         def measure_classes(counts: np.ndarray) -> Dict[str, float]:
@@ -275,14 +302,20 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     if answers.bearing is not None:
         table = robustness_table(answers.bearing, config.bootstrap, config.seed)
         sections["robustness"] = {"seed": config.seed, "kinds": table}
-    return {**{name: _known(value) for name, value in metrics.measure(logits, labels).items()}, **sections}
+    measured = metrics.measure(logits, labels, predictions)
+    return {**{name: _known(value) for name, value in measured.items()}, **sections}
+
+
+# What a threshold can be chosen for (--tune_for), and its name among `thresholds_of`.
+GOALS = {"precision": "at_precision", "f1": "best_f1", "accuracy": "best_accuracy"}
 
 
 def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]]:
-    """Return the thresholds of the best F1 and of an asked precision, and the file they are chosen on.
+    """Return the thresholds of GOALS, an asked precision among them, and the file they are chosen on.
 
     Return None where there are none to choose. Where that file is another than the judged one, ``judged``
-    holds what each does on the judged rows; ``saved`` is the threshold of the model's folder there.
+    holds what each does on the judged rows; ``saved`` is the threshold of the model's folder there, and
+    ``likelier`` what the likelier class would do in its place.
     """
     tuning = answers.tuning or Scored(answers.pairs, answers.logits)
     curve = tuning.curve(answers.in_use)
@@ -296,20 +329,22 @@ def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]
         "tuned_rows": len(tuning.pairs),
         "is_judged_file": is_judged,
         "best_f1": calibration.best_f1(curve),
+        "best_accuracy": calibration.best_accuracy(curve),
         "at_precision": calibration.at_precision(curve, precision),
     }
-    for name in () if is_judged else ("best_f1", "at_precision"):
-        threshold = found[name]["threshold"]
-        found[name]["judged"] = calibration.measure_at(threshold, answers.shown[:, 1], answers.labels)
+    shares = answers.shown[:, 1]
+    for name in () if is_judged else GOALS.values():
+        found[name]["judged"] = calibration.measure_at(found[name]["threshold"], shares, answers.labels)
     saved = answers.saved
     if saved.threshold is not None:
         found["saved"] = {
-            **calibration.measure_at(saved.threshold, answers.shown[:, 1], answers.labels),
+            **calibration.measure_at(saved.threshold, shares, answers.labels),
             "tuned_on": saved.tuned_on,
             "tuned_on_sha256": saved.tuned_on_sha256,
             "tuned_for": saved.tuned_for,
             "is_judged_file": saved.tuned_on_sha256 == answers.pairs.sha256,
         }
+        found["likelier"] = calibration.measure_at(0.5, shares, answers.labels)
     return found
 
 
@@ -339,7 +374,7 @@ def _swap(answers: Answers, swapped: np.ndarray) -> Dict[str, float]:
     ``accuracy_both_orders``: of the mean of the logits, as --symmetric average takes it.
     """
     differences = np.abs(answers.shown - probabilities(swapped, answers.in_use)).sum(axis=1) / 2
-    predictions, both = swapped.argmax(axis=1), (answers.logits + swapped).argmax(axis=1)
+    predictions, both = map(answers.classes_of, (swapped, (answers.logits + swapped) / 2))
     return {
         "flip_rate": float(np.mean(predictions != answers.predictions)),
         "mean_difference": float(differences.mean()),

@@ -14,6 +14,7 @@ from data_tools.files.errors import counted
 from ernie_pair.inference.predictor import Advance, PairScorer
 from ernie_pair.inference.token_rows import WINDOW, encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.model_card import baseline_in
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of, take_threads
 from ernie_pair.models.source import model_folder_of
@@ -61,6 +62,7 @@ class TrainedScorer(PairScorer):
         self.max_seq_len = max_seq_len or self.model.spec.inference_length
         self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
         self.calibration = read_calibration(Path(self.where), self.model.num_classes)
+        self.shared_characters = baseline_in(Path(self.where))
 
     @property
     def identity(self) -> Tuple[str, str]:

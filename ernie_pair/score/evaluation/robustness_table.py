@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Se
 import numpy as np
 
 from data_tools.files.errors import InputError
+from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.audit.new_pairs import NewPair
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Asked(Protocol):
-    """A model that is asked from Python, as `PairPredictor` is."""
+    """A model that is asked from Python, as `PairPredictor` is, which decides by its own threshold."""
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -51,10 +52,12 @@ class Bearing(NamedTuple):
     origin_labels: np.ndarray
 
 
-def bearing_of(changed: Perturbed, logits: np.ndarray, before: np.ndarray, labels: np.ndarray) -> Bearing:
-    """Join changed pairs, their logits [N, C], and the predictions and labels int64 [rows] of the file."""
+def bearing_of(
+    changed: Perturbed, predictions: np.ndarray, before: np.ndarray, labels: np.ndarray
+) -> Bearing:
+    """Join changed pairs, their predictions int64 [N], and those and the labels int64 [rows] of the file."""
     rows = changed.origins
-    return Bearing(changed, logits.argmax(axis=1), before[rows], labels[rows])
+    return Bearing(changed, predictions, before[rows], labels[rows])
 
 
 def robustness_table(bearing: Bearing, samples: int, seed: int) -> List[Dict[str, object]]:
@@ -126,12 +129,14 @@ def measure_robustness(
     labels = Labels.named({name: number for number, name in enumerate(names)})
     pairs = GivenPairs("examples", examples, labels).read()
 
-    def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        return predictor.logits(list(zip(left, right)))
+    answers = getattr(predictor, "answers", decide)
+
+    def predict(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        return answers(predictor.logits(list(zip(left, right)))).classes
 
     changed = perturb(pairs, len(names), Perturbing(parse_kinds(kinds), rows, seed))
-    before = score(pairs.left, pairs.right).argmax(axis=1)
-    bearing = bearing_of(changed, score(changed.left, changed.right), before, pairs.known_labels)
+    before = predict(pairs.left, pairs.right)
+    bearing = bearing_of(changed, predict(changed.left, changed.right), before, pairs.known_labels)
     return robustness_table(bearing, bootstrap, seed)
 
 

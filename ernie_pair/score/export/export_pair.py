@@ -6,7 +6,7 @@ import shutil
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.atomic_folder import MADE, README, content_of, read_made, refuse_loss
@@ -24,7 +24,17 @@ from ernie_pair.inference.exported_model import (
 )
 from ernie_pair.inference.scores import chosen_calibration
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.models.model_card import ModelCard, learned_nothing_in, write_card
+from ernie_pair.models.model_card import (
+    DataFile,
+    Measured,
+    ModelCard,
+    baseline_in,
+    data_in,
+    learned_nothing_in,
+    measured_in,
+    metrics_in,
+    write_card,
+)
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.source import copy_tokenizer, model_folder_of
@@ -83,9 +93,10 @@ logger = logging.getLogger(__name__)
 
 
 def card_of_exported(
-    exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
+    exported: ExportedModel, source: "Source", family: str, differences: Dict[str, float]
 ) -> ModelCard:
     """Return the card; ``differences``: {format: the largest difference from the trained model}."""
+    model = source.name
     limits, threshold, tokens = exported.label_range, exported.threshold, str(exported.max_seq_len)
     scored = f"with --symmetric {exported.symmetric}"
     facts = {"exported from": model}
@@ -103,7 +114,9 @@ def card_of_exported(
         python, commands = PYTHON_OF_SCORES, COMMANDS.replace(" --scores true", "")
     facts.update({"caution": exported.learned_nothing} if exported.learned_nothing else {})
     facts["largest difference"] = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
-    return ModelCard(title=title, facts=facts, commands=commands, python=python)
+    on, metrics = source.measured
+    card = ModelCard(title=title, facts=facts, commands=commands, python=python)
+    return replace(card, data=source.data, metrics=metrics, measured_on=on)
 
 
 @dataclass(frozen=True)
@@ -111,8 +124,8 @@ class Source:
     """A trained model, and how it decides.
 
     ``name``: what the model card calls it; ``facts``: what export.json says of it besides; ``report``: writes
-    a report into the folder that it is given, None: there is none. ``learned_nothing``: see
-    `learned_nothing_in`.
+    a report into the folder that it is given, None: there is none. ``learned_nothing``, ``data``,
+    ``measured``, ``baseline``: see `learned_nothing_in`, `data_in`, `measured_in`, `baseline_in`.
     """
 
     model: Any  # a PairClassifier, one of several (see `EnsembleClassifier`), or a PlainModel
@@ -124,6 +137,9 @@ class Source:
     facts: Dict[str, Any] = field(default_factory=dict)
     report: Optional[Callable[[Path], None]] = None
     learned_nothing: str = ""
+    data: Sequence[DataFile] = ()
+    measured: Tuple[str, Mapping[str, Measured]] = field(default_factory=lambda: ("", {}))
+    baseline: Mapping[str, float] = field(default_factory=dict)
 
 
 def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
@@ -193,7 +209,33 @@ def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
     places = model, vocab_file, tokenizer, max_seq_len, calibration, folder.name
-    return Source(*places, learned_nothing=learned_nothing_in(folder))
+    return Source(
+        *places,
+        learned_nothing=learned_nothing_in(folder),
+        data=[*data_in(folder), *files_of_decision(calibration)],
+        measured=measured_as(calibration, saved) or measured_in(folder),
+        baseline=baseline_in(folder),
+    )
+
+
+def files_of_decision(calibration: Calibration) -> List[DataFile]:
+    """Return the files by which a model decides, and the one on which that was measured."""
+    c, measured = calibration, calibration.measured
+    found = [
+        DataFile("temperature", c.fitted_on, c.fitted_on_sha256, c.rows),
+        DataFile("threshold", c.tuned_on, c.tuned_on_sha256, c.tuned_rows),
+        DataFile("test", str(measured.get("on", "")), str(measured.get("sha256")), measured.get("rows")),
+    ]
+    return [one for one in found if one.name]
+
+
+def measured_as(calibration: Calibration, saved: Calibration) -> Optional[Tuple[str, Dict[str, Measured]]]:
+    """Return what was measured with the ``saved`` way of deciding, None if it is another, or unknown."""
+    metrics = metrics_in(calibration.measured)
+    if not metrics or calibration != saved:
+        return None
+    by = "the likeliest class" if saved.threshold is None else f"the threshold {saved.threshold:.4f}"
+    return f"On {calibration.measured.get('on')}, by {by}, as this model predicts.", metrics
 
 
 def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[JudgingPairs]) -> None:
@@ -203,14 +245,20 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     labels, how = source.model.spec.labels, source.calibration
     decides = how.threshold, how.symmetric, labels.target, labels.label_range, source.learned_nothing
-    exported = ExportedModel(draft, labels.names, source.max_seq_len, how.temperature, files, *decides)
+    baseline = dict(source.baseline)
+    exported = ExportedModel(
+        draft, labels.names, source.max_seq_len, how.temperature, files, *decides, baseline
+    )
     threads, differences = cpu_threads(), {}
     message = "largest difference of %-6s from the trained model %.3g, in %d batches"
     for name in config.backends:
         backend = open_backend(exported, name, threads)
         differences[name] = largest_difference(backend, batches, expected)
         logger.info(message, name, differences[name], len(batches))
+    on, metrics = source.measured
     facts: Dict[str, Any] = {
+        "data": [list(one) for one in source.data],
+        "measured": {"on": on, "metrics": {name: list(one) for name, one in metrics.items()}},
         "parity": differences,
         "model": source.name,
         **source.facts,
@@ -231,7 +279,7 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
         write_dockerfile(exported, config.wheel)
     if source.report is not None:
         source.report(draft)
-    write_card(draft, card_of_exported(exported, source.name, source.model.family, differences))
+    write_card(draft, card_of_exported(exported, source, source.model.family, differences))
 
 
 def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:

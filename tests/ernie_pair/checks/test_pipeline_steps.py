@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing.spawn  # noqa: F401 - which keeps the Python that it finds when it is first imported
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -30,16 +29,18 @@ done
 [ -z "$dir" ] || mkdir -p "$dir"
 case "$*" in
 'prepare pairs'*)
-    for text in 怎么 如何; do
-        printf '{{"text_a": "开户", "text_b": "%s开户", "label": "1"}}\n' $text
-    done >"$dir/test.jsonl"
+    for label in 0 1; do
+        printf '{{"text_a": "开户", "text_b": "怎么开户", "label": "%s"}}\n' $label
+    done | tee "$dir/dev.jsonl" >"$dir/test.jsonl"
     ;;
 prepare*)
     mkdir -p "${{prefix%/*}}"
     echo '{{"documents": {documents}, "tokens": 50000}}' >"$prefix.manifest.json" ;;
 new-model*) echo '{{"vocab_size": 3000}}' >"$dir/config.json" ;;
 launch*|train*) echo '{{"step": 1, "split": "train", "loss": 0.5}}' >"$dir/metrics.jsonl" ;;
-evaluate*) echo '{{"accuracy": 0.75, "rows": 40}}' >"$file" ;;
+evaluate*)
+    echo '{{"accuracy": 0.75, "rows": 40, "threshold": 0.4,' >"$file"
+    echo '"shared_characters": {{"accuracy": 0.8}}}}' >>"$file" ;;
 esac
 """
 
@@ -81,7 +82,11 @@ def test_from_text_and_pairs_all_steps_run_in_order(asked, config, tmp_path, cap
     pretrain, train, evaluate = asked()[8], asked()[10], asked()[11]
     assert "--from_scratch=true --split=95,5,0 " in pretrain and "--warmup_rate=0.1 " in pretrain
     assert "--model_name_or_path=" + f"{tmp_path}/a model/dynamic " in train
-    assert "a model/pairs/dev.jsonl" in train and "a model/pairs/test.jsonl" in evaluate
+    assert (
+        "a model/pairs/dev.jsonl" in train and "--input_file=" + f"{tmp_path}/a model/pairs/test" in evaluate
+    )
+    assert f"--calibrate_on={tmp_path}/a model/pairs/dev.jsonl --save_temperature=auto" in evaluate
+    assert "--save_threshold=true --tune_for=accuracy" in evaluate
     said = capsys.readouterr()
     plan = [line.split()[0] for line in said.err.splitlines()[:7]]
     assert plan == ["pairs", "text", "model", "pretraining", "training", "memory", "output"]
@@ -89,7 +94,8 @@ def test_from_text_and_pairs_all_steps_run_in_order(asked, config, tmp_path, cap
     assert f"alone: ernie-pair convert '--static_model_path={tmp_path}/a model/pretrain" in said.err
     lines = said.out.splitlines()
     assert f"serve     ernie-pair serve --model_path '{tmp_path}/a model/exported'" in lines
-    assert "accuracy 0.7500 on 2 pairs; counting shared characters reaches 1.0" in lines[-1]
+    told = "accuracy 0.7500 on 40 test pairs at threshold 0.4000; counting shared characters reaches 0.8000"
+    assert told in lines[-1]
     assert lines[-1].startswith("result    the model has learned nothing (it is not above that): ")
     page = (tmp_path / "a model" / "report.html").read_text()
     assert "From text and pairs to a model" in page and "ernie-pair launch pretrain" in page
@@ -101,16 +107,50 @@ def test_a_second_pipeline_in_the_same_folder_is_refused(asked, config, tmp_path
     assert not (tmp_path / "asked").exists() and not any((tmp_path / "a model").iterdir())
 
 
-def test_a_given_model_and_dev_file_need_fewer_steps(asked, config, tmp_path, capsys):
+@pytest.fixture
+def given(tmp_path):
+    """A dev and a test file."""
+    return {
+        f"{name}_file": str(tiny_pair.write_pairs(tmp_path / f"{name}.tsv", 20, seed))
+        for seed, name in enumerate(("dev", "test"), start=2)
+    }
+
+
+def test_a_given_model_and_all_files_need_fewer_steps(asked, config, given, tmp_path, capsys):
     start = write_bert(tmp_path / "mine")
-    shutil.copy(tmp_path / "pairs.tsv", tmp_path / "dev.tsv")
-    given = {"model_name_or_path": str(start), "dev_file": str(tmp_path / "dev.tsv")}
-    pipeline(replace(config, input_path="", **given))
+    pipeline(replace(config, input_path="", model_name_or_path=str(start), **given))
     assert [line.split()[0] for line in asked()] == ["audit", "train", "evaluate", "export"]
     train, evaluate = asked()[1:3]
     assert f"--model_name_or_path={start} " in train and f"--train_file={tmp_path}/pairs.tsv " in train
-    assert f"--input_file={tmp_path}/dev.tsv " in evaluate
+    assert (
+        f"--input_file={tmp_path}/test.tsv " in evaluate and f"--calibrate_on={tmp_path}/dev.tsv" in evaluate
+    )
     assert "pretraining  none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["dev_file", "test_file"])
+def test_pairs_that_are_not_given_are_split_off_and_all_get_one_form(asked, config, given, tmp_path, name):
+    """So that one set of column names holds for the files of an evaluation."""
+    pipeline(replace(config, **{name: given[name]}))
+    (split,) = (line for line in asked() if line.startswith("prepare pairs"))
+    other = "test" if name == "dev_file" else "dev"
+    assert f"--{name}={given[name]}" in split and f"--{other}_share=0.1" in split
+    (evaluate,) = (line for line in asked() if line.startswith("evaluate"))
+    for flag, file in (("input_file", "test"), ("calibrate_on", "dev")):
+        assert f"--{flag}={tmp_path}/a model/pairs/{file}.jsonl" in evaluate
+
+
+def test_pairs_that_choose_the_model_do_not_measure_it(asked, config, given):
+    with pytest.raises(InputError, match="test_file .*dev.tsv holds the pairs that .* is chosen by; give"):
+        look(replace(config, dev_file=given["dev_file"], test_file=given["dev_file"]))
+
+
+def test_dev_pairs_of_one_class_choose_no_threshold(asked, config, given, tmp_path):
+    ones = [row for row in (tmp_path / "dev.tsv").read_text("utf-8").splitlines(True) if row.endswith("1\n")]
+    (tmp_path / "dev.tsv").write_text("".join(ones), encoding="utf-8")
+    pipeline(replace(config, **given))
+    (evaluate,) = (line for line in asked() if line.startswith("evaluate"))
+    assert "--save_temperature=auto" in evaluate and "--save_threshold" not in evaluate
 
 
 def test_a_given_model_is_pretrained_on_a_given_text(asked, config, tmp_path):
@@ -129,7 +169,7 @@ def test_all_that_is_wrong_is_said_before_anything_is_written(asked, config, tmp
     with pytest.raises(InputError) as error:
         pipeline(replace(config, **paths, dev_file=str(tmp_path / "no.tsv")))
     said = error.value.message
-    assert said.startswith("3 things to fix, nothing was written: (1) ") and "\n" not in said
+    assert [line[:5] for line in said.splitlines()] == ["4 thi", *(f"  ({n})" for n in (1, 2, 3, 4))]
     assert all(part in said for part in ("bad.tsv:1", "no.tsv", "absent", "is an embedding model"))
     assert not (tmp_path / "a model").exists() and not (tmp_path / "asked").exists()
 
@@ -225,7 +265,10 @@ def test_what_the_user_has_there_or_changed_stays(asked, config, tmp_path):
 
 
 def test_flags_that_contradict_each_other_are_refused_at_once(config):
-    for changes in ({"are_scores": True, "label_map": "0=a,1=b"}, {"dev_file": "d.tsv", "dev_share": 0.2}):
+    for changes in (
+        {"are_scores": True, "label_map": "0=a,1=b"},
+        {"dev_file": "d", "test_file": "t", "dev_share": 0.2},
+    ):
         with pytest.raises(InputError, match="leave one"):
             replace(config, **changes)
 
@@ -239,8 +282,7 @@ def test_one_error_alone_keeps_its_kind(config, tmp_path, monkeypatch):
         look(replace(config, model_name_or_path=str(tmp_path / "mine")))
 
 
-def test_the_rules_of_rows_reach_the_text_of_the_pairs(asked, config, tmp_path):
-    shutil.copy(tmp_path / "pairs.tsv", tmp_path / "dev.tsv")
-    pipeline(replace(config, dev_file=str(tmp_path / "dev.tsv"), on_bad_row="skip"))
+def test_the_rules_of_rows_reach_the_text_of_the_pairs(asked, config, given):
+    pipeline(replace(config, **given, on_bad_row="skip"))
     (text,) = (line for line in asked() if line.startswith("build text"))
     assert "--on_bad_row=skip " in text

@@ -1,12 +1,21 @@
 """What counting the characters that two texts share reaches."""
 
+import json
+
 import numpy as np
 import pytest
 
 from ernie_pair.models.labels import RANKING, REGRESSION, Labels
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.targets.metrics import measure
-from ernie_pair.score.evaluation.baseline import measure_shared_characters, metrics_of_thresholds
+from ernie_pair.score.evaluation import baseline
+from ernie_pair.score.evaluation.baseline import (
+    ABOVE_ALL,
+    best_thresholds,
+    describe_baseline,
+    measure_shared_characters,
+    metrics_of_thresholds,
+)
 
 
 def pairs_of(rows, groups=None):
@@ -46,3 +55,28 @@ def test_candidates_and_scores_are_ranked_by_what_they_share():
     assert ranked == dict.fromkeys(("mrr", "map", "ndcg", "hit_at_1"), 1.0)
     scored = measure_shared_characters(pairs_of(rows), Labels(("score",), {}, target=REGRESSION))
     assert set(scored) == {"pearson", "spearman"} and scored["spearman"] > 0.8
+
+
+def test_the_thresholds_of_training_rows_are_taken_elsewhere():
+    """Overlaps of 0, 0.5 and 1; in training from 1 on a pair is a match, in the others from 0.5 on."""
+    texts = [("一二", "三四"), ("一二", "一"), ("一二", "一二")]
+    train = pairs_of([(*texts[0], 0), (*texts[1], 0), (*texts[2], 1)])
+    other = pairs_of([(*texts[0], 0), (*texts[1], 1), (*texts[2], 1)])
+    labels = Labels.numbered(2)
+    thresholds = best_thresholds(train, labels)
+    assert thresholds == {"accuracy": 1.0, "f1": 1.0}
+    there, here = (describe_baseline(other, labels, chosen) for chosen in (thresholds, {}))
+    assert (there["accuracy"], there["thresholds_of"]) == (
+        pytest.approx(2 / 3),
+        "the best of the training pairs",
+    )
+    assert here["accuracy"] == 1.0 and "of these rows" in here["thresholds_of"]
+    never = best_thresholds(pairs_of([(*text, 0) for text in texts]), labels)
+    assert never["accuracy"] == ABOVE_ALL and json.dumps(never, allow_nan=False)
+    assert best_thresholds(train, Labels.numbered(3)) == {}
+
+
+def test_of_many_rows_some_from_all_over_choose(monkeypatch):
+    monkeypatch.setattr(baseline, "MOST_ROWS", 10)
+    rows = [("一二", "一二" if row % 2 else "三", row % 2) for row in range(75)]
+    assert best_thresholds(pairs_of(rows), Labels.numbered(2)) == {"accuracy": 1.0, "f1": 1.0}

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_predictor import ask
+from sklearn import metrics as sk
 from tiny_pair import write_rows
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 
+from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError
 from data_tools.options.cli import exit_code_of
-from ernie_pair import PairConfig, PairTrainer
+from ernie_pair import PairConfig, PairTrainer, measure_robustness
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.scores import are_names, probabilities
@@ -63,7 +65,7 @@ def evaluated(folder, name="test.tsv", **flags):
 
 def tuned(folder, **flags):
     saving = {"save_temperature": True, "save_threshold": True, "calibrate_on": str(folder / "dev.tsv")}
-    return evaluated(folder, **saving, **flags)
+    return evaluated(folder, **{**saving, **flags})
 
 
 def predicted(folder, name="test.tsv", **flags):
@@ -188,7 +190,7 @@ def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
     told = capfd.readouterr().err
     assert "test.tsv, the evaluated rows: precision" in told
     assert f"use the threshold {metrics['thresholds']['saved']['threshold']:.4f}: on the evaluated" in told
-    assert f"; without it accuracy {metrics['accuracy']:.4f}" in told
+    assert f"; without it accuracy {metrics['thresholds']['likelier']['accuracy']:.4f}" in told
     page = (folder / "r" / "report.html").read_text(encoding="utf-8")
     assert "the same rows that are evaluated here" in page
     assert read_calibration(folder / "best", 2).tuned_on_sha256 == metrics["input_sha256"]
@@ -221,7 +223,7 @@ def test_an_unreached_precision_still_writes_the_evaluation(folder, capsys):
         "no threshold reaches precision 1.0 on .*dev.tsv .*the nearest is 0.* is written, nothing is saved"
     )
     for again in (False, True):  # with all there already, the second time
-        with pytest.raises(InputError, match=f"{reason}; ask for less with at_precision$"):
+        with pytest.raises(InputError, match=f"{reason}; ask for less with at_precision, or for"):
             tuned(folder, **flags, overwrite=not again)
         assert '"accuracy"' in capsys.readouterr().out
     thresholds = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["thresholds"]
@@ -436,3 +438,91 @@ def test_the_report_names_the_classes(folder):
 def test_an_unknown_symmetry_is_rejected_from_python():
     with pytest.raises(InputError, match="symmetric both is not one of auto, none, average"):
         replace(Calibration()).chosen_symmetry("both", "the model")
+
+
+def labels_of(folder, name="test.tsv"):
+    return np.array([NAMES.index(label) for _, _, label in rows_of(folder / name)])
+
+
+def test_what_is_measured_is_what_is_predicted(folder, capsys):
+    """In the printed line, in every part of the JSON, on the card, and once the model is exported."""
+    metrics = tuned(folder, report=str(folder / "report"))
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    saved, labels = read_calibration(folder / "best", 2), labels_of(folder)
+    classes = np.array(classes_of(predicted(folder)))
+    accuracy = np.mean(classes == labels)
+    assert (
+        printed["accuracy"] == metrics["accuracy"] == metrics["thresholds"]["saved"]["accuracy"] == accuracy
+    )
+    assert printed["threshold"] == metrics["threshold"] == saved.threshold
+    assert metrics["threshold_of"] == f"the model's own, for precision 0.6, chosen on {folder}/dev.tsv"
+    assert np.trace(metrics["confusion"]) == sum(classes == labels)
+    assert sum(row["predicted"] for row in metrics["per_class"] if row["class"] == "相同") == classes.sum()
+    slices = [row for row in metrics["slices"] if row["by"] == "length"]
+    assert sum(row["accuracy"] * row["rows"] for row in slices) == pytest.approx(accuracy * len(labels))
+    assert metrics["thresholds"]["likelier"]["accuracy"] != accuracy
+    assert f"({metrics['threshold_of']})".replace("'", "&#39;") in (folder / "report/report.html").read_text()
+    assert saved.measured["metrics"]["accuracy"][0] == accuracy
+
+    exported = ship(folder / "best", folder / "ship")
+    flags = {"model_path": str(exported), "input_file": str(folder / "test.tsv"), "bootstrap": 0}
+    again = evaluate_pair(EvaluateConfig(**flags))
+    assert (again["accuracy"], again["threshold"]) == (accuracy, saved.threshold)
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    assert f"| accuracy | {accuracy:.4f} |" in card and f"by the threshold {saved.threshold:.4f}" in card
+    assert f"- temperature: {saved.temperature:.4g}" in card
+    for use, name in (("temperature", "dev.tsv"), ("threshold", "dev.tsv"), ("test", "test.tsv")):
+        assert f"| {use} | {folder}/{name} | 400 | {sha256_of_file(folder / name)} |" in card
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.8])
+def test_another_threshold_is_measured_as_predict_takes_it(folder, threshold):
+    tuned(folder)
+    metrics = evaluated(folder, threshold=threshold, robustness="filler")
+    classes = np.array(classes_of(predicted(folder, threshold=threshold)))
+    assert metrics["accuracy"] == np.mean(classes == labels_of(folder))
+    assert (metrics["threshold"], metrics["threshold_of"]) == (threshold, "--threshold")
+    (row,) = metrics["robustness"]["kinds"]
+    assert row["original_accuracy"] is not None and metrics["swap"]["accuracy_swapped"] != metrics["accuracy"]
+    with pytest.raises(InputError, match="measures at that threshold, and save_threshold=True chooses one"):
+        tuned(folder, threshold=threshold)
+
+
+@pytest.mark.parametrize("goal", ["accuracy", "f1"])
+def test_a_threshold_is_chosen_for_what_is_asked(folder, goal):
+    tuned(folder, tune_for=goal)
+    saved, dev = read_calibration(folder / "best", 2), labels_of(folder, "dev.tsv")
+    assert saved.tuned_for == f"the best {goal}"
+    shares = np.array(list(map(float, predicted(folder, "dev.tsv")["probability_1"])))
+    value = sk.accuracy_score if goal == "accuracy" else sk.f1_score
+    best = max(value(dev, shares >= threshold) for threshold in shares)
+    assert value(dev, shares >= saved.threshold) == pytest.approx(best)
+    path, content = folder / "best" / CALIBRATION, (folder / "best" / CALIBRATION).read_bytes()
+    tuned(folder, tune_for=goal, overwrite=False)  # which has nothing to do
+    assert path.read_bytes() == content
+
+
+def test_a_temperature_that_says_nothing_is_left_out_if_asked_so(folder, capfd):
+    """Where all dev pairs are right, the best temperature is the smallest; the threshold is saved alone."""
+    table = predicted(folder, "dev.tsv")
+    write_rows(
+        folder / "dev.tsv",
+        [(a, b, NAMES[c]) for (a, b), c in zip(texts_of(folder, "dev.tsv"), classes_of(table))],
+    )
+    with pytest.raises(InputError, match="is at the end of its range"):
+        tuned(folder, tune_for="accuracy")
+    assert not (folder / "best" / CALIBRATION).exists()
+    for overwrite in (True, False):
+        metrics = tuned(folder, tune_for="accuracy", save_temperature="auto", overwrite=overwrite)
+        saved = read_calibration(folder / "best", 2)
+        assert metrics["calibration"]["at_end_of_range"] and saved.temperature == 1.0
+        assert metrics["threshold"] == saved.threshold is not None
+
+
+def test_the_robustness_of_a_predictor_is_that_of_its_threshold(folder):
+    tuned(folder, at_precision=0.7)
+    exported = ship(folder / "best", folder / "ship")
+    rows = [(a, b, NAMES.index(c)) for a, b, c in rows_of(folder / "test.tsv")]
+    (found,) = measure_robustness(PairPredictor(exported), rows, "filler", bootstrap=0)
+    (asked,) = evaluated(folder, robustness="filler")["robustness"]["kinds"]
+    assert (found["original_accuracy"], found["accuracy"]) == (asked["original_accuracy"], asked["accuracy"])

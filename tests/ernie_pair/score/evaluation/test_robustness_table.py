@@ -30,7 +30,7 @@ def logits_for(predictions):
 def table_of(kinds, labels, origins, predictions, before=(1, 0, 1, 0), samples=200):
     file_labels = np.array([1, 0, 0, 1])
     bearing = bearing_of(
-        perturbed(kinds, labels, origins), logits_for(predictions), np.array(before), file_labels
+        perturbed(kinds, labels, origins), np.array(predictions), np.array(before), file_labels
     )
     return robustness_table(bearing, samples, seed=3)
 
