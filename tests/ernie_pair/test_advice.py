@@ -31,8 +31,8 @@ def world(tmp_path_factory):
     write_trained(run / "best-accuracy-0.7000")
     (run / "best").symlink_to("best-accuracy-0.8000")
     ship(run / "best-accuracy-0.8000", service / "exported")
-    for name, labelled in (("pairs", True), ("texts", False)):
-        write_pairs(folder / f"{name}.tsv", 40, labels=labelled)
+    write_pairs(folder / "pairs.tsv", 40)
+    (folder / "texts.txt").write_text("今天天气很好\n你好\n", encoding="utf-8")
     return folder
 
 
@@ -42,6 +42,7 @@ def said(world, monkeypatch, capsys):
 
     def run(words):
         monkeypatch.chdir(world)
+        (world / "out.tsv").unlink(missing_ok=True)
         monkeypatch.setattr(sys, "argv", ["ernie-pair", *shlex.split(words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
@@ -65,7 +66,7 @@ PLACES = {
         "0.7000 and my service/pair/best-accuracy-0.8000"
     ),
     f"predict {BEST.format(8)} --model_path {BEST.format(7)} {ASK}": ("2 are given"),
-    "embed --model_path 'my service/' --input_file texts.tsv --output_dir v --device cpu": "my service/pair",
+    "embed --model_path 'my service/' --input_file texts.txt --output_dir v --device cpu": "my service/pair",
 }
 
 
@@ -74,7 +75,6 @@ def test_a_model_beside_or_below_is_named_and_its_command_runs(said, world, word
     code, told = said(words)
     assert code == 2 and told.count("\n") == 1 and names in told
     (again,) = commands_in(told)
-    (world / "out.tsv").unlink(missing_ok=True)
     assert said(again.removeprefix("ernie-pair "))[0] == 0, again
 
 
@@ -94,7 +94,7 @@ HUB = ("bert-base-chinese", "BAAI/bge-small-zh")
     "words",
     [
         f"predict {ASK}",
-        "embed --input_file texts.tsv --output_dir vectors",
+        "embed --input_file texts.txt --output_dir vectors",
         "evaluate --input_file pairs.tsv",
         "serve",
         "export --output_dir ship",
