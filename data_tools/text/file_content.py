@@ -194,6 +194,8 @@ def _unpack(raw: Any) -> Iterator[bytes]:
         opened = lzma.LZMAFile(raw)  # noqa: SIM115 - its caller closes ``raw``
     elif begin.startswith(b"BZh"):
         opened = bz2.BZ2File(raw)
+    elif begin and Path(raw.name).suffix.lower() in (".gz", ".zst", ".bz2", ".xz"):
+        raise EOFError  # its name says that it is packed
     return iter(partial(opened.read, CHUNK), b"")
 
 

@@ -63,8 +63,7 @@ def test_its_own_json_lines_among_raw_text_are_no_input(folder):
 def test_json_lines_are_known_by_what_they_hold(folder):
     line = json.dumps({"text": "天地玄黄"}, ensure_ascii=False)
     (folder / "mine.data").write_text(f"{line}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="mine.data does not end with .jsonl or .jsonl.gz or .zst; rename"):
-        prepare(config_of(folder, "mine.data"))
+    prepare(config_of(folder, "mine.data"))
     (folder / "out.jsonl").write_text(f"{line}\n", encoding="utf-8")
     prepare(config_of(folder, "out.jsonl", overwrite=True))  # beside the corpus, as `trans_to_json` wrote it
 
@@ -74,14 +73,14 @@ def test_json_lines_are_known_by_what_they_hold(folder):
 )
 def test_a_flag_of_raw_text_is_refused_for_json_lines(folder, flag, value):
     (folder / "a.jsonl").write_text('{"text": "天地"}\n', encoding="utf-8")
-    with pytest.raises(InputError, match=f"{flag}[ =]{value} is for raw text, and .*a.jsonl is JSON lines"):
+    with pytest.raises(InputError, match=f"{flag}[ =]{value} is for raw text, and .*a.jsonl holds documents"):
         prepare(config_of(folder, "a.jsonl", **{flag: value}))
 
 
 def test_a_folder_of_both_is_refused_before_anything_is_written(folder):
     (folder / "raw" / "c.jsonl").write_text('{"text": "天地"}\n', encoding="utf-8")
     with pytest.raises(
-        InputError, match=r"raw holds raw text \(a.txt\) and JSON lines \(c.jsonl\); give one of"
+        InputError, match=r"raw holds raw text \(a.txt\) and documents \(c.jsonl: JSON or a table\); give one"
     ):
         prepare(config_of(folder, "raw"))
     assert sorted(path.name for path in folder.iterdir()) == ["model", "raw"]
