@@ -71,12 +71,12 @@ def open_embedder(
             )
             return open_exported_embedder(path, settings, options)
     from ernie_pair.embedding.trained_model import open_trained  # which loads Paddle
-    from ernie_pair.models.source import open_model, refuse_classifier, refuse_no_family
+    from ernie_pair.models.source import open_model, refuse_no_family, tell_classifier
 
     source = open_model(str(path), model_type="")
     refuse_no_family(source, "write model_type there")
     if settings is None and not options.pooling:
-        refuse_classifier(path, source.spec.config)
+        tell_classifier(path, source.spec.config)
     settings = settings_of_model(path, source, options.pooling, options.max_seq_len)
     model = open_trained(source, settings, device, kernels, options.threads, path)
     return TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))

@@ -262,15 +262,15 @@ def refuse_no_family(source: ModelSource, cure: str) -> None:
         )
 
 
-def refuse_classifier(folder: Path, config: Mapping[str, object]) -> None:
-    """Raise InputError for the config.json of a classifier of pairs, whose encoder makes no sound vectors."""
+def tell_classifier(folder: Path, config: Mapping[str, object]) -> None:
+    """Log that the config.json of a model, asked for vectors, is that of a classifier of pairs, if it is."""
     architecture = architecture_in(config)
     if architecture.endswith("ForSequenceClassification"):
-        raise InputError(
-            f"{folder} is a classifier or reranker of pairs ({architecture}), which was not trained to make "
-            f"vectors: it is asked by predict, rank, search and serve with --model_path {folder}; give an "
-            "embedding model here, or take the vectors of its encoder all the same: embed --pooling mean"
-        )
+        logger.warning(
+            "%s is a classifier or reranker of pairs (%s), which was not trained to make vectors: they are "
+            "the means of its hidden states. Its scores of pairs are those of predict, rank, search and serve "
+            "with --model_path %s", folder, architecture, folder,
+        )  # fmt: skip
 
 
 def refuse_cased(source: ModelSource) -> None:

@@ -13,11 +13,14 @@ from ernie_pair.score.embeddings.export_embedding import export_embedding
 from ernie_pair.score.evaluation.scorer import open_scorer
 
 
-def test_a_classifier_makes_no_vectors_unless_a_pooling_is_asked_for(tmp_path):
+def test_of_a_classifier_it_is_said_what_its_vectors_are(tmp_path, caplog):
     folder = write_trained(tmp_path / "model")
-    with pytest.raises(InputError, match=f"{folder} is a classifier.*predict, rank.*model_path {folder}"):
-        open_embedder(folder)
+    open_embedder(folder)
+    assert f"{folder} is a classifier or reranker" in caplog.text
+    assert f"predict, rank, search and serve with --model_path {folder}" in caplog.text
+    caplog.clear()
     assert open_embedder(folder, options=EmbedderOptions(pooling="mean")).embed(["a"]).shape[0] == 1
+    assert "classifier" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["of sentence-transformers", "exported"])
