@@ -268,8 +268,8 @@ def tell_classifier(folder: Path, config: Mapping[str, object]) -> None:
     if architecture.endswith("ForSequenceClassification"):
         logger.warning(
             "%s is a classifier or reranker of pairs (%s), which was not trained to make vectors: they are "
-            "the means of its hidden states. Its scores of pairs are those of predict, rank, search and serve "
-            "with --model_path %s", folder, architecture, folder,
+            "the means of its hidden states. Its scores of pairs are those of predict, rank, search and "
+            "serve with --model_path %s", folder, architecture, folder,
         )  # fmt: skip
 
 
