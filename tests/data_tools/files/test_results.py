@@ -90,7 +90,7 @@ def test_results_of_an_earlier_version_count_as_done(given, out):
     """That version had neither kernels nor precision, and computed in float32."""
     write(results(given, out))
     assert write(asked(given, out)) and write(asked(given, out, kernels="plain"))
-    with pytest.raises(InputError, match="made with precision 'fp32' and not 'bf16'"):
+    with pytest.raises(InputError, match="made with precision='fp32' and not 'bf16'"):
         write(asked(given, out, precision="bf16"))
 
 
@@ -115,7 +115,7 @@ def test_a_dataset_given_instead_of_a_file_is_reported(tmp_path, given):
     with pytest.raises(InputError, match="it was made with another dev_file\\)"):
         made("of_file", dev_file="lcqmc").are_done()
     write(made("of_set", dev_file="lcqmc"))
-    with pytest.raises(InputError, match="it was made with dev_file 'lcqmc'\\)"):
+    with pytest.raises(InputError, match="it was made with dev_file='lcqmc'\\)"):
         made("of_set").are_done()
 
 

@@ -350,5 +350,5 @@ def test_a_law_of_lengths_needs_ngrams_of_several_words(name):
     "text", ["", "1", "1 1", "1 1 1 1", "1 1 x", "1 -1 1", "0 0 0", "1 nan 1", "1 inf 1"]
 )
 def test_invalid_level_weights_are_refused(text):
-    with pytest.raises(InputError, match=f"level_weights '{text}': not three numbers of 0 or more"):
+    with pytest.raises(InputError, match=f"level_weights='{text}': not three numbers of 0 or more"):
         MaskingFlags(level_weights=text)

@@ -48,7 +48,7 @@ def test_output_receives_a_json_report_and_a_plot(world, tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--level_weights 1", "level_weights '1': not three numbers of 0 or more"),
+        ("--level_weights 1", "level_weights='1': not three numbers of 0 or more"),
         ("--masked_lm_prob 1", "masked_lm_prob=1.0 is not below 1"),
         ("--short_seq_prob 1", "short_seq_prob=1.0 is not below 1"),
         ("--geometric --favor_longer_ngram", "two distributions"),
