@@ -109,7 +109,7 @@ def test_predictions_of_both_folders_are_the_same(world, tmp_path):
     ],
 )
 def test_a_flag_of_the_other_kind_is_refused(world, name, flags, message):
-    config = PredictConfig(str(world / name), str(world / "pairs.tsv"), str(world / "out"), **flags)
+    config = PredictConfig(str(world / name), str(world / "pairs.tsv"), str(world / "out.tsv"), **flags)
     with pytest.raises(InputError, match=message):
         predict_pair(config)
 
@@ -139,6 +139,6 @@ def test_evaluate_prints_and_keeps_only_what_is_asked_for(world, tmp_path, capsy
 def test_an_exported_model_is_refused_to_several_processes(world, tmp_path, monkeypatch):
     for name, value in (("TRAINERS_NUM", "2"), ("TRAINER_ID", "0"), ("TRAINER_ENDPOINTS", "a:1,b:1")):
         monkeypatch.setenv(f"PADDLE_{name}", value)
-    config = PredictConfig(str(world / "exported"), str(world / "pairs.tsv"), str(tmp_path / "out"))
+    config = PredictConfig(str(world / "exported"), str(world / "pairs.tsv"), str(tmp_path / "out.tsv"))
     with pytest.raises(InputError, match="exported is an exported model, which one process computes; start"):
         predict_pair(config)

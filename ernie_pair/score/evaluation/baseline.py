@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
-from ernie_pair.models.labels import RANKING, UNLABELLED, Labels
+from ernie_pair.models.labels import RANKING, UNLABELLED, Labels, match_class
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.shared_characters import overlap
 from ernie_pair.pair.targets.metrics import (
@@ -28,9 +28,10 @@ OF_TRAINING, OF_THESE = (
 )
 
 
-def shares_of(pairs: Pairs) -> np.ndarray:
-    """Return the ``overlap`` of each pair, float64 [N]."""
-    return np.array([overlap(a, b) for a, b in zip(pairs.left, pairs.right)])
+def shares_of(pairs: Pairs, labels: Labels) -> np.ndarray:
+    """Return what speaks for class 1 in each pair, float64 [N]: its ``overlap``, or 1 - that of class 0."""
+    shares = np.array([overlap(a, b) for a, b in zip(pairs.left, pairs.right)])
+    return 1 - shares if match_class(labels) == 0 else shares
 
 
 def metrics_of_thresholds(
@@ -62,9 +63,8 @@ def best_thresholds(pairs: Pairs, labels: Labels) -> Dict[str, float]:
     known = np.flatnonzero(pairs.labels != UNLABELLED)
     if len(known) > MOST_ROWS:  # at random: labels of neighbours may take turns
         known = np.random.default_rng(0).choice(known, MOST_ROWS, replace=False)
-    rows = known.tolist()
-    shares = np.array([overlap(pairs.left[row], pairs.right[row]) for row in rows])
-    thresholds, metrics = metrics_of_thresholds(shares, pairs.labels[rows] == 1)
+    chosen = pairs.rows(known)
+    thresholds, metrics = metrics_of_thresholds(shares_of(chosen, labels), chosen.known_labels == 1)
     best = {name: thresholds[int(values.argmax())] for name, values in metrics.items()}
     return {name: min(float(threshold), ABOVE_ALL) for name, threshold in best.items()}
 
@@ -86,7 +86,7 @@ def measure_shared_characters(
     ``thresholds`` between two classes, for accuracy and for f1: see ``best_thresholds``; without them the
     best ones on these pairs count. Of more classes than two it says nothing.
     """
-    shares, known = shares_of(pairs), pairs.known_labels
+    shares, known = shares_of(pairs, labels), pairs.known_labels
     if labels.has_classes and len(labels.names) != 2:
         return {}
     if not labels.has_classes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_tools.files.errors import CheckpointError
 from data_tools.files.json_file import read_json_object
-from ernie_pair.models.labels import parse_label_map
+from ernie_pair.models.labels import Labels
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns
 from ernie_pair.pair.data.pair_source import PairSource
@@ -20,6 +20,7 @@ from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.series.comparison_report import compare
 
 DIFFERENCE = ("one", "other", "mean", "interval")
+LABELS = Labels.numbered(2)
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
 DIGITS, LOSS_DIGITS, CURVE_DIGITS = 6, 8, 5
 MOST_POINTS = 60  # of a curve
@@ -237,7 +238,7 @@ def _timed(metrics: Path) -> List[Dict[str, Any]]:
 
 
 def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
-    return PairSource(flag, str(path), flag[: -len("_file")], parse_label_map("0=0,1=1"), Columns()).read()
+    return PairSource(flag, str(path), flag[: -len("_file")], LABELS, Columns()).read()
 
 
 def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[str, float]:
@@ -249,12 +250,12 @@ def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[
     from sklearn.metrics import roc_auc_score
 
     pairs = read_pairs(train)
-    thresholds, metrics = metrics_of_thresholds(shares_of(pairs), pairs.known_labels == 1)
+    thresholds, metrics = metrics_of_thresholds(shares_of(pairs, LABELS), pairs.known_labels == 1)
     best = thresholds[1:][::-1][np.argmax(metrics["accuracy"][1:][::-1])]
     figures = []
     for path in (test, choose):
         pairs = read_pairs(path)
-        shares, is_positive = shares_of(pairs), pairs.known_labels == 1
+        shares, is_positive = shares_of(pairs, LABELS), pairs.known_labels == 1
         accuracy = float(np.mean((shares >= best) == is_positive))
         figures.append({"accuracy": accuracy, "auc": float(roc_auc_score(is_positive, shares))})
     return {**figures[0], "chosen": figures[1][metric]}

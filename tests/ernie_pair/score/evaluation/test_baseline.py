@@ -47,6 +47,15 @@ def test_the_best_threshold_separates_what_characters_separate():
     assert measure_shared_characters(pairs_of(rows), Labels.numbered(3)) == {}
 
 
+@pytest.mark.parametrize("names", [("duplicate", "not_duplicate"), ("同义", "不同义")])
+def test_where_class_0_is_the_match_few_shared_characters_speak_for_class_1(names):
+    labels = Labels.named(dict(zip(names, (0, 1))))
+    rows = [("一二", "一二", 0), ("一二", "三", 1), ("一二", "一", 0), ("一二", "四", 1)]
+    thresholds = best_thresholds(pairs_of(rows), labels)
+    found = describe_baseline(pairs_of(rows), labels, thresholds)
+    assert (found["accuracy"], found["f1"], found["auc"]) == (1.0, 1.0, 1.0)
+
+
 def test_candidates_and_scores_are_ranked_by_what_they_share():
     rows = [("ab cd", "ab cd", 1), ("ab cd", "ef", 0), ("gh", "ij", 0), ("gh", "gh kl", 1)]
     ranked = measure_shared_characters(
