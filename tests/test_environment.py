@@ -47,7 +47,7 @@ def clone(tmp_path):
     for inner in ("scripts", "data_tools", ".venv/bin", ".ci"):
         (folder / inner).mkdir(parents=True)
     scripts = [f"scripts/{name}.sh" for name in ("environment", "lint", "check", "test", "test_peer")]
-    for name in (*scripts, ".ci/run", ".ci/run_paddle26"):
+    for name in (*scripts, ".ci/run"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "scripts" / "runs.sh").write_text(
         'set -eu\n. "$(dirname "$0")/environment.sh"\nexec "$PY" runs\n'
@@ -200,7 +200,7 @@ def with_driver(clone):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_machine_whose_gpu_paddle_cannot_use_goes_on_with_the_cpu_build(clone, with_driver, fault):
+def test_a_gpu_that_paddle_cannot_use_leaves_the_cpu_build(clone, with_driver, fault):
     case, said = FAULTS[fault]
     write_program(clone / PYTHON, SAYS.replace('case "$*" in\n', f'case "$*" in\n{case}\n'))
     (clone / "scripts" / "runs.sh").write_text('. scripts/environment.sh\necho "on $DEVICE"\n')
@@ -217,7 +217,7 @@ def test_a_machine_whose_gpu_paddle_cannot_use_goes_on_with_the_cpu_build(clone,
     assert "or set DEVICE=cpu" in refused.stderr
 
 
-def test_with_a_driver_the_gpu_build_comes_from_the_index_that_the_environment_names(clone, with_driver):
+def test_with_a_driver_the_gpu_build_comes_from_its_own_index(clone, with_driver):
     shutil.copytree(ROOT / "data_tools" / "files", clone / "data_tools" / "files")
     asks = f'cd "{clone}" && exec {sys.executable} -c "$2"'
     write_program(clone / PYTHON, SAYS.replace("echo https://paddle/cu126/", asks))
@@ -340,17 +340,11 @@ def test_the_recipes_paddle_gets_its_own_environment(clone, tmp_path):
     says = write_program(tmp_path / "says", SAYS)
     base = write_program(tmp_path / "base", MAKES.format(says=says))
     active = {"VIRTUAL_ENV": str(tmp_path / "active"), "PYTHON": str(base)}
-    done = run(clone, "bash", ".ci/run_paddle26", **active)
-    *made, test = asked(done)
+    *made, test = asked(run(clone, PADDLE="2.6", **active))
     assert made == [f"base: -m venv {clone}/.venv-paddle2.6", *installs(clone, "cpu26,dev")]
-    assert test.startswith("asked: -m pytest -n 2 ") and all((ROOT / one).is_dir() for one in rooms_in(test))
+    assert test == TEST
     assert asked(run(clone, PADDLE="2.6", **active)) == [TEST]
     assert asked(run(clone)) == [TEST] and (clone / ".venv" / "stamp").read_text() == stamp(clone, "cpu")
-
-
-def rooms_in(command):
-    """The folders of tests that a call of pytest names; each file of patches has its tests in one of them."""
-    return [word for word in command.split() if word.startswith("tests/")]
 
 
 def test_each_paddle_refuses_a_python_that_it_has_no_wheel_for(clone, tmp_path):
@@ -409,14 +403,13 @@ AT_AVX2 = [f"-m pytest -m {OF_LEVELS} {SPREAD}"] if "avx512" in Path("/proc/cpui
             "bash .ci/run",
             [
                 f"-m pytest tests/peer {SPREAD.replace('4', '2')}",
-                *("with Paddle 2.6", "README", *AT_AVX2, f"-m pytest {SPREAD}"),
+                *("README", *AT_AVX2, f"-m pytest {SPREAD}"),
             ],
         ),
     ],
 )
 def test_the_linter_and_the_type_check_come_before_the_tests(clone, line, tests):
     finish(clone, "cpu")
-    (clone / ".ci" / "run_paddle26").write_text("echo asked: with Paddle 2.6\n")
     done = run(clone, *line.split())
     installs = ("-m pip", "-m venv", "fetch_minilm")  # of the other libraries
     calls = [call for call in done.stdout.splitlines() if not any(words in call for words in installs)]
@@ -445,7 +438,6 @@ def test_a_wheel_is_built_only_into_an_empty_folder(tmp_path):
 
 def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     finish(clone, "cpu")
-    (clone / ".ci" / "run_paddle26").write_text("")
     write_program(clone / PYTHON, SAYS + '[ "$2" != pip ]\n')
     done = run(clone, "bash", ".ci/run")
     assert done.returncode == 0 and "tests/peer is not run" in done.stderr

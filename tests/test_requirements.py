@@ -222,7 +222,7 @@ def test_the_install_page_has_the_table_of_doctor(language):
         assert [line.split("|")[1].strip() for line in table.splitlines()[1:]] == list(what_works())
 
 
-def test_the_cpu_and_gpu_extras_differ_in_the_build_of_paddle_alone():
+def test_the_cpu_and_gpu_extras_differ_in_paddle_alone():
     cpu, gpu = ({*map(str, with_own_extras(name).values())} for name in ("cpu", "gpu"))
     assert {one.replace("-gpu", "") for one in gpu} == cpu and len(gpu - cpu) == 1
 

@@ -152,7 +152,7 @@ def test_an_inner_command_does_not_advise_flags_of_its_own():
     assert "--learning_rate" not in for_outer("the loss is nan; lower --learning_rate", outer)
 
 
-def test_changed_pairs_in_the_folder_of_a_pipeline_get_advice_that_pipeline_has(tmp_path):
+def test_changed_pairs_of_a_pipeline_get_advice_that_it_has(tmp_path):
     write_pairs(tmp_path / "pairs.tsv", 60, seed=1)
     words = ["audit", "pairs", f"--train_file={tmp_path}/pairs.tsv", f"--output_dir={tmp_path}/audit"]
     assert command(*words).code == 0
@@ -189,7 +189,7 @@ def test_several_problems_stand_on_several_lines(capsys):
 
 
 @pytest.mark.parametrize("skipped, fails", [(0, False), (1, False), (9, False), (10, True)])
-def test_a_run_says_how_many_steps_it_skipped_and_fails_if_nearly_all(caplog, skipped, fails):
+def test_a_run_counts_skipped_steps_and_fails_if_nearly_all(caplog, skipped, fails):
     state = TrainState(step=10, skipped_updates=skipped)
 
     def run():

@@ -153,7 +153,7 @@ def test_launch_of_a_script_finds_what_lies_beside_it(stranger, tmp_path):
     assert (stranger / "said").read_text() == "5"
 
 
-def test_notebook_launcher_finds_what_lies_in_the_working_folder_last(stranger):
+def test_notebook_launcher_looks_in_the_working_folder_last(stranger):
     (stranger / "beside.py").write_text("NUMBER = 5")
     assert ran([*python_words(), "-c", NOTEBOOK], stranger) == "7\n"
 

@@ -189,7 +189,7 @@ PUBLISHING = [publish_folder, publish_as_results, publish_of_its_run]
 
 
 @pytest.mark.parametrize("publish", PUBLISHING)
-def test_the_second_of_two_that_publish_a_folder_at_once_is_refused(publish, tmp_path):
+def test_of_two_that_publish_a_folder_the_second_is_refused(publish, tmp_path):
     folder = tmp_path / "out"
     child, tell = write_slowly(publish, folder)
     drafts = sorted(tmp_path.iterdir())
@@ -213,7 +213,7 @@ def test_what_a_killed_process_was_publishing_is_cleared(publish, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
-def test_what_was_published_since_the_first_look_is_not_replaced(tmp_path):
+def test_what_was_published_since_the_look_is_not_replaced(tmp_path):
     folder = tmp_path / "out"
     first = Results("another", [folder / "model"], {}, {}, overwrite=False, record=folder / MADE)
 
@@ -249,7 +249,7 @@ def test_a_lock_that_its_holder_has_removed_meanwhile_is_none(tmp_path, monkeypa
 
 # Paddle writes a part of a file, says nothing, and fails as it reads it; numpy says how much it has written.
 @pytest.mark.parametrize("error", [CheckpointError("parse error"), OSError("9 requested and 8 written")])
-def test_a_library_that_a_limit_cuts_short_is_an_error_of_the_disk(error, tmp_path, capfd):
+def test_a_library_cut_short_by_a_limit_is_an_error_of_the_disk(error, tmp_path, capfd):
     def fill(draft):
         with suppress(OSError), open(draft / "model", "wb", buffering=0) as file:
             file.write(bytes(2000))

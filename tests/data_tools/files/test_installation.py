@@ -142,7 +142,7 @@ def test_a_too_long_or_unknown_extra_names_the_wheel(installed, extra):
     assert len(said) < LONGEST_MESSAGE
 
 
-def test_an_interrupt_while_a_library_is_imported_is_no_missing_library(tmp_path, monkeypatch):
+def test_an_interrupt_during_an_import_is_no_missing_library(tmp_path, monkeypatch):
     """An extension that is interrupted ends its import with an error of its own."""
     lines = "import os, signal", "os.kill(os.getpid(), signal.SIGINT)", "raise ImportError('failed')"
     (tmp_path / "interrupted_library.py").write_text("\n".join(lines))

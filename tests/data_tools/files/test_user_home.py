@@ -35,7 +35,7 @@ def test_a_home_that_can_be_written_stays(monkeypatch, tmp_path):
     assert "HOME" not in os.environ
 
 
-def test_models_that_were_downloaded_before_are_found_in_a_home_that_cannot_be_written(monkeypatch, tmp_path):
+def test_models_are_found_in_a_home_that_cannot_be_written(monkeypatch, tmp_path):
     def refuse(**where):
         raise PermissionError(13, "Permission denied")
 

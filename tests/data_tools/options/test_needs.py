@@ -44,5 +44,5 @@ def test_a_command_is_refused_whose_library_is_missing(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["pipeline", "quickstart", "check", "train", "train-embedding", "pretrain"])
-def test_what_trains_needs_the_whole_stack_before_its_first_write(name):
+def test_what_trains_needs_the_stack_before_its_first_write(name):
     assert {"paddle", "paddlenlp", "datasketch", "matplotlib"} <= config_class_of(COMMANDS[name]).NEEDS.keys()

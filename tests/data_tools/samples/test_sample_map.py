@@ -466,7 +466,7 @@ def world(tmp_path_factory):
     return folder
 
 
-def test_each_split_and_each_corpus_draws_with_a_seed_of_its_own(world, tmp_path):
+def test_each_split_and_each_corpus_has_a_seed_of_its_own(world, tmp_path):
     """Else the masks of validation are those of training, and equal texts of two corpora have equal masks."""
     data = opened(world, f"1 {world / 'a'} 1 '{world / 'same size'}'", output_dir=tmp_path, split="60,20,20")
     seeds = [part.seed for dataset in data.datasets.values() for part in dataset.datasets]

@@ -103,7 +103,7 @@ def test_a_gpu_build_without_a_gpu_suggests_no_installation(gpus, capsys, driver
     assert "cpu: this Paddle is for CUDA 11.8, but " in capsys.readouterr().out
 
 
-def test_with_the_cpu_build_a_driver_is_no_defect_and_the_line_for_its_gpus_is_shown(gpus, capsys, installed):
+def test_a_driver_beside_the_cpu_build_shows_the_line_for_gpus(gpus, capsys, installed):
     installed("3.3.1")
     cpu = FOR_GPUS._replace(cuda="")
     assert gpus(build=cpu, driver=False) == ([], []) and capsys.readouterr().out == "device       cpu\n"
@@ -188,7 +188,7 @@ def test_without_paddle_only_inference_is_checked(monkeypatch, capsys, tmp_path)
         ("faiss", "cpu", ["index", "search", "--index"]),
     ],
 )
-def test_each_command_that_cannot_run_is_named_with_its_pip_line(monkeypatch, lacks, extra, cannot):
+def test_commands_that_cannot_run_are_named_with_a_pip_line(monkeypatch, lacks, extra, cannot):
     monkeypatch.setattr(doctor, "is_there", lambda name: name != lacks)
     found = doctor.what_lacks()
     said = f"{lacks} is not installed; {installation.install_command(extra)}"

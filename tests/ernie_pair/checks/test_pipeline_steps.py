@@ -129,7 +129,7 @@ def test_a_given_model_and_all_files_need_fewer_steps(asked, config, given, tmp_
 
 
 @pytest.mark.parametrize("name", ["dev_file", "test_file"])
-def test_pairs_that_are_not_given_are_split_off_and_all_get_one_form(asked, config, given, tmp_path, name):
+def test_pairs_not_given_are_split_off_and_all_get_one_form(asked, config, given, tmp_path, name):
     """So that one set of column names holds for the files of an evaluation."""
     pipeline(replace(config, **{name: given[name]}))
     (split,) = (line for line in asked() if line.startswith("prepare pairs"))

@@ -46,7 +46,7 @@ class FixedScorer(PairScorer):
         (("yes", "no"), 1, "class 1, no, is taken as the match"),
     ],
 )
-def test_candidates_are_ranked_by_the_class_whose_name_is_the_match(caplog, names, match, said):
+def test_candidates_are_ranked_by_the_class_of_the_match(caplog, names, match, said):
     model = FixedScorer(*names)
     model.refuse_unrankable()
     equal, other = model.score([("甲", "甲"), ("甲", "乙")])

@@ -55,7 +55,7 @@ def test_a_column_per_negative_is_read_back(tmp_path, ending):
     assert not any("几点下班" in pair for pair in found)  # which has no negative
 
 
-def test_lists_of_texts_are_read_back_and_hold_the_pairs_that_would_be_written(tmp_path):
+def test_lists_of_texts_are_read_back_and_hold_the_same_pairs(tmp_path):
     groups = pairs_in(mine(tmp_path, "groups.jsonl", format="query_pos_neg"))
     pairs = pairs_in(mine(tmp_path, "pairs.jsonl", include_labelled=True))
     assert groups <= pairs | {(b, a, 0) for a, b, label in pairs if not label}

@@ -103,7 +103,7 @@ EQUAL = ["开户", "再见", "开户", "怎么开户", "开户", "开户"]
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
-def test_equal_texts_come_in_the_order_of_the_file_with_equal_scores(tmp_path, embedder, kind, dtype):
+def test_equal_texts_have_equal_scores_in_the_files_order(tmp_path, embedder, kind, dtype):
     index = index_of(tmp_path, EQUAL * 20, retrieval="both", kind=kind, dtype=dtype)
     equal = [place for place in range(120) if EQUAL[place % 6] == "开户"]
     for retrieval, top_k in (("vectors", 3), ("vectors", 80), ("both", 3), ("bm25", 3)):

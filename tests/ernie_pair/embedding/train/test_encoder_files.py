@@ -131,7 +131,7 @@ def test_graded_objectives_read_a_pair_per_row(folder, caplog):
     )
 
 
-def test_a_run_does_not_resume_on_other_content_of_its_first_file(folder, tmp_path):
+def test_no_run_resumes_on_other_content_of_its_first_file(folder, tmp_path):
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     for path in (one, two):
         path.write_bytes((folder / "query_pos_neg.jsonl").read_bytes())

@@ -173,7 +173,7 @@ def test_a_list_written_as_text_is_refused(tmp_path):
         read(write(tmp_path / "train.tsv", rows))
 
 
-def test_a_command_of_one_pair_per_row_names_the_one_that_reads_lists(tmp_path):
+def test_a_command_of_pairs_names_the_one_that_reads_lists(tmp_path):
     for given in (write(tmp_path / "train.jsonl", FLAG_EMBEDDING), FLAG_EMBEDDING):
         with pytest.raises(InputError, match="pos is a list of texts, .* ernie-pair train-embedding"):
             read(given, RowRules())

@@ -85,7 +85,7 @@ def test_known_words_and_negations_are_class_0_and_1(tmp_path, no, yes):
 
 
 @pytest.mark.parametrize("words", [("乙类", "甲类"), ("a", "b"), ("相关", "同义"), ("不同", "无关")])
-def test_words_that_do_not_tell_are_asked_for_with_both_commands(tmp_path, typed, words):
+def test_unknown_words_are_asked_for_with_both_commands(tmp_path, typed, words):
     source = source_of(tmp_path / "a.tsv", pairs_of(words, 8))
     with pytest.raises(LabelQuestion, match="class 1 is the match, and which of them is it") as caught:
         labels_for(source, "")

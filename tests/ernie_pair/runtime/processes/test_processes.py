@@ -190,7 +190,7 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(number, code, capsy
     )
 
 
-def test_a_signal_that_a_library_made_another_error_of_stops_the_run():
+def test_a_signal_that_a_library_renamed_stops_the_run():
     with pytest.raises(Stopped) as stopped, StopSignals():
         try:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -502,7 +502,7 @@ def test_a_threshold_is_chosen_for_what_is_asked(folder, goal):
     assert path.read_bytes() == content
 
 
-def test_a_temperature_that_says_nothing_is_left_out_if_asked_so(folder, capfd):
+def test_a_temperature_that_says_nothing_may_be_left_out(folder, capfd):
     """Where all dev pairs are right, the best temperature is the smallest; the threshold is saved alone."""
     table = predicted(folder, "dev.tsv")
     write_rows(
