@@ -440,7 +440,7 @@ def test_an_unknown_symmetry_is_rejected_from_python():
         replace(Calibration()).chosen_symmetry("both", "the model")
 
 
-def labels_of(folder, name="test.tsv"):
+def read_labels(folder, name="test.tsv"):
     return np.array([NAMES.index(label) for _, _, label in rows_of(folder / name)])
 
 
@@ -448,7 +448,7 @@ def test_what_is_measured_is_what_is_predicted(folder, capsys):
     """In the printed line, in every part of the JSON, on the card, and once the model is exported."""
     metrics = tuned(folder, report=str(folder / "report"))
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    saved, labels = read_calibration(folder / "best", 2), labels_of(folder)
+    saved, labels = read_calibration(folder / "best", 2), read_labels(folder)
     classes = np.array(classes_of(predicted(folder)))
     accuracy = np.mean(classes == labels)
     assert (
@@ -480,7 +480,7 @@ def test_another_threshold_is_measured_as_predict_takes_it(folder, threshold):
     tuned(folder)
     metrics = evaluated(folder, threshold=threshold, robustness="filler")
     classes = np.array(classes_of(predicted(folder, threshold=threshold)))
-    assert metrics["accuracy"] == np.mean(classes == labels_of(folder))
+    assert metrics["accuracy"] == np.mean(classes == read_labels(folder))
     assert (metrics["threshold"], metrics["threshold_of"]) == (threshold, "--threshold")
     (row,) = metrics["robustness"]["kinds"]
     assert row["original_accuracy"] is not None and metrics["swap"]["accuracy_swapped"] != metrics["accuracy"]
@@ -491,7 +491,7 @@ def test_another_threshold_is_measured_as_predict_takes_it(folder, threshold):
 @pytest.mark.parametrize("goal", ["accuracy", "f1"])
 def test_a_threshold_is_chosen_for_what_is_asked(folder, goal):
     tuned(folder, tune_for=goal)
-    saved, dev = read_calibration(folder / "best", 2), labels_of(folder, "dev.tsv")
+    saved, dev = read_calibration(folder / "best", 2), read_labels(folder, "dev.tsv")
     assert saved.tuned_for == f"the best {goal}"
     shares = np.array(list(map(float, predicted(folder, "dev.tsv")["probability_1"])))
     value = sk.accuracy_score if goal == "accuracy" else sk.f1_score
