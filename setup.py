@@ -3,6 +3,7 @@
 All else about the package is in pyproject.toml.
 """
 
+import logging
 import platform
 import sys
 import warnings
@@ -14,8 +15,9 @@ from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 from setuptools.warnings import InformationOnly
 
-# How an editable installation finds its files: pip shows that in a frame, as if there were something to do.
+# How an editable installation finds its files: shown as a warning, as if there were something to do.
 warnings.filterwarnings("ignore", category=InformationOnly)
+logging.getLogger("setuptools.command.editable_wheel").setLevel(logging.ERROR)
 
 HELPERS, KERNELS = "data_tools._helpers", "ernie_pair.kernels._fused"
 # What is used without it.
