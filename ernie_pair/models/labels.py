@@ -345,7 +345,7 @@ def without_labels(config: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _bad_map(text: str, reason: str) -> InputError:
-    return InputError(f"--label_map {text}: {reason}; write {EXAMPLE}, for example")
+    return InputError(f"--label_map {text!r}: {reason}; write {EXAMPLE}, for example")
 
 
 def _is_number(text: str) -> bool:

@@ -19,7 +19,7 @@ MOST_NAMED = 4
 def no_model_folder(flag: str, given: Union[str, Path], cure: str) -> InputError:
     """Return the error for a ``given`` path of ``flag`` (empty: none) that is no folder."""
     named = f"--{flag} {given}" if flag else str(given)
-    return InputError(f"{named} is not a folder{download_hint(str(given))}; {cure}")
+    return InputError(f"{named} is not a folder; {cure}{download_hint(str(given))}")
 
 
 def download_hint(given: str) -> str:

@@ -36,7 +36,8 @@ def test_option_errors_in_python_do_not_mention_flags(settings, words):
 def test_a_missing_model_is_reported_without_flags_in_python():
     with pytest.raises(InputError) as caught:
         PairTrainer("no/such", PairConfig("o", device="cpu"))
-    assert str(caught.value) == "no/such is not a folder; give one that holds config.json"
+    told = "no/such is not a folder; give one that holds config.json; a model of the Hugging Face Hub is "
+    assert str(caught.value).startswith(told) and " --local-dir such" in str(caught.value)
 
 
 @pytest.mark.parametrize(

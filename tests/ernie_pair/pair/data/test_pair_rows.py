@@ -278,8 +278,8 @@ def test_a_stream_without_rows_is_an_error(tmp_path, tokenizer):
         updates(source_of(tmp_path / "empty.tsv"), tokenizer, 1)
 
 
-def test_a_text_without_tokens_becomes_unk(tmp_path, tokenizer):
+def test_a_text_without_tokens_takes_no_place(tmp_path, tokenizer):
     (tmp_path / "a.tsv").write_text("\u200b\t今\t1\n\u0301\t\u200b\u200d\t0\n", encoding="utf-8")
     rows = encode_pairs(source_of(tmp_path / "a.tsv").read(), tokenizer, 64)
     tokens = [[VOCAB[index] for index in row] for row in rows.batch(np.array([0, 1])).input_ids]
-    assert tokens == [["[CLS]", "[UNK]", "[SEP]", text, "[SEP]"] for text in ("今", "[UNK]")]
+    assert tokens == [["[CLS]", "[SEP]", "今", "[SEP]"], ["[CLS]", "[SEP]", "[SEP]", "[PAD]"]]

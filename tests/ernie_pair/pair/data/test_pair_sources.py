@@ -113,7 +113,7 @@ def test_an_absent_label_column_is_fine_if_labels_are_not_read(tmp_path, header)
             {"text_a": "a", "text_b": "b"},
             ":1: b is missing .found: a.; .* text_b",
         ),
-        ("a.tsv", "甲\t乙\t丙\tlabel\n左\t右\t上\t1\n", {}, "text_a '甲' text_b '乙' label label$"),
+        ("a.tsv", "甲\t乙\t丙\tlabel\n左\t右\t上\t1\n", {}, "text_a='甲' text_b='乙' label label$"),
         ("a.csv", "左, 上,右,1\n", {}, r":1: 4 columns instead of 3"),
         ("a.csv", "左\n", {}, r":1: 1 column instead of 3 .*; separate them by tabs"),
         ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 columns .* one comma .* with commas in quotes"),
@@ -178,7 +178,7 @@ def test_a_label_map_names_classes_and_config_json_keeps_them(text):
     ],
 )
 def test_an_invalid_label_map_is_rejected(text, reason):
-    with pytest.raises(InputError, match=rf"label_map {text}: .*{reason}; write 0=different,1=same, for"):
+    with pytest.raises(InputError, match=rf"label_map='{text}': .*{reason}; write 0=different,1=same, for"):
         parse_label_map(text)
 
 

@@ -262,7 +262,9 @@ def test_evaluating_the_best_model_gives_the_accuracy_it_names(tmp_path, long, b
     evaluate_pair(EvaluateConfig(best, long.config.dev_file, str(out), batch_size=16, device="cpu"))
     metrics = json.loads(out.read_text())
     assert metrics["rows"] == 41 and best.endswith(f"-{metrics['accuracy']:.4f}")
-    assert json.loads(capsys.readouterr().out) == {name: metrics[name] for name in (*METRICS, "rows")}
+    assert json.loads(capsys.readouterr().out) == {
+        name: metrics[name] for name in (*METRICS, "rows", "threshold")
+    }
     logged = [{name: event[name] for name in METRICS} for event in events(long.out, "valid")]
     assert {name: metrics[name] for name in METRICS} in logged
 
@@ -331,7 +333,7 @@ def test_bad_input_gives_a_one_line_error_and_no_output(
 def test_evaluate_and_predict_report_bad_input_in_one_line(
     tmp_path, long, best, bad_files, capfd, command, kind, changes, reason
 ):
-    flags = {"model_path": best, "input_file": long.config.dev_file, "output_file": "result", **changes}
+    flags = {"model_path": best, "input_file": long.config.dev_file, "output_file": "result.json", **changes}
     assert exit_code_of(lambda: command(kind(**flags, device="cpu"))) == 2
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
