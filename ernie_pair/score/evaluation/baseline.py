@@ -56,11 +56,13 @@ def metrics_of_thresholds(
 def best_thresholds(pairs: Pairs, labels: Labels) -> Dict[str, float]:
     """Return the best threshold for accuracy and for f1 on labelled pairs, MOST_ROWS of them; or {}.
 
-    It is {} unless there are two classes; rows without label do not count.
+    It is {} unless there are two classes, and labels of them; rows without label do not count.
     """
     if not labels.has_classes or len(labels.names) != 2 or pairs.labels is None:
         return {}
     known = np.flatnonzero(pairs.labels != UNLABELLED)
+    if not len(known):
+        return {}
     if len(known) > MOST_ROWS:  # at random: labels of neighbours may take turns
         known = np.random.default_rng(0).choice(known, MOST_ROWS, replace=False)
     chosen = pairs.rows(known)

@@ -147,7 +147,7 @@ def test_prediction_uses_order_kernels_and_names_of_classes(finished):
     flags = {"--kernels=plain", "--precision=fp32", "--symmetric=average"}
     assert all(flags < set(words) for words in calls if words[0] == "predict")
     header = (Path(config.output_dir) / "first-seed-7" / "predictions.tsv").read_text().splitlines()[0]
-    assert header.split("\t") == ["index", "prediction", "label", "probability_0", "probability_1"]
+    assert header.split("\t") == ["index", "prediction", "predicted_label", "probability_0", "probability_1"]
 
 
 def test_no_run_is_repeated(copied, calls):
