@@ -416,7 +416,7 @@ def test_one_seed_has_no_deviation():
             found, {"a": {"lm_loss": 1.0, "perplexity": math.e}, "b": {"reason": "x"}, "c": {"reason": "y"}}
         )
     )
-    assert lines[0] == "30 rows, 1 seed from 1"
+    assert lines[0] == "30 rows, 1 seed from 1, by the likeliest class (of two: threshold 0.5)"
     assert lines[2].endswith("1.0000 (2.7)") and lines[3].endswith("  -") and "+-" not in lines[2]
 
 
