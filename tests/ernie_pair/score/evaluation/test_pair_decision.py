@@ -148,8 +148,10 @@ def test_the_saved_threshold_is_used_by_every_interface(folder):
     manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
     assert manifest["threshold"] == threshold and manifest["labels"] == list(NAMES)
     assert PairPredictor(exported).predict(texts_of(folder)).labels == list(table["predicted_label"])
-    predict_pair(PredictConfig(str(exported), str(folder / "test.tsv"), str(folder / "out.tsv")))
-    assert table_of(folder / "out.tsv") == {key: table[key] for key in ("index", "prediction", "label")}
+    asked = (str(exported), str(folder / "test.tsv"), str(folder / "out.tsv"))
+    predict_pair(PredictConfig(*asked, columns="answers"))
+    names = ("index", "prediction", "predicted_label")
+    assert table_of(folder / "out.tsv") == {name: table[name] for name in names}
 
 
 def test_an_explicit_threshold_overrides_the_saved_one(folder):

@@ -184,7 +184,7 @@ def asked(trained, tmp_path, name="dev.tsv", **flags):
 def predicted(trained, tmp_path, **flags):
     best, folder = trained
     out = tmp_path / "predictions.tsv"
-    words = {"device": "cpu", "overwrite": True, **flags}
+    words = {"device": "cpu", "overwrite": True, "columns": "answers", **flags}
     predict_pair(PredictConfig(str(best), str(folder / "dev.tsv"), str(out), **words))
     header, *lines = (line.split("\t") for line in out.read_text().splitlines())
     return header, np.array(lines, dtype=float)

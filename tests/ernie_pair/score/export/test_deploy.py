@@ -20,7 +20,7 @@ from data_tools.files.atomic_files import CONFIG_YAML
 from data_tools.files.errors import InputError
 from data_tools.options.cli import parse_config
 from ernie_pair.score.export import docker as wheel
-from ernie_pair.score.export.docker import EXTRAS, build_wheel, extras_of, python_of
+from ernie_pair.score.export.docker import EXTRA, build_wheel, extras_of, python_of
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.serve.serve import ServeConfig
 
@@ -42,7 +42,7 @@ ENUMS = {"DataType": "TYPE_INVALID TYPE_INT64 TYPE_FP32", "Kind": "KIND_AUTO KIN
 TYPES = {"INT64": "tensor(int64)", "FP32": "tensor(float)"}
 
 
-def write_wheel(folder, extras=EXTRAS, name="ernie_pair-9.9-cp310-cp310-linux_x86_64.whl"):
+def write_wheel(folder, extras=(EXTRA,), name="ernie_pair-9.9-cp310-cp310-linux_x86_64.whl"):
     metadata = "".join(["Metadata-Version: 2.1\n", *(f"Provides-Extra: {extra}\n" for extra in extras)])
     with zipfile.ZipFile(folder / name, "w") as packed:
         packed.writestr("ernie_pair-9.9.dist-info/METADATA", metadata)
@@ -182,7 +182,7 @@ def test_the_image_command_serves_and_passes_its_healthcheck(tmp_path, exported)
 def test_the_extras_of_the_image_exist_in_pyproject():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     extras = text.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
-    assert set(EXTRAS) <= set(re.findall(r"^(\w+) = \[", extras, re.M))
+    assert {EXTRA} <= set(re.findall(r"^(\w+) = \[", extras, re.M))
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_the_image_python_version_matches_the_wheel(name, python):
     "name, extras, reason",
     [
         ("absent", (), "absent: no such file; give a wheel"),
-        ("other-1.0-py3-none-any.whl", EXTRAS, "is not named as a wheel of ernie-pair"),
-        ("ernie_pair.whl", EXTRAS, "is not named as a wheel of ernie-pair"),
+        ("other-1.0-py3-none-any.whl", (EXTRA,), "is not named as a wheel of ernie-pair"),
+        ("ernie_pair.whl", (EXTRA,), "is not named as a wheel of ernie-pair"),
         ("ernie_pair-1.0-py3-none-any.whl", ("serve",), r"has no extra \[predict\]"),
         ("ernie_pair-1.0-py3-none-any.whl", None, "is not a wheel; build one"),
     ],
@@ -259,7 +259,7 @@ def test_a_wheel_build_that_hangs_ends_and_leaves_nothing(tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_the_built_wheel_contains_all_sources(tmp_path):
     path = build_wheel(tmp_path)
-    assert set(EXTRAS) <= extras_of(path)
+    assert {EXTRA} <= extras_of(path)
     packed = set(zipfile.ZipFile(path).namelist())
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "ernie_pair").rglob("*.py")}
     assert modules <= packed and "ernie_pair/serve/page.html" in packed
