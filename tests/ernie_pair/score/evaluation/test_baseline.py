@@ -48,7 +48,7 @@ def test_the_best_threshold_separates_what_characters_separate():
 
 
 @pytest.mark.parametrize("names", [("duplicate", "not_duplicate"), ("同义", "不同义")])
-def test_where_class_0_is_the_match_few_shared_characters_speak_for_class_1(names):
+def test_if_class_0_matches_few_shared_characters_are_class_1(names):
     labels = Labels.named(dict(zip(names, (0, 1))))
     rows = [("一二", "一二", 0), ("一二", "三", 1), ("一二", "一", 0), ("一二", "四", 1)]
     thresholds = best_thresholds(pairs_of(rows), labels)
