@@ -45,7 +45,7 @@ def open_embedder(
     """
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise no_model_folder("", folder, "give that of an embedding model, or of any model")
+        raise no_model_folder("", str(path), "give that of an embedding model, or of any model")
     settings = read_embedding(path)
     if settings is None or not settings.is_exported:
         from ernie_pair.models.source import model_folder_of  # which needs the libraries for training
