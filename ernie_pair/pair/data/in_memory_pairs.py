@@ -47,7 +47,7 @@ from ernie_pair.pair.data.pair_file import (
     shown,
     with_words,
 )
-from ernie_pair.pair.data.pair_records import LABEL, NAMES, Columns, RowRules, keys_of
+from ernie_pair.pair.data.pair_records import LABEL, NAMES, RIGHT, Columns, RowRules, keys_of
 from ernie_pair.pair.data.pair_source import group_candidates
 
 BEGINNING = 10_000  # rows that a stream is known by
@@ -187,6 +187,8 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
                 "(text, text)"
             )
         left, right, label = (*example, None)[:3]
+        if isinstance(right, (list, tuple)) and not self.rules.of_encoders:
+            raise InputError(f"{where}: {RIGHT} is {shown(right)}, not a text; train-embedding takes lists")
         for text in (left, right):
             refuse_half(where, "a text", text)
         return Cells(left, right, None if is_missing(label) else label, query_in({}, self.columns))

@@ -670,7 +670,7 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
 
 def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
     """Return what is learned from a label. Raises InputError when it is none of ``labels``."""
-    if labels.are_optional and (label is None or not str(label).strip()):
+    if labels.are_optional and (label is None or not bare_label(label)):
         return UNLABELLED
     if label is None:
         needed = f"one of {labels.allowed}" if labels.has_classes else labels.allowed
