@@ -26,6 +26,7 @@ from ernie_pair.inference import token_rows as pair_rows
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.data import in_memory_pairs
 from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
 from ernie_pair.pair.train import trainer as trainer_module
 from ernie_pair.pair.train.train_pair import train_pair
@@ -419,6 +420,7 @@ def test_windowed_predictions_give_the_same_answers(make, monkeypatch):
     expected = trainer.predict(DEV)
     for module in (pair_rows, trainer_module):
         monkeypatch.setattr(module, "WINDOW", 16)
+    monkeypatch.setattr(in_memory_pairs, "LOOKED_AT", 16)  # rows whose keys are read before the first pair
     by_window = trainer.predict(DEV)
     logits_of = PairTrainer._logits_of
 
