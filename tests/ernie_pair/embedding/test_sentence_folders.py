@@ -281,7 +281,7 @@ def test_what_is_no_folder_and_other_labels_are_refused(tmp_path):
     change(folder / "config.json", model_type=None, architectures=None, init_class=None)
     with pytest.raises(InputError, match="neither model_type nor architectures .* write model_type there"):
         open_embedder(folder)
-    with pytest.raises(InputError, match="label_map .* does not name two classes"):
+    with pytest.raises(InputError, match="label_map=.* does not name two classes"):
         EvaluateEmbeddingConfig(model_path="model", input_file="dev.tsv", label_map="0=a,1=b,2=c")
 
 

@@ -94,7 +94,7 @@ def libraries(monkeypatch):
     """Replace the installed libraries by those of a machine with a GPU of compute capability 8.0."""
 
     def put(capability=(8, 0), **modules):
-        monkeypatch.setattr(backends, "import_optional", lambda name, extra: modules[name])
+        monkeypatch.setattr(backends, "import_optional", lambda name, extra="": modules[name])
         monkeypatch.setattr(backends, "find_spec", modules.get)
         card = "ernie_pair.runtime.device.start_device"
         monkeypatch.setattr(card, lambda device, world: f"{device}:1, A card")
@@ -159,8 +159,13 @@ def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
             [CUDA_PROVIDER],
             "onnx-int8 runs on the CPU; use backend paddle, or device cpu",
         ),
-        ("auto", "fp32", [CPU], "has a GPU here for precision fp32; pip install .*, or pass device cpu"),
-        ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip install"),
+        (
+            "auto",
+            "fp32",
+            [CPU],
+            "has a GPU here for precision fp32; pip uninstall -y paddlepaddle && pip install .*, or pass device cpu",
+        ),
+        ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
     ],
 )
 def test_what_no_library_supports_on_a_gpu_is_refused(

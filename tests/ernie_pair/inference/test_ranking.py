@@ -209,9 +209,9 @@ def test_exchanged_rows_are_those_of_the_exchanged_texts(pair):
     assert np.array_equal(exchange_texts(batch).input_ids, rows.batch(columns).input_ids)
 
 
-def test_a_text_without_tokens_is_unknown_to_ernie_alone():
+def test_a_text_without_tokens_takes_no_place():
     ours = WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"])
     theirs = FolderTokenizer(library("<s> $A </s> $B:1 </s>:1"), {}, "here")
-    assert rows_of(encode_single_texts([""], ours, 8)) == [[1, 4, 2]]
+    assert rows_of(encode_single_texts([""], ours, 8)) == [[1, 2]]
     assert rows_of(encode_single_texts([""], theirs, 8)) == [[2, 3]]
     assert rows_of(encode_texts([""], [""], None, theirs, 8)) == [[2, 3, 3]]
