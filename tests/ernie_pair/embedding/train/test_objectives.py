@@ -303,7 +303,7 @@ KL = {"objective": "kl", "teacher": "teacher"}
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv:2: the text '我' is its own negative; correct"),
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", {}, "train.tsv:2: the text '我' is its own negative; correct"),
     ("我\t你\t0\n", KL, "train.tsv has no pair of label 1"),
-    (2 * "我\t你\t同\n我\t他\t异\n我\t她\t疑\n", {}, "train.tsv:1: label '同' is not one of 0, 1"),
+    (2 * "我\t你\t同\n我\t他\t异\n我\t她\t疑\n", {}, "train.tsv: its labels are 同 in 2 rows, 异 in 2"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "absent"}, "--teacher .*absent is not a folder"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "three"}, "three is a model for classification with 3 out"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "scores"}, "scores is a model for regression with 1 output"),
