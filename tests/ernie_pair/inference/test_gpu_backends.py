@@ -163,7 +163,7 @@ def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
             "auto",
             "fp32",
             [CPU],
-            "has a GPU here for precision fp32; pip uninstall -y paddlepaddle && pip install .*, or pass device cpu",
+            "has a GPU here for precision fp32; pip uninstall .* && pip install .*, or pass device cpu",
         ),
         ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
     ],
