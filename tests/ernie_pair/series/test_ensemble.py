@@ -8,6 +8,7 @@ import pytest
 from tiny_pair import write_pairs
 from tiny_ship import logits_of_trained, random_texts, write_trained
 
+from data_tools.files import installation
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError
 from ernie_pair import EnsembleConfig, PairPredictor, ensemble
@@ -231,13 +232,16 @@ def test_mixed_symmetry_needs_an_explicit_setting(models, tmp_path):
     assert [symmetry_of(members, asked) for asked in ("none", "average")] == ["none", "average"]
 
 
-def test_bad_flags_are_refused(models, tmp_path):
+def test_bad_flags_are_refused(models, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="alone is not an ensemble; name two models or more"):
         config_of(models[:1], tmp_path)
     with pytest.raises(InputError, match="ernie is named twice"):
         ensemble(config_of([models[0], models[0]], tmp_path))
     with pytest.raises(InputError, match="max_seq_len=200 is more than the model's 128 positions"):
         ensemble(replace(config_of(models, tmp_path), max_seq_len=200))
+    monkeypatch.setattr(installation, "is_there", lambda name: True)  # mlflow, in an environment without it
+    with pytest.raises(InputError, match="has no metrics to show; give dev_file as well"):
+        config_of(models, tmp_path, report_to="mlflow")
 
 
 def test_max_seq_len_defaults_to_the_shortest_trained_length(models, tmp_path):
