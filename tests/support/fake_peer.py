@@ -10,8 +10,8 @@ if sys.argv[1] == "-c":
     print("2.0 4.0 1.0 False")
     sys.exit()
 import numpy
-assert sys.argv[2] == "side_by_side.peer.trainer"
-spec, out = json.loads(Path(sys.argv[3]).read_text()), Path(sys.argv[3]).parent
+assert sys.argv[2:4] == ["-m", "side_by_side.peer.trainer"]
+spec, out = json.loads(Path(sys.argv[4]).read_text()), Path(sys.argv[4]).parent
 with open(out / "calls", "a") as file:
     file.write("once\\n")
 if spec["seed"] == 13:

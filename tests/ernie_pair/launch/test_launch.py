@@ -301,7 +301,7 @@ def test_flags_that_a_script_cannot_have_are_refused(folder, words, reason):
     [("", "this Paddle is the CPU build and no NVIDIA driver"), ("12", "no NVIDIA driver is loaded")],
 )
 def test_gpus_without_a_gpu_blame_no_flag_that_is_not_given(monkeypatch, build, said):
-    monkeypatch.setattr(cards, "installed_build", lambda: Build("2.6.2", build, False, None))
+    monkeypatch.setattr(cards, "installed_build", lambda: Build("3.3.1", build, None))
     monkeypatch.setattr(cards, "has_driver", lambda: False)
     flags = [f"--{name}={value}" for name, value in FLAGS.items()]
     with pytest.raises(InputError) as caught:

@@ -43,7 +43,7 @@ def installed(monkeypatch):
     monkeypatch.delitem(sys.modules, "paddle", raising=False)
 
     def install(version):
-        build = Build(version, "", True, Path("/no/paddle")) if version else None
+        build = Build(version, "", Path("/no/paddle")) if version else None
         monkeypatch.setattr(builds, "installed_build", lambda: build)
 
     return install

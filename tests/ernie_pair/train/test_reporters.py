@@ -198,7 +198,7 @@ def test_a_missing_library_of_a_tool_is_an_error(name, monkeypatch):
             make(**NAMED[make], report_to=f"{name}")
 
 
-def test_report_to_is_parsed_for_pretraining_and_pair_training():
+def test_report_to_is_parsed_for_pretraining_and_pair_training(tools):
     words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=mlflow,wandb,mlflow"]
     assert parse_config(PretrainConfig, words).reporters == ("mlflow", "wandb")
     assert PairConfig("o", report_to="none").reporters == PairConfig("o").reporters == ()
@@ -268,7 +268,7 @@ def test_report_to_is_passed_on_by_pair_training(tmp_path, tools):
     assert (tools.wandb.told["warmup_steps"], tools.wandb.told["output_dir"]) == (1, config.output_dir)
 
 
-def test_report_to_is_passed_on_by_pretraining():
+def test_report_to_is_passed_on_by_pretraining(tools):
     from ernie_pair.pretrain.pretrain import _settings_of
 
     words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=tensorboard,mlflow"]

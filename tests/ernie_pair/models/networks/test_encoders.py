@@ -348,7 +348,8 @@ def test_a_built_in_name_sets_the_family_and_the_casing(monkeypatch, tmp_path, n
 def test_an_unsupported_built_in_name_is_refused(name, reason):
     with pytest.raises(InputError, match=reason) as caught:
         open_model(name, model_type="", from_scratch=False)
-    assert "--" not in caught.value.message  # a path has another flag in every command
+    told = caught.value.message.replace("--local-dir", "")  # of a download
+    assert "--" not in told  # a path has another flag in every command
 
 
 @pytest.mark.parametrize("family, most", [("ernie", 40), ("roberta", 39), ("nezha", 40)])

@@ -316,7 +316,7 @@ def test_the_same_class_can_be_set_by_a_flag(tmp_path, capsys):
         ),
         ({"max_seq_len": 4}, "--max_seq_len 4 is below 5; use 5 or more"),
         ({"same": "2"}, "--same 2 is not one of 0, 1"),
-        ({"label_map": "a"}, "--label_map a: a classifier needs 2 classes"),
+        ({"label_map": "a"}, "--label_map 'a': a classifier needs 2 classes"),
         ({"dev_file": "absent.tsv"}, "absent.tsv: no such file"),
         ({"train_file": "bad.tsv"}, "bad.tsv:1: label 'x' is not one of 0, 1"),
         ({"vocab_file": "absent.txt"}, "absent.txt: no such file"),
