@@ -35,7 +35,8 @@ pytestmark = pytest.mark.browser
 
 NAMES = ("runs", "report", "models", "starts")
 MODEL = {
-    "size": "4 x 312", "precision": "fp32", "threshold": 0.5, "accuracy": 0.9, "accuracy_interval": [0.88, 0.92],
+    "size": "4 x 312", "precision": "fp32", "threshold": 0.5, "accuracy": 0.9,
+    "accuracy_interval": [0.88, 0.92],
     "difference": 0.0, "difference_interval": [0.0, 0.0], "agreement": 1.0, "pairs_per_second": 100.0,
     "times_as_fast": 1.0, "latency_ms": {"p50": 9.0, "p95": 12.0}, "bytes": 4e8,
 }  # fmt: skip
