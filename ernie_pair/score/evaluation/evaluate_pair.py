@@ -22,6 +22,7 @@ from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibra
 from ernie_pair.pair.audit.new_pairs import write_new_pairs
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.config.pair_config import refuse_class_flags, refuse_query
+from ernie_pair.pair.data.label_checks import FEWEST_COMPARED, TURNED
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.robustness.perturb import Perturbing, parse_kinds, perturb
 from ernie_pair.pair.targets.metrics import METRICS, OF_TARGET, describe_single_class
@@ -357,7 +358,13 @@ def _figures(found: Dict[str, Any]) -> Tuple[float, ...]:
     return tuple(found[name] for name in ("threshold", "precision", "recall", "accuracy"))
 
 
-def _tell_baseline(found: Dict[str, Any]) -> None:
+def _tell_baseline(found: Dict[str, Any], rows: int) -> None:
+    if "thresholds" in found and rows >= FEWEST_COMPARED and found.get("auc", 1) < TURNED:
+        logger.warning(
+            "pairs that are labelled as matches share fewer characters than the others (AUC %.2f): if the "
+            "labels of this file are turned, so are these figures",
+            found["auc"],
+        )
     figures = [f"{name} {value:.4f}" for name, value in found.items() if isinstance(value, float)]
     if figures:
         whose = f" (threshold: {found['thresholds_of']})" if "thresholds_of" in found else ""
@@ -365,7 +372,7 @@ def _tell_baseline(found: Dict[str, Any]) -> None:
 
 
 def _print_metrics(evaluation: Dict[str, Any]) -> None:
-    _tell_baseline(evaluation.get("shared_characters", {}))
+    _tell_baseline(evaluation.get("shared_characters", {}), evaluation["rows"])
     left_out = evaluation.get("queries", 0) - evaluation.get("ranked_queries", 0)
     if left_out:
         message = "%d of %d queries are not in the metrics: their candidates are all relevant, or none is"

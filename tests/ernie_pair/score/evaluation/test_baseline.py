@@ -7,8 +7,8 @@ import pytest
 
 from ernie_pair.models.labels import RANKING, REGRESSION, Labels
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.targets.metrics import measure
-from ernie_pair.score.evaluation import baseline
+from ernie_pair.pair.targets.metrics import OF_TARGET, measure
+from ernie_pair.score.evaluation import baseline, evaluate_pair
 from ernie_pair.score.evaluation.baseline import (
     ABOVE_ALL,
     best_thresholds,
@@ -89,3 +89,12 @@ def test_of_many_rows_some_from_all_over_choose(monkeypatch):
     monkeypatch.setattr(baseline, "MOST_ROWS", 10)
     rows = [("一二", "一二" if row % 2 else "三", row % 2) for row in range(75)]
     assert best_thresholds(pairs_of(rows), Labels.numbered(2)) == {"accuracy": 1.0, "f1": 1.0}
+
+
+@pytest.mark.parametrize("auc, rows, warns", [(0.2, 200, True), (0.2, 199, False), (0.36, 200, False)])
+def test_an_evaluation_says_that_the_labels_of_its_file_may_be_turned(caplog, auc, rows, warns):
+    found = {"accuracy": 0.1, "auc": auc, "thresholds": {"accuracy": 0.5}, "thresholds_of": "the best"}
+    evaluate_pair._print_metrics(
+        {"shared_characters": found, "rows": rows, **dict.fromkeys(OF_TARGET["classification"].names, 0.5)}
+    )
+    assert ("so are these figures" in caplog.text) == warns
