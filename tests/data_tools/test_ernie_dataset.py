@@ -70,6 +70,14 @@ def test_truncation_leaves_no_segment_empty(target):
         assert len(a) + len(b) == min(target, 36)
 
 
+def test_each_token_that_is_cut_off_is_from_either_end():
+    bounds, cuts = np.array([0, 40]), []
+    for seed in range(400):
+        segments = make_segments(bounds, 20, np.random.default_rng(seed), binary_head=False)
+        cuts.append(segments.a.start)
+    assert np.mean(cuts) == pytest.approx(10, abs=0.4) and np.var(cuts) == pytest.approx(5, abs=1.5)
+
+
 def test_the_labels_of_a_sample_restore_its_text():
     for number in range(4):
         text, sample = dataset().text(number), dataset()[number]

@@ -72,6 +72,7 @@ def test_the_document_shuffle_depends_on_the_seed_alone(tmp_path):
     again = convert(tmp_path, None, no_shuffle=False, overwrite=True)
     other = convert(tmp_path, None, no_shuffle=False, overwrite=True, seed=1)
     assert sorted(first) == sorted(kept) and first == again and first != kept and first != other
+    assert first[-1] != kept[-1]  # the last document has no place of its own
 
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path):
@@ -89,6 +90,12 @@ def test_without_merging_each_input_has_its_own_output(tmp_path):
     assert (
         texts(tmp_path / "out_sub_b.txt.jsonl") == DOCUMENTS and len(texts(tmp_path / "out_a.txt.jsonl")) == 3
     )
+
+
+def test_files_that_are_not_merged_are_shuffled_apart(tmp_path):
+    convert(tmp_path, numbered(30), "a.txt")
+    convert(tmp_path, numbered(30), "b.txt", no_merge=True, no_shuffle=False)
+    assert texts(tmp_path / "out_a.txt.jsonl") != texts(tmp_path / "out_b.txt.jsonl")
 
 
 def test_an_earlier_output_in_the_input_folder_is_not_read(tmp_path):

@@ -90,14 +90,17 @@ def test_the_rounded_share_of_single_tokens_is_masked(share):
 
 
 def test_tokens_outside_ngrams_are_masked_80_10_10():
-    ours, kinds = lexicon(), []
+    ours, kinds, places, others = lexicon(), [], [], set()
     for seed in range(300):
         hidden = hide_ngrams(text(seed), rule(masked_lm_prob=0.4), ours, np.random.default_rng(seed))
         tokens = hidden.labels >= 0
         shown = hidden.ids[hidden.positions[tokens]]
         kinds += np.where(shown == MASK, 0, 1 + (shown != hidden.labels[tokens])).tolist()
+        places += (hidden.positions / len(hidden.ids)).tolist()
+        others |= set(shown[(shown != MASK) & (shown != hidden.labels[tokens])].tolist())
     shares = np.bincount(kinds, minlength=3) / len(kinds)
     assert len(kinds) > 1000 and shares == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
+    assert np.mean(places) == pytest.approx(0.5, abs=0.03) and len(others) > 60  # of 100 ids
 
 
 def test_a_text_may_consist_of_ngrams_only():

@@ -28,7 +28,9 @@ from data_tools.files.file_lock import locked
 from data_tools.files.keyed_cache import mix, mix_range
 from data_tools.options.cli import exit_code_of
 from data_tools.samples import sample_map, split_datasets
+from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, cut_documents, rows_fit
+from data_tools.samples.split_datasets import dataset_of
 from data_tools.text.wordpiece import WordPiece
 
 ALWAYS, NEVER = 2**64 - 1, 0
@@ -94,12 +96,12 @@ def test_a_document_of_one_sentence_is_a_sample_of_its_own():
     assert sorted(rows[:, :2].tolist()) == [[0, 1], [1, 2], [2, 3]]
 
 
-def test_each_epoch_has_an_order_and_short_targets_of_its_own():
+def test_each_seed_and_epoch_has_an_order_and_short_targets_of_its_own():
     docs, lens = np.arange(61), np.full(60, 9, np.int32)  # each sentence is a document, and so a row
-    first, second = build(docs, lens, 120, short_seq_prob=1.0).reshape(2, 60, 3)
-    assert not np.array_equal(first[:, 0], second[:, 0])
-    targets = [rows[np.argsort(rows[:, 0]), 2].tolist() for rows in (first, second)]
-    assert targets[0] != targets[1]
+    maps = [build(docs, lens, 120, short_seq_prob=1.0, seed=seed) for seed in (5, 6)]
+    epochs = np.concatenate(maps).reshape(4, 60, 3)
+    assert len({tuple(rows[:, 0]) for rows in epochs}) == 4
+    assert len({tuple(rows[np.argsort(rows[:, 0]), 2]) for rows in epochs}) == 4
 
 
 def test_exactly_the_requested_number_of_rows_is_built():
@@ -124,11 +126,6 @@ def test_short_targets_occur_with_the_given_probability():
     rows = build(docs, np.full(docs[-1], 5, np.int32), 20000, short_seq_prob=0.1)
     assert abs((rows[:, 2] < 61).mean() - 0.1) < 0.01
     assert rows[:, 2].min() >= 2
-
-
-def test_another_seed_gives_another_order():
-    docs, lens = random_corpus(3)
-    assert not np.array_equal(build(docs, lens, seed=5), build(docs, lens, seed=6))
 
 
 def test_a_corpus_without_sentences_is_refused():
@@ -469,8 +466,17 @@ def world(tmp_path_factory):
 def test_each_split_and_each_corpus_has_a_seed_of_its_own(world, tmp_path):
     """Else the masks of validation are those of training, and equal texts of two corpora have equal masks."""
     data = opened(world, f"1 {world / 'a'} 1 '{world / 'same size'}'", output_dir=tmp_path, split="60,20,20")
-    seeds = [part.seed for dataset in data.datasets.values() for part in dataset.datasets]
-    assert len(seeds) == len(set(seeds)) == 6
+    parts = [part for dataset in data.datasets.values() for part in dataset.datasets]
+    assert len(parts) == len({part.seed for part in parts}) == 6
+    assert not np.array_equal(parts[0].sample_map, parts[1].sample_map)  # of sentences of equal lengths
+
+
+def test_text_that_is_inspected_is_cut_and_masked_by_its_seed(world, tmp_path):
+    data = opened(world, world / "a", output_dir=tmp_path)
+    given = data.corpora[0], range(60), data.tokenizer, MaskingFlags()
+    sets = [dataset_of(*given, num_samples=20, max_seq_len=32, seed=seed) for seed in (1, 2)]
+    assert [each.seed for each in sets] == [1, 2]
+    assert not np.array_equal(*(each.sample_map for each in sets))
 
 
 def test_the_cache_key_covers_every_setting_that_affects_rows(world, tmp_path, monkeypatch):

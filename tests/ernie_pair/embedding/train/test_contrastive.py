@@ -116,10 +116,10 @@ def tokenizer(tmp_path_factory):
     return WordPiece.from_file(path, True)
 
 
-def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed=0, bucket=True):
+def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed=0, bucket=True, seed=7):
     rows = encode_single_texts(texts.texts, tokenizer, 16)
     sizes = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation_steps}
-    config = EmbeddingConfig("output", seed=7, hard_negatives=2, bucket=bucket, **sizes)
+    config = EmbeddingConfig("output", seed=seed, hard_negatives=2, bucket=bucket, **sizes)
     return ContrastiveSteps(texts, rows, config, describe_step).of_rank(world, consumed)
 
 
@@ -166,11 +166,13 @@ def test_first_texts_ask_with_the_prompt_of_queries(tokenizer):
             assert ids[1:-1] == ([*query, *own] if place < 4 else own)
 
 
-def test_a_resumed_run_continues_with_the_next_step(tokenizer):
+def test_a_resumed_run_continues_with_the_next_step_of_its_seed(tokenizer):
     texts = texts_of([(a, b, 1) for a, b in zip("我你他她它们", "天气今明昨真")])
     (fourth,) = next(islice(steps_of(tokenizer, texts, World(), 4), 3, None))
     (resumed,) = next(steps_of(tokenizer, texts, World(), 4, consumed=12))
     assert np.array_equal(fourth.input_ids, resumed.input_ids)
+    (other,) = next(steps_of(tokenizer, texts, World(), 4, consumed=12, seed=8))
+    assert not np.array_equal(fourth.step.numbers, other.step.numbers)
 
 
 def test_unpaired_texts_are_deduplicated_and_self_matched():

@@ -42,6 +42,8 @@ def test_both_passes_of_a_micro_batch_use_the_same_dropout(folder, kernels, obje
     texts = {"train_file": str(folder / "texts.txt")} if objective == "simcse" else {}
     job, updates = embedding_job(folder, objective=objective, kernels=kernels, **texts, **HALVED)
     made, vectors_of = [], job._vectors
+    passes, seed_pass = [], job.seed_pass
+    job.seed_pass = lambda *given: (passes.append(given), seed_pass(*given))
 
     def spy(*given):
         made.append(vectors_of(*given))
@@ -51,6 +53,7 @@ def test_both_passes_of_a_micro_batch_use_the_same_dropout(folder, kernels, obje
     run_steps(job, updates, 1)
     first, second, first_again, second_again = (one.numpy() for one in made)
     assert np.array_equal(first, first_again) and np.array_equal(second, second_again)
+    assert passes == [(1, 0), (1, 1)] * 2  # and each micro-batch has its own
     if objective == "simcse":  # the two views of a text differ by their dropout
         assert not np.allclose(first[:8], first[8:16])
 

@@ -204,6 +204,8 @@ def test_each_stream_epoch_has_every_row_in_a_new_order(source, buffer):
         assert len(set(map(tuple, epochs))) == 3 and epochs[0] != sorted(epochs[0])
         other = shuffled(source, 4, buffer)
         assert [row.number for row in islice(other, 60)] != epochs[0]
+    if 1 < buffer < 60:  # the last place of the buffer is drawn too: its first row need not wait for the end
+        assert min(epoch.index(buffer) for epoch in epochs) < 60 - buffer
 
 
 def updates(source, tokenizer, count, consumed=0, world=World(), **changes):  # noqa: B008
@@ -224,6 +226,14 @@ def test_each_pool_of_a_stream_has_its_batches_in_another_order(source, tokenize
     lengths = [batch.input_ids.shape[1] for (batch,) in steps]
     ranks = [np.argsort(np.argsort(lengths[begin : begin + POOL_BATCHES])) for begin in (0, POOL_BATCHES)]
     assert abs(np.corrcoef(*ranks)[0, 1]) < 0.5
+
+
+def test_no_two_draws_of_a_stream_have_one_seed(source, tokenizer, monkeypatch):
+    """Neither those of two epochs or two pools, nor those of a pool and an epoch."""
+    keys, default_rng = [], np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda key: (keys.append(tuple(key)), default_rng(key))[1])
+    updates(source, tokenizer, 2 * POOL_BATCHES + 1)
+    assert len(keys) == len(set(keys)) > 3 and {key[0] for key in keys} == {CONFIG.seed}
 
 
 @pytest.mark.parametrize("bucket", [True, False])

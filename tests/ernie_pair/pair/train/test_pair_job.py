@@ -1,6 +1,7 @@
 """Updates, evaluation and state of the pair job, on a tiny model; one process."""
 
 import math
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.networks.kernel_path import logits_of
 from ernie_pair.pair.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
+from ernie_pair.train import job as of_training
 from ernie_pair.train.hooks import NoStop
 from ernie_pair.train.process_group import ProcessGroup
 
@@ -112,6 +114,17 @@ def test_each_pass_of_an_update_has_its_own_dropout_mask(make):
         tiny.job.step(rows, 1, NoStop()) for tiny, rows in ((once, [batch]), (twice, [batch, batch]))
     )
     assert both["loss"] != first["loss"] and both["loss"] == pytest.approx(first["loss"], rel=0.1)
+
+
+def test_every_seed_rank_step_and_pass_has_its_own_dropout_seed(make, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(of_training, "seed_dropout", lambda model, seed: seeds.append(seed))
+    flags = {"fgm_epsilon": 0.5, "batch_size": 8, "gradient_accumulation_steps": 2}  # four passes in a step
+    for seed, rank, step in product((1, 2), (0, 1), (1, 2)):
+        tiny = make(seed=seed, **flags)
+        tiny.job.process_group.rank = rank
+        tiny.job.step(next(tiny.updates), step, NoStop())
+    assert len(seeds) == len(set(seeds)) == 8 * 4
 
 
 @pytest.mark.parametrize(
