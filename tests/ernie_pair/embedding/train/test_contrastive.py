@@ -116,10 +116,10 @@ def tokenizer(tmp_path_factory):
     return WordPiece.from_file(path, True)
 
 
-def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed=0, bucket=True, seed=7):
+def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed=0, **flags):
     rows = encode_single_texts(texts.texts, tokenizer, 16)
     sizes = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation_steps}
-    config = EmbeddingConfig("output", seed=seed, hard_negatives=2, bucket=bucket, **sizes)
+    config = EmbeddingConfig("output", **{"seed": 7, "hard_negatives": 2, **sizes, **flags})
     return ContrastiveSteps(texts, rows, config, describe_step).of_rank(world, consumed)
 
 
@@ -149,6 +149,16 @@ def test_every_layout_gives_the_same_steps(tokenizer, bucket):
         assert rows_of_step(batches) == rows_of_step([one])
         assert sorted(rows_of_step([one])) == list(range(len(one.step.numbers)))
         assert all(np.array_equal(batch.step.is_hidden, one.step.is_hidden) for batch in batches)
+
+
+def test_a_step_of_two_epochs_has_the_negatives_of_each(tokenizer):
+    pairs = list(zip("我你他她它们", "天气今明昨真"))
+    texts = texts_of([*((a, b, 1) for a, b in pairs), *((a, other, 0) for a, _ in pairs for other in "上下")])
+    found = {}
+    for (batch,) in islice(steps_of(tokenizer, texts, World(), 4, hard_negatives=1), 3):  # twice six pairs
+        for anchor, negative in zip(batch.step.numbers[:4], batch.step.numbers[8:]):
+            found.setdefault(texts.texts[anchor], set()).add(texts.texts[negative])
+    assert found == {anchor: set("上下") for anchor, _ in pairs}
 
 
 def test_first_texts_ask_with_the_prompt_of_queries(tokenizer):

@@ -196,22 +196,27 @@ def test_other_shares_are_another_run(folder, trained):
             train_embedding(embedding_config(folder, **flags))
 
 
-@pytest.mark.parametrize("changed", ["first.tsv", "second.tsv", "negatives.tsv"])
+@pytest.mark.parametrize("changed", ["first.tsv", "second.tsv", "negatives.tsv", "dev.tsv"])
 def test_a_run_does_not_go_on_when_any_of_its_files_has_changed(folder, tmp_path, changed):
     for seed, name in enumerate(("first.tsv", "second.tsv")):
-        write_rows(tmp_path / name, toy_matches(40 + seed, seed=0))
+        write_rows(tmp_path / name, [*toy_matches(40 + seed, seed=0), ("我", "", 1)])
+    write_rows(tmp_path / "dev.tsv", toy_matches(20, seed=1))
     write_rows(tmp_path / "negatives.tsv", [row for row in toy_matches(40, 0) if not row[2]])
     config = embedding_config(
         folder,
         objective="pairs",
         train_file=f"{tmp_path / 'first.tsv'},{tmp_path / 'second.tsv'}",
         negatives_file=str(tmp_path / "negatives.tsv"),
+        dev_file=str(tmp_path / "dev.tsv"),
         output_dir=str(tmp_path / "out"),
+        on_bad_row="skip",
         max_steps=1,
     )
     train_embedding(config)
+    rejected = sorted(path.name for path in (tmp_path / "out").glob("*.rejected.jsonl"))
+    assert rejected == ["train_1.rejected.jsonl", "train_2.rejected.jsonl"]
     (tmp_path / changed).write_text((tmp_path / changed).read_text(encoding="utf-8") * 2, encoding="utf-8")
-    with pytest.raises(InputError, match=r"(train|negatives)_file.* \(sha256\) was"):
+    with pytest.raises(InputError, match=r"(train|negatives|dev)_file.* \(sha256\) was"):
         train_embedding(config)
 
 
