@@ -220,7 +220,9 @@ def test_labelled_pairs_of_dev_and_test_are_left_out(train, tmp_path, capfd):
 def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
     near = mine(train, tmp_path / "near.tsv", kinds="near", per_text=3)[1:]
     few = mine(train, tmp_path / "few.tsv", kinds="near", per_text=3, limit=4)[1:]
+    other = mine(train, tmp_path / "other.tsv", kinds="near", per_text=3, limit=4, seed=5)[1:]
     assert len(few) == 4 and [line for line in near if line in few] == few
+    assert few != near[:4] and few != other  # drawn, and with the seed
     assert all("\t0\tnear 0." in line for line in near)
 
 

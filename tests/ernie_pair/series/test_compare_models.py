@@ -15,6 +15,7 @@ from data_tools.options.cli import exit_code_of, run_command
 from ernie_pair import PairPredictor, distill, load_config
 from ernie_pair.models.source import open_model, write_weights
 from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.targets.metrics import percentile_interval, resamples
 from ernie_pair.series.compare_models import CompareModelsConfig, compare_models
 
 pytest.importorskip("onnxruntime")
@@ -60,7 +61,10 @@ def test_each_row_has_the_accuracy_size_and_speed_of_its_model(folder, compared)
     for row, (name, backend) in zip(found["models"], (("teacher", "onnx"), ("student", "onnx-int8"))):
         asked = PairPredictor(compared / "exported" / name, backend).logits(texts).argmax(axis=1)
         row = int8 if backend == "onnx-int8" else row
-        assert row["accuracy"] == pytest.approx(np.mean(asked == pairs.labels))
+        hits = asked == pairs.labels
+        assert row["accuracy"] == pytest.approx(np.mean(hits))
+        means = [hits @ counts / len(hits) for counts in resamples(len(hits), 100, config_of(folder).seed)]
+        assert row["accuracy_interval"] == pytest.approx(percentile_interval(np.array(means)))
     for row in found["models"]:
         low, high = row["accuracy_interval"]
         assert low <= row["accuracy"] <= high

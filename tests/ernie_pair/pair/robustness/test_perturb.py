@@ -8,7 +8,16 @@ import pytest
 
 from data_tools.files.errors import InputError
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.robustness.perturb import KINDS, UNKNOWN, Perturbing, fillings, parse_kinds, perturb
+from ernie_pair.pair.robustness.perturb import (
+    KINDS,
+    UNKNOWN,
+    Perturbing,
+    Untouched,
+    draw_weighted,
+    fillings,
+    parse_kinds,
+    perturb,
+)
 
 QUESTIONS = [
     ("支付宝为什么不能提现", "为什么支付宝不能提现", 1),
@@ -169,6 +178,30 @@ def test_a_perturbed_row_does_not_depend_on_the_row_limit(kind):
     few = {row: rest for row, *rest in made(kind, most=1)}
     assert len(few) == 1 and few.items() <= whole.items()
     assert made(kind) == made(kind)
+
+
+def test_no_two_draws_have_one_seed(monkeypatch):
+    """Neither those of two kinds or two rows, nor those of a row and the choice of rows."""
+    keys, default_rng = [], np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda key: (keys.append(tuple(key)), default_rng(key))[1])
+    kinds = tuple(kind for kind in KINDS if kind != "homophone")
+    found = perturb(pairs_of(), 2, Perturbing(kinds, 3, seed=7))
+    assert len(keys) == len(set(keys)) > 15 and {key[0] for key in keys} == {7}
+    for kind in kinds:  # the rows that were drawn are in the order of the file
+        assert (np.diff(found.origins[np.array(found.kinds) == kind]) > 0).all()
+
+
+def test_what_is_drawn_may_be_any_and_the_frequent_ones_more_often():
+    rng = np.random.default_rng(0)
+    assert {Untouched("", "", 0, rng).one_of("abc") for _ in range(50)} == set("abc")
+    drawn = Counter(draw_weighted(rng, [("a", 1), ("b", 3)]) for _ in range(400))
+    assert drawn["b"] == pytest.approx(300, abs=40) and drawn["a"] + drawn["b"] == 400
+
+
+def test_a_name_of_the_file_stands_in_the_place_of_another():
+    rows = [QUESTIONS[4], ("手机怎么充值话费", "张学友今年多少岁", 0)]
+    ((row, left, right, label, how),) = made("entity", rows)
+    assert (row, label, how) == (0, 0, "name") and "张学友" in left + right
 
 
 def test_another_seed_gives_other_perturbations():

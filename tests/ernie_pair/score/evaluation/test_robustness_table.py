@@ -12,6 +12,7 @@ from ernie_pair import measure_robustness
 from ernie_pair.__main__ import _run
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.robustness.perturb import UNKNOWN, Perturbed
+from ernie_pair.pair.targets.metrics import percentile_interval, resamples
 from ernie_pair.score.evaluation.robustness_table import bearing_of, robustness_table, table_lines
 
 ROWS = [("怎么坐地铁去上海看大", "怎么样去上海看大", 1), ("我今天来上海很好吗", "你明天去下天气好吗", 0)] * 10
@@ -41,6 +42,13 @@ def test_figures_are_compared_with_the_original_rows():
     assert (row["accuracy"], row["original_accuracy"], row["difference"]) == (0.5, 0.5, 0.0)
     low, high = row["difference_interval"]
     assert -1 <= low < 0 < high <= 1 and row["made"] == {"typo": 4}
+
+
+def test_the_intervals_are_those_of_the_seeds_resamples():
+    labels, predictions, origins = np.random.default_rng(0).integers(2, size=(3, 50))
+    (row,) = table_of(["typo"] * 50, labels, origins, predictions)
+    means = [counts @ (labels == predictions) / 50 for counts in resamples(50, 200, seed=3)]
+    assert row["accuracy_interval"] == pytest.approx(percentile_interval(np.array(means)))
 
 
 def test_a_line_says_how_many_predictions_changed():
