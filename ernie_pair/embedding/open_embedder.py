@@ -20,7 +20,7 @@ from ernie_pair.models.embedding_json import (
     refuse_pooling,
     width_after,
 )
-from ernie_pair.models.model_path import no_model_folder
+from ernie_pair.models.model_path import OF_EXPORTED, no_model_folder
 
 if TYPE_CHECKING:
     from ernie_pair.models.source import ModelSource
@@ -46,6 +46,11 @@ def open_embedder(
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise no_model_folder("", str(path), "give that of an embedding model, or of any model")
+    if (path / OF_EXPORTED).is_file():
+        raise InputError(
+            f"{path} is an exported model of pairs, and this takes an embedding model; give it as "
+            f"--model_path {path} to serve or search, or to ernie_pair.PairPredictor"
+        )
     settings = read_embedding(path)
     if settings is None or not settings.is_exported:
         from ernie_pair.models.source import model_folder_of  # which needs the libraries for training

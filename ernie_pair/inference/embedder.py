@@ -7,7 +7,7 @@ N texts, B batch, S sequence, D length of a vector.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -120,7 +120,7 @@ class TextEmbedder:
         (read,) = self.settings.texts_read([text], self.settings.prompt_of(role) if role else self.prompt)
         return sum(map(len, tokenizer.text_specials)) + len(tokenizer.encode(read))
 
-    def embed(self, texts: Sequence[str], prompt: Optional[str] = None) -> np.ndarray:
+    def embed(self, texts: Iterable[str], prompt: Optional[str] = None) -> np.ndarray:
         """Return the vectors of ``texts``, float32 [N, D], in the order of ``texts``.
 
         They have norm 1, except where a published model says that its vectors are used as they are.
@@ -128,6 +128,7 @@ class TextEmbedder:
         vectors, regardless of earlier calls. Raises InputError for an item that is not a text, NumbersError
         for a vector that is not finite or is zero.
         """
+        texts = texts if isinstance(texts, str) else list(texts)  # an iterator can be read once
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InputError("texts must be a list of texts; put a single one into a list")
         prompt = self.prompt if prompt is None else prompt
@@ -149,11 +150,11 @@ class TextEmbedder:
             )
         return vectors
 
-    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+    def embed_queries(self, texts: Iterable[str]) -> np.ndarray:
         """Return `embed` of ``texts`` with the model's own prompt for queries."""
         return self.embed(texts, self.settings.prompt_of("query"))
 
-    def embed_passages(self, texts: Sequence[str]) -> np.ndarray:
+    def embed_passages(self, texts: Iterable[str]) -> np.ndarray:
         """Return `embed` of ``texts`` with the model's own prompt for passages: what is searched."""
         return self.embed(texts, self.settings.prompt_of("passage"))
 
@@ -162,7 +163,7 @@ class TextEmbedder:
         """Return whether queries and passages have different prompts."""
         return self.settings.prompt_of("query") != self.settings.prompt_of("passage")
 
-    def unit_vectors(self, texts: Sequence[str], role: str) -> np.ndarray:
+    def unit_vectors(self, texts: Iterable[str], role: str) -> np.ndarray:
         """Return the vectors of ``texts`` as query or passage, float32 [N, D] of norm 1 in any case."""
         vectors = self.embed(texts, self.settings.prompt_of(role))
         return vectors if self.settings.is_unit else unit_rows(vectors, self.model.name)

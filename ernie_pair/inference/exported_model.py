@@ -29,6 +29,7 @@ from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from ernie_pair.models.embedding_json import EMBEDDING
 from ernie_pair.models.labels import CLASSIFICATION, REGRESSION, TARGETS
 from ernie_pair.models.model_card import are_thresholds
 from ernie_pair.models.model_path import hint_below, no_model_folder
@@ -95,12 +96,23 @@ class ExportedModel:
         return path
 
 
+def not_of_pairs(folder: str) -> InputError:
+    """Return the error for an embedding model that is given as a model of pairs."""
+    return InputError(
+        f"--model_path {folder} is an embedding model, which makes vectors and classifies no pairs: give it "
+        f"as --embedding_model {folder} to serve and search, as --model_path {folder} to embed and index, or "
+        "to ernie_pair.open_embedder; a classifier or reranker is wanted here"
+    )
+
+
 def read_exported(folder: Path) -> ExportedModel:
     """Read the export.json of ``folder``. Raises InputError if it holds none, CheckpointError if damaged."""
     if not folder.is_dir():
         raise no_model_folder("model_path", folder, "give the --output_dir of ernie-pair export")
     path = folder / EXPORT_MANIFEST
     if not path.is_file():
+        if (folder / EMBEDDING).is_file():
+            raise not_of_pairs(str(folder))
         below = hint_below(folder, (EXPORT_MANIFEST,))
         if below:
             raise InputError(f"{folder} holds no {EXPORT_MANIFEST}{below}")

@@ -122,7 +122,7 @@ class PairScorer:
             return scores.scores_of(logits, self.labels.label_range)
         return scores.decide(logits, self.calibration.temperature, self.threshold)
 
-    def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
+    def score(self, pairs: Iterable[TextPair]) -> np.ndarray:
         """Return a number for every pair, float64 [N], in the order of ``pairs``.
 
         For a model without classes this is the score, for two classes the probability of the match,
@@ -137,8 +137,9 @@ class PairScorer:
         return scores.probabilities(logits, self.calibration.temperature)[:, self.match]
 
 
-def texts_of(pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
+def texts_of(pairs: Iterable[TextPair]) -> Tuple[List[str], List[str]]:
     """Return the first and the second texts. Raises InputError for an item that is not a pair of texts."""
+    pairs = list(pairs)  # an iterator can be read once
     for place, pair in enumerate(pairs):
         is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
         if not (is_pair and all(isinstance(text, str) for text in pair)):
@@ -241,7 +242,7 @@ class PairPredictor(PairScorer):
         words = [self.backend] + [self.precision] * (self.precision not in ("fp32", "int8"))
         return " ".join(words + [f"on {self.device}"] * (self.device != "cpu"))
 
-    def predict(self, pairs: Sequence[TextPair]) -> Prediction:
+    def predict(self, pairs: Iterable[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
 
         Raises InputError for an item that is no pair, or a model without classes, NumbersError as `logits`.
@@ -277,7 +278,7 @@ class PairPredictor(PairScorer):
             lambda window: self.score([(query, text) for text in window]), candidates, top_k
         )
 
-    def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
+    def logits(self, pairs: Iterable[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].
 
         Raises InputError for an item that is not a pair of texts, NumbersError for one that is not finite.

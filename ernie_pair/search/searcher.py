@@ -212,6 +212,8 @@ class PairSearcher:
     def search_many(self, queries: Iterable[str], top_k: int = 10) -> Iterator[List[Hit]]:
         """Yield what `search` returns for each query, in order; QUERIES of them are searched at a time."""
         refuse_no_number(1, top_k=top_k)
+        if isinstance(queries, (str, bytes)):
+            raise InputError(f"the queries are one text, {queries[:60]!r}; give a list, or use search")
         rest = iter(queries)
         for window in iter(lambda: list(islice(rest, QUERIES)), []):
             for query in window:

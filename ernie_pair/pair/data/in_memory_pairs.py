@@ -403,17 +403,22 @@ def held(examples):
 def examples_of(flag: str, examples: Any) -> Iterator:
     """Iterate over the dictionaries or tuples of ``examples``; over a dataset without __iter__ by index.
 
-    Raises InputError when it is a dictionary or not iterable, or a DataFrame with two columns of one name.
+    Raises InputError when it is a dictionary or not iterable, or a DataFrame or a table of Arrow with two
+    columns of one name.
     """
     if isinstance(examples, Mapping):
         parts = ", ".join(map(str, examples))
         raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
-    if hasattr(examples, "itertuples"):
-        names, rows = list(examples.columns), examples.itertuples(index=False, name=None)
+    is_frame, is_arrow = hasattr(examples, "itertuples"), hasattr(examples, "to_pylist")
+    if is_frame or is_arrow:
+        names = list(examples.columns if is_frame else getattr(examples, "column_names", ()))
         if len(set(names)) < len(names):
             raise InputError(
                 f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one"
             )
+        if is_arrow:
+            return iter(examples.to_pylist())
+        rows = examples.itertuples(index=False, name=None)
         is_named = any(isinstance(name, str) for name in names)
         return (dict(zip(names, row)) for row in rows) if is_named else rows
     kind = type(examples)

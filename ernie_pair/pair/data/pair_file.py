@@ -186,7 +186,12 @@ def given_rows(path: Path, columns: Columns, rules: RowRules) -> Iterator[tuple[
     if table.layout.has_header:
         next(table.rows)
         named = [name or f"column_{n}" for n, name in enumerate(table.layout.names, start=1)]
-        names = [name if name not in named[:n] else f"{name}_{n + 1}" for n, name in enumerate(named)]
+        names = []
+        for number, name in enumerate(named, start=1):
+            free = name if name not in names else f"{name}_{number}"
+            while free != name and free in (*named, *names):
+                free += "_"
+            names.append(free)
     for number, cells in table.rows:
         is_row = isinstance(cells, list) and len(cells) == len(names)
         yield number, dict(zip(names, cast(list, cells))) if is_row else NONE

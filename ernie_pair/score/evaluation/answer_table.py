@@ -2,12 +2,14 @@
 
     index  prediction  probability_0  probability_1  id  question  answer
 
-A column of the input that is called as an answer is gets the name input_NAME.
+A column of the input that is called as an answer is gets the name input_NAME, or input_input_NAME
+where the input has that one too.
 """
 
 from pathlib import Path
 from typing import (
     Any,
+    Container,
     Deque,
     Dict,
     Iterable,
@@ -90,7 +92,7 @@ class InputColumns:
     that are not written.
     """
 
-    def __init__(self, source: PairSource, answers: Iterable[str], final: Optional[Path]):
+    def __init__(self, source: PairSource, answers: Container[str], final: Optional[Path]):
         self._source = source
         self.faults: Dict[str, InputError] = {}
         found: Dict[str, Set[type]] = {}
@@ -103,13 +105,21 @@ class InputColumns:
                         refuse_cell(f"{source.name}:{number}", final, value, place)
                 except InputError as error:
                     self.faults.setdefault(name, error)
-        self.names = {(f"{INPUT}_{name}" if name in answers else name): name for name in found}
+        self.names = {_free_name(name, answers, found): name for name in found}
         self.kinds = {shown: _kind_of(found[name]) for shown, name in self.names.items()}
 
     def rows(self, chosen: Sequence[str]) -> Iterator[List[Any]]:
         """Yield the cells of the columns ``chosen``, by their names in the output, of each row."""
         names = [self.names[name] for name in chosen]
         return ([row.get(name) for name in names] for _, row in self._source.given())
+
+
+def _free_name(name: str, answers: Container[str], given: Container[str]) -> str:
+    """Return ``name``, with INPUT before it until it is neither an answer nor another column."""
+    free = name
+    while free in answers or (free != name and free in given):
+        free = f"{INPUT}_{free}"
+    return free
 
 
 def _kind_of(types: Set[type]) -> type:

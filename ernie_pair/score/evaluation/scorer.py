@@ -9,7 +9,7 @@ from typing import Dict, Optional, Sequence
 from data_tools.files.atomic_folder import content_of
 from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
-from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.models.labels import Labels
 from ernie_pair.pair.config.ask_config import InferenceFlags, refuse_flags_of_others
@@ -42,11 +42,7 @@ def refuse_embedder(folder: str) -> None:
     from ernie_pair.models.source import kind_of_folder
 
     if kind_of_folder(folder) == "embedding":
-        raise InputError(
-            f"--model_path {folder} is an embedding model, which makes vectors and classifies no pairs: give "
-            f"it as --embedding_model {folder} to serve and search, and as --model_path {folder} to embed "
-            "and index; a classifier or reranker is wanted here"
-        )
+        raise not_of_pairs(folder)
 
 
 def scorer_of(config: InferenceFlags) -> PairScorer:

@@ -216,6 +216,14 @@ def test_precisions_and_thresholds_that_are_none_are_refused(tmp_path, exported,
         backends.open_backend(onnx_only, "auto", 1, "bf16")
 
 
+def test_pairs_of_an_iterator_are_all_read(predictor):
+    pairs = [("今", "天"), ("上", "下")]
+    assert np.array_equal(predictor.predict(zip(*zip(*pairs))).probabilities, predictor.predict(pairs)[2])
+    assert np.array_equal(predictor.logits(pair for pair in pairs), predictor.logits(pairs))
+    with pytest.raises(InputError, match="pair 0 is 1; give two texts"):
+        predictor.predict(iter([1, 2]))
+
+
 @pytest.mark.parametrize("pair", [("今",), ("今", "天", "好"), ("今", 7), (None, "今"), "今", "今天", None])
 def test_an_invalid_pair_is_reported_by_its_index(predictor, pair):
     with pytest.raises(InputError, match="pair 1 is .*; give two texts"):

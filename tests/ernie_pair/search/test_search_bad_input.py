@@ -272,6 +272,12 @@ def test_an_invalid_query_is_refused(index, embedder):
             each.search(query)
 
 
+def test_one_text_is_no_list_of_queries(index, embedder):
+    for query in ("今天", b"x"):
+        with pytest.raises(InputError, match="the queries are one text, .*; give a list, or use"):
+            next(PairSearcher(index, "any").search_many(query))
+
+
 def config_of(index, **flags):
     return SearchConfig(str(index), "any", **flags)
 

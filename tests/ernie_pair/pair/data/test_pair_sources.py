@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import pyarrow
 import pytest
 from pandas import NA, DataFrame, NaT
 
@@ -335,6 +336,15 @@ def test_a_missing_label_of_a_frame_is_named_as_such(missing):
         GivenPairs("x", frame, TWO).read()
     optional = replace(TWO, are_optional=True)
     assert GivenPairs("x", frame, optional).read().known_labels.tolist() == [UNLABELLED]
+
+
+@pytest.mark.parametrize("kind", [pyarrow.Table, pyarrow.RecordBatch])
+def test_tables_of_arrow_are_read_by_row(kind):
+    table = kind.from_pydict({"s1": ["左", "上"], "s2": ["右", "下"], "label": [1, 0]})
+    assert GivenPairs("x", table, TWO).read().left == ["左", "上"]
+    twice = kind.from_arrays([pyarrow.array(["左"])] * 3, names=["s1", "s2", "s2"])
+    with pytest.raises(InputError, match="x has two columns of one name in s1, s2, s2; rename one"):
+        GivenPairs("x", twice, TWO).read()
 
 
 def test_a_downloaded_dataset_is_not_downloaded_again(home, tmp_path, monkeypatch):

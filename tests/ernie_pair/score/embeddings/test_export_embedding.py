@@ -18,6 +18,7 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.score.embeddings import export_embedding as exporting
@@ -145,6 +146,11 @@ def test_invalid_exports_and_options_are_refused(folder, tmp_path, capfd):
     bare = write_trained(tmp_path / "bare")
     with pytest.raises(InputError, match="holds no embedding.json"):
         export_embedding(ExportEmbeddingConfig(str(bare), str(tmp_path / "again")))
+    with pytest.raises(InputError, match="is an embedding model, .* as embedding_model .*open_embedder"):
+        PairPredictor(folder / "ship")
+    (tmp_path / "bare" / "export.json").write_text("{}")
+    with pytest.raises(InputError, match="an exported model of pairs, .* as model_path .*/bare to serve"):
+        open_embedder(bare)
     with pytest.raises(InputError, match="which runs on a CPU"):
         open_embedder(folder / "ship", "gpu")
     with pytest.raises(InputError, match="its vectors would be others"):

@@ -98,6 +98,17 @@ def test_what_an_ending_cannot_hold_is_refused_before_the_model(world, tmp_path)
     assert len(asked(world, tmp_path / "out.tsv", input_file=str(lines), columns="answers").read_text()) > 9
 
 
+def test_predictions_of_predictions_lose_no_column(world, tmp_path):
+    path = tmp_path / "in.csv"
+    path.write_text("text_a,text_b,x,x,x_4,prediction\n左,右,1,2,3,old\n")
+    for name in ("one.csv", "two.jsonl", "three.csv"):
+        path = asked(world, tmp_path / name, input_file=str(path), columns="prediction,input")
+    names = ["x", "x_4_", "x_4", "input_prediction", "input_input_prediction", "input_input_input_prediction"]
+    frame = pd.read_csv(path)
+    assert {*names} < {*frame} and [str(frame[name][0]) for name in names[:3]] == ["1", "2", "3"]
+    assert "old" in frame.iloc[0].tolist() and len({*frame}) == len(names) + 3
+
+
 def test_rows_without_a_header_and_bad_rows_keep_their_place(world, tmp_path):
     path = write_rows(tmp_path / "plain.tsv", [("左", "右", 1), ("", "下", 0), ("今", "天", 0)])
     out = asked(world, tmp_path / "out.csv", input_file=str(path), on_bad_row="skip", scores=False)
