@@ -132,6 +132,22 @@ def test_dropout_depends_only_on_the_seed(tmp_path):
     assert not np.array_equal(*passes)  # no seed was set between the passes
 
 
+def test_each_seed_pass_layer_and_row_has_dropout_of_its_own(tmp_path):
+    model = build_fused(tmp_path / "m", dropout=0.2)
+    model.train()
+    embeddings, first = (own_forward(part) for part in (model.embeddings()[0], model.layers()[0]))
+    second = FusedLayer(first.layer, 1, first.state)  # of the same weights
+    ids, states, found = paddle.ones([2, 4], "int64"), paddle.ones([2, 4, 32]), []
+    for seed in (5, 6):
+        seed_dropout(model, seed)
+        for _ in range(3):  # the embeddings begin a pass
+            found += [
+                part(given).numpy() for part, given in ((embeddings, ids), (first, states), (second, states))
+            ]
+    assert len({one.tobytes() for one in found}) == 2 * 3 * 3
+    assert all(len({row.tobytes() for row in one.reshape(8, 32)}) == 8 for one in found)
+
+
 def test_dropout_has_the_mean_and_spread_of_paddles(tmp_path):
     """Over many rows the logits have the same mean and spread as with Paddle's dropout."""
     model = build(tmp_path / "m", dropout=0.1)
