@@ -78,6 +78,8 @@ def test_phases_of_equal_length_read_different_samples(world):
         [b["input_ids"] for (b,) in list(data.updates(0))[half]] for half in (slice(3), slice(3, 6))
     )
     assert not any(np.array_equal(a, b) for a, b in zip(one, other))
+    runs = [opened(world, phases="32:2,32:2,32:2", seed=seed) for seed in (1, 2)]
+    assert len({each.seed for data in runs for each in (data.datasets["train"], *data.later)}) == 6
 
 
 def test_an_epoch_is_measured_over_all_phases(world):

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tiny_pretrain import CHARACTERS, events, flags, pretrain, write_corpus, wri
 from tiny_pretrain_data import SPEC, opened
 from waiting import until
 
+from data_tools.corpus.mixture import BlendedDataset
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.errors import InputError, LostProcessError
@@ -70,9 +72,19 @@ def test_an_epoch_reads_every_sentence_about_once(world, parts):
     assert data.samples_per_epoch == pytest.approx(exact, rel=0.05)
 
 
-def test_other_blend_weights_change_the_fingerprint(world):
-    other = opened(world, f"2 {world / 'a'} 1 {world / 'b'}")
-    assert len({blended(world).fingerprint, other.fingerprint, opened(world).fingerprint}) == 3
+def test_an_epoch_counts_each_corpus_by_its_weight(world):
+    data = blended(world)
+    parts = [SimpleNamespace(sample_map=np.array([[0, sentences, 9]])) for sentences in (1, 4)]
+    data = replace(data, datasets={"train": BlendedDataset(parts, data.blend)})
+    mean = 1 / 3 * 1 + 2 / 3 * 4  # sentences in a sample
+    assert data.samples_per_epoch == pytest.approx(sum(c.docs[48] for c in data.corpora) / mean)
+
+
+def test_other_weights_or_corpora_change_the_fingerprint(world, tmp_path):
+    third = write_corpus(tmp_path / "c", world / "model", seed=2)
+    blends = [f"2 {world / 'a'} 1 {world / 'b'}", f"1 {world / 'a'} 2.0 {third}"]
+    data = [blended(world), opened(world), *(opened(world, blend) for blend in blends)]
+    assert len({each.fingerprint for each in data}) == 4
     assert opened(world).fingerprint == opened(world).corpora[0].fingerprint
 
 
@@ -279,6 +291,14 @@ def test_the_order_is_the_same_in_longer_and_resumed_runs(world):
     assert all(np.array_equal(one, other[0]["input_ids"]) for one, other in zip(updates, longer.updates(0)))
     resumed = [batch["input_ids"] for group in opened(world, **settings).updates(4 * 30) for batch in group]
     assert len(resumed) == 10 and all(map(np.array_equal, updates[30:], resumed))
+
+
+def test_the_order_is_that_of_the_seed(world, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(loader, "BucketedDataset", lambda dataset, size, seed: seeds.append(seed))
+    for seed in (1, 2):
+        opened(world, bucket_size=4, seed=seed)._loader("train", num_workers=0)
+    assert seeds == [1, 2]
 
 
 def test_two_processes_read_the_same_samples_as_one(world):

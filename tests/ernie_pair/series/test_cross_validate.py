@@ -6,6 +6,7 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from ernie_pair.series.cross_validate import (
     table_of_folds,
 )
 from ernie_pair.series.folds import Folds
-from ernie_pair.series.series import OneRun
+from ernie_pair.series.series import OneRun, sha256_of_weights
 
 FLAGS = {
     "model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16,
@@ -211,6 +212,15 @@ def test_a_folder_of_an_earlier_version_continues_as_one_record(short, tmp_path)
     again = json.loads((out / "plan.json").read_text())
     assert again["settings"] == record["settings"] and set(again["outputs"]) == set(record["outputs"])
     assert not (out / ".predictions.tsv.made.json").exists()
+
+
+def test_a_model_is_known_by_all_its_weight_files(tmp_path):
+    files, hashes = [tmp_path / "1", tmp_path / "2"], set()
+    for contents in ("ab", "cb", "ad"):
+        for path, content in zip(files, contents):
+            path.write_text(content)
+        hashes.add(sha256_of_weights(SimpleNamespace(weight_files=files)))
+    assert len(hashes) == 3
 
 
 def test_changed_plans_and_damaged_predictions_are_rejected(short, tmp_path):

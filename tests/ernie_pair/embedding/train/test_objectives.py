@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
 from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -281,6 +284,17 @@ def test_another_teacher_is_another_run(folder, tmp_path):
     flags["teacher"] = str(write_trained(tmp_path / "other", **RANKER))
     with pytest.raises(InputError, match=r"is a checkpoint of another run: (--)?teacher"):
         train_embedding(embedding_config(folder, **flags))
+
+
+def test_a_teacher_is_known_by_all_its_files(folder, tmp_path):
+    teacher = shutil.copytree(folder / "teacher", tmp_path / "teacher")
+    config = SimpleNamespace(teacher=str(teacher))
+    files = distillation.content_of(str(distillation.model_folder_of(teacher)))
+    hashes = {distillation.sha256_of_teacher(config)}
+    for path in map(Path, files):
+        path.write_bytes(path.read_bytes() + b" ")
+        hashes.add(distillation.sha256_of_teacher(config))
+    assert len(hashes) == 1 + len(files) > 2
 
 
 FIVE, COSENT = "我\t你\t5\n我\t他\t3.5\n", {"objective": "cosent"}

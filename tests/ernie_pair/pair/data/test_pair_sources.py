@@ -402,6 +402,18 @@ def test_the_flag_chooses_the_dataset_split(home):
     assert rows_of_set("lcqmc", "test", labels=None) == [("东", "西", None)]
 
 
+def test_hashes_are_of_the_first_and_the_last_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(pair_source, "_END_BYTES", 10)  # a row
+    last, first = [*THREE[:2], ("前", "后", 0)], [("左", "右", 0), *THREE[1:]]
+    hashes = set()
+    for rows in (THREE, last, first):
+        path = write(tmp_path / "a.tsv", "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows))
+        hashes.add(PairSource("train_file", str(path), "train", TWO, Columns()).sha256_of_ends())
+        monkeypatch.setattr(PairSource, "_set", lambda self, rows=rows: rows)
+        hashes.add(source_of("lcqmc").sha256())
+    assert len(hashes) == 6
+
+
 def test_a_changed_dataset_has_a_different_hash(home):
     home("lcqmc", {"lcqmc/lcqmc/train.tsv": "左\t右\t1\n"})
     first = source_of("lcqmc").sha256()
