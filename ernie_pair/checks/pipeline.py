@@ -41,7 +41,7 @@ from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.models.source import kind_of_folder, open_model
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
+from ernie_pair.pair.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pretrain.config.pretrain_config import PRETRAINED, refuse_other_family
 from ernie_pair.report.page import Made, Table
@@ -83,11 +83,7 @@ class PipelineConfig(RowFlags):
     )
     json_key: str = data_option("text", help="the key of a document's text in JSON lines")
     text_column: str = data_option("", help="the column of a document's text in a table, or its number")
-    label_map: str = data_option(
-        "",
-        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
-        "numbers; empty: known words, or 0 and 1",
-    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
     model_name_or_path: str = model_option(
         "",
@@ -377,7 +373,7 @@ class Work:
         self.characters = facts.characters_of_pairs + text
         self.size = self._choose_size()
         names = facts.labels.names
-        mapped = ",".join(f"{number}={name}" for number, name in enumerate(names))
+        mapped = ",".join(f"{number}={word}" for word, number in facts.labels.classes.items())
         has_words = facts.labels.has_classes and names != Labels.numbered(len(names)).names
         is_named = has_words or config.label_map
         self.label_map: dict[str, object] = {"label_map": config.label_map or mapped} if is_named else {}

@@ -21,7 +21,13 @@ from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
 from ernie_pair.models.labels import parse_label_map
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, FIRST_TEXT_HELP, SECOND_TEXT_HELP
+from ernie_pair.pair.data.pair_records import (
+    BAD_ROW_HELP,
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    LABEL_MAP_HELP,
+    SECOND_TEXT_HELP,
+)
 from ernie_pair.runtime.device import device_option
 
 MODEL_HELP = (
@@ -133,9 +139,7 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
     text_a: str = data_option("", help=FIRST_TEXT_HELP)
     text_b: str = data_option("", help=SECOND_TEXT_HELP)
     label: str = data_option("", help="the column of the label")
-    label_map: str = data_option(
-        "", help="names of the labels in the files, for example 0=different,1=same; 1 means a match"
-    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
     label_range: str = data_option(
         "", help="for graded pairs: lowest and highest score, for example 0,5; empty: labels are 0 and 1"
     )

@@ -215,8 +215,8 @@ def label_map_of(counts: Mapping[str, int], most_classes: int = MOST_WORDS) -> s
     '' where they are numbers or more than ``most_classes``, or do not tell which of them is the match.
     """
     words, _ = frequent_words(counts)
-    is_other = any(map(reads_as_number, words)) or len(words) > max(2, most_classes)
-    return "" if is_other else _written([[word] for word in order_of(words)])
+    classes = [] if any(map(is_number, words)) else order_of(words)
+    return "" if len(classes) > max(2, most_classes) else _written(classes)
 
 
 def frequent_words(counts: Mapping[str, int]) -> Tuple[List[str], List[str]]:
@@ -234,30 +234,46 @@ def frequent_words(counts: Mapping[str, int]) -> Tuple[List[str], List[str]]:
     return frequent, [word for word in counts if plain_label(word) not in kept]
 
 
+def is_number(word: str) -> bool:
+    """Return whether a label is a number; NaN, as an empty cell is written, is none."""
+    return reads_as_number(word) and math.isfinite(float(word))
+
+
 def are_class_names(counts: Mapping[str, int]) -> bool:
     """Return whether the labels of a file, {label: rows}, may be classes: a few short words, often used."""
     words, _ = frequent_words(counts)
-    if any(reads_as_number(word) and not _INTEGER.fullmatch(plain_label(word)) for word in words):
+    if any(is_number(word) and not _INTEGER.fullmatch(plain_label(word)) for word in words):
         return False
     is_short = all(word and len(word) <= LONGEST_WORD and not set(word) & set("=,") for word in words)
     return is_short and 2 <= len(words) <= MOST_WORDS and 2 * len(words) <= sum(counts.values())
 
 
-def label_maps(counts: Mapping[str, int], most_classes: int) -> Dict[str, str]:
-    """Return {word: the --label_map in which it is the match} of labels that tell no class by themselves.
+def label_maps(counts: Mapping[str, int], most_classes: int, match: int = 1) -> Dict[str, str]:
+    """Return {words that are the match: the --label_map of it} of labels that tell no class by themselves.
 
-    The likeliest comes first. Of more than two labels, where as many classes are allowed, there is one map,
-    of a class for each, without a match: ''.
+    The likeliest comes first. A word for yes is in the match, one for no is not, where others can be. Of more
+    than two labels, where more classes are allowed, there is one map, '', of all of them in an order.
+    ``match``: the class of the match.
     """
     words, _ = frequent_words(counts)
     senses = {word: {"0": 0, "1": 1}.get(word, sense_of(word)) for word in words}
-    likely = sorted(words, key=lambda word: {1: 0, None: 1, 0: 2}[senses[word]])
+    no, yes, unknown = ([word for word in words if senses[word] == sense] for sense in (0, 1, None))
     if len(words) > 2 and most_classes > 2:
-        known = [word for sense in (0, 1, None) for word in words if senses[word] == sense]
-        return {"": _written([[word] for word in known])}
-    if len(words) > 2:
-        likely = [word for word in likely if senses[word] != 0] or likely
-    return {match: _written([[word for word in words if word != match], [match]]) for match in likely}
+        known = order_of(no + yes) or [[word] for word in no + yes]
+        return {"": _written([*known, *([word] for word in unknown)])}
+    if all(map(is_number, words)):  # 1 may be the match beside 0, and be none beside 2
+        choices = [[word] for word in yes + unknown + (no if len(words) == 2 else [])]
+    elif yes:
+        choices = [yes, *(yes + [word] for word in unknown)]
+        choices += [[word for word in yes if word == one or is_answer(word)] for one in yes if not unknown]
+    else:
+        choices = [[word] for word in unknown or no]
+    maps = {}
+    for chosen in choices:
+        others = [word for word in words if word not in chosen]
+        if others:
+            maps[" and ".join(chosen)] = _written([others, chosen] if match == 1 else [chosen, others])
+    return maps
 
 
 def _written(classes: List[List[str]]) -> str:
@@ -269,15 +285,16 @@ def words_as_classes(counts: Mapping[str, int], labels: Labels) -> Dict[str, int
     """Return {plain word: class} of the words for the two classes of ``labels`` that a file has.
 
     ``counts``: {label: rows} of the whole file. Yes and no are known beside other labels; what two texts
-    are to one another only where nothing else stands there, so that 相关 is no match beside 同义.
+    are to one another only beside no other relation, so that 相关 is no match beside 同义.
     """
     match = match_class(labels)
     if match is None:
         return {}
     words, _ = frequent_words(counts)
     senses = {word: sense_of(word) for word in words if is_answer(word) or len(words) == 1}
-    if len(words) == 2 and match_of(words) is not None:
-        senses.update({word: sense for sense, word in enumerate(order_of(words))})
+    classes = order_of([word for word in words if not is_number(word)])
+    if len(classes) == 2:
+        senses.update({word: sense for sense in (0, 1) for word in classes[sense]})
     return {
         plain_label(word): match if sense else 1 - match
         for word, sense in senses.items()

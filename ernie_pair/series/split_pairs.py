@@ -20,7 +20,7 @@ from ernie_pair.models.labels import MOST_WORDS, Labels
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import Columns, RowFlags, RowRules
+from ernie_pair.pair.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.runtime.processes.console import start_console
@@ -49,11 +49,7 @@ class SplitPairsConfig(RowFlags):
         "", help="labelled pairs for choosing it, in place of --dev_share; written in the same form"
     )
     test_file: str = data_option("", help="labelled pairs for measuring it, in place of --test_share")
-    label_map: str = data_option(
-        "",
-        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
-        "numbers; empty: known words, or 0 and 1",
-    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
     seed: int = data_option(42, help="decides which rows each file gets", at_least=0)
     overwrite: bool = overwrite_option(help="replace existing files in the folder")

@@ -20,7 +20,7 @@ from ernie_pair.models.labels import parse_label_range
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR
 from ernie_pair.models.temperature import LARGEST, SMALLEST
 from ernie_pair.pair.config.pair_config import model_name_option
-from ernie_pair.pair.data.pair_records import RowFlags
+from ernie_pair.pair.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.train.run_flags import (
     BEST_IF_AUTO,
     TrainingFlags,
@@ -86,11 +86,7 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
     )
     model_type: Optional[str] = family_option(choices=FAMILIES, resume="fixed")
     dropout: float = dropout_option(help="dropout of hidden states and attention weights")
-    label_map: str = data_option(
-        "",
-        help="names of the labels in the files, for example 0=different,1=same; 1 means a match",
-        resume="same",
-    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP, resume="same")
     label_range: str = data_option(
         "",
         help="lowest and highest score of graded pairs, for example 0,5, those of the dev file among them; "

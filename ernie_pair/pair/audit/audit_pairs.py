@@ -54,6 +54,7 @@ from ernie_pair.pair.data.pair_records import (
     BAD_ROW_HELP,
     ENCODING_HELP,
     FIRST_TEXT_HELP,
+    LABEL_MAP_HELP,
     SECOND_TEXT_HELP,
     Columns,
     RowRules,
@@ -83,11 +84,7 @@ class AuditPairsConfig(Options):
     label: str = data_option("", help="the column of the label")
     encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
-    label_map: str = data_option(
-        "",
-        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
-        "numbers; empty: known words, or 0 and 1",
-    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
     same: str = data_option("", help="label of pairs that mean the same; empty: the match, class 1 of two")
     vocab_file: str = data_option(
         "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}"

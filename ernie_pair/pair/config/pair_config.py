@@ -26,7 +26,7 @@ from ernie_pair.models.labels import (
     parse_label_range,
 )
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
-from ernie_pair.pair.data.pair_records import RowFlags
+from ernie_pair.pair.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pair.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
 from ernie_pair.runtime.gpu.builds import refuse_old_gpu
 from ernie_pair.runtime.gpu.cards import Card
@@ -125,11 +125,7 @@ class PairConfig(RowFlags, TrainingFlags):
         help="for regression: lowest and highest label, for example 0,5; empty: as in the model, or no "
         "limits",
     )
-    label_map: str = data_option(
-        "",
-        help="names of the classes, for example 0=different,1=same, class 1 being the match; 0=1,1=0 turns "
-        "numbers; empty: known words, or those of the model",
-    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
     cache_dir: str = data_option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache")
     streaming: bool = data_option(
         False, help="never hold the whole training file in memory; needs --max_steps"

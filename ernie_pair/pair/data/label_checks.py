@@ -86,7 +86,7 @@ def ask_for_match(name: str, counts: Mapping[str, int], most_classes: int) -> La
         again = again_with(label_map=maps[""])
         return LabelQuestion(
             f"{told}; say which classes these are, in an order of your own (of two texts that match or not, "
-            f"class 1 is the match): {again}"
+            f"class 1 is the match; words of one class have one number): {again}"
         )
     answers = "; ".join(f"if {word} is, {again_with(label_map=text)}" for word, text in maps.items())
     return LabelQuestion(f"{told}; class 1 is the match, and which of them is it? {answers}")

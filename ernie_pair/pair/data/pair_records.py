@@ -22,7 +22,7 @@ from data_tools.files.json_file import shown
 from data_tools.options.options import Options, data_option
 from data_tools.text.file_content import ENCODINGS
 from data_tools.text.tables import NUMBER, are_ids, columns_of, has_few_words, holds_texts, plain_name
-from ernie_pair.models.label_words import NO_WORDS, YES_WORDS
+from ernie_pair.models.label_words import sense_of
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
@@ -248,7 +248,7 @@ def _is_header(cells: list[str], places: dict[str, int], rows: Sequence[list[Any
     numbered = plain[plain[:1] == [""] :] == [str(n) for n in range(len(plain) - (plain[:1] == [""]))]
     if any(map(NUMBER.fullmatch, plain)):
         return numbered and len(plain) > 2 and bool(rows)
-    names_a_label = len(cells) == 3 and plain[2] in NAMES[LABEL] - YES_WORDS
+    names_a_label = len(cells) == 3 and plain[2] in NAMES[LABEL] and sense_of(plain[2]) != 1
     # `query` may be a text, `text_a` hardly.
     lower = [cell.lower() for cell in cells]
     is_a_name = (
@@ -346,7 +346,7 @@ def _is_text(column: Sequence[str]) -> bool:
 
 
 def _is_yes_or_no(column: Sequence[str]) -> bool:
-    return all(cell.casefold() in NO_WORDS | YES_WORDS for cell in column)
+    return all(sense_of(cell) is not None for cell in column)
 
 
 def _may_be_label(column: Sequence[str]) -> bool:
@@ -359,6 +359,10 @@ def _may_be_label(column: Sequence[str]) -> bool:
 
 ENCODING_HELP = (
     "encoding of tables and JSON lines: utf-8 (UTF-16 and GB18030 are found as well), gb18030, gbk or big5"
+)
+LABEL_MAP_HELP = (
+    "names of the classes, for example 0=different,1=same, class 1 being the match; 0=no,0=unsure,1=yes puts "
+    "two words into one class, 0=1,1=0 turns numbers; empty: known words, or numbers"
 )
 PAIR_HELP = "two texts whose prediction is printed, instead of --input_file and --output_file"
 BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count it and write it to a file"

@@ -22,7 +22,6 @@ import numpy as np
 
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, one_error
-from data_tools.files.json_file import reads_as_number
 from data_tools.text.tables import LOOKED_AT
 from data_tools.text.text_files import decoded, read_lines
 from ernie_pair.models.labels import (
@@ -30,6 +29,7 @@ from ernie_pair.models.labels import (
     UNLABELLED,
     Labels,
     are_class_names,
+    is_number,
     label_map_of,
     match_class,
     parse_label_map,
@@ -405,7 +405,7 @@ def _words_in(source: Any, labels: Labels) -> str:
         return ""
     counts = count_labels(chain([first], words))
     found = label_map_of(counts, source.rules.most_classes)
-    if not found and are_class_names(counts) and not any(map(reads_as_number, counts)):
+    if not found and are_class_names(counts) and not any(map(is_number, counts)):
         raise ask_for_match(source.name, counts, source.rules.most_classes)
     if found:
         shown = ", ".join(

@@ -65,10 +65,14 @@ def answers_of(error):
             ("mismatch", "match"),
             ("not_duplicate", "duplicate"),
             ("Not-Entailment", "entailment"),
-            ("没有", "有"),
+            ("冲突", "不冲突"),
         ),
         *(
-            ("没解决", "解决"),
+            ("差异", "无差异"),
+            ("有区别", "没有区别"),
+            ("differ", "not differ"),
+            ("unique", "Not-Unique"),
+            ("wrong", "not wrong"),
             ("non paraphrase", "Paraphrase"),
             ("different", "not_different"),
             ("FALSE", "True"),
@@ -77,14 +81,20 @@ def answers_of(error):
     ],
 )
 def test_known_words_and_negations_are_class_0_and_1(tmp_path, no, yes):
-    assert order_of([yes, no]) == order_of([no, yes]) == [no, yes]
+    assert order_of([yes, no]) == order_of([no, yes]) == [[no], [yes]]
     source = source_of(tmp_path / "a.tsv", pairs_of((no, yes), 8))
     assert classes(source) == [0, 1] * 4
     given = GivenPairs("train_dataset", list(pairs_of((no, yes), 8)), None, rules=RULES)
     assert classes(given) == [0, 1] * 4
 
 
-@pytest.mark.parametrize("words", [("乙类", "甲类"), ("a", "b"), ("相关", "同义"), ("不同", "无关")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("乙类", "甲类"), ("a", "b"), ("相关", "同义"), ("不同", "无关")),
+        *(("not rejected", "rejected"), ("没解决", "解决"), ("阴性", "非阴性")),
+    ],
+)
 def test_unknown_words_are_asked_for_with_both_commands(tmp_path, typed, words):
     source = source_of(tmp_path / "a.tsv", pairs_of(words, 8))
     with pytest.raises(LabelQuestion, match="class 1 is the match, and which of them is it") as caught:
@@ -105,11 +115,36 @@ def test_more_words_are_asked_for_in_an_order_of_ones_own(tmp_path, typed):
         labels_for(source, "")
     assert answers_of(caught.value) == ["0=无关,1=同义,2=相关"]
     two = replace(source, rules=RowRules(most_classes=2))
-    with pytest.raises(LabelQuestion) as caught:  # one match each, never 同义 and 相关 together
+    with pytest.raises(LabelQuestion) as caught:  # of two relations both, or one of them, may be the match
         labels_for(two, "")
     maps = answers_of(caught.value)
-    assert maps == ["0=相关,0=无关,1=同义", "0=同义,0=无关,1=相关"]
-    assert classes(two, maps[0]) == [1, 0, 0] * 10
+    assert maps == ["0=无关,1=同义,1=相关", "0=相关,0=无关,1=同义", "0=同义,0=无关,1=相关"]
+    assert [classes(two, text)[:3] for text in maps] == [[1, 1, 0], [1, 0, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    "words, most, maps",
+    [
+        (("不匹配", "匹配", "否", "是"), 20, "0=不匹配,0=否,1=匹配,1=是"),
+        (("是", "匹配", "否"), 2, "0=否,1=是,1=匹配"),
+        (("不匹配", "匹配", "新"), 2, ["0=不匹配,0=新,1=匹配", "0=不匹配,1=匹配,1=新"]),
+        (("不匹配", "匹配", "否", "是", "新"), 20, ["0=不匹配,0=否,1=匹配,1=是,2=新"]),
+        (("匹配", "NaN"), 20, ["0=NaN,1=匹配"]),
+        (("N/A", "Y"), 2, ["0=N/A,1=Y"]),
+    ],
+)
+def test_a_map_never_takes_a_match_for_none(tmp_path, typed, words, most, maps):
+    rows = [(a, b, words[n % len(words)]) for n, (a, b, _) in enumerate(pairs_of("01", 30))]
+    source = source_of(tmp_path / "a.tsv", rows, RowRules(most_classes=most))
+    if isinstance(maps, str):  # known without a question
+        expected = parse_label_map(maps)
+        assert classes(source) == [expected.classes[word] for _, _, word in rows]
+        plain = replace(source, labels=Labels.numbered(2))  # as evaluate reads for a model of 0 and 1
+        assert plain.read().labels.tolist() == classes(source)
+        return
+    with pytest.raises(LabelQuestion) as caught:
+        labels_for(source, "")
+    assert answers_of(caught.value) == maps
 
 
 @pytest.mark.parametrize("spelled", ['"{}"', "'{}'", " {}\u3000", "{}.0", '" {} "'])
