@@ -1,11 +1,11 @@
-"""From raw text or JSON lines to a corpus, on this machine, or by Ray on one or several machines.
+"""From raw text and documents to a corpus, on this machine, or by Ray on one or several machines.
 
 ernie-pair prepare --input_path raw/ --output_prefix data/baike --vocab_file vocab.txt --chinese
 
-Of raw text it makes the JSON lines PREFIX.jsonl first, as `trans_to_json` does, and the corpus of these, as
-`create_pretraining_data`. A cluster (--engine ray --workers 64 --ray_address head:6379) uses the same paths
-as this machine: the folders of --output_prefix, the vocabulary and the lexicon must be mounted everywhere.
-The input is read here only.
+Of raw text, and of documents beside it, it makes the JSON lines PREFIX.jsonl first, as `trans_to_json` does,
+and the corpus of these, as `create_pretraining_data`. A cluster (--engine ray --workers 64 --ray_address
+head:6379) uses the same paths as this machine: the folders of --output_prefix, the vocabulary and the lexicon
+must be mounted everywhere. The input is read here only.
 """
 
 import re
@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, Literal, Tuple
+from typing import Any, Iterable, Iterator, Literal, Tuple
 
 from data_tools.corpus.create_flags import line_rules_of
 from data_tools.corpus.shards import ShardMaker
@@ -41,18 +41,19 @@ def of_trans(name: str) -> Any:
 
 @dataclass(frozen=True)
 class PrepareConfig(CreateConfig):
-    """Turn raw text, or JSON lines, into the token ids that pretraining reads, in processes or on Ray.
+    """Turn raw text, JSON lines and tables into the token ids that pretraining reads, in processes or on Ray.
 
     In raw text a line is a sentence or a paragraph, and an empty line separates documents; PREFIX.jsonl keeps
-    its documents, in an order that depends on the seed.
+    its documents, and those of JSON lines and tables beside it, in an order that depends on the seed.
     """
 
     EXAMPLE = CreateConfig.EXAMPLE.replace("baike.jsonl", "raw/")
     NEEDS = {"rjieba": ""}
 
     input_path: str = data_option(
-        help="raw text (.txt, .gz, .zst) or JSON lines (.jsonl, .jsonl.gz, .zst), a document per line: a "
-        "file, or a folder of one of the two kinds (two levels), or several of these with commas between",
+        help="text: raw (.txt), JSON lines (.jsonl, .json), a document per line, or tables (.csv, .tsv, "
+        ".xlsx, .parquet), a document per row, also packed: a file, a folder (two levels), or several with "
+        "commas between",
         stdin=(".txt", ".jsonl"),
     )
     doc_spliter: str = of_trans("doc_spliter")
@@ -86,7 +87,7 @@ def prepare(config: PrepareConfig) -> None:
     Raises InputError for whatever the user can fix, MachineError if Ray or a machine of it fails.
     """
     given = CreateConfig(**{item.name: getattr(config, item.name) for item in fields(CreateConfig)})
-    if _is_raw(config):
+    if _holds_raw(config):
         names = {item.name for item in fields(TransConfig)} - {"input_path", "output_path", "no_merge"}
         flags = {name: getattr(config, name) for name in names}
         lines = Path(f"{config.output_prefix}.jsonl")
@@ -97,7 +98,7 @@ def prepare(config: PrepareConfig) -> None:
                 f"{lines} exists and is not what prepare made of raw text; move it, or choose another "
                 "--output_prefix"
             ) from None
-        trans_to_json(TransConfig(config.input_path, config.output_prefix, **flags))
+        trans_to_json(TransConfig(config.input_path, config.output_prefix, **flags), (*RAW, *DOCUMENTS))
         given = replace(given, input_path=str(lines))
     else:
         for name in OF_RAW_TEXT:
@@ -113,19 +114,12 @@ def prepare(config: PrepareConfig) -> None:
         create_pretraining_data(given, ordered_map)
 
 
-def _is_raw(config: PrepareConfig) -> bool:
-    """Return whether the input is raw text, not documents. Raises InputError for a folder of both."""
+def _holds_raw(config: PrepareConfig) -> bool:
+    """Return whether a file of the input is raw text: not JSON, and no table. Raises InputError."""
     path = Path(config.input_path)
     of_an_earlier_run = [] if path.is_file() else [Path(f"{config.output_prefix}.jsonl")]
-    found: Dict[bool, Path] = {}
-    for file in list_inputs(config.input_path, (*RAW, *DOCUMENTS), of_an_earlier_run):
-        found.setdefault(holds_documents(file, line_rules_of(config)), file)
-    if len(found) > 1:
-        raise InputError(
-            f"{path} holds raw text ({found[False].name}) and documents ({found[True].name}: JSON or "
-            "a table); give one of the two"
-        )
-    return False in found
+    files = list_inputs(config.input_path, (*RAW, *DOCUMENTS), of_an_earlier_run)
+    return not all(holds_documents(file, line_rules_of(config)) for file in files)
 
 
 def _by_ray(make: ShardMaker, jobs: Iterable, workers: int, address: str) -> Iterator[Path]:

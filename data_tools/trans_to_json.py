@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Iterator, List, Literal, NamedTuple, Tuple
+from typing import Iterator, List, Literal, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -100,15 +100,15 @@ class Part(NamedTuple):
 
 
 @with_standard_streams
-def trans_to_json(config: TransConfig) -> None:
-    """Write the documents of ``input_path`` as JSON lines.
+def trans_to_json(config: TransConfig, endings: Sequence[str] = RAW) -> None:
+    """Write the documents of ``input_path`` as JSON lines; of a folder the files with ``endings`` are read.
 
     Raises InputError for whatever the user can fix; then nothing new is on the disk.
     """
     started = time.monotonic()
     is_streamed = config.output_path == STANDARD_OUTPUT
     merged = Path(config.output_path if is_streamed else f"{config.output_path}.jsonl")
-    inputs = list_inputs(config.input_path, RAW, [merged])
+    inputs = list_inputs(config.input_path, endings, [merged])
     finals = [merged]
     if config.no_merge:
         root = Path(config.input_path)

@@ -117,10 +117,21 @@ class _Layout(NamedTuple):
 def form_of_texts(path: Path, rules: LineRules = STRICT, text_column: str = "") -> Form:
     """Return how the texts of a file are written: as `form_of` says, or LINES of plain text. InputError."""
     form = form_of(path, rules.encoding)
-    is_table = ending_of(path) in _TABLE_ENDINGS or bool(text_column or rules.text_column)
-    if form.kind in ("tab", "csv") and not is_table:
-        return Form(LINES, "", form.encoding)
-    return form
+    if form.kind not in ("tab", "csv") or text_column or ending_of(path) in _TABLE_ENDINGS:
+        return form
+    if rules.text_column and (ending_of(path) not in RAW or _has_column(path, form, rules)):
+        return form
+    return Form(LINES, "", form.encoding)
+
+
+def _has_column(path: Path, form: Form, rules: LineRules) -> bool:
+    """Return whether the first row of a file has the column of ``rules``, by its name or its number."""
+    _, row = next(records(path, form, rules.encoding), (0, None))
+    cells, column = row if isinstance(row, list) else [], rules.text_column
+    if column in cells or column.isdecimal() and int(column) <= len(cells):
+        return True
+    say_once(f"raw text is read whole: --text_column {column} is for tables")
+    return False
 
 
 # Documents of a corpus

@@ -78,8 +78,8 @@ class PipelineConfig(RowFlags):
     )
     input_path: str = data_option(
         "",
-        help="text to pretrain on: raw text or JSON lines, a file, a folder, or several with commas between; "
-        "empty: the texts of the pairs alone",
+        help="text to pretrain on: raw text, JSON lines and tables, a file, a folder, or several with commas "
+        "between; empty: the texts of the pairs alone",
     )
     json_key: str = data_option("text", help="the key of a document's text in JSON lines")
     text_column: str = data_option("", help="the column of a document's text in a table, or its number")

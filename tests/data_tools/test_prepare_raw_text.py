@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -77,13 +78,18 @@ def test_a_flag_of_raw_text_is_refused_for_json_lines(folder, flag, value):
         prepare(config_of(folder, "a.jsonl", **{flag: value}))
 
 
-def test_a_folder_of_both_is_refused_before_anything_is_written(folder):
-    (folder / "raw" / "c.jsonl").write_text('{"text": "天地"}\n', encoding="utf-8")
-    with pytest.raises(
-        InputError, match=r"raw holds raw text \(a.txt\) and documents \(c.jsonl: JSON or a table\); give one"
-    ):
-        prepare(config_of(folder, "raw"))
-    assert sorted(path.name for path in folder.iterdir()) == ["model", "raw"]
+def test_raw_text_and_documents_are_read_together(folder):
+    (folder / "raw" / "c.jsonl").write_text('{"text": "天地玄黄\\n宇宙洪荒"}\n', encoding="utf-8")
+    (folder / "raw" / "d.csv").write_text("text,题目\n辰宿列张寒来暑往,宇宙洪荒天地玄黄\n", encoding="utf-8")
+    each = ",".join(str(folder / "raw" / name) for name in ("a.txt", "b.txt.gz", "c.jsonl", "d.csv"))
+    found, flags = [], {"min_doc_length": 0, "overwrite": True, "text_column": "text"}
+    for path in ("raw", each):
+        config = replace(config_of(folder, "raw", **flags), input_path=path)
+        prepare(replace(config, input_path=str(folder / path)) if path == "raw" else config)
+        lines = (folder / "out.jsonl").read_text(encoding="utf-8").splitlines()
+        found.append(sorted(json.loads(line)["text"] for line in lines))
+    assert found[0] == found[1] and len(found[0]) == 3 + 5 + 2
+    assert {"天地玄黄\n宇宙洪荒", "辰宿列张寒来暑往"} < {*found[0]}
 
 
 def test_json_lines_of_a_user_are_never_replaced(folder):
