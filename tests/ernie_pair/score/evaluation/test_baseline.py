@@ -93,7 +93,7 @@ def test_of_many_rows_some_from_all_over_choose(monkeypatch):
 
 
 @pytest.mark.parametrize("auc, rows, warns", [(0.2, 200, True), (0.2, 199, False), (0.36, 200, False)])
-def test_an_evaluation_says_that_the_labels_of_its_file_may_be_turned(caplog, auc, rows, warns):
+def test_an_evaluation_says_that_labels_may_be_turned(caplog, auc, rows, warns):
     found = {"accuracy": 0.1, "auc": auc, "thresholds": {"accuracy": 0.5}, "thresholds_of": "the best"}
     evaluate_pair._print_metrics(
         {"shared_characters": found, "rows": rows, **dict.fromkeys(OF_TARGET["classification"].names, 0.5)}
