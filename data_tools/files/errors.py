@@ -53,10 +53,13 @@ class InputError(ErniePairError, ValueError):
 
 
 class OpenError(InputError):
-    """Input that the command would take with other ``flags``; the message ends with that command."""
+    """Input that the command would take with other ``flags``; the message ends with that command.
 
-    def __init__(self, reason: str, flags: Mapping[str, str]):
-        again = again_with({}, **flags)
+    ``others``: the flags of further answers, whose commands stand behind it.
+    """
+
+    def __init__(self, reason: str, flags: Mapping[str, str], *others: Mapping[str, str]):
+        again = " or ".join(filter(None, (again_with({}, **each) for each in (flags, *others))))
         super().__init__(f"{reason}: {again}" if again else reason)
         self.reason, self.flags = reason, dict(flags)
 

@@ -585,9 +585,9 @@ LOOKED_AT = 200  # rows that tell which columns hold the texts, where their name
 MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
 LONGEST_WORD = 12
 MOST_ID = 64  # characters of an id
-_MAY_BE_ID = re.compile(r"[!-~]+|\S*\d\S*")
+_MAY_BE_ID = re.compile(r"[!-~]+|(?=\S*\d)[!-~]*[^\s!-~]{1,3}[!-~]*")
 NUMBER = re.compile(r"[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?")
-_DATE = re.compile(r"[0-9]{4}[-/.年][0-9]{1,2}\b.*")
+DATE = re.compile(r"[0-9]{4}[-/.年][0-9]{1,2}\b.*")
 
 
 def plain_name(name: str) -> str:
@@ -597,13 +597,13 @@ def plain_name(name: str) -> str:
 
 def holds_texts(column: Sequence[str]) -> bool:
     """Return whether a column holds texts: neither numbers, dates nor a few short words over and over."""
-    if all(NUMBER.fullmatch(cell) or _DATE.fullmatch(cell) for cell in column):
+    if all(NUMBER.fullmatch(cell) or DATE.fullmatch(cell) for cell in column):
         return False
     return not has_few_words(column)
 
 
 def are_ids(column: Sequence[str]) -> bool:
-    """Return whether no cell of a column reads as a text: short, of ASCII or with a digit, without blanks."""
+    """Return whether no cell of a column reads as a text: A-7 or 编号2, of no blank, at most MOST_ID long."""
     return all(len(cell) <= MOST_ID and _MAY_BE_ID.fullmatch(cell) for cell in column if cell)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from data_tools.files.errors import InputError, again_with, counted
 from data_tools.files.json_file import is_utf8
+from data_tools.text.headers import FIRST_NAMES, ID_NAMES, is_header, say_no_header
 from data_tools.text.tables import (
     JSON_FORMS,
     LOOKED_AT,
@@ -50,13 +51,6 @@ INPUT_HELP = (
 TEXT_COLUMN_HELP = "the column or key of the texts; its number where a table has no header; empty: found"
 ID_COLUMN_HELP = "the column or key of the ids of the texts; empty: id, or the numbers of the texts from 0"
 _BATCH = 1 << 18
-_ID_NAMES = {"id", "编号", "序号", "docid", "qid", "pid", "textid"}
-_TEXT_NAMES = {
-    *("text", "sentence", "content", "query", "question", "title", "answer", "passage", "document", "doc"),
-    *("文本", "句子", "语句", "内容", "问题", "问句", "标题", "答案", "回答"),
-    *("用户问题", "标准问题", "标准问", "相似问"),
-}
-_FIRST_NAMES = {"text", "文本", "句子", "sentence", "content", "内容"}  # of which one is surely the text
 _TABLE_ENDINGS = (".csv", ".tsv")
 
 
@@ -318,41 +312,45 @@ def _opened(
 def _keys_of(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColumns) -> _Layout:
     """Return the keys of the text and the id: those named, or text and id, or the one that holds texts."""
     names = list(dict.fromkeys(chain(*objects)))
-    if columns.text or "text" in names or not names:
-        return _Layout(columns.text or "text", columns.id or "id")
-    rows = [[row.get(name) for name in names] for row in objects]
-    place = _text_place(path, names, rows, columns)
-    _say_columns(path, names, place, names.index("id") if "id" in names else None)
-    return _Layout(names[place], columns.id or "id")
+    text, name = columns.text or "text", columns.id or "id"
+    if not columns.text and "text" not in names and names:
+        rows = [[row.get(key) for key in names] for row in objects]
+        text = names[_text_place(path, names, rows, columns)]
+    if {*names} - {text, name} or text != "text":
+        _say_columns(path, names, text, name if name in names else "")
+    return _Layout(text, name)
 
 
 def _layout_of(path: Path, table: List[List[Any]], columns: TextColumns, always_header: bool) -> _Layout:
     """Return the places of the text and the id in a table of rows of one width. Raises InputError."""
-    cells = list(map(text_of, table[0]))
-    has_header = always_header or _is_header(cells, columns)
-    rows = table[1:] if has_header else table
+    cells, rows = list(map(text_of, table[0])), table[1:]
+    named = [name for name in columns if name in cells and name and not name.isdecimal()]
+    has_header = True if always_header or named else is_header(cells, rows)
+    rows = rows if has_header else table
     names = cells if has_header else [str(place + 1) for place in range(len(cells))]
     for flag, name in (("text_column", columns.text), ("id_column", columns.id)):
         if name and name not in names:
             raise InputError(f"{path}: no column {name!r} in {', '.join(names)}; fix --{flag}")
-    ids = [place for place, name in enumerate(names) if plain_name(name) in _ID_NAMES]
+    ids = [place for place, name in enumerate(names) if plain_name(name) in ID_NAMES]
     id_place = names.index(columns.id) if columns.id else ids[0] if ids else None
-    if len(cells) == 2 and not has_header and not any(columns) and are_ids([text_of(row[0]) for row in rows]):
-        return _Layout(1, 0, 2)
-    place = _text_place(path, names, rows, columns, id_place)
-    if len(names) > 1:
-        _say_columns(path, names, place, id_place)
-    return _Layout(place, id_place, len(cells), has_header)
+    if id_place is None and not any(columns) and len(cells) == 2 and _begins_with_ids(rows):
+        id_place, place = 0, 1
+    else:
+        place = _text_place(path, names, rows, columns, id_place)
+    called = names if has_header else [f"column {name}" for name in names]
+    if has_header is None:
+        flags = {"text_column": cells[place], "id_column": "" if id_place is None else cells[id_place]}
+        say_once(f"{path}: {say_no_header('a text', cells, flags)}")
+    if len(names) > 1 or has_header:
+        _say_columns(path, called, called[place], "" if id_place is None else called[id_place])
+    return _Layout(place, id_place, len(cells), bool(has_header))
 
 
-def _is_header(cells: List[str], columns: TextColumns) -> bool:
-    """Return whether the first row has the names that are given, or known ones and no number."""
-    plain = [plain_name(cell) for cell in cells]
-    known = [name in _ID_NAMES | _TEXT_NAMES for name in plain]
-    if {columns.text, columns.id} & set(cells) - {""}:
-        return True
-    is_named = all(known) or len(cells) > 2 and any(known) or plain[0] in _ID_NAMES
-    return is_named and not any(cell.replace(".", "", 1).isdecimal() for cell in cells)
+def _begins_with_ids(rows: List[List[Any]]) -> bool:
+    """Return whether rows of two cells are an id and a text, and not a text and a number of it."""
+    ids, texts = columns_of(rows, 2)
+    is_turned = bool(texts) and not holds_texts(texts) and holds_texts(ids)
+    return bool(ids) and are_ids(ids) and len(set(ids)) == len(ids) and not is_turned
 
 
 def _text_place(
@@ -363,7 +361,7 @@ def _text_place(
         return names.index(columns.text)
     cells = columns_of(rows, len(names))
     may_be = [n for n, column in enumerate(cells) if n != id_place and (not column or holds_texts(column))]
-    named = [n for n in may_be if plain_name(names[n]) in _FIRST_NAMES]
+    named = [n for n in may_be if plain_name(names[n]) in FIRST_NAMES]
     found = named if len(named) == 1 else may_be
     if len(found) == 1 or len(names) == 1:
         return found[0] if found else 0
@@ -376,12 +374,12 @@ def _text_place(
     )
 
 
-def _say_columns(path: Path, names: List[str], text: int, name: Optional[int]) -> None:
+def _say_columns(path: Path, names: List[str], text: str, name: str) -> None:
     """Say which column is read as the text, which as the id, and which not at all."""
-    others = [one for place, one in enumerate(names) if place not in (text, name)]
-    of_ids = "" if name is None else f" and {names[name]} as the id"
+    others = [one for one in names if one not in (text, name)]
+    of_ids = f" and {name} as the id" if name else ""
     unread = f"; not read: {', '.join(others)}" if others else ""
-    say_once(f"{path}: reads {names[text]} as the text{of_ids}{unread}")
+    say_once(f"{path}: reads {text} as the text{of_ids}{unread}")
 
 
 def _cells(path: Path, number: int, row: Any, layout: _Layout) -> Tuple[Any, Any]:

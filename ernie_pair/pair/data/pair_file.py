@@ -34,6 +34,7 @@ import numpy as np
 from data_tools.files.arrays import sha256_of_file
 from data_tools.files.errors import InputError, OpenError, counted
 from data_tools.options.standard_streams import as_called
+from data_tools.text.headers import say_no_header
 from data_tools.text.tables import (
     LOOKED_AT,
     SHEET_ERRORS,
@@ -135,6 +136,10 @@ def open_table(path: Path, columns: Columns, rules: RowRules, needs_label: bool 
     if not rules.of_encoders:
         refuse_lists(where, used[1], [row[layout.right] for row in table if len(row) == layout.width])
     said = said_of(names, used, columns, rules, needs_label, bool(layout.names))
+    if layout.may_be_header:
+        cells = [str(cell).strip() for cell in first[0][1]]
+        flags = dict(zip(("text_a", "text_b", "label"), cells))
+        said = f"{say_no_header('a pair', cells, flags)}{'; ' if said else ''}{said}"
     return OpenedTable(layout, (), rows, _said(form, said), layout.label is not None)
 
 

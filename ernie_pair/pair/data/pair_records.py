@@ -21,40 +21,17 @@ from data_tools.files.errors import InputError, OpenError, counted
 from data_tools.files.json_file import shown
 from data_tools.options.options import Options, data_option
 from data_tools.text.file_content import ENCODINGS
+from data_tools.text.headers import LABELS, PAIRS, TWINS, is_header, numbered_columns
 from data_tools.text.tables import NUMBER, are_ids, columns_of, has_few_words, holds_texts, plain_name
 from ernie_pair.models.label_words import sense_of
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
-TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
-# Names are compared as `plain_name` gives them. Two of one line are certainly the texts.
-TWINS = [
-    ("sentence1", "sentence2"), ("texta", "textb"), ("text1", "text2"), ("sentencea", "sentenceb"),
-    ("question1", "question2"), ("#1string", "#2string"), ("s1", "s2"), ("q1", "q2"), ("sent1", "sent2"),
-    ("title1", "title2"), ("string1", "string2"), ("premise", "hypothesis"),
-    *((text + a, text + b) for text in (*TEXTS, "标题", "题目", "内容")
-      for a, b in (("1", "2"), ("一", "二"), ("a", "b"))),
-]  # fmt: skip
-PAIRS = [
-    ("query", "title"), ("query", "passage"), ("query", "doc"), ("query", "document"), ("query", "answer"),
-    ("query", "text"), ("query", "positive"), ("query", "pos"), ("question", "answer"),
-    ("question", "passage"), ("question", "sentence"), ("question", "positive"), ("text", "textpair"),
-    ("anchor", "positive"), ("anchor", "pos"), ("问题", "答案"), ("问题", "回答"),
-    ("用户问题", "标准问题"), ("用户问", "标准问"), ("用户问句", "标准问句"), ("标准问题", "相似问题"),
-    ("标准问", "相似问"), ("标准问", "扩展问"), ("查询", "标题"), ("查询", "文档"), ("前提", "假设"),
-]  # fmt: skip
-LABELS = (
-    "label", "labels", "quality", "isduplicate", "goldlabel", "score", "similarity", "similarityscore",
-    "issimilar", "ismatch", "标签", "类别", "是否匹配", "是否相似", "是否相同", "是否同义", "是否一致",
-    "相似度", "匹配", "结果", "得分", "分数",
-)  # fmt: skip
 NAMES = {
     LEFT: {left for left, _ in TWINS} | {"query"},
-    RIGHT: {right for _, right in TWINS} | {"title"},
+    RIGHT: {right for _, right in TWINS},
     LABEL: set(LABELS),
 }
-# A first line of nothing but these is a header, though not which text is meant.
-ALSO_NAMES = {name for pair in PAIRS for name in pair} | {"sentence", *TEXTS}
 FIRST_TEXT_HELP = "the column of the first text; empty: a known name, or the first column"
 SECOND_TEXT_HELP = "the column of the second text"
 NEGATIVE = re.compile(r"(hard)?neg(ative)?s?[0-9]*")  # the plain name of a column of hard negatives
@@ -62,7 +39,6 @@ PASSED_OVER = re.compile(
     r"(id|index|idx|#[12]id|qid[12]?|pairid|origin|编号|序号|no|(pos|neg)scores?"
     rf"|prediction|predictedlabel|probability[0-9]+|{NEGATIVE.pattern})?\Z|unnamed:"
 )
-_SHORT = 20  # characters of the name of a column
 
 
 @dataclass(frozen=True)
@@ -84,6 +60,7 @@ class Layout(NamedTuple):
     """The places of the texts, the label and the query in a line of ``width`` columns.
 
     ``names``: of the columns, where the first line is a header; ``is_known``: they tell the texts.
+    ``may_be_header``: the first line is read as a pair, though nothing tells that it is one.
     """
 
     left: int
@@ -94,6 +71,7 @@ class Layout(NamedTuple):
     query: Optional[int] = None
     names: tuple[str, ...] = ()
     is_known: bool = True
+    may_be_header: bool = False
 
     @property
     def roles(self) -> dict[str, str]:
@@ -120,17 +98,19 @@ def layout_of(
     if not needs_label and columns.label not in cells:
         columns = replace(columns, label="")
     named = [name for name in (*columns.by_role.values(), columns.query) if name]
-    if named and not always_header and not set(named) & set(cells) and all(map(str.isdecimal, named)):
+    if named and not always_header and not set(named) <= set(cells) and all(map(str.isdecimal, named)):
         return _numbered_layout(where, columns, len(cells))
     is_named = bool(named)
     rows = [row for row in rows if len(row) == len(cells)]
     places = _known_places(where, cells, columns)
-    is_header = always_header or is_named or _is_header(cells, places, rows)
-    if not is_header and len(cells) in (2, 3):
-        return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
-    if not is_header and len(cells) == 4 and _begins_with_ids([cells, *rows]):
+    has_header = always_header or is_named or is_header(cells, rows, _is_answer)
+    if not has_header and len(cells) in (2, 3):
+        _refuse_label_first(where, [cells, *rows])
+        label = 2 if len(cells) == 3 else None
+        return Layout(0, 1, label, len(cells), False, may_be_header=has_header is None)
+    if not has_header and len(cells) == 4 and _begins_with_ids([cells, *rows]):
         return Layout(1, 2, 3, 4, False, names=_numbers_of(4))
-    if not is_header:
+    if not has_header:
         how = "separate them by tabs, commas or semicolons, or name a file of JSON lines .jsonl"
         if len(cells) > 1:
             line = shown(", ".join(cells))
@@ -172,6 +152,19 @@ def _numbers_of(width: int) -> tuple[str, ...]:
     return tuple(f"column {n}" for n in range(1, width + 1))
 
 
+def _refuse_label_first(where: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Raise InputError for rows of three cells, without a header, whose last one is a text and no label."""
+    columns = columns_of([list(row) for row in rows], len(rows[0]))
+    texts = [n for n, column in enumerate(columns) if column and _is_text(column)]
+    if len(columns) < 3 or len(texts) != 2 or 2 not in texts or any(map(NUMBER.fullmatch, columns[2])):
+        return
+    (other,) = {0, 1, 2} - set(texts)
+    flags = {FLAG_OF[role][2:]: str(n + 1) for role, n in zip((LEFT, RIGHT), texts)}
+    flags |= {"label": str(other + 1)} if _may_be_label(columns[other]) else {}
+    numbers = " and ".join(str(n + 1) for n in texts)
+    raise OpenError(f"{where}: no header, and columns {numbers} hold the texts; give them by number", flags)
+
+
 def _begins_with_ids(rows: Sequence[Sequence[Any]]) -> bool:
     """Return whether rows of four cells are an id, two texts and a label, as those of ATEC are."""
     ids, left, right, labels = columns_of([list(row) for row in rows], 4)
@@ -205,6 +198,8 @@ def _known_places(
     """Return {role: the place of its column}, of those that a flag or a known name tells."""
     plain = [plain_name(cell) for cell in cells]
     places, named = {}, columns.by_role
+    for more in (n for each in numbered_columns(plain) if len(each) > 2 for n in each):
+        plain[more] = ""  # of three texts no name tells which two are meant
     if not (columns.text_a or columns.text_b):
         pair = _known_pair(where, cells, plain)
         places = dict(zip((LEFT, RIGHT), pair))
@@ -219,11 +214,7 @@ def _known_places(
             and not (taken and not named[role] and cell == named[taken])
         ]
         if len(found) > 1:
-            both = ", ".join(cells[place] for place in found)
-            raise OpenError(
-                f"{where}: both columns {both} may be {role}; name one with {FLAG_OF[role]}",
-                {FLAG_OF[role][2:]: cells[found[0]]},
-            )
+            raise _several(where, role, [cells[place] for place in found])
         if named[role] and must_be_there and not found:
             raise InputError(f"{where}: no column {named[role]!r} in {', '.join(cells)}; fix {FLAG_OF[role]}")
         if found:
@@ -231,46 +222,35 @@ def _known_places(
     return places
 
 
+def _several(where: str, role: str, names: list[str]) -> InputError:
+    """Return the error about columns that may each have one role, with the command of each answer."""
+    if len(set(names)) < len(names):
+        return InputError(
+            f"{where}: several columns are called {names[0]}; rename all but the one to be read"
+        )
+    answers = [{FLAG_OF[role][2:]: name} for name in sorted(names, key=_usual)]
+    return OpenError(
+        f"{where}: both columns {', '.join(names)} may be {role}; name one with {FLAG_OF[role]}", *answers
+    )
+
+
+def _usual(name: str) -> int:
+    """Return how far behind a name of a label stands among those that are known."""
+    return LABELS.index(plain_name(name)) if plain_name(name) in LABELS else 0
+
+
 def _known_pair(where: str, cells: list[str], plain: list[str]) -> tuple[int, ...]:
-    """Return the places of two columns that are certainly the texts, () without such names."""
-    twins = [pair for pair in TWINS if set(pair) <= set(plain)]
-    pairs = twins or [pair for pair in PAIRS if set(pair) <= set(plain)]
-    others = {name for names in (NAMES[LEFT], NAMES[RIGHT]) for name in names & set(plain)}
+    """Return the places of two columns that are certainly the texts, () without such names.
+
+    Raises InputError where several pairs are.
+    """
+    twins = [tuple(map(plain.index, pair)) for pair in TWINS if set(pair) <= set(plain)]
+    twins = list(dict.fromkeys([*(each for each in numbered_columns(plain) if len(each) == 2), *twins]))
+    pairs = twins or [tuple(map(plain.index, pair)) for pair in PAIRS if set(pair) <= set(plain)]
+    others = {n for n, name in enumerate(plain) if name in NAMES[LEFT] | NAMES[RIGHT]}
     if len(pairs) != 1 or not twins and others - set(pairs[0]):
         return ()
-    found = tuple(plain.index(name) for name in pairs[0])
-    return found if all(plain.count(name) == 1 for name in pairs[0]) else ()
-
-
-def _is_header(cells: list[str], places: dict[str, int], rows: Sequence[list[Any]]) -> bool:
-    """Return whether no row of texts, or of two texts and a label, has these cells."""
-    plain = [plain_name(cell) for cell in cells]
-    numbered = plain[plain[:1] == [""] :] == [str(n) for n in range(len(plain) - (plain[:1] == [""]))]
-    if any(map(NUMBER.fullmatch, plain)):
-        return numbered and len(plain) > 2 and bool(rows)
-    names_a_label = len(cells) == 3 and plain[2] in NAMES[LABEL] and sense_of(plain[2]) != 1
-    # `query` may be a text, `text_a` hardly.
-    lower = [cell.lower() for cell in cells]
-    is_a_name = (
-        not cell.isalpha() and any(name in names for names in NAMES.values())
-        for cell, name in zip(lower, plain)
-    )
-    if names_a_label or any(is_a_name) or ALSO_NAMES.issuperset(plain) or {LEFT, RIGHT} <= set(places):
-        return True
-    if len(cells) > 3:
-        return bool(rows) and (
-            plain[0] == "" or _is_above(cells, columns_of(rows, len(cells)), range(len(cells)))
-        )
-    # The columns of texts say nothing: one of them may hold numbers but for its first row.
-    return len(cells) == 3 and len(rows) > 1 and _is_above(cells, columns_of(rows, 3), [2])
-
-
-def _is_above(cells: list[str], columns: list[list[str]], places: Sequence[int]) -> bool:
-    """Return whether one of ``places`` has a name above labels or numbers, and all cells are short."""
-    return all(len(cell) <= _SHORT for cell in cells) and any(
-        columns[n] and _is_label(columns[n]) and any(map(str.isalpha, cells[n])) and not _is_label([cells[n]])
-        for n in places
-    )
+    return pairs[0] if all(plain.count(plain[n]) == 1 for n in pairs[0]) else ()
 
 
 def _is_label(column: Sequence[str]) -> bool:
@@ -333,9 +313,10 @@ def _not_understood(
     rest = iter(text for text in open_texts if text not in known.values())
     flags = {FLAG_OF[role][2:]: known.get(role, "") or next(rest, "...") for role in (LEFT, RIGHT)}
     flags["label"] = known.get(LABEL, "") or (open_labels or [""])[0]
+    names = "text_a, text_b, label" + (" (or anchor, positive, negative)" if len(open_texts) > 2 else "")
     return OpenError(
-        f"{where}: the header {', '.join(cells)} is not understood ({'; '.join(found)}); write text_a, "
-        "text_b, label, or name its columns",
+        f"{where}: the header {', '.join(cells)} is not understood ({'; '.join(found)}); write {names}, or "
+        "name its columns",
         flags,
     )
 
@@ -346,7 +327,11 @@ def _is_text(column: Sequence[str]) -> bool:
 
 
 def _is_yes_or_no(column: Sequence[str]) -> bool:
-    return all(sense_of(cell) is not None for cell in column)
+    return all(map(_is_answer, column))
+
+
+def _is_answer(cell: str) -> bool:
+    return sense_of(cell) is not None
 
 
 def _may_be_label(column: Sequence[str]) -> bool:

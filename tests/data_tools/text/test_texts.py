@@ -1,6 +1,7 @@
 """The texts of tables, of JSON and of plain text, for corpora and for vectors: found, named, or asked for."""
 
 import json
+import shlex
 
 import pandas as pd
 import pytest
@@ -77,6 +78,77 @@ def test_a_question_is_no_id(given):
     ]
     assert read(given("named.tsv", "ID\t标题\n7\t怎么开户\n")) == [("7", "怎么开户")]
     fails(given("head.tsv", "question\tanswer\n怎么开户\t带身份证\n"), "the columns question, answer")
+
+
+PLAIN = [f"怎么开户{n}号" for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    "header, rows, found",
+    [
+        (
+            "",
+            [f"{text}\t{n}" for n, text in enumerate(PLAIN)],
+            "reads column 1 as the text; not read: column 2",
+        ),
+        ("", [f"{n}\t{text}" for n, text in enumerate(PLAIN)], "column 2 as the text and column 1 as the id"),
+        ("faq_id\tfaq", [f"{n}\t{text}" for n, text in enumerate(PLAIN)], "reads faq as the text and faq_id"),
+        (
+            "编号\t问法",
+            [f"{n}\t{text}" for n, text in enumerate(PLAIN)],
+            "reads 问法 as the text and 编号 as",
+        ),
+        (
+            "正文\t阅读量",
+            [f"{text}\t{n % 7}" for n, text in enumerate(PLAIN)],
+            "正文 as the text; not read: 阅读量",
+        ),
+        (
+            "问题\t数量",
+            [f"{text}\t{n % 7}" for n, text in enumerate(PLAIN)],
+            "问题 as the text; not read: 数量",
+        ),
+        ("正文", PLAIN, "reads 正文 as the text"),
+        ("正文\t日期", [f"{text}\t2024-01-02" for text in PLAIN], "reads 正文 as the text; not read: 日期"),
+    ],
+)
+def test_the_texts_and_the_header_are_found_and_said(given, capsys, header, rows, found):
+    path = given("a.tsv", "\n".join([header, *rows] if header else rows))
+    assert [text for _, text in read(path)] == PLAIN
+    assert found in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "header, names",
+    [
+        ("", ["1", "2"]),
+        ("标题\t正文", None),
+        ("Q\tA", ["Q", "A"]),
+        ("问题1\t问题2\t标签", ["问题1", "问题2"]),
+        ("甲方\t乙方\t结论", ["甲方", "乙方"]),
+    ],
+)
+def test_two_columns_of_texts_are_asked_for_by_name(given, header, names):
+    verdict = "\t不匹配" if header.count("\t") == 2 else ""
+    rows = [f"{text}\t答案是{text}的步骤{verdict}" for text in PLAIN]
+    path = given("a.tsv", "\n".join([header, *rows] if header else rows))
+    if names:
+        fails(path, "name one: " + " or ".join(f"--text_column {shlex.quote(name)}" for name in names))
+    assert [text for _, text in read(path, text=(names or header.split())[0])] == PLAIN
+
+
+def test_a_first_row_that_may_be_a_header_is_said(given, capsys):
+    for name in ("faq_text", "foo"):
+        path = given(f"{name}.csv", "\n".join([name, *PLAIN]))
+        assert len(read(path)) == 31
+        said = f"no header: the first row is read as a text ({name}); if it is a header: --text_column {name}"
+        assert said in capsys.readouterr().err
+        assert [text for _, text in read(path, text=name)] == PLAIN
+
+
+def test_keys_that_are_not_read_are_said(given, capsys):
+    assert read(given("a.jsonl", '{"id": 1, "text": "怎么开户", "answer": "办理"}')) == [("1", "怎么开户")]
+    assert "reads text as the text and id as the id; not read: answer" in capsys.readouterr().err
 
 
 def test_plain_text_keeps_its_tabs_and_commas(given):

@@ -24,6 +24,7 @@ from ernie_pair.models.labels import Labels, label_map_of
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import pair_file
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
 from ernie_pair.pair.data.pair_source import PairSource, labels_for
 from ernie_pair.pair.train.train_pair import train_pair
@@ -209,6 +210,57 @@ def test_a_bare_table_is_read_as_ever(tmp_path):
     assert read(tmp_path / "b.tsv") == [("甲", "乙", 1), ("丙", "丁", 0)]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("sentence_0", "sentence_1"),
+        ("text2", "text3"),
+        ("问题0", "问题1"),
+        ("title", "content"),
+        ("title", "question"),
+        ("query", "title"),
+        ("sentence_b", "sentence_c"),
+    ],
+)
+def test_numbered_and_unknown_columns_keep_their_order(tmp_path, names):
+    frame((*names, "label")).to_csv(tmp_path / "a.csv", index=False)
+    assert read(tmp_path / "a.csv") == ROWS
+    frame((*names, "label")).to_json(tmp_path / "a.jsonl", **LINES)
+    assert read(tmp_path / "a.jsonl") == ROWS
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "frame"])
+@pytest.mark.parametrize("names", [["sentence_0", "sentence_1", "sentence_2"], ["文本1", "文本2", "文本3"]])
+def test_of_three_numbered_texts_none_is_dropped(tmp_path, names, ending):
+    path, made = tmp_path / f"a.{ending}", frame(names, [(a, b, f"{a}{b}") for a, b, _ in FLAT])
+    if ending == "frame":
+        with pytest.raises(InputError, match=f"the texts could be {', '.join(names)}"):
+            GivenPairs("train_dataset", made, None, rules=RowRules(of_encoders=True)).read()
+        return
+    made.to_json(path, **LINES) if ending == "jsonl" else made.to_csv(
+        path, index=False, sep="\t" if ending == "tsv" else ","
+    )
+    fails(path, f"the texts could be {', '.join(names)}", "anchor, positive, negative")
+
+
+def test_the_label_before_the_texts_is_asked_for(tmp_path):
+    rows = [(f"怎么开户{n}", f"如何开户{n}", n % 2) for n in range(8)]
+    for begin in (0, 1):  # of the labels
+        text(tmp_path / "a.csv", tabs([(y, a, b) for a, b, y in rows[begin:]], mark=","))
+        fails(tmp_path / "a.csv", "columns 2 and 3 hold the texts", "--text_a 2 --text_b 3 --label 1")
+        assert read(tmp_path / "a.csv", text_a="2", text_b="3", label="1") == rows[begin:]
+
+
+def test_a_first_row_that_may_be_a_header_is_said(tmp_path, caplog, typed):
+    path = tmp_path / "a.tsv"
+    text(path, "客户问法\t知识库问法\n" + tabs([row[:2] for row in FLAT]))
+    with caplog.at_level(logging.INFO):
+        assert len(replace(source_of(path), labels=None).read()) == 5
+    said = "no header: the first row is read as a pair (客户问法, 知识库问法); if it is a header: "
+    assert said + f"{typed} --label old" in caplog.text
+    assert len(replace(source_of(path, text_a="客户问法", text_b="知识库问法"), labels=None).read()) == 4
+
+
 def test_a_large_table_is_read_row_by_row(tmp_path, monkeypatch):
     path, taken = tmp_path / "large.csv", []
     text(path, "text_a;text_b;label\n" + "左边;右边;1\n" * 50_000)
@@ -253,7 +305,12 @@ def test_two_columns_that_may_be_the_label_are_told(tmp_path, typed):
     fails(path, "丙 and 丁 could be the label", f"name its columns: {command}")
     assert read(path, text_a="甲", text_b="乙", label="丙") == ROWS
     frame(score=[1, 0, 1, 1]).to_csv(path, index=False)
-    fails(path, "both columns label, score may be label", f"{typed} --label_map 0=a,1=b --label label")
+    again = f"{typed} --label_map 0=a,1=b --label"
+    fails(path, "both columns label, score may be label", f"{again} label or {again} score")
+    frame(("text_a", "text_b", "score"), label=[1, 0, 1, 1]).to_csv(path, index=False)
+    fails(path, f"{again} label or {again} score")
+    path.write_text("text_a,text_b,label,label\n左,右,1,0\n")
+    fails(path, "several columns are called label; rename all but")
 
 
 def test_labels_that_no_map_covers_are_told_with_rows(tmp_path, typed):

@@ -103,7 +103,7 @@ def test_an_absent_label_column_is_fine_if_labels_are_not_read(tmp_path, header)
             {},
             "both columns query, text_a may be sentence1; name",
         ),
-        ("a.tsv", "x\tx\ty\n左\t右\t1\n", {"text_a": "x"}, "both columns x, x may be sentence1"),
+        ("a.tsv", "x\tx\ty\n左\t右\t1\n", {"text_a": "x"}, "several columns are called x; rename all but"),
         ("a.json", '{"query": "左", "s1": "右"}\n', {}, r":1: both columns query, s1 may be sentence1"),
         ("a.tsv", "#1 String\tx\n左\t8\n", {}, ":1: the header #1 String, x is not understood"),
         ("a.csv", "text_a,x,y\n左,右,上\n", {}, ":1: the header text_a, x, y is not understood"),
