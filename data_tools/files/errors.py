@@ -65,7 +65,10 @@ class OpenError(InputError):
 
 
 class SeveralErrors(InputError):
-    """Several ``errors``, a line each, and a last line with the one command that has all of their flags."""
+    """Several ``errors``, a line each, and a last line with the one command that has all of their flags.
+
+    It says which of them no flag cures.
+    """
 
     def __init__(self, errors: Sequence[ErniePairError]):
         self.errors = [one for error in errors for one in getattr(error, "errors", [error])]
@@ -74,7 +77,9 @@ class SeveralErrors(InputError):
         lines = [f"{len(told)} things to fix, nothing was written:"]
         lines += [f"  ({number}) {one}" for number, one in enumerate(told, start=1)]
         again = again_with({}, **flags) if flags else ""
-        super().__init__("\n".join([*lines, *([f"  all of it: {again}"] if again else [])]))
+        others = [f"({n})" for n, error in enumerate(self.errors, start=1) if not getattr(error, "flags", {})]
+        first = f", once {' and '.join(others)} {'are' if others[1:] else 'is'} fixed" if others else ""
+        super().__init__("\n".join([*lines, *([f"  all of it{first}: {again}"] if again else [])]))
 
 
 def one_error(errors: Sequence[ErniePairError]) -> ErniePairError:

@@ -272,7 +272,7 @@ def _reader_has_gone() -> bool:
 
 def _report(message, code: int) -> int:
     """Write the lines of a message, each as `_line_of`; only `SeveralErrors` has more than one."""
-    first, *problems = re.split(r"\n(?=  \(\d+\) |  all of it: )", str(message))
+    first, *problems = re.split(r"\n(?=  \(\d+\) |  all of it[:,] )", str(message))
     sys.stderr.write(f"error: {_line_of(first)}\n" + "".join(f"  {_line_of(one)}\n" for one in problems))
     return code
 

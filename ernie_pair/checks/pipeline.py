@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Optional, Union
+from typing import Any, Callable, Collection, Iterator, Literal, Mapping, NamedTuple, Optional, Union
 
 import numpy as np
 
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.atomic_folder import only_writer
-from data_tools.files.errors import ErniePairError, InputError, counted, for_outer, one_error
+from data_tools.files.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.progress import say
-from data_tools.files.results import MAKER, Results
+from data_tools.files.results import MAKER, Results, read_own_config
 from data_tools.options.options import (
     data_option,
     devices_option,
@@ -33,7 +33,7 @@ from data_tools.options.options import (
 )
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
 from data_tools.text.texts import line_batches
-from ernie_pair.checkpoint.run_config import flags_of, keep_config
+from ernie_pair.checkpoint.run_config import as_read, find_config, flags_of, keep_config, latest_of
 from ernie_pair.checkpoint.run_folder import best_of
 from ernie_pair.checks.line import NEEDS, Line, Step, outer_of, run_step
 from ernie_pair.models.labels import MOST_WORDS, Labels
@@ -55,6 +55,9 @@ RECORD, REPORT = "pipeline.json", "report.html"
 MOST_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
 MOST_AUDITED = 200 << 20
 FEWEST_ROWS = 20
+FILES = ("train_file", "dev_file", "test_file", "input_path", "model_name_or_path")
+PREPARE, TRAIN = "prepare the text and the model to start from", "train on the pairs"
+USED_FIRST = {"minutes": PREPARE, "epochs": TRAIN}  # the first step that uses a flag; of the others the first
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Facts:
     ``rows`` of each given file of pairs, their ``labels``, and the ``example`` that is the first;
     ``length``: tokens that nearly all pairs fit into, ``mean_length`` on average; ``spec``: of the model to
     start from, None for a new one. ``flops``: operations per second of products on this machine; ``seconds``
-    that steps took before.
+    that steps took before, 0 of one that was begun.
     """
 
     rows: Mapping[str, int]
@@ -192,17 +195,19 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     told: list[list[object]] = []
     steps = work.steps()
     with only_writer(Path(os.path.realpath(folder))), StopSignals():
-        keep_config(folder, "pipeline", config)
         for number, make in enumerate(steps, start=1):
+            step, began = make(), time.monotonic()
+            took.setdefault(step.title, 0.0)
             record = {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
             with published(folder / RECORD) as (draft,):
                 write_json(draft, record)
-            step, began = make(), time.monotonic()
+            if number == 1:  # so that a folder with anything in it has the record
+                keep_config(folder, "pipeline", config)
             decided = run_step(
                 step, number, len(steps), folder / "pipeline.log", outer_of("pipeline", config)
             )
             # Of a step that was done before, what it took then.
-            took[step.title] = seconds = max(time.monotonic() - began, took.get(step.title, 0.0))
+            took[step.title] = seconds = max(time.monotonic() - began, took[step.title])
             commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
             told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
     write_report(work, told)
@@ -217,6 +222,55 @@ def _collected(errors: list[ErniePairError]) -> Iterator[None]:
         yield
     except ErniePairError as error:
         errors.append(error)
+
+
+def _refuse_foreign_folder(folder: Path, config: PipelineConfig) -> None:
+    """Raise InputError for a folder with files that no pipeline made, or that holds or is in the input."""
+    there = [] if (folder / RECORD).exists() else sorted(item.name for item in folder.glob("[!.]*"))
+    if there:
+        shown = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if there[3:] else "")
+        raise InputError(
+            f"--output_dir {folder} holds files that no pipeline made ({shown}); choose a new or an "
+            "empty folder"
+        )
+    output = Path(os.path.realpath(folder))
+    for name in FILES:
+        whole = getattr(config, name)
+        for given in filter(os.path.exists, (whole, *whole.split(","))):
+            path = Path(os.path.realpath(given))
+            is_inside = name == "input_path" and path.is_dir() and path in (output, *output.parents)
+            if is_inside or output in path.parents:
+                where = "is in" if is_inside else "holds"
+                raise InputError(f"--output_dir {folder} {where} the input {given}; choose another folder")
+
+
+def _refuse_other_flags(folder: Path, config: PipelineConfig, begun: Collection[str]) -> None:
+    """Raise InputError for flags with which steps that have ``begun`` here were not begun.
+
+    Of files that were moved, and of where it runs, the steps themselves know whether it matters.
+    """
+    there = read_own_config(find_config(folder, {"command": "pipeline"}))
+    before = latest_of(there)[0] if there else {}
+    was, now, flags = [], [], {}
+    for name, value in as_read(flags_of(config)).items():
+        old, used = before.get(name, value), USED_FIRST.get(name)
+        is_moved = name in FILES and old and value and not _is_another(old, value)
+        is_used = len(begun) > 1 if used is None else used in begun
+        if old == value or is_moved or not is_used or name in ("output_dir", "gpus", "device"):
+            continue
+        before_word, word = (str(one).lower() if isinstance(one, bool) else str(one) for one in (old, value))
+        was.append(f"--{name} {shlex.quote(before_word)}")
+        now.append(f"--{name} {shlex.quote(word)}")
+        flags[name] = before_word
+    if flags:
+        raise InputError(
+            f"{', '.join(now)}: {folder} was begun with {', '.join(was)}; choose another --output_dir, or go "
+            f"on as it was begun: {again_with({}, **flags)}"
+        )
+
+
+def _is_another(old: str, new: str) -> bool:
+    return os.path.exists(old) and os.path.realpath(old) != os.path.realpath(new)
 
 
 def _results_of(folder: Path) -> Results:
@@ -239,6 +293,8 @@ def look(config: PipelineConfig) -> Facts:
             known = read_json_object(folder / RECORD, "choose another --output_dir")
             if known.get("made_by") != MAKER:
                 raise InputError(f"{folder / RECORD} is not of a pipeline; choose another --output_dir")
+        _refuse_foreign_folder(folder, config)
+        _refuse_other_flags(folder, config, known.get("seconds") or {})
     columns, rules, labels = Columns(config.text_a, config.text_b, config.label), RowRules.of(config), None
     read: dict[str, Pairs] = {}
     with _collected(errors):
@@ -526,7 +582,7 @@ class Work:
             shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
             shape.update(intermediate_size=4 * width, max_position_embeddings=POSITIONS)
             commands.append(line.new_model(**shape))
-        return Step("prepare the text and the model to start from", commands, decided=self._told_of_text)
+        return Step(PREPARE, commands, decided=self._told_of_text)
 
     def _corpora(self) -> dict[str, dict[str, Any]]:
         names = ["text", "pairs"] if self.config.input_path else ["pairs"]
@@ -599,7 +655,7 @@ class Work:
         }
         words = self.line.train(start, "pair", **flags)
         told = f"{counted(config.epochs, 'epoch')} of batches of {BATCH}, rate {rate:g}"
-        return Step("train on the pairs", [words], decided=lambda: told)
+        return Step(TRAIN, [words], decided=lambda: told)
 
     def _evaluate(self) -> Step:
         """Choose temperature and threshold on the dev pairs, save both, and measure with them."""

@@ -13,7 +13,7 @@ from places import ROOT
 from tiny_pair import write_pairs
 from tiny_ship import ship, write_trained
 
-from data_tools.files.errors import InputError, SeveralErrors, for_outer
+from data_tools.files.errors import InputError, OpenError, SeveralErrors, for_outer
 from data_tools.options.cli import exit_code_of
 from data_tools.options.foreign_flags import nearest
 from ernie_pair.__main__ import _loaded, main
@@ -186,6 +186,17 @@ def test_several_problems_stand_on_several_lines(capsys):
         "  (2) b",
         "  (3) c",
     ]
+
+
+def test_the_command_of_all_flags_names_what_no_flag_cures(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/bin/ernie-pair", "pipeline"])
+
+    def refuse():
+        raise SeveralErrors([InputError("a"), OpenError("b", {"on_bad_row": "skip"}), InputError("c")])
+
+    assert exit_code_of(refuse) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "  all of it, once (1) and (3) are fixed: ernie-pair pipeline --on_bad_row skip"
 
 
 @pytest.mark.parametrize("skipped, fails", [(0, False), (1, False), (9, False), (10, True)])

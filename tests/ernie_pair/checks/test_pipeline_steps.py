@@ -264,6 +264,47 @@ def test_what_the_user_has_there_or_changed_stays(asked, config, tmp_path):
     assert (folder / "report.html").read_text() == "mine now"
 
 
+def test_a_folder_with_files_of_the_user_is_refused(asked, config, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("今天天气很好。\n\n" * 30, encoding="utf-8")
+    config = replace(config, input_path=str(texts))
+    for place, reason in (
+        ("texts", r"texts holds files that no pipeline made \(a.txt\); choose a new or an empty folder"),
+        ("texts/new", "texts/new is in the input .*texts; choose another folder"),
+    ):
+        with pytest.raises(InputError, match=f"output_dir .*{reason}"):
+            pipeline(replace(config, output_dir=str(tmp_path / place)))
+    (texts / ".hidden").touch()
+    assert sorted(path.name for path in texts.iterdir()) == [".hidden", "a.txt"]
+    pipeline(config)
+    moved = (tmp_path / "pairs.tsv").rename(tmp_path / "a model" / "mine.tsv")
+    with pytest.raises(InputError, match="a model holds the input .*mine.tsv; choose another folder"):
+        pipeline(replace(config, train_file=str(moved)))
+
+
+def test_other_flags_are_refused_before_the_first_step(asked, config, tmp_path):
+    pipeline(config)
+    first = asked()
+    (tmp_path / "other.tsv").write_bytes((tmp_path / "pairs.tsv").read_bytes())
+    for name, value, shown in (
+        ("epochs", 5, "epochs=5: .*a model was begun with epochs=3; choose another output_dir, or go on as"),
+        ("minutes", 5.0, "minutes=5.0: .* was begun with minutes=60"),
+        ("label_map", "0=a,1=b", "label_map='0=a,1=b': .* was begun with label_map=''"),
+        ("train_file", str(tmp_path / "other.tsv"), "train_file .*other.tsv: .*train_file .*pairs.tsv;"),
+        ("are_scores", True, "are_scores=True: .* with are_scores=False"),
+    ):
+        with pytest.raises(InputError, match=shown):
+            pipeline(replace(config, **{name: value}))
+    assert asked() == first
+    record = json.loads((tmp_path / "a model" / "pipeline.json").read_text())
+    del record["seconds"]["train on the pairs"]  # as if it had been stopped before that
+    (tmp_path / "a model" / "pipeline.json").write_text(json.dumps(record))
+    (tmp_path / "pairs.tsv").rename(tmp_path / "moved.tsv")
+    pipeline(replace(config, epochs=5, train_file=str(tmp_path / "moved.tsv")))
+    assert any("--epochs=5 " in line for line in asked()[len(first) :])
+
+
 def test_flags_that_contradict_each_other_are_refused_at_once(config):
     for changes in (
         {"are_scores": True, "label_map": "0=a,1=b"},
