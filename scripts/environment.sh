@@ -64,12 +64,14 @@ find_python() {
     fail "no $PYTHONS is on PATH; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
-# Prints in one line why an environment cannot run this package, or nothing if it can.
+# Prints in one line why an environment cannot run this package, or nothing if it can. A copy that was installed
+# from here will do, unless the tools are to work on what is here.
 FAULT_OF_ENVIRONMENT='
-import os, sys
+import json, os, sys
 from importlib import metadata, util
+from urllib.parse import unquote, urlsplit
 
-root, device = sys.argv[1:]
+root, device, with_tools = sys.argv[1:]
 spec = util.find_spec("ernie_pair")
 place = os.path.dirname(os.path.dirname(spec.origin)) if spec else ""
 
@@ -81,7 +83,15 @@ def is_installed(name):
         return False
 
 
-if not is_installed("ernie-pair") or os.path.realpath(place) != os.path.realpath(root):
+def is_from_here():
+    if not is_installed("ernie-pair"):
+        return False
+    record = json.loads(metadata.distribution("ernie-pair").read_text("direct_url.json") or "{}")
+    places = [place] if with_tools else [place, unquote(urlsplit(record.get("url", "")).path)]
+    return os.path.realpath(root) in map(os.path.realpath, filter(None, places))
+
+
+if not is_from_here():
     sys.exit(print("this package is not installed in it from here"))
 from data_tools.files.installation import missing_of_stack, training_extra
 
@@ -92,13 +102,16 @@ if missing:
     print("it lacks", ", ".join(missing[:3]))
 '
 
+fault_of() {
+    (cd / && "$1" -c "$FAULT_OF_ENVIRONMENT" "$ROOT" "$2" "${WITH_TOOLS:-}" 2>/dev/null)
+}
+
 # Prints the active environment of the shell, if it is not .venv and can run this package.
 active_environment() {
     for place in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
         [ -n "$place" ] || continue
         ! [ "$place" -ef "$VENV" ] || return 1
-        fault=$(cd / && "$place/bin/python" -c "$FAULT_OF_ENVIRONMENT" "$ROOT" "$DEVICE" 2>/dev/null) ||
-            fault="its Python does not run"
+        fault=$(fault_of "$place/bin/python" "$DEVICE") || fault="its Python does not run"
         if [ -z "$fault" ]; then
             echo "$place"
             return
@@ -124,15 +137,26 @@ stamp() {
 }
 
 # The GPU build runs on the CPU too: DEVICE=cpu takes an environment that exists for either. Where that build
-# could not be had, the CPU build is not given up for another try, unless the user asks for it.
+# could not be had, the CPU build is not given up for another try, unless the user asks for it. What the user has
+# installed there, and has no stamp, is used as it is.
 is_made() {
-    made=$(cat "$VENV/stamp" 2>/dev/null) || return 1
+    made=$(cat "$VENV/stamp" 2>/dev/null) || { suits_as_it_is && return; }
     [ -z "${WITH_TOOLS:-}" ] || [ "$made" = "$(cat "$VENV/stamp.tools" 2>/dev/null)" ] || return 1
     case $BUILD in
     cpu) [ "$made" = "$(stamp cpu)" ] || [ "$made" = "$(stamp gpu)" ] ;;
     gpu) [ "$made" = "$(stamp gpu)" ] || { [ "$made" = "$(stamp cpu)" ] && stays_without_gpu; } ;;
     *) [ "$made" = "$(stamp "$BUILD")" ] ;;
     esac
+}
+
+suits_as_it_is() {
+    [ -z "${WITH_TOOLS:-}" ] && [ -x "$PY" ] || return 1
+    for device in "$DEVICE" "${GIVEN:-cpu}"; do
+        fault=$(fault_of "$PY" "$device") || return 1
+        [ -n "$fault" ] || break
+    done
+    [ -z "$fault" ] || return 1
+    [ "$device" = "$DEVICE" ] || go_without_gpu "it is in $VENV; DEVICE=gpu installs the other one"
 }
 
 stays_without_gpu() {
@@ -184,7 +208,7 @@ start_environment() {
         return
     fi
     supported "$PY" || fail "$PY does not run or is not $PYTHONS; move $VENV away"
-    echo "updating $VENV for $build" >&2
+    echo "updating $VENV for $build: it is compiled anew, which takes minutes" >&2
     "$PY" -m pip --version >/dev/null 2>&1 || "$PY" -m ensurepip --upgrade >/dev/null
 }
 
@@ -230,13 +254,18 @@ fetch_gpu_build() {
     fi
 }
 
-# On a terminal pip shows its progress: a gigabyte may take an hour. The conflicts are PaddleNLP's, see above.
+# On a terminal pip shows its progress: a gigabyte may take an hour. Elsewhere a line every half minute does.
+# The conflicts are PaddleNLP's, see above.
 pip_install() {
     set -- --disable-pip-version-check --no-warn-conflicts --constraint "$ROOT/$CONSTRAINTS" "$@"
     if [ -t 2 ]; then
         "$PY" -m pip install "$@" >&2
     else
-        "$PY" -m pip install --quiet "$@"
+        while sleep 30 >/dev/null 2>&1 && kill -0 $$; do echo "still installing into $VENV" >&2; done &
+        ended=0
+        "$PY" -m pip install --quiet "$@" || ended=$?
+        { kill $! && wait $!; } 2>/dev/null || :
+        return $ended
     fi
 }
 

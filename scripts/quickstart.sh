@@ -9,6 +9,6 @@
 set -eu
 . "$(dirname "$0")/environment.sh"
 
-exec "$PY" -m ernie_pair quickstart --output_dir "${OUT:-$ROOT/output/quickstart}" --device "$DEVICE" \
+exec "${PY%/*}/ernie-pair" quickstart --output_dir "${OUT:-$ROOT/output/quickstart}" --device "$DEVICE" \
     ${PAIRS:+--pairs "$PAIRS"} ${STEPS:+--max_steps "$STEPS"} ${EPOCHS:+--epochs "$EPOCHS"} \
     ${SEED:+--seed "$SEED"} ${GPUS:+--gpus "$GPUS"} "$@"

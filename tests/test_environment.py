@@ -1,5 +1,6 @@
 """Which environment the scripts use, on a copy of them with a Python that only prints its arguments."""
 
+import json
 import os
 import re
 import shutil
@@ -138,7 +139,7 @@ def test_an_edit_updates_the_environment_in_place(clone, name):
     (clone / name).write_text("another line\n")
     done = run(clone)
     assert asked(done) == [*installs(clone, "cpu,dev"), TEST]
-    assert done.stderr == f"updating {clone}/.venv for cpu\n"
+    assert done.stderr == f"updating {clone}/.venv for cpu: it is compiled anew, which takes minutes\n"
     assert (clone / ".venv" / "mine").read_text() == "kept"
 
 
@@ -369,10 +370,10 @@ def test_unsupported_paddle_settings_are_a_one_line_error(clone):
         assert reason in done.stderr and done.stderr.count("\n") == 1
 
 
-def fault_of_this_environment(root, device):
+def fault_of_this_environment(root, device, tools=""):
     text = (ROOT / "scripts/environment.sh").read_text()
     program = re.search(r"FAULT_OF_ENVIRONMENT='(.*?)'\n", text, re.S)[1]
-    words = [sys.executable, "-c", program, str(root), device]
+    words = [sys.executable, "-c", program, str(root), device, tools]
     return subprocess.run(words, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -384,6 +385,48 @@ def test_missing_packages_of_an_active_environment_are_found():
     assert fault_of_this_environment("/", "cpu") == "this package is not installed in it from here"
     lacks = fault_of_this_environment(root, "gpu")
     assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu<3.4,>=3.3")
+
+
+def test_a_copy_that_was_installed_from_here_is_enough_without_tools(tmp_path, monkeypatch):
+    site, info, clone = tmp_path / "site", tmp_path / "site" / "ernie_pair-0.1.0.dist-info", tmp_path / "a b"
+    info.mkdir(parents=True)
+    for name in ("ernie_pair", "data_tools"):
+        (site / name).symlink_to(ROOT / name)
+    (info / "METADATA").write_text("Name: ernie-pair\nVersion: 0.1.0\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {}}))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    assert fault_of_this_environment(clone, "cpu") == ""
+    for folder, tools in ((tmp_path, ""), (clone, "true")):
+        assert "not installed in it from here" in fault_of_this_environment(folder, "cpu", tools)
+
+
+# A Python whose environment the user made: it suits, for the CPU alone.
+OF_THE_USER = SAYS.replace(
+    'case "$*" in\n', 'case "$*" in\n*util.find_spec*cpu*) ;;\n*util.find_spec*) echo it lacks a build ;;\n'
+)
+
+
+def test_an_environment_of_the_user_is_used_as_it_is(clone, with_driver):
+    write_program(clone / PYTHON, OF_THE_USER)
+    before = sorted(clone.rglob("*"))
+    done = run(clone, "sh", "scripts/runs.sh")
+    assert asked(done) == ["asked: runs"] and done.stderr == "" and sorted(clone.rglob("*")) == before
+    done = with_driver()
+    assert (
+        asked(done) == ["asked: runs"] and "note: the CPU build of Paddle is used: it is in " in done.stderr
+    )
+    assert asked(run(clone)) == [*installs(clone, "cpu,dev"), TEST]  # which are to work on what is here
+
+
+def test_an_installation_that_takes_long_says_so(clone):
+    script = clone / "scripts" / "environment.sh"
+    script.write_text(script.read_text().replace("sleep 30", "sleep 0.1"))
+    write_program(clone / PYTHON, SAYS + '[ "$3" != install ] || sleep 0.5\n')
+    done = run(clone, "sh", "scripts/runs.sh")
+    assert asked(done)[-1] == "asked: runs" and f"still installing into {clone}/.venv\n" in done.stderr
+    write_program(clone / PYTHON, SAYS + '[ "$3" != install ]\n')
+    (clone / ".venv" / "stamp").unlink()
+    assert run(clone, "sh", "scripts/runs.sh").returncode == 1 and not (clone / ".venv" / "stamp").exists()
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
