@@ -2,6 +2,7 @@
 
 import platform
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from data_tools.files.errors import InputError
@@ -141,17 +142,26 @@ def form_of_model(
 
     ``words``: flags and their values; ``forms``: {form: its flags}, the one for models of pairs first. A form
     that lacks one of the flags is not meant. ``kind_of_folder`` returns the last word of a form for a path,
-    '' for models of pairs.
+    '' for models of pairs. Raises InputError for a flag of another form, if it is a folder for pairs.
     """
     words = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
     names = [word[2:].replace("-", "_") if word[:2] == "--" else "" for word in words]
     fitting = [form for form, flags in forms.items() if {*filter(None, names)} <= {*flags, "help"}]
-    kind = ""
+    kind, is_for_pairs = "", False
     if "model_path" in names[:-1]:
-        kind = kind_of_folder(words[names.index("model_path") + 1])
+        folder = words[names.index("model_path") + 1]
+        kind = kind_of_folder(folder)
+        is_for_pairs = not kind and Path(folder).expanduser().is_dir()
     first = next(iter(forms))
+    for name in names if is_for_pairs else ():
+        other = next((form for form, flags in forms.items() if name in flags), first)
+        if name and other != first:
+            raise InputError(
+                f"--{name} is a flag of {other}, and {folder} is a model of pairs (a classifier or "
+                "reranker); leave it out"
+            )
     wanted = f"{first} {kind}" if kind else first
-    is_meant = wanted in fitting or (kind == "embedding" and wanted in forms)
+    is_meant = wanted in fitting or is_for_pairs or (kind == "embedding" and wanted in forms)
     return wanted if is_meant else next(iter(fitting), first)
 
 

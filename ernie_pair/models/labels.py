@@ -14,7 +14,7 @@ output there, as transformers writes it, and the range of its labels:
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
@@ -188,6 +188,22 @@ def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
 
 def parse_label_map(text: str) -> Labels:
     """Return the labels that --label_map names. Raises InputError naming the part that is wrong."""
+    return Labels.named(_spellings_of(text))
+
+
+def spelled_too(labels: Labels, label_map: str) -> Labels:
+    """Return the classes ``labels`` of a model, with the spellings of ``label_map``. Raises InputError."""
+    spellings = _spellings_of(label_map) if label_map else {}
+    if spellings and max(spellings.values()) >= len(labels.names):
+        raise InputError(
+            f"--label_map {label_map} names class {max(spellings.values())}, and the model has "
+            f"{len(labels.names)}, numbered from 0: {', '.join(labels.names)}; name no others"
+        )
+    return replace(labels, classes={**labels.classes, **spellings})
+
+
+def _spellings_of(text: str) -> Dict[str, int]:
+    """Return {spelling: class} of --label_map. Raises InputError naming the part that is wrong."""
     parts = [part.strip() for part in text.split(",")]
     numbered = [part.partition("=") if "=" in part else ("", "", part) for part in parts]
     if len({equals for _, equals, _ in numbered}) != 1:
@@ -206,7 +222,7 @@ def parse_label_map(text: str) -> Labels:
         raise _bad_map(text, "a classifier needs 2 classes or more")
     if numbers != list(range(len(numbers))):
         raise _bad_map(text, f"its classes are {', '.join(map(str, numbers))}, not 0 and up without a gap")
-    return Labels.named(spellings)
+    return spellings
 
 
 def label_map_of(counts: Mapping[str, int], most_classes: int = MOST_WORDS) -> str:

@@ -1,10 +1,12 @@
 """One command for every kind of folder: predict, evaluate and export do what --model_path is for."""
 
 import json
+import shlex
+import sys
 
 import numpy as np
 import pytest
-from tiny_pair import write_model, write_pairs
+from tiny_pair import write_model, write_pairs, write_rows
 from tiny_ship import ship, write_trained
 
 from data_tools.files.errors import InputError
@@ -61,6 +63,42 @@ def test_the_folder_and_the_flags_choose_the_form(world, monkeypatch, command, w
     forms = [name for name in COMMANDS if name.split()[0] == command]
     flags = {name: flag_names(config_class_of(COMMANDS[name])) for name in forms}
     assert form_of_model(words.split(), flags, kind_of_folder) == form
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (
+            "evaluate --label_range 0,5",
+            "label_range is a flag of evaluate embedding, and exported is a",
+        ),
+        ("evaluate --same_text keep", "same_text is a flag of evaluate embedding"),
+        ("evaluate --dims 4", "dims is a flag of evaluate embedding"),
+        ("predict --text x", "text is a flag of predict mlm"),
+    ],
+)
+def test_a_flag_of_another_form_is_refused_for_a_classifier(world, monkeypatch, words, message):
+    monkeypatch.chdir(world)
+    with pytest.raises(InputError, match=message):
+        _run([*words.split(), "--model_path", "exported", "--input_file", "pairs.tsv"])
+
+
+@pytest.mark.parametrize("names", [("different", "same"), ("same", "different")])
+def test_the_words_of_a_file_are_given_to_a_classifier(tmp_path, monkeypatch, capsys, names):
+    model = write_trained(tmp_path / "model", id2label=dict(zip("01", names)))
+    rows = [(f"甲乙{row}", f"丙丁{row}", ("新", "旧")[row % 2]) for row in range(20)]
+    write_rows(tmp_path / "words.tsv", rows)
+    words = ["evaluate", "--model_path", str(model), "--input_file", str(tmp_path / "words.tsv")]
+    monkeypatch.setattr(sys, "argv", ["/bin/ernie-pair", *words])
+    match = names.index("same")
+    with pytest.raises(InputError, match=f"class {match} is the match, and which of them") as caught:
+        _run(words)
+    asked = shlex.split(caught.value.message.partition("if 旧 is, ")[2].partition(";")[0])
+    _run([*asked[1:], "--bootstrap", "0"])
+    mapped = json.loads(capsys.readouterr().out)
+    write_rows(tmp_path / "words.tsv", [(a, b, names[match if c == "旧" else 1 - match]) for a, b, c in rows])
+    _run([*words, "--bootstrap", "0"])
+    assert json.loads(capsys.readouterr().out) == mapped
 
 
 def test_an_exported_model_is_evaluated_as_its_trained_one(world, tmp_path):

@@ -92,7 +92,7 @@ class RobustnessFlags(Options):
         2000, help="maximum rows of each kind; 0: all", unit="rows", at_least=0
     )
     robustness_file: str = evaluation_option(
-        "", help="file to write the perturbed pairs to: .tsv, .csv or .jsonl; empty: none"
+        "", help="file to write the perturbed pairs to: .tsv, .csv, .xlsx, .parquet or .jsonl; empty: none"
     )
     bootstrap: int = evaluation_option(
         1000,
@@ -150,6 +150,11 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
     )
     query: str = data_option(
         "", help="for a ranking model: the column that identifies the query of a row; empty: the first text"
+    )
+    label_map: str = data_option(
+        "",
+        help="the classes of the model that the words of labels mean, for example 0=different,1=same; empty: "
+        "its names and numbers, known words",
     )
     swap: bool = evaluation_option(
         True, help="also score every pair in the other order, to count the predictions that flip"

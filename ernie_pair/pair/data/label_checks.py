@@ -4,6 +4,7 @@ A question ends with the complete command of each answer, so that it is given by
 """
 
 import logging
+import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import islice
@@ -18,10 +19,12 @@ from ernie_pair.models.labels import (
     Labels,
     are_class_names,
     frequent_words,
+    is_number,
     label_maps,
     match_class,
     words_as_classes,
 )
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.shared_characters import overlap
 
 MOST_LOOKED_AT = 1_000_000  # rows in which those of both classes are looked for
@@ -78,39 +81,62 @@ def describe_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{word} in {counted(count, 'row')}" for word, count in counts.items())
 
 
-def ask_for_match(name: str, counts: Mapping[str, int], most_classes: int) -> LabelQuestion:
+def ask_for_match(name: str, counts: Mapping[str, int], rules: RowRules) -> LabelQuestion:
     """Return the question which of the labels {label: rows} of ``name`` is the match, with its answers."""
-    maps = label_maps(counts, most_classes)
+    maps = label_maps(counts, rules.most_classes, rules.match or 0)
     told = f"{name}: its labels are {describe_counts(counts)}"
+    if rules.match is None:
+        again = again_with(label_map=next(iter(maps.values())))
+        return LabelQuestion(f"{told}; say which class of the model each of them is, in its order: {again}")
     if "" in maps:
         again = again_with(label_map=maps[""])
         return LabelQuestion(
             f"{told}; say which classes these are, in an order of your own (of two texts that match or not, "
             f"class 1 is the match; words of one class have one number): {again}"
         )
-    answers = "; ".join(f"if {word} is, {again_with(label_map=text)}" for word, text in maps.items())
-    return LabelQuestion(f"{told}; class 1 is the match, and which of them is it? {answers}")
+    answers = "; ".join(
+        f"if {words} {'are' if ' and ' in words else 'is'}, {again_with(label_map=text)}"
+        for words, text in maps.items()
+    )
+    return LabelQuestion(f"{told}; class {rules.match} is the match, and which of them is it? {answers}")
 
 
 def explain_other_label(
-    reason: str, name: str, word: str, counts: Mapping[str, int], most_classes: int
+    reason: str, name: str, word: str, counts: Mapping[str, int], rules: RowRules
 ) -> InputError:
     """Return the error of a row of ``name`` whose label, ``word``, is none of those known, with its cure.
 
-    ``counts``: {label: rows} of the whole file; ``most_classes``: how many --label_map may name, 0 for none.
+    ``counts``: {label: rows} of the whole file.
     """
-    _, rare = frequent_words(counts)
+    words, rare = frequent_words(counts)
     if word in rare:
         rows = f"{counted(counts[word], 'row')} of {sum(counts.values())}"
         return OpenError(
             f"{reason}; {word} stands in {rows} and is no class; to leave such rows out",
             {"on_bad_row": "skip"},
         )
-    if not are_class_names(counts):
+    are_numbers, are_classes = bool(words) and all(map(is_number, words)), are_class_names(counts)
+    if are_numbers and not are_classes:
+        flags = _flags_for_scores(counts, rules)
+        if flags:
+            return OpenError(f"{reason}; its labels are scores", flags)
+        return InputError(f"{reason}; its labels are scores, and this command takes classes")
+    if not are_classes:
         return InputError(reason)
-    if most_classes:
-        return InputError(f"{reason}; {ask_for_match(name, counts, most_classes)}")
-    return InputError(f"{reason}; its labels: {describe_counts(counts)}")
+    if not rules.most_classes:
+        return InputError(f"{reason}; its labels: {describe_counts(counts)}")
+    question = f"{reason}; {ask_for_match(name, counts, rules)}"
+    flags = _flags_for_scores(counts, rules) if are_numbers and len(words) > 2 else {}
+    return InputError(f"{question}; if they are scores, {again_with(**flags)}" if flags else question)
+
+
+def _flags_for_scores(counts: Mapping[str, int], rules: RowRules) -> Dict[str, str]:
+    """Return the flag with which the command takes the scores {score: rows}; {} where it takes none."""
+    if not rules.for_scores:
+        return {}
+    flag, value = rules.for_scores
+    scores = [float(plain_label(word)) for word in counts if is_number(word)]
+    return {flag: value or f"{min(0, math.floor(min(scores)))},{max(1, math.ceil(max(scores)))}"}
 
 
 def compare_with_texts(name: str, rows: Iterable[Any], labels: Labels, is_given: bool, stops: bool) -> None:

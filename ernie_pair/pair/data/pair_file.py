@@ -59,6 +59,7 @@ from ernie_pair.pair.data.label_checks import (
     WITHOUT_LABELS,
     LabelsOfFile,
     count_labels,
+    describe_counts,
     explain_other_label,
 )
 from ernie_pair.pair.data.pair_records import (
@@ -91,7 +92,6 @@ class Cells(NamedTuple):
 
 CellsRecord = tuple[int, Union[Cells, InputError]]  # the number of its line before them, or what is wrong
 MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
-OF_SCORES = "; scores are for --target regression, or for an encoder with --objective cosent or --label_range"
 _SAID: set[str] = set()  # lines about files, each of which is said once
 
 logger = logging.getLogger(__name__)
@@ -512,7 +512,7 @@ def good_rows(
             yield row
             continue
         if not (skips or row.is_known):
-            raise error_of(row, found)
+            raise error_of(row._replace(place=place), found)
         first_bad = first_bad or row
         reject(row._replace(place=place))
     if first_bad and not num_good:
@@ -635,7 +635,7 @@ def error_of_rows(name: str, words: Words, rules: RowRules, row: BadRow, rest: I
     """
     behind = list(islice(rest, MOST_LOOKED_AT))
     others = [other for other in behind if isinstance(other, BadRow)]
-    if row.other_label == "" and len(others) == len(behind):
+    if row.other_label == "" and row.place == 0 and len(others) == len(behind):
         return refuse_unlabelled(name, row)
     lines = ", ".join(str(other.number) for other in others[:5])
     more = ", ..." if len(others) > 5 else ""
@@ -643,8 +643,14 @@ def error_of_rows(name: str, words: Words, rules: RowRules, row: BadRow, rest: I
         f"; {counted(len(others), 'more row')} so, in line {lines}{more}" if others else ""
     )
     if row.other_label:
-        return explain_other_label(reason, name, row.other_label, counts_of(words), rules.most_classes)
-    return InputError(reason) if not others else OpenError(reason, {"on_bad_row": "skip"})
+        return explain_other_label(reason, name, row.other_label, counts_of(words), rules)
+    has_few = 2 * (1 + len(others)) < row.place + 1 + len(behind)
+    counts = counts_of(words) if row.other_label == "" else {}
+    if has_few and len(counts) != 1:
+        return OpenError(f"{reason}; to leave such rows out", {"on_bad_row": "skip"})
+    if counts:
+        reason += f"; the other labels: {describe_counts(counts)}; write the label of each row that has none"
+    return InputError(reason)
 
 
 def refuse_unlabelled(name: str, row: BadRow) -> InputError:
@@ -698,8 +704,6 @@ def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
     if isinstance(label, (list, tuple, dict)):
         raise InputError(f"{where}: label {shown(label)} is no single value; write one of {labels.allowed}")
     wrong = f"label {shown(label)} is not one of {labels.allowed}; correct it"
-    if Labels.scores().value_of(label) is not None:
-        wrong += OF_SCORES
     if where.endswith(":1"):
         wrong += "; if the line is a header, name its columns with --text_a, --text_b and --label"
     raise OtherLabel(f"{where}: {wrong}", bare_label(label))

@@ -345,6 +345,13 @@ def _may_be_label(column: Sequence[str]) -> bool:
 ENCODING_HELP = (
     "encoding of tables and JSON lines: utf-8 (UTF-16 and GB18030 are found as well), gb18030, gbk or big5"
 )
+# Flags with which commands take scores; --label_range needs no more than what the labels of a file are.
+FOR_SCORES = (
+    ("are_scores", "true"),
+    ("target", "regression"),
+    ("objective", "cosent"),
+    ("label_range", ""),
+)
 LABEL_MAP_HELP = (
     "names of the classes, for example 0=different,1=same, class 1 being the match; 0=no,0=unsure,1=yes puts "
     "two words into one class, 0=1,1=0 turns numbers; empty: known words, or numbers"
@@ -370,16 +377,21 @@ class RowRules:
 
     ``of_encoders``: a row may hold several matches and hard negatives of its first text, and where nothing is
     a label, the two texts of a row belong together; see `encoder_rows`.
-    ``most_classes``: how many --label_map of the command may name; 0: it has no such flag.
+    ``most_classes``: how many --label_map of the command may name; 0: it has no such flag. ``match``: which
+    of two is the match; None: the classes are those of a model that has more. ``for_scores``: the flag, and
+    its value, with which the command takes scores; () where it takes none.
     """
 
     encoding: str = "utf-8"
     skips: bool = False
     of_encoders: bool = False
     most_classes: int = 0
+    match: Optional[int] = 1
+    for_scores: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config) -> "RowRules":
-        """Return the rules that --encoding and --on_bad_row give, and MOST_CLASSES of the command."""
+        """Return the rules of --encoding and --on_bad_row, and what the command may do with labels."""
         most = getattr(config, "MOST_CLASSES", 0)
-        return cls(config.encoding, config.on_bad_row == "skip", most_classes=most)
+        for_scores = next((flag for flag in FOR_SCORES if hasattr(config, flag[0])), ())
+        return cls(config.encoding, config.on_bad_row == "skip", most_classes=most, for_scores=for_scores)

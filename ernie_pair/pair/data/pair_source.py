@@ -406,7 +406,7 @@ def _words_in(source: Any, labels: Labels) -> str:
     counts = count_labels(chain([first], words))
     found = label_map_of(counts, source.rules.most_classes)
     if not found and are_class_names(counts) and not any(map(is_number, counts)):
-        raise ask_for_match(source.name, counts, source.rules.most_classes)
+        raise ask_for_match(source.name, counts, source.rules)
     if found:
         shown = ", ".join(
             f"{word} = {number}" for number, _, word in (part.partition("=") for part in found.split(","))

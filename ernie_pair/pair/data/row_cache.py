@@ -83,13 +83,13 @@ def _encode(tokenizer: AnyTokenizer, max_seq_len: int, source: PairSource, pairs
 def _cache_of(
     cache_dir: Path, source: PairSource, tokenizer: AnyTokenizer, max_seq_len: int
 ) -> KeyedCache[EncodedPairs]:
-    labels, columns = source.labels, asdict(source.columns)
+    labels, columns, rules = source.labels, asdict(source.columns), source.rules
     key: dict[str, object] = {
         "version": VERSION,
         "content": source.sha256(),
         "ending": ending_of(Path(source.name)) if source.is_file else "",
         "columns": {name: value for name, value in columns.items() if name != "query" or value},
-        "rules": {**asdict(source.rules), "most_classes": None},
+        "rules": [rules.encoding, rules.skips, rules.of_encoders],
         "labels": labels and (labels.classes if labels.has_classes else labels.read_as),
         "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,

@@ -3,6 +3,7 @@
 A trained folder is computed by Paddle, an exported or a combined one by its backend, without Paddle.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Optional, Sequence
 
@@ -11,7 +12,7 @@ from data_tools.files.errors import InputError
 from data_tools.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import Labels, match_class, spelled_too
 from ernie_pair.pair.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import Columns, RowRules
@@ -101,6 +102,10 @@ def read_pairs(
     They are written beside the output; two files may have one name, so that of ``flag`` is in theirs.
     """
     source = source_of(config, flag, split, labels)
+    label_map = getattr(config, "label_map", None)
+    if labels is not None and labels.has_classes and label_map is not None:
+        rules = replace(source.rules, most_classes=len(labels.names), match=match_class(labels))
+        source = replace(source, labels=spelled_too(labels, label_map), rules=rules)
     pairs = source.read()
     if is_first:
         where = rejected_beside(config.output_file, "" if flag == "input_file" else f".{flag}")

@@ -441,8 +441,14 @@ def test_a_model_reads_the_words_that_it_was_trained_on(trained, tmp_path, capfd
     asked = EvaluateConfig(best_of(folder), other, str(tmp_path / "o.json"), device="cpu")
     assert exit_code_of(lambda: evaluate_pair(asked)) == 2
     told = capfd.readouterr().err
-    assert "label '乙' is not one of 否, 是, 0, 1" in told and "label_map" not in told  # it has no such flag
+    assert "label '乙' is not one of 否, 是, 0, 1" in told and "if 甲 is, label_map='0=乙,1=甲'" in told
     assert not (tmp_path / "o.json").exists()
+    assert (
+        evaluate_pair(replace(asked, label_map="0=乙,1=甲"))["confusion"]
+        == evaluate_pair(EvaluateConfig(best_of(folder), str(path), device="cpu"))["confusion"]
+    )
+    with pytest.raises(InputError, match="names class 2, and the model has 2, numbered from 0: 否, 是"):
+        evaluate_pair(replace(asked, output_file="", label_map="0=乙,1=甲,2=丙"))
 
 
 def test_the_audit_shows_the_columns_the_words_and_rows(trained, tmp_path, capsys):

@@ -184,6 +184,41 @@ def test_a_rare_label_is_a_bad_row(tmp_path, typed):
     assert label_map_of({"否": 500, "未知": 20, "是": 480}) == ""  # more of them are asked for
 
 
+@pytest.mark.parametrize(
+    "labels, rules, told",
+    [
+        (
+            ["匹配"] * 3 + [""] * 4,
+            RULES,
+            "the other labels: 匹配 in 3 rows; write the label of each row",
+        ),
+        (["匹配"] * 5 + [""] * 2, RULES, "the other labels: 匹配 in 5 rows"),  # one class would be left
+        (["匹配", "不匹配"] * 2 + [""] * 4, RULES, "the other labels: 匹配 in 2 rows, 不匹配 in 2 rows"),
+        (["匹配", "不匹配"] * 9 + [""], RULES, "to leave such rows out: ernie-pair .* --on_bad_row skip"),
+        ([f"0.{n}" for n in range(9)], RULES, "its labels are scores, and this command takes classes"),
+        (
+            [f"0.{n}" for n in range(9)],
+            replace(RULES, for_scores=("are_scores", "true")),
+            "its labels are scores: ernie-pair .* --are_scores true",
+        ),
+        (
+            [f"3.{n}" for n in range(9)],
+            replace(RULES, for_scores=("label_range", "")),
+            "its labels are scores: ernie-pair .* --label_range 0,4",
+        ),
+        (["-1", "1"] * 5, replace(RULES, for_scores=("target", "regression")), "if -1 is, .*0=1,1=-1$"),
+        (["1", "2", "3"] * 5, replace(RULES, for_scores=("target", "regression")), "if they are scores, "),
+    ],
+)
+def test_a_cure_never_drops_half_of_the_rows_nor_names_a_flag_of_others(tmp_path, typed, labels, rules, told):
+    rows = [(f"甲乙丙{n}", f"丁戊己{n}", label) for n, label in enumerate(labels)]
+    given = GivenPairs("train_dataset", rows, None, rules=rules)
+    for source in (source_of(tmp_path / "a.tsv", rows, rules), given):
+        with pytest.raises(InputError, match=told) as caught:
+            classes(source)
+        assert ("on_bad_row" in told) == ("on_bad_row" in caught.value.message)
+
+
 def test_an_iterator_is_not_read_for_its_words():
     rows = [*pairs_of("01", 8), ("今天", "明天", "甲"), *pairs_of("01", 8)]
     given = GivenPairs("x", iter(rows), Labels.numbered(2), rules=replace(RULES, skips=True))
