@@ -61,7 +61,7 @@ THREADS_ASKED = _asked_threads()  # before Paddle is loaded
 
 def prepare_cpu_math() -> None:
     """Choose the MKL path for this processor; call it before Paddle is loaded."""
-    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's C++ logs every program it starts
+    os.environ.setdefault("GLOG_minloglevel", "2")  # its C++ logs each program, and warns of itself
     os.environ.setdefault("KMP_BLOCKTIME", "1")
     facts = text_of(PROC / "cpuinfo")
     feature = next((feature for feature in PATH_OF if feature in facts), None)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from package_command import command
 from places import ROOT
 from tiny_embedding import write_matches
 from tiny_ship import write_trained
@@ -155,6 +157,12 @@ def test_invalid_exports_and_options_are_refused(folder, tmp_path, capfd):
         open_embedder(folder / "ship", "gpu")
     with pytest.raises(InputError, match="its vectors would be others"):
         open_embedder(folder / "ship", options=EmbedderOptions(pooling="cls"))
+
+
+def test_a_command_shows_no_warnings_of_paddles_own_code(folder, tmp_path):
+    done = command("export", "--model_path", folder / "model", "--output_dir", tmp_path / "ship")
+    assert done.code == 0 and "exported " in done.told
+    assert not re.search(r"^[IW]\d{4} ", done.told, re.M), done.told
 
 
 def test_trained_and_exported_metrics_agree_at_every_dim(folder, tmp_path, capsys):
