@@ -11,10 +11,12 @@ import codecs
 import gzip
 import lzma
 import re
+import shlex
 import sys
 import zipfile
 import zlib
 from functools import lru_cache, partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -22,6 +24,7 @@ from data_tools.files.errors import InputError, again_with
 from data_tools.files.installation import import_optional
 
 CHUNK = 1 << 20
+PACKED = (".gz", ".zst", ".bz2", ".xz")
 ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
 _PACKED_BYTES = 512  # of a .zst that are unpacked at a time: to 16 MiB at the very most
 _LOOKED_THROUGH = 64 << 20  # bytes of plain ASCII before a file is taken for UTF-8
@@ -33,12 +36,18 @@ _MARKS = {  # the longer ones first
 }
 _TAR = (257, b"ustar")
 _ZIP = b"PK\x03\x04"
+_PACKERS = {
+    b"\x28\xb5\x2f\xfd": "zstd -dc",
+    b"\x1f\x8b": "gzip -dc",
+    b"\xfd7zXZ\0": "xz -dc",
+    b"BZh": "bzip2 -dc",
+}
 SHEET, PARQUET, ARROW, TEXT = "sheet", "parquet", "arrow", "text"
-# How a file begins that is no text: what it is, and what makes a text of it ({0}: FILE, {1}: its stem).
+# How a file begins that is no text: what it is, and what makes a text of it ({0}: FILE, {1}: NEW).
 _BEGINNINGS: Dict[bytes, Tuple[str, str]] = {
     b"PAR1": ("a table of Parquet", "save it as .csv"),
     b"ARROW1": ("a table of Arrow", "save it as .csv"),
-    b"%PDF-": ("a PDF", "convert it: pdftotext {0} {1}.txt"),
+    b"%PDF-": ("a PDF", "convert it: pdftotext {0} {1}"),
     b"\xd0\xcf\x11\xe0": ("a file of Office 97-2003 or WPS", "save it as .xlsx, .csv or .txt"),
     b"{\\rtf": ("a document of RTF", "save it as .txt"),
     b"7z\xbc\xaf\x27\x1c": ("an archive of 7-Zip", "unpack it: 7z x {0} -o{1}"),
@@ -51,10 +60,10 @@ _BEGINNINGS: Dict[bytes, Tuple[str, str]] = {
     **{b"\x80" + bytes([version]): ("a pickle of Python", "save it as .csv") for version in (2, 3, 4, 5)},
 }
 _PARTS_OF_ZIP = {  # a file in it: what it is then
-    "word/document.xml": ("a document of Word", "convert it: pandoc -t plain {0} -o {1}.txt"),
+    "word/document.xml": ("a document of Word", "convert it: pandoc -t plain {0} -o {1}"),
     "ppt/presentation.xml": ("a presentation of PowerPoint", "save it as .txt"),
     "content.xml": ("a file of OpenDocument", "save it as .xlsx, .csv or .txt"),
-    "META-INF/container.xml": ("a book of EPUB", "convert it: pandoc -t plain {0} -o {1}.txt"),
+    "META-INF/container.xml": ("a book of EPUB", "convert it: pandoc -t plain {0} -o {1}"),
 }
 _WORKBOOK = "xl/workbook.xml"
 _MARKUP = re.compile(rb"(?:<!--.*?-->\s*)*(<!doctype html|<html|<head|<body|<\?xml|<mediawiki)", re.DOTALL)
@@ -75,15 +84,30 @@ _HANGUL = (
     "금년신진것등했었합습세실때내같말마모할됩중않좋행계용관당입분후소통결속식회물적산영간위배약심임저민불건현재강추미작품교단운체차예개최초호까데"
 )
 _KANA = "".join(map(chr, range(0x3041, 0x30F7))) + "ー、。"
+_KANJI = (
+    "日本人一大年中国会者事自分方法地場合手間時前後今何見行出入力上下生学気天雨電話口座開設銀行円通帳番号変更確認申込用紙住所金額"
+    "利料支払引落振込明細書証券保険会社員店内外名前登録解約再発送受取期限定額実売買車駅東京都道府県市区町村家族水火木土曜週月新古"
+)
+_LETTERS = "äöüßÄÖÜéèêëàâçîïôûùœáíóúñåæøãõìò’“”–€"
 _LIKELY = {
     "gb18030": frozenset(_HANZI),
     "euc_kr": frozenset(_HANGUL),
     "big5": frozenset(_HANZI + _TRADITIONAL),
-    "shift_jis": frozenset(_KANA),
-    "euc_jp": frozenset(_KANA),
+    "big5hkscs": frozenset(_HANZI + _TRADITIONAL + "嘅喺唔咗哋啲嚟咁冇"),
+    "shift_jis": frozenset(_KANA + _KANJI),
+    "euc_jp": frozenset(_KANA + _KANJI),
+    "cp1252": frozenset(_LETTERS),
 }
-_CALLED = {"euc_kr": "EUC-KR", "big5": "BIG5", "shift_jis": "SHIFT_JIS", "euc_jp": "EUC-JP"}
+_CALLED = {
+    "euc_kr": "EUC-KR",
+    "big5": "BIG5",
+    "big5hkscs": "BIG5-HKSCS",
+    "shift_jis": "SHIFT_JIS",
+    "euc_jp": "EUC-JP",
+    "cp1252": "CP1252",
+}
 _ENOUGH = 0.2  # of the characters are likely ones, or a text is of no known encoding
+_OF_LETTERS = 0.9  # in a text of European letters, which has more of ASCII
 _BESIDES = 0.6  # of that share in a second encoding, and it is not clear which
 _COMPARED = 1 << 16  # bytes that tell the encoding
 
@@ -125,35 +149,57 @@ def _is_workbook(path: Path) -> bool:
     raise _no_text(path, *(parts or [("an archive of zip", "unpack it: unzip {0} -d {1}")])[0])
 
 
-def _no_text(path: Path, what: str, cure: str) -> InputError:
-    """Return the error about a file that is no text; ``cure`` has {0} for its path and {1} for its stem."""
+def free_name(stem: str, ending: str = "", mark: str = ".plain") -> str:
+    """Return a name of no file: STEM.txt for the ending .txt, else STEM.plain.txt, STEM.plain2.txt, ..."""
+    more = (f"{stem}{mark}{number}{ending}" for number in count(2))
+    names = chain((f"{stem}{ending}", f"{stem}{mark}{ending}"), more)
+    return next(name for name in names if not Path(name).exists())
+
+
+def _no_text(path: Path, what: str, cure: str, packer: str = "") -> InputError:
+    """Return the error about a file that is no text; ``cure`` has {0} for its path and {1} for a new one.
+
+    ``packer``: the command that unpacks it to standard output, where it is packed as well.
+    """
     stem = (
         str(path)[: -len("".join(path.suffixes[-2:]))] if ".tar." in path.name else str(path.with_suffix(""))
     )
-    done = cure.format(path, stem)
-    unpacked_to = stem if "unpack it" in cure else f"{stem}.txt" if "convert it" in cure else ""
-    again = f"; then: {again_with({str(path): unpacked_to})}" if unpacked_to else ""
+    given, made = shlex.quote(str(path)), ""
+    if packer and "tar -xf" not in cure:
+        made = free_name(stem, mark=".unpacked")
+        done = f"unpack it: {packer} {given} > {shlex.quote(made)}"
+    else:
+        made = free_name(stem, mark=".unpacked") if "unpack it" in cure else ""
+        made = free_name(stem, ".txt") if "convert it" in cure else made
+        done = cure.format(given, shlex.quote(made))
+    again = f"; then: {again_with({str(path): made})}" if made else ""
     return InputError(f"{path} is {what}, not a text; {done}{again}")
 
 
-def refuse_no_text(path: Path, begin: bytes) -> None:
+def refuse_no_text(path: Path, begin: bytes, packer: str = "") -> None:
     """Raise InputError if ``begin``, the first unpacked bytes of a file, is no beginning of a text."""
+    if packer and _packer_of(begin):
+        raise _no_text(path, "packed twice", "", packer)
     if begin[_TAR[0] :].startswith(_TAR[1]):
         raise _no_text(path, "an archive of tar", "unpack it: mkdir {1} && tar -xf {0} -C {1}")
     if begin.startswith(_ZIP):
-        is_packed = path.suffix.lower() in (".gz", ".zst", ".bz2", ".xz")
-        if not is_packed and _is_workbook(path):
+        if not packer and _is_workbook(path):
             raise _no_text(path, "a workbook of Excel", "save it as .csv")
-        raise _no_text(path, "an archive of zip", "unpack it: unzip {0} -d {1}")
+        raise _no_text(path, "an archive of zip", "unpack it: unzip {0} -d {1}", packer)
     for known, (what, cure) in _BEGINNINGS.items():
         if begin.startswith(known):
-            raise _no_text(path, what, cure)
+            raise _no_text(path, what, cure, packer)
     text = begin[:4096].replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n").lower()
     markup = _MARKUP.match(text)
     if markup and markup[1] in (b"<?xml", b"<mediawiki") and b"<html" not in text:
-        raise _no_text(path, "XML", "write its texts as .txt or .jsonl")
+        raise _no_text(path, "XML", "write its texts as .txt or .jsonl", packer)
     if markup:
-        raise _no_text(path, "a page of HTML", "convert it: pandoc -f html -t plain {0} -o {1}.txt")
+        raise _no_text(path, "a page of HTML", "convert it: pandoc -f html -t plain {0} -o {1}", packer)
+
+
+def _packer_of(begin: bytes) -> str:
+    """Return the command that unpacks to standard output what begins so; '' for what is not packed."""
+    return next((command for mark, command in _PACKERS.items() if begin.startswith(mark)), "")
 
 
 def unpacked(path: Path, advance: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
@@ -167,11 +213,11 @@ def unpacked(path: Path, advance: Callable[[int], None] = lambda count: None) ->
     except OSError as error:
         raise unreadable(path, error) from None
     with raw:
-        done, is_first = 0, True
+        done, is_first, packer = 0, True, _packer_of(raw.peek(6)[:6])
         try:
             for chunk in _unpack(raw):
                 if is_first:
-                    refuse_no_text(path, chunk)
+                    refuse_no_text(path, chunk, packer)
                     is_first = False
                 yield chunk
                 advance(raw.tell() - done)
@@ -194,7 +240,7 @@ def _unpack(raw: Any) -> Iterator[bytes]:
         opened = lzma.LZMAFile(raw)  # noqa: SIM115 - its caller closes ``raw``
     elif begin.startswith(b"BZh"):
         opened = bz2.BZ2File(raw)
-    elif begin and Path(raw.name).suffix.lower() in (".gz", ".zst", ".bz2", ".xz"):
+    elif begin and Path(raw.name).suffix.lower() in PACKED:
         raise EOFError  # its name says that it is packed
     return iter(partial(opened.read, CHUNK), b"")
 
@@ -252,11 +298,17 @@ def _encoding_of(path: Path, *stamp: int) -> str:
         if found or passed > _LOOKED_THROUGH:
             break
     if found in _CALLED:
-        new = f"{path.with_suffix('')}.utf8{path.suffix}"
-        name = _CALLED[found]
+        with open(path, "rb") as raw:
+            packer = _packer_of(raw.read(6))
+        name, given = _CALLED[found], shlex.quote(str(path))
+        plain = path.with_suffix("") if packer and path.suffix in PACKED else path
+        new = free_name(f"{plain.with_suffix('')}.utf8", plain.suffix, ".new")
+        made = (
+            f"{packer} {given} | iconv -f {name} -t UTF-8" if packer else f"iconv -f {name} -t UTF-8 {given}"
+        )
         raise InputError(
             f"{path} is {name}, as its bytes show, and only UTF-8, GB18030 and UTF-16 are read; convert it: "
-            f"iconv -f {name} -t UTF-8 {path} > {new}; then: {again_with({str(path): new})}"
+            f"{made} > {shlex.quote(new)}; then: {again_with({str(path): new})}"
         )
     return found or "utf-8"
 
@@ -290,7 +342,7 @@ def encoding_in(chunk: bytes, is_first: bool) -> Optional[str]:
     others = [line for line in lines if not line.isascii()] or [last]
     foreign = b"\n".join(line for line in others if not is_utf8_line(line))
     # Lines of UTF-8 below are minded by `read_lines` and by tables.
-    return "utf-8" if is_damaged or is_utf8_line(others[0]) else _likely_encoding(foreign) or "utf-8"
+    return "utf-8" if is_damaged or is_utf8_line(others[0]) else likely_encoding(foreign) or "utf-8"
 
 
 def _wide_encoding(chunk: bytes) -> str:
@@ -311,7 +363,7 @@ def _wide_encoding(chunk: bytes) -> str:
     return ""
 
 
-def _likely_encoding(text: bytes) -> str:
+def likely_encoding(text: bytes) -> str:
     """Return the one encoding in which ``text`` is of frequent characters; '' where that is not clear."""
     shares = {}
     for name, likely in _LIKELY.items():
@@ -322,6 +374,10 @@ def _likely_encoding(text: bytes) -> str:
             continue
         if characters:
             shares[name] = sum(char in likely for char in characters) / len(characters)
+    if "big5" in shares:  # which the other one includes
+        shares.pop("big5hkscs", None)
+    if shares.get("cp1252", 0) < _OF_LETTERS or 4 * sum(byte > 127 for byte in text) > len(text):
+        shares.pop("cp1252", None)  # decodes nearly anything
     best = max(shares, key=shares.__getitem__, default="")
     others = [share for name, share in shares.items() if name != best]
     is_clear = bool(best) and shares[best] >= _ENOUGH and max(others, default=0.0) <= _BESIDES * shares[best]

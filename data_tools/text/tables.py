@@ -63,7 +63,10 @@ _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
 _BEGINS_ARRAY = re.compile(r'\s*\[\s*\{\s*["}]')
 _QUOTED_CELLS = re.compile(r'(?:"(?:[^"]|"")*"|[-+.\deE]*|NA|NULL|TRUE|FALSE|True|False)')
 _LABEL = re.compile(r"[^\s,;]{1,12}")
-_PERCENT = re.compile(r"0(?:\.(0+))?%")
+# A format of a number, without the colours and the room of another character, that Python can follow.
+_NUMBER_FORMAT = re.compile(r"(#,##)?(0+)(?:\.(0+))?(%?)")
+_ROOM = re.compile(r"_.|\[(?:Red|Black|Blue|Green|红色|黑色|蓝色|绿色)\]|\\ ")
+_EXACT = 10**15  # above which a workbook has other digits
 _FAR_ROW = re.compile(rb'<row r="(\d{7,20})"')
 _MARKED = re.compile(rb'<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
 # Bytes of a sheet in which no more than one mark of `_MARKED` is cut by the end of a piece.
@@ -107,22 +110,23 @@ def _form_of(path: Path, encoding: str, *stamp: int) -> Form:
     ending, kind = ending_of(path), kind_of_file(path)
     if kind != TEXT:
         return Form("sheet" if kind == SHEET else "arrow")
-    if ending in UNREAD:
-        raise InputError(f"{path} is a file of {UNREAD[ending]}; save it as .xlsx, .csv or .parquet")
-    if ending in (*SHEETS, *ARROW):
-        what = "a workbook of Excel" if ending in SHEETS else "a table of Arrow or Parquet"
-        raise _damaged(path, what, ValueError("it does not begin as one"))
     found = encoding_of(path) if encoding == "utf-8" else encoding
     raw = islice(read_lines(path, max_bytes=LONGEST_LINE, encoding=encoding), SNIFFED)
     code = "utf-8" if encoding == "utf-8" else encoding
     lines = [line.decode(code, "replace").removeprefix("\ufeff") for line in raw]
-    of_json = _json_form(lines, ending)
+    mark = _mark_of(lines, "," if ending == ".csv" else "\t")
+    is_table = _is_table(lines, mark)
+    if not is_table and ending in UNREAD:
+        raise InputError(f"{path} is a file of {UNREAD[ending]}; save it as .xlsx, .csv or .parquet")
+    if not is_table and ending in (*SHEETS, *ARROW):
+        what = "a workbook of Excel" if ending in SHEETS else "a table of Arrow or Parquet"
+        raise _damaged(path, what, ValueError("it does not begin as one"))
+    of_json = _json_form(lines, "" if is_table else ending)
     if of_json:
         return Form(of_json, "", found)
     named = _SEPARATOR_LINE.fullmatch(lines[0]) if lines else None
     if named:
         return Form("csv", named[1], found, 1)
-    mark = _mark_of(lines, "," if ending == ".csv" else "\t")
     # The "Unicode text" of a spreadsheet puts cells in quotes; other lines of tabs are as they stand.
     is_plain = mark == "\t" and ending != ".csv" and not found.startswith("utf-16")
     return Form("tab" if is_plain and not _has_quoted_cells(lines) else "csv", mark, found)
@@ -166,6 +170,25 @@ def _rows_split(lines: List[str], mark: str) -> List[List[str]]:
     except csv.Error:
         return []
     return rows[:-1] if len(lines) == SNIFFED and len(rows) > 1 else rows  # the last one may be cut
+
+
+def _is_table(lines: List[str], mark: str) -> bool:
+    """Return whether the first lines are rows of several cells, and not JSON."""
+    if not lines or lines[0].lstrip()[:1] in ("{", "[", ""):
+        return False
+    try:
+        json.loads(lines[0])
+    except (ValueError, RecursionError):
+        widths = {len(row) for row in _rows_split(lines, mark)}
+        return len(widths) == 1 and max(widths) > 1
+    return False
+
+
+def looks_like_table(path: Path, form: Form, encoding: str) -> bool:
+    """Return whether the first lines of a text are two rows or more, of several cells each."""
+    rows = [row for _, row in islice(records(path, form, encoding), SNIFFED)]
+    widths = {len(row) if isinstance(row, list) else 0 for row in rows}
+    return len(rows) > 1 and len(widths) == 1 and max(widths) > 1
 
 
 def _mark_of(lines: List[str], usual: str) -> str:
@@ -445,13 +468,35 @@ def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
         yield number, cells[:width] if is_blank(cells[width:]) else cells
 
 
+class UnclearNumber(float):
+    """A number of a sheet of which it is not known how it is shown; as a text it is an error."""
+
+    def __repr__(self) -> str:
+        return f"{self.form} (store it as text)"
+
+    def __str__(self) -> str:
+        return str(int(self) if self.is_integer() else float(self))
+
+    form = ""
+
+
 def _shown_cell(cell: Any) -> object:
+    """Return a number as the text that it shows, as far as its format is a plain one; others as they are."""
     value = cell.value
     if type(value) not in (int, float):
         return value
-    percent = _PERCENT.fullmatch(cell.number_format or "")
-    if percent:
-        return f"{value:.{len(percent[1] or '')}%}"
+    first, *others = _ROOM.sub("", cell.number_format or "").split(";")
+    form = others[0].removeprefix("-") if others and value < 0 else first
+    plain = _NUMBER_FORMAT.fullmatch(form)
+    if abs(value) >= _EXACT or not plain and form not in ("General", "@", "", "G/通用格式"):
+        unclear = UnclearNumber(value)
+        unclear.form = f"{value:.6g} of {cell.coordinate} as {cell.number_format[:16]}"
+        return unclear
+    if plain and form != "0":
+        comma, whole, places, percent = plain.groups(default="")
+        width = len(whole) + len(places) + bool(places) + (value < 0)  # "05d" of Python counts the sign
+        filled = "" if comma or percent else f"0{width}"
+        return f"{value:{filled}{comma[1:2]}.{len(places)}{percent or 'f'}}"
     return str(int(value)) if isinstance(value, int) or value.is_integer() else str(value)
 
 

@@ -12,9 +12,11 @@ from data_tools.files.errors import InputError, dangling
 from data_tools.files.json_file import JsonError, kind_of, parse_json
 from data_tools.files.progress import say
 from data_tools.text.file_content import (
+    PACKED,
     decodes,
     encoding_of,
     is_utf8_line,
+    likely_encoding,
     num_invalid_bytes,
     unpacked,
     unreadable,
@@ -122,8 +124,11 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
         return "its last character is cut short: copy the file again, or fix the line"
     # A damaged line of UTF-8 often decodes as GB18030 as well; it has few bytes that are not UTF-8.
     mostly_other = 2 * num_invalid_bytes(line) > sum(byte > 127 for byte in line)
-    if not (decodes(line, "gb18030") and mostly_other):
+    if not mostly_other:
         return "fix the line"
+    found = likely_encoding(line)
+    if found != "gb18030" and (found or not decodes(line, "gb2312")):
+        return "nor like GB18030, and its encoding is not known here: save the file as UTF-8"
     if rules.has_flag:
         return (
             "it looks like GB18030, and lines before it like UTF-8: write all of them in one encoding, or, "
@@ -134,7 +139,6 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
 
 REJECTED = ".rejected.jsonl"  # ends the name of a file of lines that are not documents
 _OURS = (REJECTED, ".manifest.json")  # written beside corpora, and never read as text
-PACKED = (".gz", ".zst", ".bz2", ".xz")
 RAW = (".txt",)
 TABLES = (".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow", ".feather")
 DOCUMENTS = (".jsonl", ".json", *TABLES)

@@ -17,23 +17,26 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import numpy as np
 
 from data_tools.files.errors import InputError, again_with, counted
-from data_tools.files.json_file import is_utf8
+from data_tools.files.json_file import is_utf8, shown
 from data_tools.text.headers import FIRST_NAMES, ID_NAMES, is_header, say_no_header
 from data_tools.text.tables import (
     JSON_FORMS,
     LOOKED_AT,
     SHEET_ERRORS,
+    UNREAD,
     BlankLine,
     Form,
     are_ids,
     columns_of,
     form_of,
     holds_texts,
+    looks_like_table,
     plain_name,
     records,
     text_of,
 )
 from data_tools.text.text_files import (
+    DOCUMENTS,
     RAW,
     STRICT,
     LineRules,
@@ -51,7 +54,6 @@ INPUT_HELP = (
 TEXT_COLUMN_HELP = "the column or key of the texts; its number where a table has no header; empty: found"
 ID_COLUMN_HELP = "the column or key of the ids of the texts; empty: id, or the numbers of the texts from 0"
 _BATCH = 1 << 18
-_TABLE_ENDINGS = (".csv", ".tsv")
 
 
 class LineBatch(NamedTuple):
@@ -111,10 +113,13 @@ class _Layout(NamedTuple):
 def form_of_texts(path: Path, rules: LineRules = STRICT, text_column: str = "") -> Form:
     """Return how the texts of a file are written: as `form_of` says, or LINES of plain text. InputError."""
     form = form_of(path, rules.encoding)
-    if form.kind not in ("tab", "csv") or text_column or ending_of(path) in _TABLE_ENDINGS:
+    if form.kind not in ("tab", "csv") or text_column or ending_of(path) in (*DOCUMENTS, *UNREAD):
         return form
     if rules.text_column and (ending_of(path) not in RAW or _has_column(path, form, rules)):
         return form
+    if not rules.text_column and looks_like_table(path, form, rules.encoding):
+        name = path.with_suffix(".tsv" if form.mark == "\t" else ".csv").name
+        say_once(f"{path}: read as a text per line; if it is a table, call it {name}")
     return Form(LINES, "", form.encoding)
 
 
@@ -222,6 +227,8 @@ def read_texts(
     if not path.is_file():
         raise InputError(f"{path} is not a file; give one with a text on every line")
     form = form_of_texts(path, rules, columns.text)
+    if form.encoding not in ("", rules.encoding):
+        say_once(f"{path}: read as {form.encoding.upper()}, as its bytes say")
     if form.kind == LINES:
         layout, rows = _Layout(0, None, 1), _plain_lines(path, rules, advance)
     else:
@@ -254,6 +261,8 @@ def _plain_lines(path: Path, rules: LineRules, advance: Callable[[int], None]) -
 
 def _named(name: object, text: object, called: object) -> Tuple[Optional[str], str]:
     """Return the id, None without one, and the text. Raises ValueError with what is wrong with them."""
+    if not isinstance(text, (str, type(None))) and not isinstance(called, str):
+        raise ValueError(f"{shown(text)}, not a text")
     if not isinstance(text, str):
         raise ValueError(f'no "{called}" that is a string' if isinstance(called, str) else "an empty text")
     if not text.strip():

@@ -15,6 +15,7 @@ import zstandard
 from data_tools.files.errors import InputError
 from data_tools.text.file_content import ENCODINGS, encoding_of, tell_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs, read_lines
+from data_tools.text.texts import read_texts
 
 CHINESE = "今天天气很好，我们去公园散步。\n银行开户需要身份证和手机号码。\n"
 HTML = "<html><head><title>帮助</title></head><body><p>银行开户</p></body></html>"
@@ -43,7 +44,28 @@ def tarred(mode):
         ("a.tar.gz", tarred("w:gz"), "an archive of tar", "mkdir {0}/a && tar -xf {0}/a.tar.gz -C {0}/a"),
         ("b.txt", tarred("w"), "an archive of tar", "tar -xf {0}/b.txt"),
         ("a.zip", zipped("a.txt"), "an archive of zip", "unzip {0}/a.zip -d {0}/a"),
-        ("a.txt.gz", gzip.compress(zipped("a.txt")), "an archive of zip", "unzip"),
+        (
+            "a.zip.gz",
+            gzip.compress(zipped("a.txt")),
+            "an archive of zip",
+            "gzip -dc {0}/a.zip.gz > {0}/a.zip",
+        ),
+        ("a.tsv.gz", gzip.compress(bz2.compress(b"a")), "packed twice", "gzip -dc {0}/a.tsv.gz > {0}/a.tsv"),
+        (
+            "b.tsv",
+            lzma.compress(lzma.compress(b"a")),
+            "packed twice",
+            "xz -dc {0}/b.tsv > {0}/b; then: {0}/b",
+        ),
+        (
+            "c.txt",
+            HTML.encode(),
+            "a page of HTML",
+            "-t plain {0}/c.txt -o {0}/c.plain.txt; then: {0}/c.plain",
+        ),
+        ("d e.html", HTML.encode(), "a page of HTML", "-t plain '{0}/d e.html' -o '{0}/d e.txt'"),
+        ("there.html", HTML.encode(), "a page of HTML", "there.html -o {0}/there.plain2.txt"),
+        ("bare", zipped("a.txt"), "an archive of zip", "unzip {0}/bare -d {0}/bare.unpacked"),
         (
             "a.docx",
             zipped("word/document.xml"),
@@ -51,7 +73,7 @@ def tarred(mode):
             "pandoc -t plain {0}/a.docx -o {0}/a.txt",
         ),
         ("a.odt", zipped("content.xml"), "a file of OpenDocument", "save it as"),
-        ("a.txt", b"%PDF-1.7\n", "a PDF", "pdftotext {0}/a.txt"),
+        ("a.txt", b"%PDF-1.7\n", "a PDF", "pdftotext {0}/a.txt {0}/a.plain.txt"),
         (
             "page.html",
             HTML.encode(),
@@ -68,6 +90,8 @@ def tarred(mode):
 def test_what_is_no_text_is_refused_by_its_name(tmp_path, name, content, what, cure):
     path = tmp_path / name
     path.write_bytes(content)
+    for other in ("there.txt", "there.plain.txt"):
+        (tmp_path / other).touch()
     with pytest.raises(InputError) as caught:
         encoding_of(path) and tell_encodings([path])
     assert what in str(caught.value) and cure.format(tmp_path) in str(caught.value)
@@ -97,6 +121,10 @@ TRADITIONAL = "請問如何申請帳戶\n臺灣的天氣如何，怎麼開戶\n"
         (JAPANESE, "shift_jis", "SHIFT_JIS"),
         (JAPANESE, "euc_jp", "EUC-JP"),
         (TRADITIONAL, "big5", "BIG5"),
+        ("點樣開戶口嘅\n信用卡點用嘅", "big5hkscs", "BIG5-HKSCS"),
+        ("口座開設\n天気", "shift_jis", "SHIFT_JIS"),
+        ("口座開設\n銀行口座", "euc_jp", "EUC-JP"),
+        ("Konto eröffnen für mich\nÜberweisung möglich", "cp1252", "CP1252"),
     ],
 )
 def test_another_encoding_is_refused_by_its_name(tmp_path, text, encoding, name):
@@ -105,6 +133,32 @@ def test_another_encoding_is_refused_by_its_name(tmp_path, text, encoding, name)
         path.write_bytes(content.encode(encoding))
         with pytest.raises(InputError, match=rf"a\.txt is {name}, .*iconv -f {name} -t UTF-8 "):
             encoding_of(path)
+
+
+def test_an_unknown_encoding_is_not_called_gb18030(tmp_path):
+    text = "Załóż konto\nłączność i żółć\n"
+    (tmp_path / "a.txt").write_bytes(text.encode("cp1250"))
+    with pytest.raises(InputError, match="not UTF-8 .*; ") as caught:
+        list(read_texts(tmp_path / "a.txt"))
+    assert "GB18030:" not in str(caught.value) and "--encoding" not in str(caught.value)
+    rare = "〆辻〇 凪匁峠働畑込".encode("shift_jis")  # neither of frequent characters nor GB18030
+    assert "save the file as UTF-8" in str(raised(tmp_path, rare))
+
+
+def raised(tmp_path, content):
+    (tmp_path / "b.txt").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        list(read_texts(tmp_path / "b.txt"))
+    return caught.value
+
+
+def test_a_packed_text_of_another_encoding_is_converted_as_a_whole(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(JAPANESE.encode("shift_jis")))
+    with pytest.raises(InputError) as caught:
+        encoding_of(path)
+    command = f"gzip -dc {path} | iconv -f SHIFT_JIS -t UTF-8 > {tmp_path}/a.utf8.txt"
+    assert f"convert it: {command}; then: " in str(caught.value)
 
 
 @pytest.mark.parametrize("order", ["utf-32", "utf-32-le", "utf-32-be", "utf-16", "utf-16-be"])

@@ -151,6 +151,21 @@ def test_keys_that_are_not_read_are_said(given, capsys):
     assert "reads text as the text and id as the id; not read: answer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.xlsx", "a.xls", "a.parquet"])
+@pytest.mark.parametrize("mark", ["\t", ","])
+def test_a_table_of_another_name_is_a_table(given, name, mark):
+    path = given(name, "".join(f"{n}{mark}{text}\n" for n, text in enumerate(PLAIN)))
+    assert read(path) == [(str(n), text) for n, text in enumerate(PLAIN)]
+
+
+def test_a_table_that_is_called_a_text_is_told(given, capsys):
+    path = given("a.txt", "".join(f"{n}\t{text}\n" for n, text in enumerate(PLAIN)))
+    assert read(path)[1] == ("1", f"1\t{PLAIN[1]}")
+    assert "a.txt: read as a text per line; if it is a table, call it a.tsv" in capsys.readouterr().err
+    assert len(read(given("b.txt", "\n".join(PLAIN), "gb18030"))) == 30
+    assert "b.txt: read as GB18030, as its bytes say" in capsys.readouterr().err
+
+
 def test_plain_text_keeps_its_tabs_and_commas(given):
     path = given("a.txt", "甲\t乙\n丙,丁\n")
     assert read(path) == [("0", "甲\t乙"), ("1", "丙,丁")]

@@ -122,6 +122,33 @@ def test_a_cell_is_read_as_the_text_that_it_shows(tmp_path):
     assert {pair[1] for pair in read(path)} == {"50%", "50.00%"}
 
 
+SHOWN = [(5, "00000", "00005"), (1234567.891, "#,##0.00", "1,234,567.89"), (1.5, "0.00_ ", "1.50")]
+SHOWN += [
+    (-1234.5, "#,##0.0;-#,##0.0", "-1,234.5"),
+    (-7, "000", "-007"),
+    (3, "General", "3"),
+    (2, "0_);(0)", "2"),
+]
+UNCLEAR = [(1.5, "¥0.00"), (1.23e10, "0.00E+00"), (0.25, "# ?/?"), (-3, "0_);(0)"), (1.2345e19, "General")]
+
+
+def test_a_number_is_the_text_that_its_format_shows(tmp_path):
+    def formats(cells):
+        def change(made):
+            for row, cell in enumerate(cells, start=2):
+                made.active.cell(row, 2).value, made.active.cell(row, 2).number_format = cell[:2]
+
+        return change
+
+    path = book(tmp_path / "a.xlsx", [NAMES, *ROWS[: len(SHOWN)]], formats(SHOWN))
+    assert [right for _, right, _ in read(path, text_a="问题1", text_b="问题2")] == [
+        shown for *_, shown in SHOWN
+    ]
+    for cell in UNCLEAR:
+        path = book(tmp_path / "b.xlsx", [NAMES, *ROWS], formats([cell]))
+        fails(path, f"{cell[0]:.6g} of B2 as {cell[1]} (store it as text), not a text")
+
+
 def test_an_error_of_a_spreadsheet_is_no_text(tmp_path):
     rows = [*ROWS[:2], ("#N/A", "如何开户", 1), ("怎么开户", "#REF!", 0)]
     path = book(tmp_path / "a.xlsx", [NAMES, *rows])
