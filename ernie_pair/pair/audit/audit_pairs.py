@@ -13,6 +13,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Collection, Iterable, Iterator, Literal, Optional
 
@@ -49,7 +50,7 @@ from ernie_pair.pair.audit.findings import (
     warnings_of,
 )
 from ernie_pair.pair.audit.new_pairs import results_of_pairs
-from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_file import WORDS, Pairs
 from ernie_pair.pair.data.pair_records import (
     BAD_ROW_HELP,
     ENCODING_HELP,
@@ -171,10 +172,12 @@ def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[st
     known = f"; {', '.join(words)}" if words and pairs.labels is not None else ""
     columns = table.said if table and table.said else "the columns are text, text, label"
     yield f"{pairs.path}: {columns}{known}"
-    for row in range(min(SHOWN_ROWS, len(pairs))):
-        label = [] if pairs.labels is None else [labels.names[int(pairs.labels[row])]]
-        cells = (printable(text[:SHOWN_CHARACTERS]) for text in (pairs.left[row], pairs.right[row], *label))
-        yield f"  {pairs.number(row)}: {' | '.join(cells)}"
+    as_words = replace(source, labels=source.labels and WORDS, rules=replace(source.rules, skips=True))
+    good = {pairs.number(row) for row in range(min(SHOWN_ROWS, len(pairs)))}
+    for row in islice((row for row in as_words.rows() if row.number in good), len(good)):
+        label = [] if row.label is None else [str(row.label)]
+        cells = (printable(text[:SHOWN_CHARACTERS]) for text in (row.left, row.right, *label))
+        yield f"  {row.number}: {' | '.join(cells)}"
 
 
 def audit_of(

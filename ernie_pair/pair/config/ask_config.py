@@ -144,7 +144,7 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
     )
     threshold: Optional[float] = evaluation_option(
         None,
-        help="for two classes: measure as predict --threshold decides; none: as in calibration.json",
+        help="for two classes: measure as predict --threshold decides; none: as saved with the model",
         at_least=0,
         at_most=1,
     )
@@ -219,7 +219,7 @@ class PredictConfig(RayFlags, InferenceFlags):
     )
     threshold: Optional[float] = evaluation_option(
         None,
-        help="for two classes: predict 1 at this probability or above; none: as in calibration.json",
+        help="for two classes: predict 1 at this probability or above; none: as saved with the model",
         at_least=0,
         at_most=1,
     )

@@ -53,8 +53,8 @@ def measure(
     ``predictions`` int64 [N]: the classes that a threshold decides for; None: the likeliest ones.
     Equal logits give equal metrics, bit for bit. Of two classes precision, recall, f1, auc and
     average_precision are those of class 1; of more they are means over the classes, auc and average_precision
-    of one class against the rest. Those two are nan where ``labels`` lack a class. loss is the mean
-    cross-entropy (log loss), computed in float64.
+    of one class against the rest. Those two are nan where ``labels`` lack a class, mcc where they have one
+    alone. loss is the mean cross-entropy (log loss), computed in float64.
     """
     from sklearn.metrics import (
         accuracy_score,
@@ -77,10 +77,12 @@ def measure(
         "f1": f1,
         "auc": np.nan,
         "average_precision": np.nan,
-        "mcc": matthews_corrcoef(labels, predictions),
+        "mcc": np.nan,
     }
-    num_classes = logits.shape[1]
-    if len(np.unique(labels)) == num_classes:
+    num_classes, num_found = logits.shape[1], len(np.unique(labels))
+    if num_found > 1:
+        values["mcc"] = matthews_corrcoef(labels, predictions)
+    if num_found == num_classes:
         measured, odds = [1] if num_classes == 2 else range(num_classes), log_odds(logits)
         for name, score in (("auc", roc_auc_score), ("average_precision", average_precision_score)):
             values[name] = np.mean([score(labels == c, odds[:, c]) for c in measured])
@@ -89,8 +91,9 @@ def measure(
 
 def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: str) -> None:
     """Raise InputError when ``metric`` has no value on these labels int64 [N], whatever the logits."""
-    absent = sorted(set(range(num_classes)) - set(labels.tolist()))
-    if absent and metric in NEED_ALL_CLASSES:
+    found = set(labels.tolist())
+    absent = sorted(set(range(num_classes)) - found)
+    if absent and (metric in NEED_ALL_CLASSES or metric == "mcc" and len(found) == 1):
         raise InputError(
             f"{where} has no pair of class {absent[0]}, so {metric} is undefined on it; take a file that has "
             "all classes, or another metric"

@@ -321,6 +321,12 @@ def _unreached(thresholds: Dict[str, Any], flag: str, goal: str, result: str = "
 def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
+    counts = {name: sum(row) for name, row in zip(evaluation["classes"], evaluation["confusion"])}
+    absent = [name for name, count in counts.items() if not count]
+    if absent:
+        undefined = ", ".join(name for name in METRICS if evaluation[name] is None)
+        message = "%s has no pair of class %s, so that %s cannot be measured; is it the right file?"
+        logger.warning(message, evaluation["input_file"], ", ".join(absent), undefined)
     calibration = evaluation["calibration"]
     temperature = calibration["temperature"]
     if calibration["at_end_of_range"]:
@@ -365,7 +371,8 @@ def _tell_baseline(found: Dict[str, Any], rows: int) -> None:
             "labels of this file are turned, so are these figures",
             found["auc"],
         )
-    figures = [f"{name} {value:.4f}" for name, value in found.items() if isinstance(value, float)]
+    values = {name: value for name, value in found.items() if isinstance(value, float) and value == value}
+    figures = [f"{name} {value:.4f}" for name, value in values.items()]
     if figures:
         whose = f" (threshold: {found['thresholds_of']})" if "thresholds_of" in found else ""
         logger.info("counting shared characters reaches %s%s", ", ".join(figures), whose)
@@ -399,7 +406,7 @@ def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     judged = {"that threshold": precise.get("judged")}
     saved = thresholds.get("saved")
     if saved is not None and saved["threshold"] != precise["threshold"]:
-        judged["the threshold in calibration.json"] = saved
+        judged["the threshold of the model's folder"] = saved
     for what, found in judged.items():
         if found is not None:
             message = "%s, on the evaluated rows: %.4f gives precision %.4f, recall %.4f, accuracy %.4f"

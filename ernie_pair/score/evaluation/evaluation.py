@@ -134,12 +134,13 @@ def _of_table(table: np.ndarray) -> Dict[str, float]:
     f1 = 2 * hits / np.maximum(labelled + guessed, 1)
     counted = np.array([False, True]) if len(table) == 2 else labelled + guessed > 0
     spread = np.sqrt((total**2 - guessed @ guessed) * (total**2 - labelled @ labelled))
+    unspread = 0.0 if (labelled > 0).sum() > 1 else np.nan
     return {
         "accuracy": hits.sum() / total,
         "precision": precision[counted].mean(),
         "recall": recall[counted].mean(),
         "f1": f1[counted].mean(),
-        "mcc": (hits.sum() * total - labelled @ guessed) / spread if spread else 0.0,
+        "mcc": (hits.sum() * total - labelled @ guessed) / spread if spread else unspread,
     }
 
 

@@ -47,7 +47,7 @@ class ExportFlags(Options):
     )
     threshold: Optional[float] = evaluation_option(
         None,
-        help="for two classes: predict 1 at this probability or above; none: as in calibration.json",
+        help="for two classes: predict 1 at this probability or above; none: as saved with the model",
         at_least=0,
         at_most=1,
     )

@@ -463,6 +463,16 @@ def test_the_audit_shows_the_columns_the_words_and_rows(trained, tmp_path, capsy
     assert lines[1] == f"  2: {first[0]} | {first[1]} | 否"
 
 
+def test_the_audit_shows_the_word_of_each_row_and_knows_mixed_words(tmp_path, capsys):
+    words = ["否", "不匹配", "匹配", "是"]
+    path = tmp_path / "mixed.tsv"
+    text(path, tabs([(f"甲{n}", f"乙{n}", word) for n, word in enumerate(words * 2)]))
+    audit_pairs(AuditPairsConfig(str(path)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("; 否 = 0, 不匹配 = 0, 匹配 = 1, 是 = 1")
+    assert [line.rpartition(" | ")[2] for line in lines[1:4]] == words[:3]
+
+
 def test_the_audit_keeps_lines_of_utf_16_and_no_sheets(tmp_path, capsys):
     rows = [("一", "二", 1), ("一", "二", 1), ("三", "四", 0)]
     text(tmp_path / "a.txt", tabs(rows), "utf-16", "\r\n")

@@ -84,6 +84,9 @@ def test_auc_is_undefined_if_a_class_does_not_occur():
     with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc is undefined on it"):
         refuse_undefined("auc", np.minimum(labels, 1), 3, "dev.tsv")
     refuse_undefined("f1", np.minimum(labels, 1), 3, "dev.tsv")
+    with pytest.raises(InputError, match="no pair of class 1, so mcc is undefined"):
+        refuse_undefined("mcc", np.zeros(4, dtype=int), 2, "dev.tsv")
+    refuse_undefined("mcc", np.minimum(labels, 1), 3, "dev.tsv")
 
 
 def test_every_row_is_drawn_as_often_as_any_other():

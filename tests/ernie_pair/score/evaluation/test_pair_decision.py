@@ -400,6 +400,16 @@ def test_export_has_its_own_flag_for_symmetry(folder):
     assert np.array_equal(predictor.logits([("今天好", "坏")]), predictor.logits([("坏", "今天好")]))
 
 
+def test_a_file_of_one_class_is_told_and_measures_no_more_than_it_can(folder, capfd, recwarn):
+    rows = [(f"甲乙{row}", f"丙丁{row}", "相同") for row in range(30)]
+    write_rows(folder / "one.tsv", rows)
+    found = evaluated(folder, "one.tsv", bootstrap=20)
+    told = capfd.readouterr().err
+    assert "one.tsv has no pair of class 不同, so that auc, average_precision, mcc cannot be measured" in told
+    assert found["mcc"] is found["auc"] is None and "mcc" not in found["intervals"] and "nan" not in told
+    assert not [one for one in recwarn if "single label" in str(one.message)]
+
+
 def test_a_classifier_predicting_one_class_gives_a_warning(folder, capfd, monkeypatch):
     """Its bias outweighs everything else."""
     from ernie_pair.score.evaluation import inference_model as opened
