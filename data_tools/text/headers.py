@@ -9,7 +9,7 @@ import re
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from data_tools.files.errors import again_with
-from data_tools.text.tables import DATE, NUMBER, columns_of, has_few_words, holds_texts, plain_name
+from data_tools.text.tables import DATE, NUMBER, are_ids, columns_of, has_few_words, holds_texts, plain_name
 
 IsWord = Callable[[str], bool]
 TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
@@ -48,6 +48,7 @@ _SERIES = re.compile(
         "|".join({left[:-1] for left, _ in TWINS if left[-1] in "1a一"})
     )
 )
+_DIGIT = re.compile("[0-9]")
 _SHORT = 20  # characters of the name of a column
 _FEW = 4  # words that recur in a column of labels, each
 _OFTEN = 10  # times
@@ -90,7 +91,8 @@ def is_header(
         named = (n for n, cell in enumerate(cells) if any(map(str.isalpha, cell)) and below[n])
         if any(words[n] or all(map(_is_number_or_date, below[n])) for n in named):
             return True
-    return None if all(cells) else False
+    with_ids = (cell for cell, column in zip(cells, below) if column and are_ids(column))
+    return None if all(cells) and not any(map(_DIGIT.search, with_ids)) else False
 
 
 def say_no_header(what: str, cells: Sequence[str], flags: Mapping[str, str]) -> str:

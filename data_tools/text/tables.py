@@ -28,6 +28,7 @@ from data_tools.text.file_content import (
     SHEET,
     TEXT,
     encoding_of,
+    free_name,
     is_utf8_line,
     kind_of_file,
 )
@@ -364,7 +365,8 @@ def _json_whole(path: Path, form: Form, encoding: str) -> Iterator[Record]:
         if size > MOST_JSON:
             raise InputError(
                 f"{path}: JSON over several lines above {MOST_JSON} bytes; write an object per line: "
-                f"jq -c '{'.[]' if form.kind == 'array' else '.'}' {path} > {path.with_suffix('.jsonl')}"
+                f"jq -c '{'.[]' if form.kind == 'array' else '.'}' {path} > "
+                + free_name(str(path.with_suffix("")), ".jsonl")
             )
     code = "utf-8" if encoding == "utf-8" else encoding
     try:

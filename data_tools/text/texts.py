@@ -342,7 +342,7 @@ def _layout_of(path: Path, table: List[List[Any]], columns: TextColumns, always_
             raise InputError(f"{path}: no column {name!r} in {', '.join(names)}; fix --{flag}")
     ids = [place for place, name in enumerate(names) if plain_name(name) in ID_NAMES]
     id_place = names.index(columns.id) if columns.id else ids[0] if ids else None
-    if id_place is None and not any(columns) and len(cells) == 2 and _begins_with_ids(rows):
+    if id_place is None and not any(columns) and len(cells) == 2 and _begins_with_ids(rows, bool(has_header)):
         id_place, place = 0, 1
     else:
         place = _text_place(path, names, rows, columns, id_place)
@@ -355,11 +355,14 @@ def _layout_of(path: Path, table: List[List[Any]], columns: TextColumns, always_
     return _Layout(place, id_place, len(cells), bool(has_header))
 
 
-def _begins_with_ids(rows: List[List[Any]]) -> bool:
-    """Return whether rows of two cells are an id and a text, and not a text and a number of it."""
+def _begins_with_ids(rows: List[List[Any]], has_header: bool) -> bool:
+    """Return whether rows of two cells are an id and a text, and not a text and a number of it.
+
+    Below a header an id is in each row and in no other one; otherwise a row without one is a bad row.
+    """
     ids, texts = columns_of(rows, 2)
     is_turned = bool(texts) and not holds_texts(texts) and holds_texts(ids)
-    return bool(ids) and are_ids(ids) and len(set(ids)) == len(ids) and not is_turned
+    return are_ids(ids) and not is_turned and (not has_header or len(set(ids)) == len(rows))
 
 
 def _text_place(
@@ -374,13 +377,15 @@ def _text_place(
     found = named if len(named) == 1 else may_be
     if len(found) == 1 or len(names) == 1:
         return found[0] if found else 0
-    which = " or ".join(again_with({}, text_column=names[n]) or f"--text_column {names[n]}" for n in may_be)
-    listed = ", ".join(names[n] for n in may_be)
-    raise InputError(
-        f"{path}: the texts could be in the columns {listed}; name one: {which}"
+    open_ones = [names[n] for n in may_be or range(len(names))]
+    which = " or ".join(again_with({}, text_column=name) for name in open_ones)
+    listed = ", ".join(open_ones)
+    what = (
+        f"the texts could be in the columns {listed}"
         if may_be
-        else f"{path}: none of the columns {', '.join(names)} holds texts; name one with --text_column"
+        else f"none of the columns {listed} holds texts"
     )
+    raise InputError(f"{path}: {what}; name one: {which}")
 
 
 def _say_columns(path: Path, names: List[str], text: str, name: str) -> None:
