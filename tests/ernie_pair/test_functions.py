@@ -189,9 +189,11 @@ def test_evaluate_returns_what_it_would_write(folder, tmp_path, capfd):
 
 def test_evaluate_follows_options_and_folder_as_the_command(folder, monkeypatch):
     given = {"model_path": folder / "embedder", "input_file": folder / "test.tsv"}
+    with pytest.raises(ernie_pair.InputError, match="dims is a flag of evaluate embedding, and .* of pairs"):
+        ernie_pair.evaluate(**given, dims="all")
+    monkeypatch.setattr("ernie_pair.models.source.kind_of_folder", lambda folder: "embedding")
     found = ernie_pair.evaluate(**given, dims="all")
     assert "mrr" in found["metrics"] and found["pairs"] == 31
-    monkeypatch.setattr("ernie_pair.models.source.kind_of_folder", lambda folder: "embedding")
     assert ernie_pair.evaluate(**given) == found
     with pytest.raises(ernie_pair.InputError, match="at_precision is not an option of EvaluateEmbedding"):
         ernie_pair.evaluate(**given, at_precision=0.9)
