@@ -79,7 +79,11 @@ def is_header(
         return plain[begin:] == [str(n) for n in range(len(plain) - begin)] and len(plain) > 2 and bool(rows)
     below = columns_of([row for row in rows if len(row) == len(cells)], len(cells))
     words = [_words_of(column, is_word) for column in below]
-    if any(cell.casefold() in found or found and is_word(cell) for cell, found in zip(cells, words)):
+    fits = (
+        cell.casefold() in found or found and all(map(is_word, (cell, *found)))
+        for cell, found in zip(cells, words)
+    )
+    if any(fits):
         return False
     if _has_known_names(cells, plain, is_word):
         return True
