@@ -429,7 +429,8 @@ class Work:
         self.characters = facts.characters_of_pairs + text
         self.size = self._choose_size()
         names = facts.labels.names
-        mapped = ",".join(f"{number}={word}" for word, number in facts.labels.classes.items())
+        words = [(number, word) for word, number in facts.labels.classes.items() if word != str(number)]
+        mapped = ",".join(f"{number}={word}" for number, word in words)
         has_words = facts.labels.has_classes and names != Labels.numbered(len(names)).names
         is_named = has_words or config.label_map
         self.label_map: dict[str, object] = {"label_map": config.label_map or mapped} if is_named else {}
