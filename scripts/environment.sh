@@ -4,11 +4,10 @@
 # Variables: DEVICE=cpu|gpu (default: gpu if an NVIDIA driver is loaded and Paddle's own index has a build that
 # runs on the card, see data_tools/files/paddle_index.py), PADDLE_INDEX=<a mirror of that index>,
 # PYTHON=/path/to/python3 for .venv; SCRIPT_TO_ROOT=../.. in a script in a subfolder; WITH_TOOLS=true in the
-# scripts that lint and test: with the tools that they call. PADDLE=2.6 makes an environment of its own,
-# .venv-paddle2.6, whatever is active, with the Paddle of the recipe, for the CPU.
+# scripts that lint and test: with the tools that they call.
 
 ROOT=$(cd "$(dirname "$0")/${SCRIPT_TO_ROOT:-..}" && pwd)
-VENV=$ROOT/.venv${PADDLE:+-paddle$PADDLE}
+VENV=$ROOT/.venv
 PY=$VENV/bin/python
 
 fail() {
@@ -24,25 +23,14 @@ has_driver() {
 GIVEN=${DEVICE:-} # by the user: without that build an error
 if [ -z "$GIVEN" ]; then
     DEVICE=cpu
-    [ -n "${PADDLE:-}" ] || ! has_driver || DEVICE=gpu
+    ! has_driver || DEVICE=gpu
 fi
 case $DEVICE in cpu | gpu) ;; *) fail "DEVICE=$DEVICE is neither cpu nor gpu; set one of them" ;; esac
-case $DEVICE${PADDLE:-} in
-cpu) BUILD=cpu ;; # its extra
-cpu2.6) BUILD=cpu26 ;;
-gpu) BUILD=gpu ;;
-gpu2.6) fail "PADDLE=2.6 makes an environment for the CPU; leave it out for DEVICE=gpu" ;;
-*) fail "PADDLE=$PADDLE is not 2.6; leave it out for Paddle 3.3" ;;
-esac
+BUILD=$DEVICE # its extra
 
-# The versions that build $1 runs with, and the Pythons that it has wheels for, the newest first.
-choose_versions() {
-    CONSTRAINTS=constraints.txt
-    VERSIONS="3.13 3.12 3.11 3.10"
-    [ "$1" != cpu26 ] || { CONSTRAINTS=constraints26.txt && VERSIONS=${VERSIONS#* }; }
-    PYTHONS="CPython 3.10 to ${VERSIONS%% *}"
-}
-choose_versions "$BUILD"
+CONSTRAINTS=constraints.txt
+VERSIONS="3.13 3.12 3.11 3.10" # that it has wheels for, the newest first
+PYTHONS="CPython 3.10 to ${VERSIONS%% *}"
 
 supported() {
     command -v "$1" >/dev/null 2>&1 &&
@@ -132,7 +120,6 @@ add_tools() {
 
 # What .venv for device $1 is made from; a change of any of it updates .venv.
 stamp() {
-    choose_versions "$1"
     (cd "$ROOT" && cat setup.py "$CONSTRAINTS" pyproject.toml data_tools/helpers.cpp && echo "$1 $ROOT") | cksum
 }
 
@@ -145,7 +132,6 @@ is_made() {
     case $BUILD in
     cpu) [ "$made" = "$(stamp cpu)" ] || [ "$made" = "$(stamp gpu)" ] ;;
     gpu) [ "$made" = "$(stamp gpu)" ] || { [ "$made" = "$(stamp cpu)" ] && stays_without_gpu; } ;;
-    *) [ "$made" = "$(stamp "$BUILD")" ] ;;
     esac
 }
 
@@ -181,7 +167,6 @@ make_environment() {
     build=$BUILD
     ! exists "$VENV"/lib/python3.*/site-packages/paddlepaddle_gpu-*.dist-info || build=gpu
     made=$(stamp "$build")
-    choose_versions "$build"
     start_environment
     rm -f "$VENV/stamp" "$VENV/stamp.tools" "$VENV/without_gpu"
     pip_install pip setuptools wheel
@@ -216,7 +201,7 @@ install_build() {
     extras="$1${WITH_TOOLS:+,dev}"
     (cd "$ROOT" && shift && pip_install "$@" --editable ".[$extras]")
     # Without what it requires: that has no wheel for CPython 3.13, and what it imports is in [train].
-    [ "$1" = cpu26 ] || pip_install --no-deps paddlenlp
+    pip_install --no-deps paddlenlp
 }
 
 COMPUTES='import paddle; paddle.set_device("gpu"); (paddle.ones([2]) + 1).numpy()'
@@ -269,7 +254,7 @@ pip_install() {
     fi
 }
 
-if [ -z "${PADDLE:-}" ] && active=$(active_environment); then
+if active=$(active_environment); then
     PY=$active/bin/python
     echo "using the active environment $active" >&2
     [ -z "${WITH_TOOLS:-}" ] || add_tools "$active"

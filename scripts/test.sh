@@ -2,7 +2,6 @@
 # Run the tests: all but the slow ones in four processes (for two cores: they also wait for launchers and
 # disks), or those that arguments of pytest select, in one.
 # The quick ones only: sh scripts/test.sh -m "not ranks and not recipes and not slow"
-# With Paddle 2.6, in an environment of its own: PADDLE=2.6 sh scripts/test.sh
 set -eu
 WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"

@@ -13,12 +13,10 @@ from places import ROOT
 
 from data_tools.files.paddle_index import paddle_index
 
-MADE_FROM = ("setup.py", "constraints.txt", "constraints26.txt", "pyproject.toml")
+MADE_FROM = ("setup.py", "constraints.txt", "pyproject.toml")
 PYTHON = ".venv/bin/python"
 PACKAGES = ".venv/lib/python3.11/site-packages"
-STAMP = 'cd "$1" && cat setup.py "$3" pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
-CONSTRAINTS = {"cpu": "constraints.txt", "cpu26": "constraints26.txt", "gpu": "constraints.txt"}
-
+STAMP = 'cd "$1" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
 
 # The index that a Python would name is that of the first test of a GPU below.
 SAYS = """#!/bin/sh
@@ -32,13 +30,14 @@ MAKES = """#!/bin/sh
 echo "base: $*"
 [ "$2" != venv ] || {{ mkdir -p "$3/bin" && cp '{says}' "$3/bin/python"; }}
 """
-INSTALL = "asked: -m pip install --quiet --disable-pip-version-check --no-warn-conflicts --constraint {}/{}"
+INSTALL = "asked: -m pip install --quiet --disable-pip-version-check --no-warn-conflicts "
+INSTALL += "--constraint {}/constraints.txt"
 TEST = "asked: -m pytest -q"
 
 
 @pytest.fixture(autouse=True)
 def _outside_of_environments(monkeypatch):
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "WITH_TOOLS", "PYTHON", "PADDLE", "PADDLE_INDEX"):
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "WITH_TOOLS", "PYTHON", "PADDLE_INDEX"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -68,7 +67,7 @@ def write_program(path, text):
 
 
 def stamp(folder, device):
-    words = ["sh", "-c", f"({STAMP}) | cksum", "sh", str(folder), device, CONSTRAINTS[device]]
+    words = ["sh", "-c", f"({STAMP}) | cksum", "sh", str(folder), device]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
@@ -89,12 +88,12 @@ OF_GPU = " --find-links {}/.venv/fetched --extra-index-url https://paddle/cu126/
 def installs(folder, extras):
     """The expected pip calls, and the check that the helper can be imported."""
     build = extras.partition(",")[0]
-    install = INSTALL.format(folder, CONSTRAINTS[build])
+    install = INSTALL.format(folder)
     places = OF_GPU.format(folder) if build == "gpu" else ""
     return [
         f"{install} pip setuptools wheel",
         f"{install}{places} --editable .[{extras}]",
-        *([f"{install} --no-deps paddlenlp"] if build != "cpu26" else []),
+        f"{install} --no-deps paddlenlp",
         "asked: -c import data_tools._helpers",
     ]
 
@@ -293,7 +292,7 @@ exit 0
 
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
-@pytest.mark.parametrize("fault", ["", "it lacks paddlepaddle==2.6.2"])
+@pytest.mark.parametrize("fault", ["", "it lacks paddlepaddle<3.4,>=3.3"])
 def test_an_active_environment_is_used_if_it_is_suitable(clone, tmp_path, variable, fault):
     finish(clone, "cpu")
     text = ACTIVE.format(clone=clone, fault=fault, lacks="")
@@ -335,39 +334,13 @@ def test_a_missing_active_environment_is_ignored_with_a_note(clone):
     )
 
 
-def test_the_recipes_paddle_gets_its_own_environment(clone, tmp_path):
-    """Whatever is active; .venv is unchanged, and is used again without the variable PADDLE."""
-    finish(clone, "cpu")
-    says = write_program(tmp_path / "says", SAYS)
-    base = write_program(tmp_path / "base", MAKES.format(says=says))
-    active = {"VIRTUAL_ENV": str(tmp_path / "active"), "PYTHON": str(base)}
-    *made, test = asked(run(clone, PADDLE="2.6", **active))
-    assert made == [f"base: -m venv {clone}/.venv-paddle2.6", *installs(clone, "cpu26,dev")]
-    assert test == TEST
-    assert asked(run(clone, PADDLE="2.6", **active)) == [TEST]
-    assert asked(run(clone)) == [TEST] and (clone / ".venv" / "stamp").read_text() == stamp(clone, "cpu")
-
-
-def test_each_paddle_refuses_a_python_that_it_has_no_wheel_for(clone, tmp_path):
-    """The recipe's ends at CPython 3.12."""
-    new = write_program(tmp_path / "new", '#!/bin/sh\ncase "$*" in *3.13*) ;; *) exit 1 ;; esac\n')
+def test_a_python_without_wheels_is_refused(clone, tmp_path):
+    old = write_program(tmp_path / "old", "#!/bin/sh\nexit 1\n")
     shutil.rmtree(clone / ".venv")
-    done = run(clone, PADDLE="2.6", PYTHON=str(new))
+    done = run(clone, PYTHON=str(old))
     assert done.returncode == 2 and done.stdout == ""
-    refused = f"error: PYTHON={new} does not run or is not CPython 3.10 to 3.12; set another one"
+    refused = f"error: PYTHON={old} does not run or is not CPython 3.10 to 3.13; set another one"
     assert refused in done.stderr
-    assert f"making {clone}/.venv with" in run(clone, PYTHON=str(new)).stderr
-
-
-def test_unsupported_paddle_settings_are_a_one_line_error(clone):
-    for device, paddle, reason in (
-        ("cpu", "3", "PADDLE=3 is not 2.6; leave it out for Paddle 3.3"),
-        ("gpu", "2.6", "an environment for the CPU"),
-        ("gpu", "3", "PADDLE=3 is not 2.6"),
-    ):
-        done = run(clone, device=device, PADDLE=paddle)
-        assert done.returncode == 2 and done.stdout == ""
-        assert reason in done.stderr and done.stderr.count("\n") == 1
 
 
 def fault_of_this_environment(root, device, tools=""):

@@ -26,10 +26,7 @@ from data_tools.files.installation import (
 from ernie_pair.checks.doctor import what_works
 
 OURS = "ernie-pair"
-# The extras of the recipe's stack, which narrow the ranges of the others, and the tested set of each stack.
-OF_THE_RECIPE = ("train26", "cpu26")
-TODAY, RECIPE = "constraints.txt", "constraints26.txt"
-PYTHONS = {TODAY: ("3.10", "3.11", "3.12", "3.13"), RECIPE: ("3.10", "3.11", "3.12")}
+TESTED_SET, PYTHONS = "constraints.txt", ("3.10", "3.11", "3.12", "3.13")
 # Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs, and who
 # evaluates with mteb has it.
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
@@ -42,14 +39,8 @@ def pins(pattern=r"[\w.-]+"):
     return re.findall(rf'"({pattern}==[\w.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def constraints(name=RECIPE):
-    return (ROOT / name).read_text(encoding="utf-8").split("\n")
-
-
-def extras_of(name):
-    """Return the extras that the tested set ``name`` is for."""
-    others = ("cpu", "gpu") if name == RECIPE else OF_THE_RECIPE
-    return [extra for extra in EXTRAS if extra not in others]
+def constraints():
+    return (ROOT / TESTED_SET).read_text(encoding="utf-8").split("\n")
 
 
 def asked_by_extra():
@@ -98,26 +89,25 @@ EXTRAS = [name for name in asked_by_extra() if name]
 
 def test_the_extras_are_read_from_pyproject_toml():
     assert {"predict", "train", "cpu", "gpu", "ray", "tune", "test", "dev"} <= set(EXTRAS)
-    assert {"paddlenlp", "numpy", "paddlepaddle"} <= set(with_own_extras("cpu26"))
-    assert str(with_own_extras("cpu26")["numpy"].specifier) == "<2,<3,>=1.23"
+    assert {"visualdl", "numpy", "paddlepaddle", "onnxruntime"} <= set(with_own_extras("cpu"))
     assert "paddlenlp" not in with_own_extras("predict")
 
 
 def test_a_requirement_of_several_extras_has_one_range():
     ranges = {}
-    for extra, requirements in asked_by_extra().items():
+    for requirements in asked_by_extra().values():
         for one in requirements:
-            if one.name != OURS and extra not in OF_THE_RECIPE:
+            if one.name != OURS:
                 ranges.setdefault(canonicalize_name(one.name), set()).add(str(one.specifier))
     assert {name: found for name, found in ranges.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize("name", extras_of(TODAY))
+@pytest.mark.parametrize("name", EXTRAS)
 def test_installing_one_extra_after_another_never_downgrades(name):
     """A package with an upper bound in any extra has that bound wherever another package brings it in."""
     capped = {
         other: str(requirement.specifier)
-        for extra in extras_of(TODAY)
+        for extra in EXTRAS
         for other, requirement in with_own_extras(extra).items()
         if re.search("<|==", str(requirement.specifier))
     }
@@ -126,16 +116,16 @@ def test_installing_one_extra_after_another_never_downgrades(name):
     assert {other: capped[other] for other in unbounded} == {}
 
 
-@pytest.mark.parametrize("stack, python", [(name, one) for name in PYTHONS for one in PYTHONS[name]])
-def test_each_range_contains_the_tested_version(stack, python):
-    lines = [line.partition(" ; ") for line in constraints(stack) if line and not line.startswith("#")]
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_range_contains_the_tested_version(python):
+    lines = [line.partition(" ; ") for line in constraints() if line and not line.startswith("#")]
     tested = {}
     for pin, _, marker in lines:
         if not marker or Marker(marker).evaluate({"python_version": python}):
             name, _, version = pin.partition("==")
             assert canonicalize_name(name) == name and name not in tested, pin
             tested[name] = version
-    for name in extras_of(stack):
+    for name in EXTRAS:
         for other, requirement in with_own_extras(name).items():
             assert requirement.specifier.contains(tested[other]), f"{requirement} in [{name}]"
 
@@ -153,30 +143,21 @@ def test_each_imported_library_is_provided_by_an_extra():
 def test_exact_pins_match_the_tested_constraints():
     assert len(pins()) > 5
     assert {pin.lower() for pin in pins()} <= set(constraints())
-    of_both = {pin.lower() for pin in pins() if not re.match("paddle|nvidia", pin)}
-    assert of_both <= set(constraints(TODAY))
 
 
-def test_every_extra_with_paddle_has_a_tested_version():
-    asked = {name: with_own_extras(name).get(CPU_BUILD) for name in EXTRAS}
-    tested = {"cpu": "3.3.1", "cpu26": "2.6.2"}
-    assert {name for name, requirement in asked.items() if requirement} == set(tested)
-    for name, version in tested.items():
-        assert asked[name].specifier.contains(version) and is_tested_paddle(version)
-        stack = RECIPE if name in OF_THE_RECIPE else TODAY
-        assert f"{CPU_BUILD}=={version}" in constraints(stack)
+def test_the_tested_paddle_is_in_the_range_of_its_extra():
+    assert {name for name in EXTRAS if CPU_BUILD in with_own_extras(name)} == {"cpu"}
+    (version,) = (line.partition("==")[2] for line in constraints() if line.startswith(f"{CPU_BUILD}=="))
+    assert with_own_extras("cpu")[CPU_BUILD].specifier.contains(version) and is_tested_paddle(version)
 
 
 # --- PaddleNLP without its requirements
 
 
 def test_where_no_extra_installs_paddlenlp_a_step_does():
-    """The pages, the scripts and the errors name one version, that of both tested sets."""
-    assert {
-        name for name in ("cpu", "gpu", "train", *OF_THE_RECIPE) if "paddlenlp" not in with_own_extras(name)
-    } == set(WITHOUT_PADDLENLP)
-    for stack in PYTHONS:
-        assert f"paddlenlp=={PADDLENLP_VERSION}" in constraints(stack)
+    """The pages, the scripts and the errors name one version, that of the tested set."""
+    assert not [name for name in WITHOUT_PADDLENLP if "paddlenlp" in with_own_extras(name)]
+    assert f"paddlenlp=={PADDLENLP_VERSION}" in constraints()
     for page in ("README.md", "README_cn.md", "docs/en/install.md", "docs/zh/install.md"):
         assert PADDLENLP_COMMAND in (ROOT / page).read_text(encoding="utf-8"), page
     assert "--no-deps paddlenlp\n" in (ROOT / "scripts" / "environment.sh").read_text(encoding="utf-8")
@@ -216,7 +197,7 @@ def test_the_training_extra_brings_what_paddlenlp_imports():
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_install_page_has_the_table_of_doctor(language):
     page = (ROOT / "docs" / language / "install.md").read_text(encoding="utf-8")
-    table = page.split("| Paddle 3.3 | Paddle 2.6.2 |\n")[1].split("\n\n")[0]
+    table = page.split("| Paddle 3.3 |\n")[1].split("\n\n")[0]
     assert len(table.splitlines()) == 1 + len(what_works())
     if language == "en":
         assert [line.split("|")[1].strip() for line in table.splitlines()[1:]] == list(what_works())
@@ -233,7 +214,7 @@ OF_FEW_EXTRAS = {"ray", "tune", "tensorboard", "wandb", "mlflow"}
 
 def test_the_extras_are_the_stack_what_few_need_and_tools():
     tools = {"peer", "docs", "test", "dev"}
-    assert {*EXTRAS} == {"predict", "train", "cpu", "gpu", *OF_THE_RECIPE, *OF_FEW_EXTRAS, *tools}
+    assert {*EXTRAS} == {"predict", "train", "cpu", "gpu", *OF_FEW_EXTRAS, *tools}
 
 
 def test_an_editable_installation_warns_of_nothing(tmp_path):

@@ -11,7 +11,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Set
 from urllib.parse import urlsplit
 
 from data_tools.files.errors import InputError
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
 
 NAME = "ernie-pair"
 CPU_BUILD, GPU_BUILD = "paddlepaddle", "paddlepaddle-gpu"
-# The releases of Paddle that this package is tested with: {series: its oldest}.
-TESTED_PADDLES = {(2, 6): "2.6.2", (3, 3): "3.3.0"}
-RECIPE = (2, 6)  # the series of the recipe, which [cpu26] installs
 PADDLES = (CPU_BUILD, GPU_BUILD)
-PADDLE_RANGE = "3.3 and 2.6.2"
+PADDLE_RANGE = "3.3"  # the releases of Paddle that this package is tested with
 # PaddleNLP's own requirements hold back what it works with, so it is installed without them; what it imports
-# is in [train]. [cpu26] installs it with them.
+# is in [train].
 PADDLENLP, PADDLENLP_VERSION = "paddlenlp", "2.8.1"
 PADDLENLP_COMMAND = f"pip install --no-deps {PADDLENLP}=={PADDLENLP_VERSION}"
 WITHOUT_PADDLENLP = ("cpu", "gpu", "train")  # the extras that do not install it
@@ -103,11 +100,7 @@ def missing_of_stack(extra: str) -> List[str]:
 
 def training_extra() -> str:
     """Return the extra that training needs with the installed Paddle; [cpu] when there is none."""
-    for build, extra, of_the_recipe in ((GPU_BUILD, "gpu", "train26"), (CPU_BUILD, "cpu", "cpu26")):
-        version = version_of(build)
-        if version:
-            return of_the_recipe if series_of(version) == RECIPE else extra
-    return "cpu"
+    return "gpu" if version_of(GPU_BUILD) else "cpu"
 
 
 def _requirements(extra: str, seen: Set[str]) -> Iterator["Requirement"]:
@@ -130,20 +123,7 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator["Requirement"]:
 
 def is_tested_paddle(version: str) -> bool:
     """Return whether this package is tested with this version of Paddle; '' means that there is none."""
-    from packaging.version import Version
-
-    if not version:
-        return False
-    least = TESTED_PADDLES.get(series_of(version))
-    return least is not None and Version(version) >= Version(least)
-
-
-def series_of(version: str) -> Tuple[int, int]:
-    """Return the first two numbers of a version: (3, 3) of 3.3.1."""
-    from packaging.version import Version
-
-    parsed = Version(version)
-    return parsed.major, parsed.minor
+    return version.startswith(f"{PADDLE_RANGE}.")
 
 
 def version_of(package: str) -> str:

@@ -104,19 +104,17 @@ def dataset_of(
 MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units prefer
 
 
-def collate(
-    samples: List[Sample], *, pad_id: int, max_seq_len: int, least_length: int = 1
-) -> Dict[str, np.ndarray]:
+def collate(samples: List[Sample], *, pad_id: int, max_seq_len: int) -> Dict[str, np.ndarray]:
     """Pad a batch of B samples to its longest, S tokens, a multiple of 8 but at most ``max_seq_len``.
 
-    Within that limit, S is at least ``least_length``. Returns int64 arrays: input_ids [B, S]; token_type_ids
-    [B, S]; masked_positions [M], positions in the flattened batch; masked_lm_labels [M], with -1 in the slots
-    that pad M to a multiple of 8; next_sentence_labels [B], -1 where there is none; for samples with masked
-    n-grams also ngram_labels [M], the numbers of n-grams, -1 where there is none; for RetroMAE's decoder also
-    decoder_labels [B, S], -1 in padding, and bool decoder_mask [B, S, S], False in padding.
+    Returns int64 arrays: input_ids [B, S]; token_type_ids [B, S]; masked_positions [M], positions in the
+    flattened batch; masked_lm_labels [M], with -1 in the slots that pad M to a multiple of 8;
+    next_sentence_labels [B], -1 where there is none; for samples with masked n-grams also ngram_labels [M],
+    the numbers of n-grams, -1 where there is none; for RetroMAE's decoder also decoder_labels [B, S], -1 in
+    padding, and bool decoder_mask [B, S, S], False in padding.
     """
     longest = max(len(sample.input_ids) for sample in samples)
-    length = min(_rounded_up(max(longest, least_length)), max(max_seq_len, longest))
+    length = min(_rounded_up(longest), max(max_seq_len, longest))
     input_ids = np.full((len(samples), length), pad_id, np.int64)
     token_type_ids = np.zeros((len(samples), length), np.int64)
     for row, sample in enumerate(samples):

@@ -499,7 +499,7 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
 def _sentence_pieces_message():
     """Return the class of protobuf's messages that are a model of sentencepiece, as far as it is read here.
 
-    The description in sentencepiece 0.2.3 wants protobuf 7, which the stack of Paddle 2.6 does not take.
+    The description in sentencepiece 0.2.3 wants protobuf 7, which not every library beside it takes.
     """
     import_optional("google.protobuf")
     from google.protobuf import descriptor_pool, message_factory

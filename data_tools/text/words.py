@@ -157,7 +157,7 @@ def lac_segmenter() -> Callable[[str], List[str]]:
 
     def words_of(text: str) -> List[str]:
         words: List[str] = []
-        # Line by line: given many at once, Paddle 2.6 sometimes cuts them differently, or not at all.
+        # Line by line: given many at once, Paddle sometimes cuts them differently, or not at all.
         for segment in _SEGMENT.findall(text):
             words += run(segment) if segment != "\n" else ["\n"]
         if "".join(words) != text:

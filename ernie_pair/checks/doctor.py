@@ -42,7 +42,6 @@ from ernie_pair.runtime.gpu.cards import (
     card_at,
     count_cards,
     has_driver,
-    refuse_without_code,
     why_no_card,
 )
 from ernie_pair.runtime.gpu.check_process import run_check
@@ -127,7 +126,7 @@ def _check_versions() -> List[str]:
     defects = []
     if not is_tested_paddle(paddle):
         which = (
-            f"{build} {paddle} is not supported, {PADDLE_RANGE} are" if paddle else "Paddle is not installed"
+            f"{build} {paddle} is not supported, {PADDLE_RANGE} is" if paddle else "Paddle is not installed"
         )
         defects.append(f"{which}; {install_command('cpu')}")
     if paddlenlp != PADDLENLP_VERSION:
@@ -154,7 +153,7 @@ def _check_paddle() -> List[str]:
 
 
 def _check_gpus(build: Optional[Build]) -> List[str]:
-    """Check the GPUs, and if Paddle has code for one, load CUDA and run kernels on it."""
+    """Check the GPUs: load CUDA, and run kernels on each."""
     if build is None or not build.cuda:
         unused = f": an NVIDIA driver is loaded, and for its GPUs: {install_command('gpu')}"
         _show("device", "cpu" + unused * has_driver())
@@ -166,15 +165,10 @@ def _check_gpus(build: Optional[Build]) -> List[str]:
         if default_device() == "cpu":
             return []
         return [f"{why_no_card()}; or pass --device cpu to every command"]
-    cards, without_code = [card_at(number) for number in range(count)], []
+    cards = [card_at(number) for number in range(count)]
     for card in cards:
         _show("device", str(card))
-        try:
-            refuse_without_code(card, build)
-        except InputError as error:
-            without_code.append(error.message)
-            cards = [one for one in cards if one is not card]
-    return [*without_code, *_check_cards(cards)]
+    return _check_cards(cards)
 
 
 def _check_cards(cards: List[Card]) -> List[str]:

@@ -14,10 +14,9 @@ import numpy as np
 
 from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional, install_command
-from ernie_pair.inference.exported_model import FILES_OF, PADDLE_FILES, PIR_FILES, ExportedModel
+from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import refuse_no_bf16
-from ernie_pair.runtime.paddle_patches.core_settings import builds_pir
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
 MOST_TOKENS = 1024  # of a batch on a CPU: rows of one length have little padding
@@ -142,8 +141,7 @@ class OnnxBackend:
 class PaddleBackend:
     """Paddle Inference, on a CPU by oneDNN.
 
-    Raises CheckpointError when the files of the model are damaged, InputError without a GPU that can be used
-    or when the model is a program of Paddle 3.3 and this is 2.6.
+    Raises CheckpointError when the files of the model are damaged, InputError without a GPU that can be used.
 
     oneDNN plans a product again for every shape. Its passes for fully connected layers would do so for 2 s
     per shape, and keep a copy of all weights for each (12 layers x 768: 340 MB): they are off, and float32
@@ -157,17 +155,10 @@ class PaddleBackend:
     def __init__(self, exported: ExportedModel, threads: int, precision: str = "fp32", device: str = "cpu"):
         inference = import_optional("paddle").inference
         model, parameters = map(exported.file, exported.files_of(self.name))
-        if model.name == PIR_FILES[0] and not builds_pir():
-            raise InputError(
-                f"{model} is a program of Paddle 3.3, which this Paddle cannot run; pass --backend onnx if "
-                "the folder holds such a model, install Paddle 3.3, or export the model again here"
-            )
         self.precision, self.where = precision, device
         config = inference.Config(str(model), str(parameters))
         config.disable_glog_info()
         config.set_cpu_math_library_num_threads(threads)
-        if model.name == PADDLE_FILES[0]:  # for a program of Paddle 3.3 its pass is missing
-            config.enable_memory_optim()
         self.rules = self._use_gpu(config, inference) if device == "gpu" else self._use_cpu(config)
         is_quiet = device == "cpu" and precision == "bf16"
         try:

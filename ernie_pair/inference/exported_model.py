@@ -1,6 +1,6 @@
 """The folder of an exported model: written by `ernie-pair export`, read by the predictor.
 
-model.pdmodel, model.pdiparams  the model for Paddle Inference; of Paddle 3.3 model.json and model.pdiparams
+model.json, model.pdiparams  the model for Paddle Inference
 model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
                                 -> logits float32 [batch, classes]
 model.int8.onnx                 the same with int8 weights in its products; only beside model.onnx
@@ -39,13 +39,12 @@ from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperatur
 EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
 NEEDED = ("format", "labels", "files", "max_seq_len", "temperature")
 READABLE = (1, 2, 3, EXPORT_FORMAT)
-PADDLE_FILES, PIR_FILES = ("model.pdmodel", "model.pdiparams"), ("model.json", "model.pdiparams")
+PADDLE_FILES = ("model.json", "model.pdiparams")
 ONNX_FILES, INT8_FILES = ("model.onnx",), ("model.int8.onnx",)
-# {backend: the files of its model, in each form}
-FILES_OF = {"onnx": (ONNX_FILES,), "paddle": (PADDLE_FILES, PIR_FILES), "onnx-int8": (INT8_FILES,)}
+# {backend: the files of its model}
+FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
 WRITTEN = (
     *PADDLE_FILES,
-    PIR_FILES[0],
     *ONNX_FILES,
     *INT8_FILES,
     VOCAB,
@@ -86,7 +85,8 @@ class ExportedModel:
 
     def files_of(self, backend: str) -> Tuple[str, ...]:
         """Return the names of the files of the model for ``backend``; none if it was not exported for it."""
-        return next((names for names in FILES_OF[backend] if self.files.keys() >= set(names)), ())
+        names = FILES_OF[backend]
+        return names if self.files.keys() >= set(names) else ()
 
     def file(self, name: str) -> Path:
         """Return the path of file ``name``. Raises CheckpointError when it is missing or not as exported."""

@@ -32,7 +32,7 @@ from ernie_pair.kernels.encoder_layer import parameters_of
 from ernie_pair.kernels.library import ACTIVATIONS, PRECISIONS, Kernels
 from ernie_pair.runtime.paddle_patches.core_settings import core_library, register_operators
 from ernie_pair.runtime.paddle_patches.layers import activation_of, epsilon_of
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir, run_custom
+from ernie_pair.runtime.paddle_patches.static_programs import run_custom
 
 SOURCE = Path(__file__).parent / "cpp" / "fused_operator.cc"
 PART = SOURCE.with_name("adamw_operator.h")
@@ -190,29 +190,14 @@ def add_encoder_layer(
 
     ``number``: of the layer in its model, so that no two drop the same. ``precision``: fp32 or bf16.
     ``is_last``: only the first token of each sequence and the chosen ones are read; the others come out as 0.
-    ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], added to the scores. Evaluation programs,
-    which are clones for tests, have no dropout.
+    ``x`` float32 [B, S, D]; ``mask`` float32 [B, 1, 1, S], added to the scores. A layer that is
+    evaluated has no dropout.
     """
     settings = {
         "heads": layer.self_attn.num_heads, "layer": number, "activation": ACTIVATIONS[activation_of(layer)],
         "precision": PRECISIONS[precision], "hidden_dropout": float(layer.dropout1.p),
         "attention_dropout": float(layer.self_attn.dropout), "epsilon": epsilon_of(layer.norm1),
-        "read_rows_alone": is_last, "is_test": False,
+        "read_rows_alone": is_last, "is_test": not layer.training,
     }  # fmt: skip
-    if builds_pir():
-        settings["is_test"] = not layer.training
-        inputs_of_layer = (x, mask, inputs.seed, inputs.positions, *parameters_of(layer))
-        return run_custom(OPERATOR, *inputs_of_layer, *settings.values())[0]
-    block = paddle.static.default_main_program().current_block()
-    names = [paddle.utils.unique_name.generate(f"{OPERATOR}.{name}") for name in ("y", "saved")]
-    y = block.create_var(name=names[0], dtype=x.dtype)
-    saved = block.create_var(name=names[1], dtype="uint8", stop_gradient=True)
-    parameters = dict(zip(PARAMETERS, ([parameter] for parameter in parameters_of(layer))))
-    of_graph = {"Seed": [inputs.seed], "Positions": [inputs.positions]}
-    block.append_op(
-        type=OPERATOR,
-        inputs={"X": [x], "Mask": [mask], **of_graph, **parameters},
-        outputs={"Y": [y], "Saved": [saved]},
-        attrs=settings,
-    )
-    return y
+    inputs_of_layer = (x, mask, inputs.seed, inputs.positions, *parameters_of(layer))
+    return run_custom(OPERATOR, *inputs_of_layer, *settings.values())[0]

@@ -101,8 +101,6 @@ def _write(path: Path, answers: Answers) -> None:
         del flags["amp_dtype"]
     elif "amp_dtype" in flags:
         flags["use_amp"] = True
-    if flags.pop("sharding_offload", "no") == "yes":
-        flags.update(sharding_offload=True, amp_level="O2")
     text = yaml.safe_dump({LAUNCH: block, **flags}, sort_keys=False, allow_unicode=True)
     with published(followed(path)) as (draft,):
         draft.write_text(f"# ernie-pair launch {path} [--flags that override it]\n{text}", encoding="utf-8")
@@ -214,7 +212,6 @@ def _on_gpus(answers: Answers) -> bool:
 
 
 # With these the state can lie in the memory of the CPU; see `update_config`.
-OF_OFFLOAD = {"sharding": "stage2", "amp_dtype": "float16", "gradient_accumulation_steps": 1}
 QUESTIONS = (
     Question("device", "Run on cpu or gpu?", lambda answers: default_device(), one_of("cpu", "gpu")),
     Question("gpus", "Which GPUs of each machine, 0,1 for example?", "0", _gpus, _on_gpus),
@@ -243,14 +240,6 @@ QUESTIONS = (
         "none",
         one_of("none", "stage2"),
         lambda a: _on_gpus(a) and ("," in str(a.get("gpus", "")) or a["nnodes"] != 1),
-    ),
-    Question(
-        "sharding_offload",
-        "Keep it in the CPU's memory, with float16 weights (O2): yes or no?",
-        "no",
-        one_of("yes", "no"),
-        lambda answers: all(answers.get(name) == value for name, value in OF_OFFLOAD.items()),
-        ("amp_level",),
     ),
     Question(
         "model_name_or_path",

@@ -37,7 +37,7 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon, read_ngrams
 from ernie_pair.checkpoint.run_folder import CACHE
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pretrain.config.pretrain_config import LEAST_LENGTH, PretrainConfig, refuse_unfit_model
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unfit_model
 from ernie_pair.runtime.cpu_env import cpu_share
 from ernie_pair.runtime.processes.world import World
 
@@ -233,7 +233,6 @@ class PretrainData:
             collate,
             pad_id=self.tokenizer.pad_id,
             max_seq_len=config.max_seq_len,
-            least_length=LEAST_LENGTH if config.device == "gpu" else 1,
         )
         return Loader(dataset, make, num_workers)
 

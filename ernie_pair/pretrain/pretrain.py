@@ -36,7 +36,6 @@ from ernie_pair.pretrain.pretrain_job import card_of_pretrained
 from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
-from ernie_pair.runtime.gpu.builds import gpu_capability
 from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -237,16 +236,16 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     Paddle's static mode is on from here to the end of the process, unless the run uses the dynamic graph.
     """
     from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram, GroupSums
-    from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
+    from ernie_pair.pretrain.graph.fusion import choose_path
     from ernie_pair.pretrain.graph.model import DROPOUT, ernie_config
     from ernie_pair.pretrain.graph.program import build_program
     from ernie_pair.pretrain.graph.step_monitors import RankSums
-    from ernie_pair.pretrain.graph.strategy import start_fleet
+    from ernie_pair.pretrain.graph.strategy import start_static
     from ernie_pair.pretrain.pretrain_job import PretrainJob
 
     quiet_libraries()
     if not config.is_dynamic:
-        start_fleet(config.device, world.size)
+        start_static(config.device, world.size)
     dropout = {name: getattr(config, name) for name in DROPOUT}
     num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
     model_config = ernie_config(source.spec, num_ngrams, config.decoder_masked_prob > 0, **dropout)
@@ -258,13 +257,9 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         program, all_reduce = DynamicProgram(config, model_config, group), GroupSums(group)
     else:
         kernels = choose_path(config, config.device, world.size)
-        head_size = model_config.hidden_size // model_config.num_attention_heads
-        fused = choose_fused(config, head_size, gpu_capability() if config.device == "gpu" else None)
-        if config.device == "gpu" or fused.collectives:
-            logger.info(fused.describe())
-        program = build_program(config, model_config, world.rank, kernels, fused)
+        program = build_program(config, model_config, world.rank, kernels)
         program.start(config.seed)
-        all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
+        all_reduce = RankSums(world.size, program.executor)
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
 
 

@@ -19,13 +19,12 @@ from ernie_pair.pretrain.convert.convert import COMMANDS, PYTHON
 from ernie_pair.pretrain.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
 from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram, GroupSums
-from ernie_pair.pretrain.graph.program import StaticProgram
+from ernie_pair.pretrain.graph.program import PretrainProgram
 from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.step_monitors import (
     GRADIENT_NORM,
     LABELLED,
     NO_DROPOUT,
-    RECORDS,
     SKIPPED_UPDATES,
     RankSums,
     seed_feed,
@@ -151,7 +150,6 @@ def means_of(sums: np.ndarray, labelled: np.ndarray, third: str) -> dict[str, fl
 
 STATIC_WEIGHTS, NGRAMS = "static_vars.safetensors", "ngrams.txt"
 OPTIMIZER, ANY_OPTIMIZER = "optimizer-{part:05d}-of-{parts:05d}.safetensors", "optimizer-*.safetensors"
-MERGE_MARKS = ("@GradientMerge", "gradient_merge")
 
 
 class PretrainJob:
@@ -162,7 +160,7 @@ class PretrainJob:
         config: PretrainConfig,
         world: World,
         local: World,
-        program: Union[StaticProgram, DynamicProgram],
+        program: Union[PretrainProgram, DynamicProgram],
         data: PretrainData,
         all_reduce: Union[RankSums, GroupSums],
         source: ModelSource,
@@ -216,8 +214,8 @@ class PretrainJob:
         if len(placed) + sum(len(step.feeds) for step in self._waiting) > self.program.recorded_passes:
             self._read()
         self.program.merge(len(placed))
-        # The loss is a mean over the global batch: fleet averages over ranks, and over as many micro-batches
-        # as the program was built for, and the program itself sums the number of labels over several ranks.
+        # The loss is a mean over the global batch: the program averages over ranks, and over as many
+        # micro-batches as it was built for, and sums the number of labels over several ranks.
         labelled = count_loss_labels(counted[: self._num_labels], self._third)
         whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
         weights = {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
@@ -378,9 +376,8 @@ class PretrainJob:
         }
 
     def _shared_names(self) -> list[str]:
-        """Return the state of no parameter; gradient merge's is back at zero after each step."""
-        passing = (*MERGE_MARKS, GRADIENT_NORM, RECORDS)
-        return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
+        """Return the state of no parameter."""
+        return self.program.shared_state()
 
 
 def _first_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:

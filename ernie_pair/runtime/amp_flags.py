@@ -23,15 +23,6 @@ class AmpFlags(Options):
         help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
         "float32: no casts, loss scaling only",
     )
-    amp_level: Literal["O1", "O2"] = amp_option(
-        "O1", help="O1: weights in float32; O2: weights in half precision too"
-    )
-    reduce_dtype: Literal["float32", "half"] = precision_option(
-        "float32",
-        help="type in which processes sum gradients; half: sum gradients of type --amp_dtype in that type, "
-        "with half the traffic",
-        resume="layout",
-    )
     init_loss_scaling: float = amp_option(32768.0, help="initial loss scale, for float16", at_least=1)
     incr_every_n_steps: int = amp_option(
         1000, help="consecutive finite steps before the loss scale grows", unit="steps", at_least=1
@@ -51,7 +42,7 @@ class AmpFlags(Options):
     def __post_init__(self):
         super().__post_init__()
         for name, nothing in OF_AMP_ALONE.items():
-            if getattr(self, name) != nothing and not self.use_amp:
+            if getattr(self, name, nothing) != nothing and not self.use_amp:
                 raise InputError(
                     f"--{name} {getattr(self, name)} needs --use_amp true; add it, or leave --{name} out"
                 )
@@ -59,28 +50,11 @@ class AmpFlags(Options):
             capability = gpu_capability() if getattr(self, "device", "cpu") == "gpu" else None
             has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
             object.__setattr__(self, "amp_dtype", "bfloat16" if has_bfloat16 else "float16")
-        if self.narrows_weights and self.amp_dtype == "float32":
-            raise InputError(
-                "--amp_level O2 keeps the weights in half precision; with --amp_dtype float32 use O1"
-            )
-        if self.reduce_dtype == "half" and not self.computes_in_half:
-            raise InputError(
-                "--reduce_dtype half is for gradients in half precision, and there are none; add --use_amp "
-                "true with --amp_dtype float16 or bfloat16, or leave it out"
-            )
 
     @classmethod
     def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
         """Return the AMP flags allowed with --use_amp false; earlier versions wrote amp_dtype: float16."""
         return OF_AMP_ALONE if values.get("use_amp") is False else ()
-
-    def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
-        """Raise InputError if several micro-batches, fewer at a larger ``batch_flag``, make a step at O2."""
-        if self.narrows_weights and accumulation_steps > 1:
-            raise InputError(
-                "--amp_level O2 would accumulate several micro-batches' gradients in half precision; use "
-                f"O1, or raise --{batch_flag} until one micro-batch makes a step"
-            )
 
     def refuse_half_precision_on(self, device: str) -> None:
         """Raise InputError if the device has no kernels for the half-precision type, or no TF32."""
@@ -107,19 +81,6 @@ class AmpFlags(Options):
     def computes_in_half(self) -> bool:
         """Return whether anything is cast to half precision."""
         return self.use_amp and self.amp_dtype != "float32"
-
-    @property
-    def widens_sums(self) -> bool:
-        """Return whether gradients in half precision are summed over the processes in float32.
-
-        In the dynamic graph, gradients have the type of their weights.
-        """
-        return self.narrows_weights and self.reduce_dtype == "float32"
-
-    @property
-    def narrows_weights(self) -> bool:
-        """Return whether the weights themselves are in half precision."""
-        return self.use_amp and self.amp_level == "O2"
 
     @property
     def scales_loss(self) -> bool:

@@ -19,7 +19,7 @@ from data_tools.files.errors import InputError
 
 Flags = Dict[str, Union[bool, int]]
 
-# In Paddle 2.6 and 3.x; a CPU build knows few of them.
+# A CPU build knows few of them.
 DETERMINISTIC: Flags = {
     "FLAGS_embedding_deterministic": 1,  # 1 is the faster of two
     "FLAGS_cudnn_deterministic": True,  # flash attention uses it too

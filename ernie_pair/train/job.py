@@ -153,14 +153,9 @@ class TaskJob(ABC):
         self.parallel: Any  # a DataParallel, or a Zero2
         shared = model, self.optimizer, process_group
         if getattr(config, "sharding", "none") == "none":
-            self.parallel = DataParallel(*shared, widens_sums=config.widens_sums)
+            self.parallel = DataParallel(*shared, widens_sums=config.narrows_weights)
         else:
-            self.parallel = Zero2(
-                *shared,
-                offload=config.sharding_offload,
-                weight_decay=config.weight_decay,
-                widens_sums=config.widens_sums,
-            )
+            self.parallel = Zero2(*shared, widens_sums=config.narrows_weights)
         self.operations = operations or StepOperations(config, model)
         self.skipped_updates = 0
         # Whether the numbers of a step decide, on the host, whether the weights move.

@@ -18,7 +18,7 @@ from data_tools.options.options import (
     refuse_unknown_names,
 )
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags
+from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags, amp_option
 from ernie_pair.runtime.device import device_option
 from ernie_pair.train.hooks import Schedule
 from ernie_pair.train.loop import STYLES
@@ -269,6 +269,9 @@ class RunFlags(Options):
 class TrainingFlags(SharedFlags, RunFlags):
     """The flags of every training in the dynamic graph; see `Task`."""
 
+    amp_level: Literal["O1", "O2"] = amp_option(
+        "O1", help="O1: weights in float32; O2: weights in half precision too"
+    )
     freeze: Literal["none", "embeddings", "encoder"] = optimisation_option(
         "none",
         help="what is frozen, without dropout: the embeddings, or the embeddings and all layers",
@@ -300,12 +303,20 @@ class TrainingFlags(SharedFlags, RunFlags):
                 "leave one of them out"
             )
         self.refuse_half_precision_on(self.device)
-        self.refuse_narrow_sums(self.gradient_accumulation_steps, "batch_size")
-        if self.reduce_dtype == "half" and not self.narrows_weights:
+        if self.narrows_weights and self.amp_dtype == "float32":
             raise InputError(
-                "--reduce_dtype half: with --amp_level O1 the gradients are in float32; leave it out, or use "
-                "O2"
+                "--amp_level O2 keeps the weights in half precision; with --amp_dtype float32 use O1"
             )
+        if self.narrows_weights and self.gradient_accumulation_steps > 1:
+            raise InputError(
+                "--amp_level O2 would accumulate several micro-batches' gradients in half precision; use "
+                "O1, or raise --batch_size until one micro-batch makes a step"
+            )
+
+    @property
+    def narrows_weights(self) -> bool:
+        """Return whether the weights themselves are in half precision."""
+        return self.use_amp and self.amp_level == "O2"
 
     @property
     def freezes_embeddings(self) -> bool:

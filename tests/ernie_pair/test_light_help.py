@@ -7,7 +7,6 @@ from children import python
 from places import ROOT
 
 from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
-from ernie_pair.runtime.gpu.builds import paddle_version
 
 # A program that runs each line of its first argument as a command, and prints the outcome.
 RUN = """
@@ -165,8 +164,7 @@ REMARKS = (
     "has been unified with elementw",
     "No ccache found",
 )
-# Which of them appear here: one is of the programs of Paddle 2.6, one of 3.3 where no ccache is installed.
-APPEAR = (REMARKS[1], REMARKS[2] if paddle_version().startswith("2.6") else REMARKS[3])
+APPEAR = (REMARKS[1], REMARKS[3])  # of them here, where no ccache is installed
 
 
 def run_shown(program, *flags):

@@ -9,8 +9,6 @@ from other_libraries.families import different_rows, rows_here
 from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences
 from other_libraries.tiny_models import SENTENCE_PIECE
 
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
-
 # A folder as each library writes it, and one that brings the older file alone.
 FOLDERS = {
     "bert": ("bert", {}, ()),
@@ -84,7 +82,7 @@ def test_pairs_have_the_token_types_of_the_library(peer, folder):
 def test_both_peers_are_the_expected_libraries(newest, pinned):
     assert newest.versions["transformers"].startswith("5.")
     assert newest.versions["sentence-transformers"].startswith("6.")
-    assert pinned.versions["transformers"].startswith("5." if builds_pir() else "4.")
+    assert pinned.versions["transformers"].startswith("5.")
 
 
 def test_what_a_library_raises_is_the_peers_error(peer, tmp_path):
@@ -109,9 +107,7 @@ def test_a_folder_has_the_tokenizer_files_of_its_time(newest, pinned, tmp_path):
     }
     assert all("tokenizer.json" in found for found in names.values())
     assert "vocab.txt" not in names[newest, "bert"]
-    of_old = not builds_pir()  # with Paddle 2.6 the pinned one is a transformers 4
-    assert ("vocab.txt" in names[pinned, "bert"]) == of_old
-    assert (SENTENCE_PIECE in names[pinned, "xlm-roberta"]) == of_old
+    assert "vocab.txt" not in names[pinned, "bert"] and SENTENCE_PIECE not in names[pinned, "xlm-roberta"]
     kept = newest.make(tmp_path / "kept", "xlm-roberta", keep=[SENTENCE_PIECE])
     assert (kept / SENTENCE_PIECE).is_file()
 

@@ -6,13 +6,9 @@ what is left to see on a GPU is the moving.
 """
 
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import SimpleNamespace
 from unittest import mock
 
 import paddle
-
-from ernie_pair.train import job
-from ernie_pair.train.data_parallel import Zero2
 
 
 class _WithCuda:
@@ -29,8 +25,7 @@ class _WithCuda:
 
 
 @contextmanager
-def group_sharding_on_cpu(offload=False):
-    """``offload``: of float32 weights, which Paddle does for float16 ones alone."""
+def group_sharding_on_cpu():
     from paddle.distributed.fleet.meta_parallel.sharding import (
         group_sharded_optimizer_stage2,
         group_sharded_stage2,
@@ -44,7 +39,6 @@ def group_sharding_on_cpu(offload=False):
         group_sharded_stage2,
         group_sharded_optimizer_stage2,
     )
-    wide = SimpleNamespace(value=paddle.float32)
     with ExitStack() as stack:
 
         def patch(where, name, value):
@@ -52,11 +46,6 @@ def group_sharding_on_cpu(offload=False):
 
         for module in modules:
             patch(module, "device_guard", lambda *given, **named: nullcontext())
-        if offload:
-            kinds = SimpleNamespace(fp16=wide, bf16=SimpleNamespace(value=None), fp32=wide)
-            for module in (group_sharded_stage2, group_sharded_optimizer_stage2):
-                patch(module, "Type", kinds)
-            patch(job, "Zero2", lambda *given, **named: Zero2(*given, **{**named, "offload": True}))
         patch(group_sharded_optimizer_stage2, "core", _WithCuda(group_sharded_optimizer_stage2.core))
         patch(group_sharded_storage, "cvt_to_device", lambda tensor, *given, **named: tensor)
         patch(paddle, "get_device", lambda: "gpu:0")

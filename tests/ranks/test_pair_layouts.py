@@ -37,14 +37,13 @@ LAYOUTS = {"8": {"batch_size": 8}, "4x2": {"batch_size": 4, "gradient_accumulati
 CURVES = ("loss", "learning_rate", "skipped_updates", "loss_scale", "accuracy")
 
 
-def run_job(folder, group, out, flags, updates=UPDATES, first=1, resume=None, infinite=(), offload=False):
+def run_job(folder, group, out, flags, updates=UPDATES, first=1, resume=None, infinite=()):
     """The weights, and the metrics of updates ``first`` to ``updates``, after the checkpoint ``resume``.
 
-    In those that are ``infinite`` a gradient of the last rank is. ``offload`` goes with sharding, whose
-    offload is for float16 alone: here it is of float32. The state at the end is saved in ``out``.
+    In those that are ``infinite`` a gradient of the last rank is. The state at the end is saved in ``out``.
     """
     sharded = flags.get("sharding", "none") != "none"
-    with group_sharding_on_cpu(offload) if sharded else nullcontext():
+    with group_sharding_on_cpu() if sharded else nullcontext():
         flags = {**flags, "device": "gpu"} if sharded else flags
         tiny = tiny_job(folder, group, consumed=(first - 1) * 16, **flags)
         if resume:
@@ -107,8 +106,6 @@ def two(folder, one):
             jobs[f"{name}-4x2-stage2"] = job_of(name, sharded)
     for name in ("clipped", "scaled"):
         jobs[f"{name}-8-stage2"] = job_of(name, {**LAYOUTS["8"], "sharding": "stage2"})
-    for name in ("plain", "scaled"):
-        jobs[f"{name}-4x2-offload"] = job_of(name, sharded, offload=True)
     for name, flags in (*LAYOUTS.items(), ("stage2", sharded)):
         jobs[f"plain-{name}-recompute"] = job_of("plain", {**flags, "use_recompute": True})
     jobs["plain-4x2-read together"] = job_of("plain", {**LAYOUTS["4x2"], "sync_freq": 100})
@@ -117,7 +114,6 @@ def two(folder, one):
     resumed = {"first": 4, "resume": folder / "half" / "checkpoints" / "step_00000003"}
     jobs["clipped-4x2-resumed"] = job_of("clipped", LAYOUTS["4x2"], **resumed)
     jobs["clipped-4x2-stage2-resumed"] = job_of("clipped", sharded, **resumed)
-    jobs["clipped-4x2-offload-resumed"] = job_of("clipped", sharded, offload=True, **resumed)
     first, second = launch(folder, run_jobs, folder, jobs)
     return {name: (first[name], second[name]) for name in jobs}
 
@@ -170,7 +166,7 @@ def optimizer_files(folder):
     ]
 
 
-@pytest.mark.parametrize("name", ["plain-4x2-stage2", "scaled-8-stage2", "scaled-4x2-offload"])
+@pytest.mark.parametrize("name", ["plain-4x2-stage2", "scaled-8-stage2"])
 def test_each_process_writes_its_own_shard_of_optimizer_state(folder, two, name):
     (step,) = (folder / f"two.{name}" / "checkpoints").iterdir()
     files = sorted(path.name for path in step.glob("optimizer*"))
@@ -186,7 +182,7 @@ def test_each_process_writes_its_own_shard_of_optimizer_state(folder, two, name)
         np.testing.assert_allclose(both[key], array, rtol=1e-3, atol=1e-6, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["clipped-8-stage2", "plain-4x2-offload", "scaled-4x2"])
+@pytest.mark.parametrize("name", ["clipped-8-stage2", "plain-4x2-stage2", "scaled-4x2"])
 def test_one_process_resumes_from_the_state_of_several(folder, one, two, name):
     job = {**job_of(name.split("-")[0]), "updates": UPDATES + 2}
     whole = run_job(folder, ProcessGroup(), folder / f"{name}.whole", **job)

@@ -13,15 +13,14 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.graph.fusion import choose_fused, choose_path
+from ernie_pair.pretrain.graph.fusion import choose_path
 from ernie_pair.pretrain.graph.model import ernie_config
 from ernie_pair.pretrain.graph.program import build_program
 from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.step_monitors import RankSums
-from ernie_pair.pretrain.graph.strategy import start_fleet
+from ernie_pair.pretrain.graph.strategy import start_static
 from ernie_pair.pretrain.pretrain_job import PretrainJob
 from ernie_pair.runtime.cpu import LEVEL_ASKED
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.train.hooks import NoStop
 
@@ -59,10 +58,9 @@ def run_layout(config, world, source):
     dropout = {name: getattr(config, name) for name in DROPOUTS}
     settings = ernie_config(source.spec, **dropout, num_ngrams=len(data.ngrams or ()))
     kernels = choose_path(config, config.device, world.size)
-    fused = choose_fused(config, settings.hidden_size // settings.num_attention_heads, None)
-    program = build_program(config, settings, world.rank, kernels, fused)
+    program = build_program(config, settings, world.rank, kernels)
     program.start(config.seed)
-    all_reduce = RankSums(world.size, program.executor, cpu=True)
+    all_reduce = RankSums(world.size, program.executor)
     job = PoisonedJob(config, world, world, program, data, all_reduce, source)
     metrics, sums = [], []
     for step, batches in enumerate(data.updates(0), start=1):
@@ -76,7 +74,7 @@ def run_layout(config, world, source):
 def run_layouts(flags, layouts, infinite, levels):
     world = launched_world()
     source = open_model(flags["model_name_or_path"], model_type="ernie", from_scratch=True)
-    start_fleet("cpu", world.size)
+    start_static("cpu", world.size)
     PoisonedJob.infinite = infinite
     if levels:
         os.environ[LEVEL_ASKED] = levels[world.rank]
@@ -221,8 +219,6 @@ def test_every_layout_matches_one_process_with_lamb(folder):
     """LAMB divides by the norms of whole parameters, whichever rank holds their state."""
     settings = {"optimizer": "lamb", "adam_epsilon": 1e-6}
     layouts = layouts_of(2, merges=(1, 2))
-    if not builds_pir():
-        layouts["collectives"] = {**layouts["dp1-sharding2-merge2"], "fused_ops": "collectives"}
     one = one_and_scaled(folder, **settings)
     assert largest_difference(results_of(folder, 2, layouts, **settings), one) < BOUND
 
@@ -255,16 +251,6 @@ def test_lamb_skips_an_update_with_infinite_gradients(folder):
 def assert_same_results(one, other):
     for name in one:
         assert all(map(equal, one[name], other[name])), name
-
-
-@pytest.mark.skipif(builds_pir(), reason="such ops are put into programs of Paddle 2.6 alone")
-def test_fused_collectives_are_bit_identical(folder):
-    """Gradient merge's sums and the sharded optimizer's broadcasts, with one skipped step."""
-    plain = chosen("dp2-sharding1-merge2", "dp1-sharding2-merge2")
-    fused = {name: {**flags, "fused_ops": "collectives"} for name, flags in plain.items()}
-    assert_same_results(
-        *(results_of(folder, 2, each, infinite=[2], on_nan="skip") for each in (plain, fused))
-    )
 
 
 @pytest.mark.slow

@@ -29,7 +29,6 @@ ROWS = rows()
 NEED_A_GPU = {
     "--use_amp true": "--use_amp true --amp_dtype float16 needs a GPU",
     "--sharding stage2": "--sharding stage2 needs GPUs",
-    "--sharding_offload true": "--sharding_offload true needs --sharding stage2",
 }
 SAME_WEIGHTS = {
     "--use_recompute true": "the same numbers, computed twice",

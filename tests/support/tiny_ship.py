@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import List, Tuple
 
 import numpy as np
-import paddle
 from tiny_pair import CHARACTERS, write_model
 
 from data_tools.text.wordpiece import WordPiece
@@ -17,7 +16,7 @@ from ernie_pair.train.process_group import ProcessGroup
 
 MAX_SEQ_LEN = 40
 # What Paddle's own format is called.
-PROGRAM = "model.pdmodel" if paddle.__version__.startswith("2.") else "model.json"
+PROGRAM = "model.json"
 PADDLE = {PROGRAM, "model.pdiparams"}
 
 

@@ -56,7 +56,7 @@ class TaughtStep(NamedTuple):
     def loss(self, rows: paddle.Tensor, temperature: float) -> tuple[paddle.Tensor, paddle.Tensor]:
         """Return the loss, and how many queries the student finds the teacher's best text of."""
         shape, is_there = self.candidates.shape, (self.candidates >= 0).astype(np.float32)
-        taken = np.maximum(self.candidates, 0)  # any row where there is none; Paddle 2.6.2 takes no -1
+        taken = np.maximum(self.candidates, 0)  # any row where there is none
         texts_NCD = rows[paddle.to_tensor(taken.ravel())].reshape([*shape, -1])
         scores_NC = (rows[: self.num_pairs].unsqueeze(1) * texts_NCD).sum(axis=2) / temperature
         hidden_NC, taught_NC = paddle.to_tensor((1 - is_there) * HIDDEN), paddle.to_tensor(self.taught)

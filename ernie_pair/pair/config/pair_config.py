@@ -83,7 +83,6 @@ class PairConfig(RowFlags, TrainingFlags):
         help="compile the forward pass into one program instead of running op by op; auto: on a GPU, where "
         "possible",
     )
-    sharding_offload: bool = devices_option(False, help="for stage2: keep the optimizer state in CPU memory")
     model_type: Optional[str] = family_option(choices=FAMILIES, resume="fixed")
     model_class: str = model_option(
         "", help="your own subclass of PairClassifier, package.module:Class", resume="fixed"
@@ -203,8 +202,6 @@ class PairConfig(RowFlags, TrainingFlags):
             )
 
     def _refuse_sharding(self) -> None:
-        if self.sharding_offload and self.sharding == "none":
-            raise InputError("--sharding_offload true needs --sharding stage2; add it, or leave it out")
         if self.sharding == "none":
             return
         if self.fgm_epsilon:
@@ -212,19 +209,9 @@ class PairConfig(RowFlags, TrainingFlags):
                 "--fgm_epsilon needs the embedding's gradient on every process, and --sharding stage2 leaves "
                 "it on one; use --sharding none"
             )
-        if self.sharding_offload and not (self.narrows_weights and self.amp_dtype == "float16"):
-            raise InputError(
-                "--sharding_offload true keeps float32 masters of float16 weights in the CPU's memory; add "
-                "--use_amp true --amp_level O2 --amp_dtype float16, or leave it out"
-            )
         if self.device == "cpu":
             raise InputError(
                 "--sharding stage2 needs GPUs: Paddle splits the state over NCCL alone; use --sharding none"
-            )
-        if self.sharding_offload and self.layer_decay != 1:
-            raise InputError(
-                f"--sharding_offload true updates all weights as one, at one rate, and --layer_decay "
-                f"{self.layer_decay} asks for several; leave one of them out"
             )
 
     @property

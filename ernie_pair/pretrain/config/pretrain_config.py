@@ -42,15 +42,9 @@ from ernie_pair.train.run_flags import (
     weight_decay_option,
 )
 
-ATTENTION, GEMM_EPILOGUE, COLLECTIVES = "attention", "gemm_epilogue", "collectives"
-FUSED_OPS = (ATTENTION, GEMM_EPILOGUE, COLLECTIVES)
-AUTO, NONE = "auto", "none"
-# The least length of a batch on a GPU, up to --max_seq_len, and its multiple: the fused softmax needs both.
-LEAST_LENGTH, LENGTH_MULTIPLE = 32, 8
+AUTO = "auto"
 # Their GPU kernels add up in float32, whatever the type of their input.
 HALF_OPS = frozenset({"softmax", "layer_norm", "gelu"})
-# Flags that only the static graph supports, with the one value that the dynamic graph accepts.
-STATIC_ALONE = {"amp_level": "O1", "reduce_dtype": "float32"}
 # Flags that say which words are masked together; with a lexicon, the lexicon decides.
 OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weights", "masking_fn")
 MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
@@ -172,11 +166,6 @@ class PretrainConfig(SharedFlags, SampleFlags):
         AUTO,
         help="static: a program for the whole step; dynamic: the same step computed op by op, to inspect the "
         "model; auto: static, and dynamic for --decoder_masked_prob",
-    )
-    fused_ops: str = devices_option(
-        AUTO,
-        help=f"on GPUs: {AUTO}, {NONE}, or some of {', '.join(FUSED_OPS)}, which must then be available",
-        resume="layout",
     )
     mp_degree: int = devices_option(
         1, help="the recipe's degree of tensor parallelism, which is not supported: must be 1"
@@ -314,12 +303,8 @@ class PretrainConfig(SharedFlags, SampleFlags):
         refuse_empty(self, "output_dir")
         fault = f": its precision cannot be chosen; use some of {','.join(sorted(HALF_OPS))}"
         refuse_unknown_names("amp_fp32_ops", sorted(self.float32_ops), HALF_OPS, fault)
-        fault = f": there is no such op; use {AUTO}, {NONE}, or some of {','.join(FUSED_OPS)}"
-        refuse_unknown_names("fused_ops", sorted(self.named_ops), FUSED_OPS, fault)
         if self.decoder_masked_prob:
             self._refuse_beside_decoder()
-        if self.is_dynamic:
-            self._refuse_static_flags()
         for name, parallelism in MODEL_PARALLEL.items():
             if getattr(self, name) != 1:
                 raise InputError(
@@ -355,26 +340,6 @@ class PretrainConfig(SharedFlags, SampleFlags):
                 "--optimizer lamb adapts what decays, and with --weight_decay 0 nothing decays: no layer "
                 "would be adapted; pass a --weight_decay above 0, or --optimizer adamw"
             )
-        if self.narrows_weights:
-            self.refuse_narrow_sums(self.accumulation_steps, "micro_batch_size")
-        if self.reduce_dtype == "half" and self.accumulation_steps > 1:
-            raise InputError(
-                f"--reduce_dtype half: the gradients of the {self.accumulation_steps} micro-batches of a "
-                "step are accumulated, and summed over the processes, in float32; leave it out, or raise "
-                "--micro_batch_size until one micro-batch makes a step"
-            )
-
-    def _refuse_static_flags(self):
-        for name, only in STATIC_ALONE.items():
-            value = getattr(self, name)
-            if value != only:
-                raise InputError(
-                    f"--graph dynamic does not support --{name} {value}, but static does; leave one out"
-                )
-        if self.named_ops:
-            raise InputError(
-                "--graph dynamic does not support --fused_ops, which is for the static graph; leave it out"
-            )
 
     def _refuse_beside_decoder(self):
         for name in ("ngram_lexicon", "binary_head", "graph"):
@@ -397,11 +362,6 @@ class PretrainConfig(SharedFlags, SampleFlags):
                 f"--warmup_rate or --warmup_steps asks for a warm-up of {self.num_warmup_steps} steps, and "
                 f"--decay_steps {self.decay_steps} ends the decay before it; lower the one or raise the other"
             )
-
-    @property
-    def named_ops(self) -> frozenset[str]:
-        """Return the ops that --fused_ops names."""
-        return frozenset() if self.fused_ops in (AUTO, NONE) else frozenset(names_in(self.fused_ops))
 
     @property
     def float32_ops(self) -> frozenset[str]:

@@ -133,9 +133,7 @@ class DynamicProgram(DynamicUpdate):
         if plan is None or plan.dtype == "float32":
             return nullcontext()
         half, float32 = set(HALF_OPS - plan.float32_ops), set(plan.float32_ops)
-        return paddle.amp.auto_cast(
-            level=plan.level, dtype=plan.dtype, custom_white_list=half, custom_black_list=float32
-        )
+        return paddle.amp.auto_cast(dtype=plan.dtype, custom_white_list=half, custom_black_list=float32)
 
     def _record(self, sums) -> None:
         norm = self.norm

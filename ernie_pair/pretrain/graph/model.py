@@ -17,7 +17,6 @@ from ernie_pair.pretrain.graph.retromae import RetroDecoder
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 if TYPE_CHECKING:
     from paddlenlp.transformers import PretrainedConfig
@@ -46,9 +45,8 @@ class ErnieGramForPretraining(transformers.ErnieGramPretrainedModel):
         ``input_ids``, ``token_type_ids``: int64 [B, S]; ``masked_positions``: int64 [P], indices into the B x
         S tokens. Without them the first logits are [B, S, V].
         """
-        with paddle.static.amp.fp16_guard():
-            sequence, pooled = self.ernie_gram(input_ids, token_type_ids=token_type_ids)
-            return self.cls(sequence, pooled, masked_positions)
+        sequence, pooled = self.ernie_gram(input_ids, token_type_ids=token_type_ids)
+        return self.cls(sequence, pooled, masked_positions)
 
 
 class NgramHead(nn.Layer):
@@ -163,11 +161,11 @@ def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{CONFIG} describes no valid {family} model ({reason}); correct it") from None
-    if family in OWN_RANGE and (as_static or _draws_in_program()):  # what they forget to draw there
+    if family in OWN_RANGE and as_static:  # what they forget to draw there
         draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
         for layer in model.sublayers():
             if isinstance(layer, (nn.Linear, nn.Embedding)):
-                _start_from(draw, layer.weight)
+                draw(layer.weight)
     set_epsilon(model, config.layer_norm_eps)
     if is_new:
         make_gelu_new([*encoder_of(model).encoder.layers, model.cls.predictions])
@@ -183,18 +181,14 @@ def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Laye
     config, vocab_size = deepcopy(config), config.vocab_size
     config.vocab_size = padded_size(vocab_size)
     model = build_ernie(config, as_static)
-    if config.vocab_size > vocab_size:
+    if config.vocab_size > vocab_size and paddle.in_dynamic_mode():  # a program is given drawn weights
         values = np.zeros(config.vocab_size, np.float32)
         values[vocab_size:] = NEVER_LOGIT
-        bias = model.cls.predictions.decoder.bias
-        if paddle.in_dynamic_mode():
-            bias.set_value(values)
-            embedding = encoder_of(model).embeddings.word_embeddings.weight
-            rows = embedding.numpy()
-            rows[vocab_size:] = 0
-            embedding.set_value(rows)
-        elif _draws_in_program():
-            _start_from(nn.initializer.Assign(values), bias)
+        model.cls.predictions.decoder.bias.set_value(values)
+        embedding = encoder_of(model).embeddings.word_embeddings.weight
+        rows = embedding.numpy()
+        rows[vocab_size:] = 0
+        embedding.set_value(rows)
     if config.num_ngrams:
         with paddle.utils.unique_name.guard():  # next to the other heads of pretraining
             sizes = config.num_ngrams, model.config.hidden_size, model.config.initializer_range
@@ -203,20 +197,6 @@ def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Laye
         with paddle.utils.unique_name.guard("retromae_"):  # Paddle's own layers, of which the model has some
             model.cls.retromae = RetroDecoder(model.config)
     return model
-
-
-def _draws_in_program() -> bool:
-    """Return whether the start-up program draws the weights: for Paddle 3.3 they are drawn before."""
-    return not paddle.in_dynamic_mode() and not builds_pir()
-
-
-def _start_from(initializer, parameter) -> None:
-    """Replace the initial value of ``parameter``: the last op of the start-up program wins."""
-    if paddle.in_dynamic_mode():
-        initializer(parameter)
-        return
-    block = paddle.static.default_startup_program().global_block()
-    initializer(block.var(parameter.name), block)
 
 
 def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:
@@ -249,8 +229,7 @@ def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:
         return Outputs(lm_logits, sop_logits, layers, decoder_logits_NV=decoder_logits)
     if "ngram_labels" not in feeds:
         return Outputs(lm_logits, sop_logits, layers)
-    with paddle.static.amp.fp16_guard():
-        return Outputs(lm_logits, sop_logits, layers, model.cls.ngrams(states[0]))
+    return Outputs(lm_logits, sop_logits, layers, model.cls.ngrams(states[0]))
 
 
 def encoder_of(model: nn.Layer) -> nn.Layer:

@@ -9,11 +9,8 @@ import paddle
 
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.pretrain.graph.step_monitors import RECORDS, Monitors
-from ernie_pair.runtime.paddle_patches.static_programs import dtype_of, place_of, view_array
-from ernie_pair.weights.half_tensors import narrow_array, widen_array
+from ernie_pair.runtime.paddle_patches.static_programs import place_of, view_array
 from ernie_pair.weights.weight_files import Arrays
-
-MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a half-precision weight
 
 
 @dataclass
@@ -64,22 +61,11 @@ class ProgramState:
 
     def weights(self) -> Arrays:
         """Return {parameter: float32 array}, without a copy where ``view_variables`` makes none."""
-        names = (parameter.name for parameter in self.parameters.values())
-        return {
-            name: widen_array(array, self._dtype(name)) for name, array in self.view_variables(names).items()
-        }
+        return self.view_variables(parameter.name for parameter in self.parameters.values())
 
     def set_weights(self, weights: Arrays) -> None:
-        """Set the parameters, and O2's float32 copies of them, to {parameter: float32 array}."""
-        for name, array in weights.items():
-            self.set({name: narrow_array(array, self._dtype(name))})
-            self.set(
-                {
-                    copy: array
-                    for copy in self.owned_variables(self.slots.get(name, []))
-                    if MASTER_MARK in copy
-                }
-            )
+        """Set the parameters to {parameter: float32 array}."""
+        self.set(weights)
 
     def set(self, arrays: Arrays) -> None:
         """Copy arrays into the variables of the same names; names and shapes have been checked.
@@ -89,9 +75,6 @@ class ProgramState:
         for name, array in arrays.items():
             tensor = self._tensor(name)
             tensor.set(array, place_of(tensor, self.executor.place))
-
-    def _dtype(self, name: str):
-        return dtype_of(self._tensor(name))
 
     @property
     def skips(self) -> bool:
@@ -107,7 +90,7 @@ class ProgramState:
         return self.scope.find_var(name).get_tensor()
 
 
-# The state of AdamW or LAMB and of the loss scale, in every graph by the names of Paddle 2.6: a checkpoint of
+# The state of AdamW or LAMB and of the loss scale, in every graph by the same names: a checkpoint of
 # one is resumed by another. The powers are in CPU memory: AdamW uses another kernel otherwise.
 MOMENTS, POWERS = ("moment1_0", "moment2_0"), ("beta1_pow_acc_0", "beta2_pow_acc_0")
 LOSS_SCALE, GOOD_STEPS, BAD_STEPS = "loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"

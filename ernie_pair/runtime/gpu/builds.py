@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Tuple
 
 from data_tools.files.errors import InputError
-from data_tools.files.installation import PADDLE_RANGE, install_command, is_tested_paddle
+from data_tools.files.installation import PADDLE_RANGE, install_command, is_tested_paddle, training_extra
 
 LIBRARY = "libcuda.so.1"
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -71,34 +71,12 @@ def refuse_old_gpu(found: Capability, dtype: str, flag: str, cure: str) -> None:
         )
 
 
-# (version, CUDA): the compute capabilities that the build has machine code for, read from its binaries.
-# Its kernels have no PTX, which the driver would compile for later cards.
-CAPABILITIES: Dict[Tuple[str, str], Tuple[Capability, ...]] = {
-    ("2.6.2", "11.8"): ((6, 1), (7, 0), (7, 5), (8, 0), (8, 6)),
-}
-
-
 class Build(NamedTuple):
     """A build of Paddle: ``cuda`` is the version that it was built for, '' for a CPU build."""
 
     version: str
     cuda: str
     folder: Path  # of the package
-
-    @property
-    def capabilities(self) -> Optional[Tuple[Capability, ...]]:
-        """Return the compute capabilities that it has machine code for; None: unknown."""
-        return CAPABILITIES.get((self.version, self.cuda))
-
-    def runs_on(self, capability: Capability) -> Optional[bool]:
-        """Return whether it has code for a card of ``capability``; None: unknown.
-
-        Machine code runs on cards of the same major capability and the same or a higher minor one.
-        """
-        if self.capabilities is None:
-            return None
-        major, minor = capability
-        return any(major == of and minor >= least for of, least in self.capabilities)
 
 
 def installed_build() -> Optional[Build]:
@@ -125,8 +103,8 @@ def refuse_other_paddles() -> None:
     """Raise InputError if a Paddle is installed that this package does not support; none is imported."""
     version = paddle_version()
     if version and not is_tested_paddle(version):
-        commands = f"{install_command('cpu')}, or {install_command('cpu26')}"
-        raise InputError(f"Paddle {version} is not supported, {PADDLE_RANGE} are; {commands}")
+        cure = install_command(training_extra())
+        raise InputError(f"Paddle {version} is not supported, {PADDLE_RANGE} is; {cure}")
 
 
 def _constants(path: Path) -> Dict[str, str]:

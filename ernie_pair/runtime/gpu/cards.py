@@ -1,12 +1,12 @@
-"""Which GPUs this process may use, and an error for those that the build of Paddle has no code for."""
+"""Which GPUs this process may use, and an error where Paddle cannot use them."""
 
 import os
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, NamedTuple
 
 from data_tools.files.errors import InputError, MachineError, counted
 from data_tools.files.installation import install_command
 from data_tools.files.paddle_index import INDEX, ask_driver, choose_cuda
-from ernie_pair.runtime.gpu.builds import Build, Capability, installed_build, paddle_capability, words_of
+from ernie_pair.runtime.gpu.builds import Capability, installed_build, paddle_capability, words_of
 
 # NVIDIA's driver on Linux; under WSL2 Windows' own device, which cards of other vendors have too.
 DRIVER, DRIVER_OF_WINDOWS = "/dev/nvidiactl", ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1")
@@ -79,9 +79,7 @@ def choose_card(rank: int) -> Card:
             f"rank {rank} should run on GPU {chosen}, but {count} are visible, counted from 0; start at most "
             f"{counted(count, 'process', 'processes')} on this machine, or check CUDA_VISIBLE_DEVICES"
         )
-    card = card_at(int(chosen))
-    refuse_without_code(card, installed_build())
-    return card
+    return card_at(int(chosen))
 
 
 def why_no_card() -> str:
@@ -100,17 +98,6 @@ def why_no_gpu() -> str:
     return f"there is no GPU to use: {why_no_card()}"
 
 
-def refuse_without_code(card: Card, build: Optional[Build]) -> None:
-    """Raise InputError if ``build`` is known to have no code for ``card``."""
-    if build is None or build.runs_on(card.capability) is not False:
-        return
-    has = ", ".join(map(words_of, build.capabilities or ()))
-    raise InputError(
-        f"{card} cannot run Paddle {build.version} for CUDA {build.cuda}, which only has code for {has}; "
-        f"{cure_without_code(card.capability)}, or pass --device cpu"
-    )
-
-
 def cure_without_code(capability: Capability) -> str:
     """Return where to install the build of Paddle that has code for a card, if there is one."""
     if capability < OLDEST:
@@ -122,8 +109,8 @@ def cure_without_code(capability: Capability) -> str:
 def open_card(card: Card) -> None:
     """Run a first kernel on ``card``, Paddle's current device.
 
-    This shows whether a build whose capabilities are unknown has code for the card. Raises InputError if
-    it has none, MachineError for whatever else CUDA reports (the driver, a full card). Does nothing in static
+    This shows whether the build has code for the card. Raises InputError if it has none, MachineError for
+    whatever else CUDA reports (the driver, a full card). Does nothing in static
     mode, where the first program does the same.
     """
     import paddle

@@ -2,11 +2,10 @@
 
 And `replaced`: nothing in this folder is replaced permanently.
 
-Names, as in Paddle 2.6.2: `paddle.base.core`, its `__file__`, `set_num_threads`, `ProcessGroupGloo`,
-`ProcessGroupNCCL` and `load_op_meta_info_and_register_op`, which `paddle.base.framework.OpProtoHolder` makes
-known to Python. Upstream only lets its predictors set the number of threads
-(`set_cpu_math_library_num_threads`), and adds operators by `paddle.utils.cpp_extension`, which needs ninja,
-setuptools and Python's headers.
+Names, as in Paddle 3.3.1: `paddle.base.core`, its `__file__`, `set_num_threads`, `ProcessGroupGloo`,
+`ProcessGroupNCCL` and `load_op_meta_info_and_register_op`. Upstream only lets its predictors
+set the number of threads (`set_cpu_math_library_num_threads`), and adds operators by
+`paddle.utils.cpp_extension`, which needs ninja, setuptools and Python's headers.
 
 `get_cublas_switch`, `set_cublas_switch` and `set_cudnn_switch`, which only builds for GPUs have: whether
 float32 products may be computed in TF32, with 10 bits of a factor instead of 23. Paddle turns it on when it
@@ -54,16 +53,6 @@ def has_process_group(backend: str) -> bool:
     return hasattr(_core(), f"ProcessGroup{backend}")
 
 
-def builds_pir() -> bool:
-    """Return whether the static programs of this Paddle are of the new kind (PIR).
-
-    3.3 runs those of 2.6 too. 2.6.2 opens a PIR without an error, and then ends the process with a fault.
-    """
-    import paddle
-
-    return not paddle.__version__.startswith("2.")
-
-
 def core_library() -> Path:
     """Return the file of Paddle's compiled core, which an operator is linked to."""
     return Path(_core().__file__)
@@ -74,8 +63,6 @@ def register_operators(library: Path) -> None:
     import paddle
 
     paddle.base.core.load_op_meta_info_and_register_op(str(library))
-    if not builds_pir():  # whose `append_op` looks there; the programs of 3.3 do not
-        paddle.base.framework.OpProtoHolder.instance().update_op_proto()
 
 
 def set_tf32(is_allowed: bool) -> None:

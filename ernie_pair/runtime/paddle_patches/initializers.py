@@ -1,9 +1,9 @@
-"""What models draw when they are built: as a static start-up program of Paddle 2.6, in any graph; or nothing.
+"""What models draw when they are built: in static programs what the dynamic graph would not; or nothing.
 
-Both graphs draw in the order in which layers create parameters. Where the numbers would differ: PaddleNLP
-draws the weights of its models a second time in the dynamic graph alone (`init_weights`), nn.Embedding clears
-its padding row there, and Paddle 3.3 cuts a TruncatedNormal at -2 and 2 where 2.6 cut at two standard
-deviations.
+A run's weights follow from its seed alone, in both graphs. Both draw in the order in which layers create
+parameters; PaddleNLP draws the weights of its models a second time in the dynamic graph (`init_weights`),
+nn.Embedding clears its padding row there, and Paddle cuts a TruncatedNormal at -2 and 2 instead of at two
+standard deviations.
 """
 
 from contextlib import contextmanager

@@ -1,6 +1,6 @@
 """Behaviours of Paddle's launcher that are turned off while it runs, and what is asked of it.
 
-Both Paddle 2.6.2 and 3.3 need all of it. Names, all below `paddle.distributed.launch`:
+Names, as in Paddle 3.3.1, all below `paddle.distributed.launch`:
 `controllers.controller.Controller` with `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log),
 `utils.process_context.ProcessContext._start` (backup_env.N.json, for lists that the kernel would not accept),
 `job.container.Container.__str__` (the environment on the console, in 3.3 only if a variable asks for it),

@@ -1,6 +1,6 @@
 """What the processes of a run share besides `paddle.distributed`, and group sharding of stage 2.
 
-Names, as in Paddle 2.6.2: `paddle.base.core.create_or_get_global_tcp_store`, by which `init_parallel_env`
+Names, as in Paddle 3.3.1: `paddle.base.core.create_or_get_global_tcp_store`, by which `init_parallel_env`
 connects the processes; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
 begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_parallel_util`, which the
 documentation of `no_sync` names for gradients that are summed manually; `core.eager.set_master_grads`, by
@@ -9,7 +9,7 @@ which `paddle.amp.decorate(master_grad=True)` casts half-precision gradients to 
 `fleet.init` keeps the processes of static programs as ``_hcg``, by which PaddleNLP loads a model as one that
 is divided over them.
 
-In Paddle 3.3 the collectives of static programs use what `init_parallel_env` makes in dynamic mode; a context
+The collectives of static programs use what `init_parallel_env` makes in dynamic mode; a context
 that `core.CommContextManager` makes for them never connects in a process that was forked with Paddle loaded.
 `paddle.distributed.parallel` has `_print_modified_flags`, with which it prints the settings that differ from
 Paddle's defaults, including ours. The module `fleet.utils.http_server`, by which the first process connects
@@ -17,20 +17,18 @@ the others, opens http.log in the working folder as it is imported, over a user'
 
 Of group sharding, stage 2: `GroupShardedStage2._world_size_scaling` (float16 gradients are divided by the
 number of processes in the backward pass, others in the update; if both kinds occur, as at O2, whose norms
-stay float32, it does both or, with offload, neither); `GroupShardedOptimizerStage2` with `param2rank`,
-`offload_params`, `offload_param2align` and `_optim`; of that optimizer `_parameter_list`, `_param_groups`.
+stay float32, it does both); `GroupShardedOptimizerStage2` with `param2rank`.
 Its module `group_sharded_stage2` sums gradients in their own type, under the name `dist`.
 """
 
 import logging
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Dict, Iterator, List, NamedTuple
+from typing import Dict, Iterator
 
 import paddle
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 
 
 def join_processes() -> None:
@@ -57,16 +55,11 @@ def open_store():
 
 
 def connect_static_programs():
-    """Let the static programs of several processes communicate by gloo.
+    """Let the static programs of several processes communicate by gloo, in static mode.
 
-    Static mode must be on. Returns the store that connects them if gloo waits only 30 seconds for a late
-    process, as in Paddle 3.3, and None if it waits longer.
+    Returns the store that connects them: gloo waits only 30 seconds for a late process.
     """
-    if not builds_pir():
-        # In dynamic mode Paddle creates a group that static programs cannot use.
-        join_processes()
-        return None
-    paddle.disable_static(paddle.device.get_device())  # in static mode 3.3 connects nothing
+    paddle.disable_static(paddle.device.get_device())  # in static mode Paddle connects nothing
     join_processes()
     paddle.enable_static()
     return open_store()
@@ -90,23 +83,11 @@ def average_gradients(model, widens: bool = False) -> None:
 HALVES = (paddle.float16, paddle.bfloat16)
 
 
-class Offloaded(NamedTuple):
-    """What a process keeps in CPU memory: one flat ``buffer``, with the ``masters`` one after another.
-
-    Each master is followed by a gap of so many numbers.
-    """
-
-    optimizer: paddle.optimizer.Optimizer
-    buffer: paddle.Tensor
-    masters: List[paddle.Tensor]
-    gaps: List[int]
-
-
-def shard(model, optimizer, offload: bool):
+def shard(model, optimizer):
     """Return (forward, sharded optimizer) that sum gradients: each process takes its share of the loss."""
     from paddle.distributed.sharding import group_sharded_parallel
 
-    forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g", offload=offload)
+    forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g")
     forward._world_size_scaling = 1.0
     return forward, sharded
 
@@ -114,17 +95,6 @@ def shard(model, optimizer, offload: bool):
 def owners_of(sharded) -> Dict[str, int]:
     """Return {parameter.name: rank that keeps its gradient and its state}."""
     return sharded.param2rank
-
-
-def offloaded_of(sharded) -> Offloaded:
-    """Return the flat buffer of this process, which from now on is what its optimizer updates.
-
-    Paddle sets this in the first update: too late for the loss scale of that update.
-    """
-    buffer, masters = sharded.offload_params.buffer, list(sharded.offload_params._params)
-    sharded._optim._parameter_list = sharded._optim._param_groups = [buffer]
-    gaps = [sharded.offload_param2align[master.name] for master in masters]
-    return Offloaded(sharded._optim, buffer, masters, gaps)
 
 
 @contextmanager

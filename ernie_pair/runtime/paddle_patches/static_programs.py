@@ -1,151 +1,158 @@
-"""Change the ops of a static program of Paddle 2.6 and run it repeatedly, without a public interface for it.
+"""Static programs (PIR), whose blocks cannot be edited: what they need is built in; and their variables.
 
-Paddle 3.3 builds programs of another kind (PIR), whose blocks have none of these names.
+Names, as in Paddle 3.3.1: `paddle._C_ops` with `all_reduce` (an operator on the ring of all processes, where
+`paddle.distributed.all_reduce` wants a tensor that exists), `dropout` with a tensor for its seed, `adamw_`,
+`lamb_`, `squared_l2_norm`, `check_finite_and_unscale_`, `update_loss_scaling_`, `cumsum`, `_run_custom_op`;
+`paddle.pir.core` with `create_persistable_value`, a variable of the scope, one for all programs that name it,
+and `_get_parameter`, a parameter in another program; `paddle.autograd.ir_backward.grad`; of the
+executor `_executor_cache.get_pir_program_and_executor`, `_pir_feed_data`; `paddle.base.core.LoDTensor`, and
+of a variable of a scope `_place`, `_dtype`, `_to_dlpack`.
 
-Names, as in Paddle 2.6.2: `Block._remove_op`, `Block._remove_var`, `Block._insert_op`,
-`Block._insert_op_without_sync`, `Block._var_recursive`, `Program._sync_with_cpp`, `OpDesc._set_float32_attr`
-and similar, `paddle.base.framework.Operator`, `paddle.base.core.VarDesc.VarType.LOD_TENSOR`,
-`paddle.base.core.LoDTensor`. Python and C++ each have their own copy of a program; ``sync`` follows the
-last change. Of the executor: `_executor_cache` with its `get_program_and_executor`, which finds what it has
-prepared by a hash over the whole program, computed again for every run, `_feed_data`, and what `_run_impl`
-does between the two: it writes the rate of `lr_scheduler` to its variable `_var_name`.
+The executor would start operators that are ready in any order, so that two ranks might meet in different
+collectives: `FLAGS_enable_pir_in_executor_trace_run` keeps the order of the program. oneDNN's gradient of a
+bfloat16 product ends the process in such a program; nothing here computes one on a CPU.
 """
 
+import warnings
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import paddle
-from paddle.distributed.fleet.meta_optimizers import AMPOptimizer, common
-from paddle.static.amp import decorator
+from paddle.nn import functional as F
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
-from ernie_pair.runtime.paddle_patches.pir_programs import WORLD_RING
 
-Names = Dict[str, List[str]]  # {the op's name: variables}
-FEED, FETCH = "feed", "fetch"  # the executor's names of its lists
+WORLD_RING = 0  # all processes of a run
 
 
-def remove_ops(block, is_unwanted: Callable) -> None:
-    """Remove the ops of ``block`` for which ``is_unwanted(op)``; sync the program afterwards."""
-    for index in reversed(range(len(block.ops))):
-        if is_unwanted(block.ops[index]):
-            block._remove_op(index, sync=False)
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Build a program within this context without lines that tell a user nothing.
 
-
-def insert_op(block, index: int, **about):
-    """Insert an op, described as for ``append_op``, before the one at ``index``; returns it."""
-    return block._insert_op(index, **about)
-
-
-def find_variable(block, name: str):
-    """Return the variable of this name of ``block`` or of an enclosing one."""
-    return block._var_recursive(name)
-
-
-def replace_op(block, index: int, **about) -> None:
-    """Replace an op by another, described as for ``append_op``; sync the program afterwards."""
-    block._remove_op(index, sync=False)
-    block._insert_op_without_sync(index, **about)
-
-
-def insert_described(block, index: int, kind: str, inputs: Names, outputs: Names, attrs: Dict) -> None:
-    """Insert an op before the one at ``index``; sync the program afterwards.
-
-    It may be in an inner block and write variables of an outer one, which `replace_op` does not find.
+    PaddleNLP's layers ask for `place`, which a value of a program has not, and call `paddle.cumsum` with a
+    keyword, which prints that there is no ``out``.
     """
-    desc = block.desc._insert_op(index)
-    desc.set_type(kind)
-    for name, variables in inputs.items():
-        desc.set_input(name, variables)
-    for name, variables in outputs.items():
-        desc.set_output(name, variables)
-    setters = {
-        bool: desc._set_bool_attr,
-        int: desc._set_int32_attr,
-        float: desc._set_float32_attr,
-        list: desc._set_float32s_attr,
-    }
-    for name, value in attrs.items():
-        setters[type(value)](name, value)
-    block.ops.insert(index, paddle.base.framework.Operator(block, desc))
+
+    def cumsum(x, axis=None, dtype=None, name=None):
+        x = x if dtype is None else x.astype(dtype)
+        return paddle._C_ops.cumsum(x, -1 if axis is None else axis, axis is None, False, False)
+
+    with replaced(paddle, "cumsum", cumsum), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Tensor do not have 'place'")
+        yield
 
 
-def declare_written(main: paddle.static.Program, inner, name: str) -> None:
-    """Declare that the op of ``main`` that runs the block ``inner`` writes the outer variable ``name``.
+def keep_order() -> None:
+    """Let every program run its operators in their order, one after the other."""
+    paddle.set_flags({"FLAGS_enable_pir_in_executor_trace_run": True})
 
-    Ops that read the variable then wait for it. Nothing is needed if ``inner`` is the outermost block; sync
-    the program afterwards.
+
+def sum_over_ranks(value):
+    """Return the sum of ``value`` over all processes, an operator of the program."""
+    return paddle._C_ops.all_reduce(value, WORLD_RING, int(paddle.distributed.ReduceOp.SUM))
+
+
+def sums_over_ranks(values: Sequence) -> List[Any]:
+    """Return the sums of all ``values`` over all processes, laid end to end for one collective."""
+    flat = paddle.concat([value.reshape([-1]) for value in values])
+    parts = paddle.split(sum_over_ranks(flat), [int(np.prod(value.shape)) for value in values])
+    return [part.reshape(value.shape) for part, value in zip(parts, values)]
+
+
+def scope_variable(name: str, shape: Sequence[int], value: float = 0.0, dtype: str = "float32"):
+    """Return the variable ``name`` of the scope; the start-up program fills it with ``value``."""
+    fill = paddle.nn.initializer.Constant(value)
+    return paddle.pir.core.create_persistable_value(dtype, list(shape), name, initializer=fill)
+
+
+def parameter_here(parameter):
+    """Return ``parameter``, of another program, in the program that is being built."""
+    return paddle.pir.core._get_parameter(paddle.static.default_main_program(), parameter)
+
+
+def gradients_of(outputs: Sequence, inputs: Sequence, gradients: Optional[Sequence] = None) -> List[Any]:
+    """Return the gradients by ``inputs``, or None, of ``outputs`` with ``gradients``, None for losses."""
+    return list(paddle.autograd.ir_backward.grad(outputs, inputs, gradients, allow_unused=True))
+
+
+class SeededDropout:
+    """Dropout whose masks depend on a seed that is fed, int32 [1], and on ``place`` in the model alone."""
+
+    def __init__(self, seed):
+        self.seed, self.place = seed, 0
+
+    def _drop(self, x, p=0.5, axis=None, training=True, mode="upscale_in_train", **_):
+        if not p or not training:
+            return x
+        self.place += 1
+        return paddle._C_ops.dropout(x, self.seed + self.place, p, False, mode, 0, False)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let the layers that are called within this context drop so."""
+        with replaced(F, "dropout", self._drop):
+            yield
+
+
+def squared_norm(gradient):
+    """Return the sum of all squares, float32 [1]."""
+    return paddle._C_ops.squared_l2_norm(gradient)
+
+
+def unscale(gradients: Sequence, scale):
+    """Return the ``gradients`` over ``scale``, float32 [1], and whether any is not finite, bool [1]."""
+    return paddle._C_ops.check_finite_and_unscale_(list(gradients), scale)
+
+
+def update_scale(gradients: Sequence, is_infinite, scale, good, bad, settings: Sequence) -> None:
+    """Let ``scale`` grow or shrink by what has been found.
+
+    ``good``, ``bad``: int32 [1], steps since the last change; ``settings``: steps until it grows and until it
+    shrinks, and by what factors.
     """
-    for op in main.global_block().ops:
-        if op.type == "conditional_block" and op.attr("sub_block").id == inner.idx:
-            op.desc.set_output("Out", [*op.output("Out"), name])
+    paddle._C_ops.update_loss_scaling_(list(gradients), is_infinite, scale, good, bad, *settings, False)
 
 
-def describe_sum(source, total) -> Dict[str, Any]:
-    """Return the op, as for ``append_op``, that sums the variable ``source`` over all ranks in ``total``."""
-    return _describe("c_allreduce_sum", source, total)
+def run_custom(operator: str, *inputs_and_settings) -> List[Any]:
+    """Return the outputs of an operator of `kernels.operator`, which has been loaded."""
+    outputs = paddle._C_ops._run_custom_op(operator, *inputs_and_settings)
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
-def describe_broadcast(variable, root: int, **attrs) -> Dict[str, Any]:
-    """Return the op, as for ``append_op``, that broadcasts ``variable`` from rank ``root``."""
-    return _describe("c_broadcast", variable, variable, root=root, **attrs)
+def move(kind: str, pair, slots: Dict[str, Any], rate, skip, betas: Sequence[float], decay: float) -> None:
+    """Add the update of one (parameter, gradient) by ``kind``, adamw or lamb.
 
-
-def _describe(kind: str, source, target, **attrs) -> Dict[str, Any]:
-    attrs = {"ring_id": WORLD_RING, "use_calc_stream": True, **attrs}
-    return {"type": kind, "inputs": {"X": [source]}, "outputs": {"Out": [target]}, "attrs": attrs}
-
-
-def is_sum(op) -> bool:
-    """Return whether ``op`` writes the sum of a variable over all ranks."""
-    return op.type == "c_allreduce_sum"
-
-
-def is_broadcast(op) -> bool:
-    """Return whether ``op`` broadcasts a variable from one rank."""
-    return op.type == "c_broadcast"
-
-
-def remove_variables(block, names: Iterable[str]) -> None:
-    """Remove those of ``names`` that ``block`` has; sync the program afterwards."""
-    for name in set(names).intersection(block.vars):
-        block._remove_var(name, sync=False)
-
-
-def sync(program: paddle.static.Program) -> None:
-    """Bring the program in Python and in C++ to the same state."""
-    program._sync_with_cpp()
-
-
-def is_tensor(variable) -> bool:
-    """Return whether a variable of a program is a tensor, not a reader, scope or list."""
-    return variable.type == paddle.base.core.VarDesc.VarType.LOD_TENSOR
+    ``slots``: the moments and the powers of the betas; ``skip``: bool [1] or None; ``betas``: with epsilon.
+    """
+    m1, m2, power1, power2 = slots.values()
+    if kind == "lamb":
+        paddle._C_ops.lamb_(*pair, rate, m1, m2, power1, power2, None, skip, decay, *betas, False, False)
+    else:
+        numbers = (1.0, decay, decay > 0, False, 1000, False, False, False)
+        paddle._C_ops.adamw_(*pair, rate, m1, m2, None, power1, power2, None, skip, *betas, *numbers)
 
 
 class HeldProgram:
-    """A program on a scope, run repeatedly with feeds of the same names, without fetching anything."""
+    """A program on a scope, run repeatedly with feeds of the same names, without fetching anything.
+
+    `Executor.run` would look for it again each time, by a text of the whole program.
+    """
 
     def __init__(self, executor: paddle.static.Executor, program: paddle.static.Program, scope):
-        self.executor, self.program, self.scope = executor, program, scope
-        self._prepared: Optional[Tuple[Any, Any]] = None
+        self.executor, self.scope = executor, scope
+        self.program, self._infos = program, None
+        self._runner: Any = None  # that of Paddle, once it has been made
 
     def run(self, feed: Dict[str, Any]) -> None:
         """Run the program once with ``feed``: arrays, or tensors of a scope."""
-        if self._prepared is None:
-            self.executor.run(self.program, feed=feed, fetch_list=[], scope=self.scope)
-            place, cache = self.executor.place, self.executor._executor_cache
-            found = cache.get_program_and_executor(self.program, feed, [], FEED, FETCH, place, self.scope)
-            self._prepared = found
-            return
-        program, runner = self._prepared
-        self.executor._feed_data(program, feed, FEED, self.scope)
-        schedule = getattr(program, "lr_scheduler", None)
-        if schedule is not None:
-            rate = paddle.base.core.LoDTensor()
-            rate.set(np.array([schedule()], np.float32), paddle.CPUPlace())
-            self.scope.find_var(schedule._var_name).get_tensor()._copy_from(rate, self.executor.place)
-        runner.run(list(feed), return_numpy=False)
+        if self._runner is None:
+            cache, place = self.executor._executor_cache, self.executor.place
+            self.program, self._runner, self._infos = cache.get_pir_program_and_executor(
+                self.program, feed, [], "feed", "fetch", place, self.scope, None
+            )
+        self.executor._pir_feed_data(self.program, feed, self.scope, self._infos)
+        self._runner.run(list(feed), False, False)
 
 
 def pin(array: np.ndarray):
@@ -171,83 +178,11 @@ class _Exporter:
 
 def view_array(variable) -> np.ndarray:
     """Return a read-only view, which changes with the variable; of GPU memory or 16-bit types, a copy."""
-    if variable._place().is_cpu_place() and dtype_of(variable) in SHAREABLE:
+    if variable._place().is_cpu_place() and variable._dtype() in SHAREABLE:
         return np.from_dlpack(_Exporter(variable))
     return np.asarray(variable)
-
-
-def dtype_of(variable):
-    """Return the dtype of ``variable``, of the kind of `paddle.float32`."""
-    return variable._dtype()
 
 
 def place_of(variable, usual):
     """Return the place of ``variable``: the CPU, or ``usual``, the place of the program."""
     return paddle.CPUPlace() if variable._is_initialized() and variable._place().is_cpu_place() else usual
-
-
-MARK = "op_role_var"
-HALVES = (paddle.float16, paddle.bfloat16)
-Pairs = List[Tuple]  # (parameter, gradient)
-
-
-@contextmanager
-def amp_by(decorate: Callable) -> Iterator[None]:
-    """Replace fleet's AMP in this context by ``decorate(optimizer)``, with the same kind of result."""
-
-    def init_wrapped_opt(self) -> None:
-        if self.wrapped_opt is None:
-            # Without knowing of several processes, it checks all gradients for infinities at once.
-            self.wrapped_opt = decorate(self.inner_opt)
-
-    with replaced(AMPOptimizer, "_init_wrapped_opt", init_wrapped_opt):
-        yield
-
-
-@contextmanager
-def without_nccl() -> Iterator[None]:
-    """Have fleet exchange no ids of NCCL in this context: the processes are already connected by gloo."""
-    with replaced(common.CollectiveHelper, "_init_communicator", lambda *args, **settings: None):
-        yield
-
-
-@contextmanager
-def sums_in_float32() -> Iterator[None]:
-    """Have fleet's AMP mark float32 gradients to be summed in this context: half ones are cast beforehand.
-
-    Each is cast where it is computed, so that its sum can begin while the backward pass continues.
-    """
-
-    def widened(self, pairs: Pairs) -> Pairs:
-        block = self._train_program.global_block()
-        return [(p, _cast(block, p, g) if g.dtype in HALVES else g) for p, g in pairs]
-
-    optimizer = decorator.OptimizerWithMixedPrecision
-    unmoved = replaced(decorator, "update_role_var_grad", lambda program, pairs: None)
-    with unmoved, replaced(optimizer, "_append_cast_to_master_grad_op", widened):
-        yield
-
-
-def _cast(block, parameter, gradient):
-    """Cast ``gradient`` right after its last op, which passes the mark on; returns the float32 one."""
-    index = max(i for i, op in enumerate(block.ops) if gradient.name in op.output_arg_names)
-    made_by = block.ops[index]
-    role, names = made_by.attr("op_role"), list(made_by.attr(MARK))
-    marked = list(zip(names[::2], names[1::2]))
-    marked.remove((parameter.name, gradient.name))
-    if marked:
-        made_by._set_attr(MARK, [name for pair in marked for name in pair])
-    else:
-        made_by._remove_attr(MARK)
-    wide = block.create_var(name=f"{gradient.name}.float32", dtype=paddle.float32, shape=gradient.shape)
-    cast = insert_op(
-        block,
-        index + 1,
-        type="cast",
-        inputs={"X": [gradient]},
-        outputs={"Out": [wide]},
-        attrs={"in_dtype": gradient.dtype, "out_dtype": wide.dtype, "op_role": role},
-    )
-    cast._set_attr(MARK, [parameter.name, wide.name])
-    wide.op = cast
-    return wide

@@ -23,7 +23,7 @@ from ernie_pair.embedding.open_embedder import settings_of_model
 from ernie_pair.embedding.trained_model import load_text_encoder
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.embedder import VECTORS, open_vector_backend
-from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
@@ -107,9 +107,9 @@ def _fill(
     expected = formats.answers_of(layer, batches)
     copy_tokenizer(source.vocab_file, source.spec, draft)
     write_json(draft / CONFIG, model.spec.to_config())
-    written = formats.write_paddle(model, draft, layer)
-    formats.write_onnx(draft, written, VECTORS)
-    for name in written:
+    formats.write_paddle(model, draft, layer)
+    formats.write_onnx(draft, VECTORS)
+    for name in PADDLE_FILES:
         (draft / name).unlink()
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     settings = replace(settings, model_sha256=model_sha256, files=files)

@@ -23,7 +23,6 @@ from ernie_pair.inference.exported_model import (
     INT8_FILES,
     ONNX_FILES,
     PADDLE_FILES,
-    PIR_FILES,
     ExportedModel,
 )
 from ernie_pair.inference.predictor import BATCH_SIZE
@@ -124,7 +123,7 @@ def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
     """Write Dockerfile and ``wheel``, built for '', beside the model. Raises InputError if building fails."""
     folder = exported.folder
     path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)
-    files = sorted({EXPORT_MANIFEST, *exported.files} - {*PADDLE_FILES, *PIR_FILES})
+    files = sorted({EXPORT_MANIFEST, *exported.files} - set(PADDLE_FILES))
     health, serve = (json.dumps(command) for command in (["python", "-c", HEALTH], SERVE))
     content = TEXT.format(
         python=python_of(path), wheel=path.name, extra=EXTRA, files=" ".join(files), user=USER,

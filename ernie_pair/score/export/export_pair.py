@@ -19,6 +19,7 @@ from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
     EXPORT_FORMAT,
     EXPORT_MANIFEST,
+    PADDLE_FILES,
     WRITTEN,
     ExportedModel,
 )
@@ -292,12 +293,12 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
         write_json(draft / CONFIG, source.model.spec.to_config())
     else:
         shutil.copyfile(config_file, draft / CONFIG)
-    written = write_paddle(source.model, draft)
+    write_paddle(source.model, draft)
     if "onnx" in config.backends:
-        write_onnx(draft, written)
+        write_onnx(draft)
     if config.quantize == "int8":
         write_int8(draft)
-    for name in written if "paddle" not in config.backends else ():
+    for name in PADDLE_FILES if "paddle" not in config.backends else ():
         (draft / name).unlink()
 
 

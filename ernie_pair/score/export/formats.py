@@ -9,7 +9,7 @@ batch, as with the float model. (Measured, 4 layers x 312: 1.7 times as fast as 
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
 import paddle
@@ -19,12 +19,12 @@ from data_tools.files.errors import CheckpointError, InputError
 from data_tools.files.installation import import_optional
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.wordpiece import CONTINUATION
-from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, PIR_FILES
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batches
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.spec import NO_MODEL
-from ernie_pair.runtime.paddle_patches.pir_programs import without_advice
+from ernie_pair.runtime.paddle_patches.static_programs import without_advice
 from ernie_pair.score.export.pir_onnx import UntranslatedError, onnx_of_program
 
 OPSET = 17
@@ -40,8 +40,8 @@ NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 def write_paddle(
     model: Union[EncoderModel, PlainModel], folder: Path, traced: Optional[nn.Layer] = None
-) -> Tuple[str, ...]:
-    """Write PADDLE_FILES, or with Paddle 3.3 PIR_FILES, for any batch and length, and return which.
+) -> None:
+    """Write PADDLE_FILES for any batch and length.
 
     ``model`` is a static one afterwards. ``traced``: a layer that makes something of what ``model`` answers;
     None: the model itself. Raises InputError for a person's own class that has no static graph in Paddle.
@@ -65,13 +65,12 @@ def write_paddle(
             "super(), and operations of tensors for those of Python"
         ) from None
     (folder / f"{PADDLE_FILES[1]}.info").unlink(missing_ok=True)  # for training on; nothing here reads it
-    return PADDLE_FILES if (folder / PADDLE_FILES[0]).is_file() else PIR_FILES
 
 
 def _cause_of(text: str) -> str:
     """Return the line that names the last error in ``text``, or its last line.
 
-    Paddle shows the user's code around an error of tracing, and version 3.3 lines of advice after it.
+    Paddle shows the user's code around an error of tracing, and lines of advice after it.
     """
     lines = text.strip().splitlines()
     named = [line for line in lines if re.match(r"\s*\w*(Error|Exception): ", line)]
@@ -103,8 +102,8 @@ def _drop_padding_ids(model: nn.Layer) -> None:
                 setattr(layer, name, table)
 
 
-def write_onnx(folder: Path, written: Sequence[str], output: str = OUTPUT) -> None:
-    """Write ONNX_FILES from what `write_paddle` has ``written`` into the same folder.
+def write_onnx(folder: Path, output: str = OUTPUT) -> None:
+    """Write ONNX_FILES from what `write_paddle` has written into the same folder.
 
     ``output``: what its answer is called. Raises InputError when it cannot be done.
 
@@ -116,27 +115,26 @@ def write_onnx(folder: Path, written: Sequence[str], output: str = OUTPUT) -> No
     """
     import onnx
 
-    model = _translated(folder, written)
+    model = _translated(folder)
     _name_the_ends(model.graph, output)
     onnx.checker.check_model(model)
     (folder / ONNX_FILES[0]).write_bytes(model.SerializeToString())
 
 
-def _translated(folder: Path, written: Sequence[str]):
+def _translated(folder: Path):
     """Return the `onnx.ModelProto` of the program in ``folder``; its ends are called as Paddle calls them."""
     import onnx
 
-    if tuple(written) == PIR_FILES:
-        try:
-            return onnx_of_program(folder / Path(written[0]).stem, OPSET)
-        except UntranslatedError as error:
-            if find_spec("paddle2onnx") is None:
-                raise InputError(
-                    f"no translation to ONNX of {error} in this model; pass --format paddle, or pip install "
-                    "'paddle2onnx>=2.1', which has wheels for Python up to 3.12"
-                ) from None
+    try:
+        return onnx_of_program(folder / Path(PADDLE_FILES[0]).stem, OPSET)
+    except UntranslatedError as error:
+        if find_spec("paddle2onnx") is None:
+            raise InputError(
+                f"no translation to ONNX of {error} in this model; pass --format paddle, or pip install "
+                "'paddle2onnx>=2.1', which has wheels for Python up to 3.12"
+            ) from None
     paddle2onnx = import_optional("paddle2onnx")
-    sources = [str(folder / name) for name in written]
+    sources = [str(folder / name) for name in PADDLE_FILES]
     content = paddle2onnx.export(*sources, opset_version=OPSET, verbose=False)
     if not content:
         raise InputError("paddle2onnx cannot express this model in ONNX; pass --format paddle")

@@ -57,7 +57,7 @@ def test_samples_are_rounded_up_to_whole_windows(size):
 @pytest.mark.parametrize("seed", range(8))
 def test_a_batch_is_its_samples_with_padding(seed):
     rng = np.random.default_rng(seed)
-    least, samples = int(rng.integers(1, 20)), []
+    samples = []
     for length in rng.integers(4, 30, 3):
         masked = np.sort(rng.choice(length, rng.integers(0, 9) if seed else 0))
         ids, types = rng.integers(5, 99, length), np.full(length, 1)
@@ -66,9 +66,9 @@ def test_a_batch_is_its_samples_with_padding(seed):
             input_ids=ids, token_type_ids=types, masked_positions=masked, masked_labels=labels,
             sop_label=int(rng.integers(-1, 2)), ngram_labels=ngrams, decoder_mask=None,
         ))  # fmt: skip
-    batch = collate(samples, pad_id=3, max_seq_len=26, least_length=least)
+    batch = collate(samples, pad_id=3, max_seq_len=26)
     longest = max(len(sample.input_ids) for sample in samples)
-    rounded = -(-max(longest, least) // 8) * 8
+    rounded = -(-longest // 8) * 8
     length = rounded if rounded <= 26 else max(26, longest)
     assert batch["input_ids"].shape == (3, length) and ("ngram_labels" in batch) == (seed % 2 == 0)
     at = 0

@@ -11,7 +11,7 @@ from shutil import copytree
 import numpy as np
 import pytest
 from children import python
-from tiny_ship import MAX_SEQ_LEN, PADDLE, PROGRAM, logits_of_trained, random_texts, ship, write_trained
+from tiny_ship import MAX_SEQ_LEN, PADDLE, logits_of_trained, random_texts, ship, write_trained
 from without_training import WITHOUT_TRAINING
 
 import ernie_pair
@@ -19,13 +19,12 @@ from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.files.installation import extra_here, install_command, training_extra
 from data_tools.options.cli import exit_code_of
 from ernie_pair.inference import backends
-from ernie_pair.inference.exported_model import PIR_FILES, ExportedModel, read_exported
+from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.runtime.paddle_patches.core_settings import builds_pir
 from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 ASKED = """
@@ -260,15 +259,6 @@ def test_a_format_that_was_not_exported_is_refused(exported):
         backends.open_backend(paddle_only, "onnx", 1)
     with pytest.raises(CheckpointError, match="holds no model; export it again"):
         backends.open_backend(replace(paddle_only, files={}), "auto", 1)
-
-
-def test_a_program_of_paddle_33_is_refused_by_paddle_26(exported, monkeypatch):
-    assert builds_pir() == (PROGRAM == "model.json")
-    monkeypatch.setattr(backends, "builds_pir", lambda: False)
-    monkeypatch.setattr(ExportedModel, "file", lambda self, name: self.folder / name)
-    of_pir = replace(read_exported(exported), files=dict.fromkeys(PIR_FILES, ""))
-    with pytest.raises(InputError, match="model.json is a program of Paddle 3.3, .*; pass backend onnx if"):
-        backends.open_backend(of_pir, "auto", 1)
 
 
 @pytest.mark.parametrize(

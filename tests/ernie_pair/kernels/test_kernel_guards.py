@@ -257,7 +257,7 @@ def test_casting_weights_before_backward_is_an_error():
 
 @pytest.mark.parametrize("kind", [OneCall, OneEmbedding])
 def test_gradients_are_computed_once(tmp_path, monkeypatch, kind):
-    """Paddle 3.3 crashes by itself in a second backward pass of any PyLayer; 2.6 comes here."""
+    """Paddle crashes by itself in a second backward pass of any PyLayer, before it comes here."""
     calls, begin = [], kind.begin
     monkeypatch.setattr(kind, "begin", lambda call, tensors: calls.append(call) or begin(call, tensors))
     model = build_fused(tmp_path / "m")
@@ -304,7 +304,6 @@ def test_new_weights_are_packed_beside_embeddings_of_paddle(tmp_path):
 @pytest.mark.parametrize("shape", [(0, 5, 32), (3, 0, 32)])
 def test_an_empty_batch_raises_paddles_error(shape):
     layer, fused = fused_layer()
-    # Messages of Paddle 2.6 and 3; a later Paddle may accept an empty batch.
     with pytest.raises(ValueError, match="must not be equal 0|Broadcast dimension mismatch"):
         fused(paddle.zeros(shape))
 

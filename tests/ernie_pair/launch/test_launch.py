@@ -349,12 +349,12 @@ def test_the_wizards_answers_make_a_launchable_file(folder, monkeypatch, capsys)
 
 
 def test_the_wizard_asks_more_questions_for_gpus(folder, monkeypatch):
-    words = ("gpu", "0, 1", "2", "10.0.0.1:8090", "float16", "32", "1", "stage2", "yes")
+    words = ("gpu", "0, 1", "2", "10.0.0.1:8090", "float16", "32", "1", "stage2")
     answer(monkeypatch, *words, "ernie-gram-zh", "", "lcqmc", "", "out", output_file="gpus.yaml")
     read = yaml.safe_load((folder / "gpus.yaml").read_text())
     assert read["launch"] == {"gpus": "0,1", "nnodes": 2, "master": "10.0.0.1:8090"}
-    assert (read["use_amp"], read["amp_dtype"], read["amp_level"]) == (True, "float16", "O2")
-    assert (read["sharding"], read["sharding_offload"], read["model_type"]) == ("stage2", True, "ernie_gram")
+    assert (read["use_amp"], read["amp_dtype"]) == (True, "float16")
+    assert (read["sharding"], read["model_type"]) == ("stage2", "ernie_gram")
     assert (read["train_file"], read["dev_file"], read["device"]) == ("lcqmc", "lcqmc", "gpu")
     words = started("gpus.yaml")
     assert words[4:10] == ["--gpus", "0,1", "--nnodes", "2", "--master", "10.0.0.1:8090"]
@@ -454,12 +454,12 @@ def test_another_device_asks_only_what_it_needs_anew(folder, monkeypatch):
             raise InputError("--device gpu is not here; choose another")
 
     monkeypatch.setattr(wizard, "read_launch", check)
-    words = ("gpu", "0,1", "", "float16", "8", "", "stage2", "yes", "model", "ernie", "train.tsv", "dev.tsv")
+    words = ("gpu", "0,1", "", "float16", "8", "", "stage2", "model", "ernie", "train.tsv", "dev.tsv")
     type_answers(monkeypatch, *words, "", "cpu", "3")
     read = yaml.safe_load((folder / "pair.yaml").read_text())
     assert read["launch"] == {"processes": 3, "nnodes": 1} and read["device"] == "cpu"
     assert (read["batch_size"], read["train_file"]) == (8, "train.tsv")
-    assert not {"use_amp", "amp_dtype", "amp_level", "sharding", "sharding_offload"} & set(read)
+    assert not {"use_amp", "amp_dtype", "sharding"} & set(read)
 
 
 def test_a_broken_model_folder_is_asked_again(folder, monkeypatch, capsys):

@@ -124,31 +124,6 @@ def test_the_compute_capability_is_read_from_the_driver(monkeypatch, gpus, capab
     of_gpus.gpu_capability.cache_clear()
 
 
-def test_half_precision_reduction_needs_half_gradients(configure):
-    for flags in ({}, {"use_amp": True, "amp_dtype": "float32"}):
-        with pytest.raises(InputError, match="^reduce_dtype half is for gradients in half precision, and"):
-            configure(reduce_dtype="half", **flags)
-    assert configure(reduce_dtype="half", **O2).widens_sums is False
-    assert configure(**O2).widens_sums is True
-
-
-@pytest.mark.parametrize(
-    "config_class, flags, message",
-    [
-        (TrainConfig, PAIRS, "reduce_dtype half: with amp_level O1 the gradients are in float32"),
-        (
-            PretrainConfig,
-            {**PRETRAIN, "global_batch_size": 16},
-            "^reduce_dtype half: the gradients of the 2 micro-batches .* leave it out, or",
-        ),
-    ],
-)
-def test_half_reduction_of_float32_gradients_is_refused(config_class, flags, message):
-    with pytest.raises(InputError, match=message) as caught:
-        config_class(**flags, device="gpu", use_amp=True, reduce_dtype="half")
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("words", ["softmax,layer_norm", "layer_norm softmax"])
 def test_ops_can_be_kept_in_float32_by_name(words):
     config = PretrainConfig(**PRETRAIN, amp_fp32_ops=words)

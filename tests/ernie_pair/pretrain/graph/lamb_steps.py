@@ -16,14 +16,12 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.graph import pir_program
+from ernie_pair.pretrain.graph import program as programs
 from ernie_pair.pretrain.graph.model import ernie_config
-from ernie_pair.pretrain.graph.program import build_program
 from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.step_monitors import seed_feed
-from ernie_pair.pretrain.graph.strategy import start_fleet
+from ernie_pair.pretrain.graph.strategy import start_static
 from ernie_pair.pretrain.pretrain_job import count_labels
-from ernie_pair.runtime.paddle_patches.pir_programs import builds_pir
 from ernie_pair.runtime.processes.world import World
 
 
@@ -32,30 +30,26 @@ def main(model, data_folder, out, changes):
     config = parse_config(PretrainConfig, words)
     source = open_model(str(model), model_type="ernie", from_scratch=True)
     data = open_pretrain_data(config, World(), WordPiece.from_file(source.vocab_file), source.spec)
-    start_fleet("cpu", 1)
+    start_static("cpu", 1)
     settings = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     wanted = {}  # {parameter: its gradient before clipping, to be fetched}
-    if builds_pir():
-        add_update = pir_program._add_update
+    add_update = programs._add_update
 
-        def add_and_keep(config, parameters, gradients, *rest):
-            wanted.update((each.name, gradient) for each, gradient in zip(parameters, gradients))
-            return add_update(config, parameters, gradients, *rest)
+    def add_and_keep(config, parameters, gradients, *rest):
+        wanted.update((each.name, gradient) for each, gradient in zip(parameters, gradients))
+        return add_update(config, parameters, gradients, *rest)
 
-        pir_program._add_update = add_and_keep
-    program = build_program(config, settings)
+    programs._add_update = add_and_keep
+    program = programs.build_program(config, settings)
     program.start(config.seed)
     moved, named = sorted(program.slots), {}
-    wanted = wanted or {key: f"{key}@GRAD" for key in moved}
     for name, parameter in program.parameters.items():
         named.setdefault(parameter.name, name)  # a tied one has two
     found = {f"0/weight/{named[key]}": np.array(array) for key, array in program.weights().items()}
     for step, (batch,) in enumerate(data.updates(0), start=1):
         program.rate(config.max_lr / step)
         weights = (1 / np.maximum(count_labels(batch), 1)).astype(np.float32)
-        feed = {**batch, LOSS_WEIGHTS: weights, **seed_feed(step)}
-        if builds_pir():
-            feed.update(program._feeds_rate)
+        feed = {**batch, LOSS_WEIGHTS: weights, **seed_feed(step), **program._feeds_rate}
         fetched = [wanted[key] for key in moved]
         values = program.executor.run(program.main, feed=feed, fetch_list=fetched, scope=program.scope)
         found.update({f"{step}/gradient/{named[key]}": value for key, value in zip(moved, values)})

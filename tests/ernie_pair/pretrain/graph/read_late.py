@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import paddle
 from tiny_pretrain import flags
 
 from data_tools.options.cli import parse_config
@@ -47,7 +46,7 @@ def open_job(folder, **changes):
 @contextmanager
 def counted(job, found):
     """Count in ``found`` what steps ask of Paddle."""
-    records, prepare = job.program.records, job.program.executor._executor_cache.get_program_and_executor
+    records, prepare = job.program.records, job.program.executor._executor_cache.get_pir_program_and_executor
 
     def read(passes):
         found["reads"] += 1
@@ -58,9 +57,9 @@ def counted(job, found):
         return prepare(*arguments)
 
     job.program.records = read
-    job.program.executor._executor_cache.get_program_and_executor = look
+    job.program.executor._executor_cache.get_pir_program_and_executor = look
     yield
-    del job.program.records, job.program.executor._executor_cache.get_program_and_executor
+    del job.program.records, job.program.executor._executor_cache.get_pir_program_and_executor
 
 
 def compare(folder, steps, changes):
@@ -73,15 +72,12 @@ def compare(folder, steps, changes):
     with counted(late, found):
         metrics += [late.step(late.place(batches), n, NoStop()) for n, batches in enumerate(updates[1:], 2)]
     unread = dict(found)
-    program, _ = late.program._runners[id(late.program.main)]._prepared
-    ops = [op.type for op in program.global_block().ops]
     same_metrics = list(map(dict, metrics)) == wanted
     valid = each.evaluate("valid") == late.evaluate("valid")
     weights = [job.weights() for job in (each, late)]
     return {
         **unread,
         "passes": len(updates[0]),
-        "fetches": sum("fetch" in kind for kind in ops),
         "same metrics": same_metrics,
         "same evaluation": valid,
         "same weights": all(np.array_equal(weights[1][name], array) for name, array in weights[0].items()),
@@ -89,7 +85,7 @@ def compare(folder, steps, changes):
 
 
 def held_beside_executor(folder):
-    """Losses by a held program, against those that Paddle's own executor fetches."""
+    """Losses by a held program, against those by Paddle's own executor."""
     job, data = open_job(folder, hidden_dropout_prob=0)
     program, rows = job.program, []
     batches = [batch for (batch,) in islice(data.updates(0), 4)]
@@ -102,13 +98,10 @@ def held_beside_executor(folder):
     fetched = []
     for number, batch in enumerate(batches):
         other.program.rate(0.001 * number)
-        feed = {**batch, **weights, **seed_feed(number)}
-        with paddle.static.scope_guard(other.program.scope):
-            sums = other.program.executor.run(
-                other.program.main, feed=feed, fetch_list=other.program.sums.recorded
-            )
-        fetched.append([float(value) for value in sums])
-    assert isinstance(program._runners[id(program.main)], HeldProgram)
+        feed = {**batch, **weights, **seed_feed(number), **other.program._feeds_rate}
+        other.program.executor.run(other.program.main, feed=feed, scope=other.program.scope)
+        fetched.append(other.program.records(1)[0, :4].tolist())
+    assert isinstance(program._runners[program.main], HeldProgram)
     return rows == fetched
 
 

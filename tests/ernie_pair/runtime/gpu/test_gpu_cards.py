@@ -17,14 +17,12 @@ from ernie_pair.runtime.gpu.cards import (
     choose_card,
     has_driver,
     open_card,
-    refuse_without_code,
     summary_of,
 )
 from ernie_pair.runtime.paddle_patches import core_settings
 from ernie_pair.runtime.processes.world import World
 
-PYPI = Build("2.6.2", "11.8", cards.__file__)
-OTHERS = (PYPI._replace(cuda="12.0"), PYPI._replace(version="3.3.1"), None)
+BUILD = Build("3.3.1", "12.6", cards.__file__)
 A100, V100 = Card(0, "NVIDIA A100", (8, 0)), Card(0, "Tesla V100", (7, 0))
 P40 = Card(0, "Tesla P40", (6, 1))
 
@@ -33,7 +31,7 @@ P40 = Card(0, "Tesla P40", (6, 1))
 def machine(monkeypatch):
     """Give this process fake GPUs of these compute capabilities and a Paddle build."""
 
-    def has(*capabilities, build=PYPI):
+    def has(*capabilities, build=BUILD):
         found = [Card(number, f"card {number}", one) for number, one in enumerate(capabilities)]
         monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
         monkeypatch.setattr(cards, "count_cards", lambda: len(found))
@@ -42,40 +40,6 @@ def machine(monkeypatch):
         monkeypatch.delenv(cards.CHOSEN, raising=False)
 
     return has
-
-
-def test_the_pypi_build_runs_on_these_compute_capabilities(machine):
-    for capability in ((6, 1), (6, 2), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)):
-        machine(capability)
-        assert choose_card(0).capability == capability
-
-
-FROM = r"pip install .*paddlepaddle-gpu==3.3.1 -i https://www.paddlepaddle.org.cn/packages/stable/"
-
-
-@pytest.mark.parametrize(
-    "capability, cure",
-    [
-        ((5, 2), "use another GPU"),
-        ((9, 0), f"{FROM}cu126/"),
-        ((10, 0), f"{FROM}cu129/"),
-    ],
-)
-def test_unsupported_gpus_are_refused_with_a_remedy(machine, capability, cure):
-    machine(capability)
-    with pytest.raises(InputError, match=cure) as caught:
-        choose_card(0)
-    said, shown = caught.value.message, ".".join(map(str, capability))
-    assert said.startswith(f"GPU 0 (card 0, compute capability {shown}) cannot run Paddle")
-    assert "2.6.2 for CUDA 11.8, which only has code for 6.1, 7.0, 7.5, 8.0, 8.6" in said
-    assert said.endswith("or pass --device cpu") and len(said) < 600
-
-
-@pytest.mark.parametrize("build", OTHERS)
-def test_builds_of_unknown_gpu_support_are_not_refused(machine, build):
-    machine((9, 0), build=build)
-    assert choose_card(0).capability == (9, 0)
-    refuse_without_code(Card(0, "any", (3, 0)), build)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +111,7 @@ def test_the_driver_is_found_on_linux_and_on_wsl(monkeypatch):
     monkeypatch.setattr(os.path, "exists", there.__contains__)
     assert not has_driver()
     there.add("/dev/dxg")  # also there for GPUs of other vendors
-    monkeypatch.setattr(device, "installed_build", lambda: PYPI)
+    monkeypatch.setattr(device, "installed_build", lambda: BUILD)
     assert not has_driver() and device.default_device() == "cpu"
     there.add("/usr/lib/wsl/lib/libcuda.so.1")
     assert has_driver() and device.default_device() == "gpu"
@@ -158,7 +122,7 @@ def test_the_driver_is_found_on_linux_and_on_wsl(monkeypatch):
 
 @pytest.mark.parametrize(
     "build, onnxruntime, chosen",
-    [(PYPI, "", "gpu"), (PYPI._replace(cuda=""), "", "cpu"), (None, "", "cpu"), (None, "1.20.0", "gpu")],
+    [(BUILD, "", "gpu"), (BUILD._replace(cuda=""), "", "cpu"), (None, "", "cpu"), (None, "1.20.0", "gpu")],
 )
 def test_beside_a_driver_the_installed_build_decides(monkeypatch, build, onnxruntime, chosen):
     monkeypatch.setattr(device, "has_driver", lambda: True)

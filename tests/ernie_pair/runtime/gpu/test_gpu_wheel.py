@@ -45,10 +45,10 @@ world = launched_world()
 start_device("cpu", world)
 if sys.argv[1] == "static":
     from ernie_pair.pretrain.graph.step_monitors import RankSums
-    from ernie_pair.pretrain.graph.strategy import start_fleet
+    from ernie_pair.pretrain.graph.strategy import start_static
 
-    start_fleet("cpu", world.size)
-    add_up = RankSums(world.size, paddle.static.Executor(paddle.CPUPlace()), cpu=True)
+    start_static("cpu", world.size)
+    add_up = RankSums(world.size, paddle.static.Executor(paddle.CPUPlace()))
 else:
     from ernie_pair.train.process_group import join_process_group
 

@@ -229,7 +229,6 @@ def test_a_model_that_onnx_cannot_express_is_refused(tmp_path, model, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(PROGRAM == "model.pdmodel", reason="Paddle 2.6's programs are translated by paddle2onnx")
 def test_an_operator_without_a_translation_is_named(tmp_path, model, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(export_formats, "find_spec", lambda name: None)

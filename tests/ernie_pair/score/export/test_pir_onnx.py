@@ -5,14 +5,10 @@ import paddle
 import pytest
 from paddle import nn
 from paddle.nn import functional as F
-from tiny_ship import PROGRAM
 
 from ernie_pair.score.export.pir_onnx import OF_GRAPH, SAME, TRANSLATIONS, UntranslatedError, onnx_of_program
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.skipif(
-    PROGRAM == "model.pdmodel", reason="Paddle 2.6's programs are translated by paddle2onnx"
-)
 IDS = np.array([[3, 0, 7, 2], [5, 1, 0, 0], [9, 4, 4, 8]])
 TYPES = np.array([[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 1, 1]])
 WIDE = np.arange(10 * 6, dtype=np.float32).reshape(10, 6) % 7 / 7 - 0.4

@@ -1,6 +1,6 @@
-"""Builds the PIR programs of some layouts and prints how often each operator is in them, as JSON.
+"""Builds the programs of some layouts and prints how often each operator is in them, as JSON.
 
-pir_counts.py PROCESSES
+program_counts.py PROCESSES
 """
 
 import json
