@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
         cross_validate,
         distill,
         embed,
-        ensemble,
         evaluate,
         evaluate_mlm,
         export,
@@ -83,7 +82,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.search.build_index import IndexConfig
     from ernie_pair.search.search_texts import SearchConfig
     from ernie_pair.search.searcher import Hit, PairSearcher
-    from ernie_pair.series.config import CrossValidateConfig, EnsembleConfig, SearchParamsConfig
+    from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
     from ernie_pair.series.split_pairs import SplitPairsConfig
     from ernie_pair.serve.serve import ServeConfig
     from ernie_pair.train.callbacks import PairCallback, TrainerState
@@ -98,7 +97,7 @@ _MODULES = {
     "NumbersError",
     "data_tools.make_sample": "SampleConfig",
     "data_tools.prepare": "PrepareConfig",
-    "ernie_pair.api": "audit_pairs audit_text build_vocab convert cross_validate distill embed ensemble "
+    "ernie_pair.api": "audit_pairs audit_text build_vocab convert cross_validate distill embed "
     "evaluate evaluate_mlm export index make_sample new_model pipeline predict prepare "
     "pretrain search search_params serve split_pairs train train_embedding",
     "ernie_pair.checkpoint.run_config": "load_config",
@@ -133,7 +132,7 @@ _MODULES = {
     "ernie_pair.search.build_index": "IndexConfig",
     "ernie_pair.search.search_texts": "SearchConfig",
     "ernie_pair.search.searcher": "Hit PairSearcher",
-    "ernie_pair.series.config": "CrossValidateConfig EnsembleConfig SearchParamsConfig",
+    "ernie_pair.series.config": "CrossValidateConfig SearchParamsConfig",
     "ernie_pair.series.split_pairs": "SplitPairsConfig",
     "ernie_pair.serve.serve": "ServeConfig",
     "ernie_pair.train.callbacks": "PairCallback TrainerState",
@@ -145,7 +144,7 @@ _OFFERED = {name: module for module, names in _MODULES.items() for name in names
 __all__ = [
     "AuditConfig", "AuditPairsConfig", "CheckpointError", "Conversion", "ConvertConfig",
     "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig", "EmbeddingTrainer",
-    "EnsembleConfig", "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
+    "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
     "EvaluateMlmConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
     "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder", "NewModelConfig", "NumbersError",
     "PairCallback", "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer",
@@ -153,7 +152,7 @@ __all__ = [
     "SampleConfig", "SearchConfig", "SearchParamsConfig", "ServeConfig", "SplitPairsConfig", "StudentConfig",
     "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState",
     "VocabConfig", "__version__", "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate",
-    "distill", "embed", "ensemble", "evaluate", "evaluate_mlm", "export", "export_pair", "index",
+    "distill", "embed", "evaluate", "evaluate_mlm", "export", "export_pair", "index",
     "load_config", "make_sample", "measure_robustness", "new_model", "notebook_launcher", "open_embedder",
     "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "serve",
     "set_seed", "split_pairs", "train", "train_embedding",

@@ -78,9 +78,6 @@ COMMANDS = {
     ),
     "predict mlm": Entry("ernie_pair.pretrain.filling.fill_mask", "FillMaskConfig"),
     "mine": Entry("ernie_pair.mining.mine_pairs", "ernie_pair.mining.mine_pairs:MineConfig"),
-    "pseudo-label": Entry(
-        "ernie_pair.mining.pseudo_label", "ernie_pair.pair.config.ask_config:PseudoLabelConfig"
-    ),
     "train-embedding": Entry(
         "ernie_pair.embedding.train.train_embedding",
         "ernie_pair.embedding.train.embedding_config:TrainEmbeddingConfig",
@@ -101,7 +98,6 @@ COMMANDS = {
         "ernie_pair.score.embeddings.export_embedding",
         "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
     ),
-    "ensemble": Entry("ernie_pair.series.ensemble", "ernie_pair.series.config:EnsembleConfig"),
     "index": Entry("ernie_pair.search.build_index", "IndexConfig", "make_index"),
     "search": Entry("ernie_pair.search.search_texts", "SearchConfig"),
     "serve": Entry("ernie_pair.serve.serve", "ServeConfig"),
@@ -141,7 +137,6 @@ PURPOSES = {
     "predict": "Predict the labels of pairs",
     "predict mlm": "Predict the words behind [MASK] with a pretrained model",
     "mine": "Derive new training pairs from labelled ones",
-    "pseudo-label": "Label unlabelled pairs where a classifier is confident",
     "train-embedding": "Train a sentence-embedding model",
     "embed": "Compute the embeddings of texts",
     "compare starts": "Fine-tune from several pretrained models and compare the results",
@@ -150,7 +145,6 @@ PURPOSES = {
     "compare models": "Compare accuracy, speed and size of trained classifiers",
     "export": "Export a classifier for use without training code",
     "export embedding": "Export an embedding model for use without training code",
-    "ensemble": "Combine several classifiers into one exported folder",
     "index": "Build a search index of texts",
     "search": "Search an index for texts that match a query",
     "serve": "Serve an exported classifier over HTTP, with a page to try it",
@@ -165,13 +159,13 @@ COMPLETION = ("completion", "Print a completion script for bash or zsh")
 # What a person wants to do, and the commands for it, in the order in which they are needed.
 GROUPS = {
     "first steps": "pipeline quickstart make-sample",
-    "data": "audit build prepare inspect-data mine pseudo-label",
+    "data": "audit build prepare inspect-data mine",
     "pretraining": "new-model pretrain convert",
     "sentence pairs": "train distill cross-validate search-params",
     "embeddings and search": "train-embedding embed index search",
     "evaluation": "evaluate predict compare",
     "runs and checkpoints": "board plot checkpoint",
-    "deployment": "export ensemble serve",
+    "deployment": "export serve",
     "several processes": "launch config",
     "environment": "doctor check completion help",
 }

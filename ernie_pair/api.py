@@ -43,7 +43,7 @@ from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig
 from ernie_pair.score.export.export_config import ExportConfig
 from ernie_pair.search.build_index import IndexConfig
 from ernie_pair.search.search_texts import TYPED, SearchConfig
-from ernie_pair.series.config import CrossValidateConfig, EnsembleConfig, SearchParamsConfig
+from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.series.split_pairs import SplitPairsConfig
 from ernie_pair.serve.serve import ServeConfig
 
@@ -295,13 +295,6 @@ def predict(config: PredictConfig) -> List[Dict[str, Any]]:
 def export(config: Union[ExportConfig, ExportEmbeddingConfig]) -> Path:
     """Export a model of pairs or of vectors for use without training code, and return the folder."""
     _run("export embedding" if isinstance(config, ExportEmbeddingConfig) else "export", config)
-    return Path(config.output_dir)
-
-
-@takes_options(EnsembleConfig)
-def ensemble(config: EnsembleConfig) -> Path:
-    """Combine several classifiers into one exported folder, and return it."""
-    _run("ensemble", config)
     return Path(config.output_dir)
 
 

@@ -28,7 +28,6 @@ MEANT = {
     "search-params": "hyperparameter-search hpo tune",
     "cross-validate": "kfold",
     "checkpoint average": "soup merge",
-    "ensemble": "merge",
     "mine": "augment",
     "doctor": "env info",
     "checkpoint show": "info",

@@ -283,7 +283,7 @@ def test_an_environment_of_another_python_is_left_alone(clone):
 # An active environment, suitable or with a fault, with all test tools or without two of them.
 ACTIVE = """#!/bin/sh
 case "$2" in
-*util.find_spec*) [ "$3 $4" = '{clone} cpu' ] && echo {fault} ;;
+*util.find_spec*) [ "$3 $4" = '{clone} cpu' ] && [ -n '{fault}' ] && echo '{fault}' ;;
 *'m("dev")'*) printf '{lacks}' ;;
 *) echo "active: $*"; [ "$2" != pip ] || cat ;;
 esac

@@ -13,7 +13,6 @@ FORMER_FLAGS: Dict[str, Dict[str, str]] = {
         "query": "text",
     },
     **dict.fromkeys(("run", "serve"), {"model": "model_path"}),
-    "ensemble": {"eval_file": "dev_file"},
     "fill-mask": {"model_name_or_path": "model_path", "text_file": "input_file", "output": "output_file"},
     "inspect-data": {"prefix": "input_path", "output": "output_dir", "samples": "num_samples"},
     "audit-text": {"input": "inputs", "output": "output_dir"},

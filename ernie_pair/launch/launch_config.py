@@ -34,7 +34,7 @@ from data_tools.options.flag_words import (
 from data_tools.options.foreign_flags import nearest
 from data_tools.options.options import Given, Options, data_option, devices_option, hints_of, read_given
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig, PseudoLabelConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
@@ -57,13 +57,12 @@ CONFIGS: Dict[str, Type[Options]] = {
     "train-embedding": TrainEmbeddingConfig,
     "cross-validate": CrossValidateConfig,
     "search-params": SearchParamsConfig,
-    "pseudo-label": PseudoLabelConfig,
 }
 
 
 @dataclass(frozen=True)
 class LaunchConfig(Options):
-    """Start pretraining, training, distillation, evaluation, prediction or labelling in several processes."""
+    """Start pretraining, training, distillation, evaluation or prediction in several processes."""
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 

@@ -1,9 +1,9 @@
-"""ernie-pair mine: derive new training pairs from labelled ones, and hard negatives from a corpus.
+"""ernie-pair mine: hard negatives, which are texts that look alike, from labelled pairs and a corpus.
 
 ernie-pair mine --train_file train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model tower
 
-Each pair says where it comes from in the column `origin`. None stands in the files that measure, and no new
-one is called different that the labels call equal, directly or by a chain. A run that is killed goes on where
+Each pair says how similar its texts are in the column `origin`. None stands in the files that measure, and
+none is written whose texts the labels call equal, directly or by a chain. A run that is killed goes on where
 it was and writes the same bytes. Texts that are equal when normalised are one node of the graph of labelled
 pairs; see `ernie_pair.pair.audit.findings`.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,10 +25,7 @@ from data_tools.options.options import (
     data_option,
     devices_option,
     model_option,
-    names_in,
     refuse_empty,
-    refuse_set,
-    refuse_unknown_names,
 )
 from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.file_content import ENCODINGS
@@ -80,14 +77,12 @@ from ernie_pair.search.index import read_index
 from ernie_pair.search.index_checks import stored_vectors
 from ernie_pair.search.index_folder import BM25, INDEX_FILE, open_index_folder
 
-KINDS = ("transitive", "implied", "near")
-OF_RANGE = ("min_rank", "absolute_margin", "relative_margin", "max_rank")  # near: below these, to the last
-OF_NEAR = ("embedding_model", "corpus", "model_path", *OF_RANGE)
+OF_RANGE = ("min_rank", "absolute_margin", "relative_margin", "max_rank")  # below these, to the last
 
 
 @dataclass(frozen=True)
 class MineConfig(Options):
-    """Derive new training pairs from labelled ones: pairs that they imply, and similar texts that differ."""
+    """Find hard negatives: texts that look alike and are not known to mean the same."""
 
     EXAMPLE = (
         "--train_file train.tsv --output_file mined.tsv --dev_file dev.tsv --test_file test.tsv "
@@ -110,11 +105,6 @@ class MineConfig(Options):
     on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     same: str = data_option("", help="label of pairs that mean the same; empty: the match, class 1")
-    kinds: str = data_option(
-        "transitive implied near",
-        help="transitive: a=b and b=c give a=c; implied: a=b and b!=c give a!=c; near: texts that look alike "
-        "but are not known to be equal are labelled different",
-    )
     format: Literal["pairs", "query_pos_neg", "anchor_positive_negative"] = data_option(
         "pairs",
         help="rows of output_file: a pair each; or a text with its matches and negatives, the labelled ones "
@@ -124,18 +114,13 @@ class MineConfig(Options):
     include_labelled: bool = data_option(
         False, help="also write the labelled pairs, first, so that the file can be used for training"
     )
-    hops: int = data_option(
-        2, help="maximum number of labelled rows in a chain of equal texts", unit="rows", at_least=2
-    )
     per_text: int = data_option(
         2,
-        help="maximum new pairs of each kind per text; four times as many near texts of it are looked at",
+        help="maximum new pairs per text; four times as many near texts of it are looked at",
         unit="pairs",
         at_least=1,
     )
-    limit: int = data_option(
-        0, help="maximum new pairs of each kind, drawn with --seed; 0: all", unit="pairs", at_least=0
-    )
+    limit: int = data_option(0, help="maximum new pairs, drawn with --seed; 0: all", unit="pairs", at_least=0)
     corpus: str = data_option(
         "",
         help="texts among which each first text of a pair with the same meaning searches near ones: a file, "
@@ -195,13 +180,6 @@ class MineConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_file")
-        fault = f" is no kind; name some of {', '.join(KINDS)}"
-        refuse_unknown_names("kinds", names_in(self.kinds), KINDS, fault)
-        if not self.chosen_kinds:
-            raise InputError(f"--kinds names none; name some of {', '.join(KINDS)}")
-        if "near" not in self.chosen_kinds:
-            usual = {name: getattr(MineConfig, name) for name in OF_NEAR}
-            refuse_set(self, usual, " tells what is near, and --kinds does not name near; leave one out")
         if self.threshold is not None and not self.model_path:
             raise InputError(f"--threshold {self.threshold} needs --model_path; pass it, or leave both out")
         if 0 < self.max_rank <= self.min_rank:
@@ -214,25 +192,12 @@ class MineConfig(Options):
                 "texts lie between; lower it"
             )
 
-    @property
-    def chosen_kinds(self) -> Tuple[str, ...]:
-        """Return the kinds in the order of KINDS."""
-        return tuple(kind for kind in KINDS if kind in names_in(self.kinds))
-
-
-class Edge(NamedTuple):
-    """A labelled row between two nodes, that to ``node`` seen from the other; ``row`` is its first row."""
-
-    node: int
-    row: int
-
 
 class TextGraph:
     """The graph of a labelled file; ``same`` is its class of equal texts.
 
     ``group`` int64 [nodes] is equal for texts that a chain of rows labelled the same joins, contradicted rows
-    among them: two texts of one group are never called different. ``is_sound`` bool [groups]: no row
-    contradicts the chains of the group, so they may be followed.
+    among them: two texts of one group are never called different.
     """
 
     def __init__(self, file: Coded, same: int):
@@ -243,11 +208,6 @@ class TextGraph:
         self.equal_rows = np.flatnonzero(is_same & ~is_loop & ~doubtful)
         self.different_rows = np.flatnonzero(~is_same & ~is_loop & ~doubtful)
         self.group = Links(file, np.flatnonzero(is_same & ~is_loop)).group
-        inside = self.group[file.left] == self.group[file.right]
-        self.is_sound = np.ones(int(self.group.max()) + 1, dtype=bool)
-        self.is_sound[self.group[file.left[inside & ~is_same]]] = False
-        self.is_sound[self.group[file.left[doubtful]]] = False
-        self.is_sound[self.group[file.right[doubtful]]] = False
 
     @cached_property
     def texts(self) -> List[str]:
@@ -264,16 +224,6 @@ class TextGraph:
         keys, rows = np.unique(self.file.unordered, return_index=True)
         return dict(zip(keys.tolist(), rows.tolist()))
 
-    @cached_property
-    def equals(self) -> Dict[int, List[Edge]]:
-        """Return {node: its neighbours by sure rows that are labelled the same}, in the order of the file."""
-        found: Dict[int, Dict[int, int]] = {}
-        for row in self.equal_rows.tolist():
-            left, right = int(self.file.left[row]), int(self.file.right[row])
-            found.setdefault(left, {}).setdefault(right, row)
-            found.setdefault(right, {}).setdefault(left, row)
-        return {node: [Edge(*edge) for edge in edges.items()] for node, edges in found.items()}
-
     def add(self, texts: Sequence[str]) -> np.ndarray:
         """Add ``texts``, new ones in groups of their own, and return the node of each, int64 [M]."""
         before, known = len(self.texts), dict(zip(compared_texts(self.texts), range(len(self.texts))))
@@ -283,29 +233,18 @@ class TextGraph:
         self.group = np.append(self.group, self.group.max() + 1 + np.arange(len(self.texts) - before))
         return nodes
 
-    def is_sound_node(self, node: int) -> bool:
-        """Return whether the chains of the text's group may be followed."""
-        return bool(self.is_sound[self.group[node]])
-
 
 def key_of(one: int, other: int) -> int:
     """Return a number for two nodes, the same in either order, as ``Coded.unordered`` has it."""
     return (min(one, other) << 32) | max(one, other)
 
 
-TRIES = 50  # pairs looked at for each that a text may have: a hub of thousands ends the search there
-_TRANSITIVE, _IMPLIED = 1, 2  # set the draws of the kinds apart
-
-
 class Mined(NamedTuple):
-    """A new pair of two nodes. ``is_same``: its label; ``rows``: what it follows from."""
+    """A new pair of two nodes."""
 
     left: int
     right: int
-    is_same: bool
-    kind: str
-    rows: Tuple[int, ...]
-    similarity: float = 0.0
+    similarity: float
 
 
 class Quota:
@@ -314,8 +253,8 @@ class Quota:
     ``of_first``: only the first text of a pair counts; the other one may be in any number of them.
     """
 
-    def __init__(self, graph: TextGraph, per_text: int, taken: Set[int], of_first: bool = False):
-        self._labelled, self._per_text, self._taken = graph.labelled, per_text, taken
+    def __init__(self, graph: TextGraph, per_text: int, of_first: bool = False):
+        self._labelled, self._per_text, self._taken = graph.labelled, per_text, set[int]()
         self._of_first = of_first
         self._counts: Dict[int, int] = Counter()
 
@@ -336,69 +275,18 @@ class Quota:
         return True
 
 
-def transitive_pairs(graph: TextGraph, config: MineConfig, taken: Set[int]) -> Iterator[Mined]:
-    """Yield equal pairs whose texts a chain of 2 to ``hops`` sure rows joins; ``taken`` grows by them."""
-    quota = Quota(graph, config.per_text, taken)
-    for node in sorted(graph.equals):
-        if graph.is_sound_node(node) and not quota.is_full(node):
-            rng = np.random.default_rng([config.seed, _TRANSITIVE, node])
-            for tries, (other, rows) in enumerate(_reached(graph, node, config.hops, rng)):
-                if quota.take(node, other):
-                    yield Mined(node, other, True, "transitive", rows)
-                if quota.is_full(node) or tries >= TRIES * config.per_text:
-                    break
-
-
-def _reached(
-    graph: TextGraph, begin: int, hops: int, rng: np.random.Generator
-) -> Iterator[Tuple[int, Tuple[int, ...]]]:
-    """Yield the nodes at 2 to ``hops`` rows from ``begin``, each once, nearer ones first, and the rows."""
-    seen: Set[int] = {begin}
-    ring: List[Tuple[int, Tuple[int, ...]]] = [(begin, ())]
-    for hop in range(1, hops + 1):
-        following: List[Tuple[int, Tuple[int, ...]]] = []
-        for node, rows in ring:
-            edges = graph.equals[node]
-            first = int(rng.integers(len(edges)))  # a permutation would look at all of a hub's
-            for place in range(len(edges)):
-                edge = edges[(first + place) % len(edges)]
-                if edge.node not in seen:
-                    seen.add(edge.node)
-                    following.append((edge.node, (*rows, edge.row)))
-                    if hop > 1:
-                        yield following[-1]
-        ring = following
-
-
-def implied_differences(graph: TextGraph, config: MineConfig, taken: Set[int]) -> Iterator[Mined]:
-    """Yield different pairs: a row a/c says it of the equals of a beside c, and of those of c beside a."""
-    quota = Quota(graph, config.per_text, taken)
-    order = np.random.default_rng([config.seed, _IMPLIED]).permutation(graph.different_rows)
-    for row in order.tolist():
-        ends = int(graph.file.left[row]), int(graph.file.right[row])
-        if not all(map(graph.is_sound_node, ends)):
-            continue
-        for one, other in (ends, ends[::-1]):
-            for tries, edge in enumerate(graph.equals.get(one, ())):
-                if quota.is_full(other) or tries >= TRIES * config.per_text:
-                    break
-                if quota.take(edge.node, other):
-                    yield Mined(edge.node, other, False, "implied", (edge.row, row))
-
-
 LABELLED = "labelled"
 NO_MATCH = np.float32(2)  # a similarity that no two texts have
 SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
 LOOKED_AT = 1000  # texts whose similarities are told where no near pair was found
 RERANKED = 64  # texts whose near ones a reranker scores together, and keeps
-_DRAWN = 3  # sets the draws of --limit apart
 
 logger = logging.getLogger(__name__)
 
 
 @with_standard_streams
 def mine_pairs(config: MineConfig) -> None:
-    """Write the new pairs of ``train_file``, and log how many of each kind. Raises InputError."""
+    """Write the new pairs of ``train_file``, and log how many. Raises InputError."""
     start_console(World())
     refuse_ending("output_file", config.output_file)
     refuse_format(config.format, "output_file", config.output_file)
@@ -421,11 +309,11 @@ def mine_pairs(config: MineConfig) -> None:
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
     known, known_labelled = KnownPairs(read), KnownPairs(read)
     kept = KeptBlocks(results.outputs[0], results.about({}))
-    mined = {kind: _limited(pairs, kind, config) for kind, pairs in _mine(graph, known, kept, config).items()}
+    mined = _limited(_mine(graph, known, kept, config), config)
     with results.published() as (draft,):
         has_labelled = config.include_labelled or not is_of_pairs
         labelled = _labelled(graph.pairs, known_labelled, labels) if has_labelled else []
-        rows, final = chain(labelled, _rows(graph, mined, labels, same)), results.given[0]
+        rows, final = chain(labelled, _rows(graph, mined, labels.names[1 - same])), results.given[0]
         if is_of_pairs:
             write_new_pairs(draft, final, rows)
         else:
@@ -436,38 +324,19 @@ def mine_pairs(config: MineConfig) -> None:
             logger.info("%s", line)
     for line in known.lines():
         logger.info("%s", line)
-    doubtful = int((~graph.is_sound).sum())
-    if doubtful:
-        logger.info(
-            "%d groups of texts have a row that contradicts them: nothing is inferred in them", doubtful
-        )
-    for kind, pairs in mined.items():
-        logger.info("%s: %d new pairs", kind, len(pairs))
-    logger.info("new pairs: %s", config.output_file)
+    logger.info("%d new pairs: %s", len(mined), config.output_file)
 
 
-def _mine(
-    graph: TextGraph, known: KnownPairs, kept: KeptBlocks, config: MineConfig
-) -> Dict[str, List[Mined]]:
-    """Return the new pairs of each kind that the files that measure do not have."""
-    taken: Set[int] = set()
-    makers = {
-        "transitive": lambda: transitive_pairs(graph, config, taken),
-        "implied": lambda: implied_differences(graph, config, taken),
-        "near": lambda: _near_pairs(graph, config, taken, kept),
-    }
-    found = {}
-    for kind in config.chosen_kinds:
-        pairs = list(makers[kind]())
-        left, right = ([graph.texts[getattr(pair, side)] for pair in pairs] for side in ("left", "right"))
-        mask = known.unknown(left, right)
-        found[kind] = [pair for pair, is_new in zip(pairs, mask.tolist()) if is_new]
-    return found
+def _mine(graph: TextGraph, known: KnownPairs, kept: KeptBlocks, config: MineConfig) -> List[Mined]:
+    """Return the new pairs that the files that measure do not have."""
+    pairs = list(_near_pairs(graph, config, kept))
+    left, right = ([graph.texts[getattr(pair, side)] for pair in pairs] for side in ("left", "right"))
+    return list(compress(pairs, known.unknown(left, right).tolist()))
 
 
-def _near_pairs(graph: TextGraph, config: MineConfig, taken: Set[int], kept: KeptBlocks) -> Iterator[Mined]:
-    """Yield near texts of different groups, called different; ``taken`` grows by them."""
-    quota = Quota(graph, config.per_text, taken, of_first=bool(config.corpus))
+def _near_pairs(graph: TextGraph, config: MineConfig, kept: KeptBlocks) -> Iterator[Mined]:
+    """Yield near texts of different groups."""
+    quota = Quota(graph, config.per_text, of_first=bool(config.corpus))
     asking = np.arange(len(graph.texts))
     if config.corpus:
         asking = np.unique(graph.file.left[graph.equal_rows])
@@ -478,7 +347,7 @@ def _near_pairs(graph: TextGraph, config: MineConfig, taken: Set[int], kept: Kep
     ranks = config.min_rank, config.max_rank
     wanted = Range(config.min_similarity, most, SPARE * config.per_text, *ranks)
     found = nearest(compare, asking, graph.group, wanted, kept)
-    before, by_label, by_reranker = len(taken), 0, 0
+    count, by_label, by_reranker = 0, 0, 0
     for number, nodes in enumerate(np.split(asking, range(RERANKED, len(asking), RERANKED))):
         rows = np.stack(list(islice(found, len(nodes))))
         matches = np.zeros(rows.shape, dtype=bool)
@@ -495,14 +364,15 @@ def _near_pairs(graph: TextGraph, config: MineConfig, taken: Set[int], kept: Kep
                 if match:
                     by_reranker += key_of(node, other) not in graph.labelled
                 elif quota.take(node, other):
-                    yield Mined(node, other, False, "near", (), similarity)
+                    count += 1
+                    yield Mined(node, other, similarity)
             by_label += equals
     logger.info(
         "near: true matches in the range that were left out, counted from each text that searches: %d by the "
         "labels, %d by the reranker",
         by_label, by_reranker,
     )  # fmt: skip
-    if len(taken) == before:
+    if not count:
         _tell_range(graph, compare, asking[:LOOKED_AT], config)
 
 
@@ -640,12 +510,11 @@ def _open_corpus(
     return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors), embedder
 
 
-def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:
+def _limited(pairs: List[Mined], config: MineConfig) -> List[Mined]:
     if not config.limit or len(pairs) <= config.limit:
         return pairs
-    number = config.chosen_kinds.index(kind)
-    rng = np.random.default_rng([config.seed, _DRAWN, number])
-    return [pairs[place] for place in np.sort(rng.permutation(len(pairs))[: config.limit]).tolist()]
+    places = np.random.default_rng(config.seed).permutation(len(pairs))[: config.limit]
+    return [pairs[place] for place in np.sort(places).tolist()]
 
 
 def _labelled(pairs: Pairs, known: KnownPairs, labels: Labels) -> Iterator[NewPair]:
@@ -655,10 +524,7 @@ def _labelled(pairs: Pairs, known: KnownPairs, labels: Labels) -> Iterator[NewPa
         yield NewPair(pairs.left[row], pairs.right[row], name, LABELLED)
 
 
-def _rows(graph: TextGraph, mined: Dict[str, List[Mined]], labels: Labels, same: int) -> Iterator[NewPair]:
-    for pair in chain(*mined.values()):
-        origin = f"near {pair.similarity:.4f}"
-        if pair.kind != "near":  # transitive lines 3 17
-            origin = " ".join([pair.kind, "lines", *(str(graph.pairs.number(row)) for row in pair.rows)])
-        name = labels.names[same if pair.is_same else 1 - same]
-        yield NewPair(graph.texts[pair.left], graph.texts[pair.right], name, origin)
+def _rows(graph: TextGraph, mined: List[Mined], different: str) -> Iterator[NewPair]:
+    for pair in mined:
+        left, right = graph.texts[pair.left], graph.texts[pair.right]
+        yield NewPair(left, right, different, f"near {pair.similarity:.4f}")

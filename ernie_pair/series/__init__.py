@@ -1,1 +1,1 @@
-"""Many runs as one: cross-validation, search of flags, comparisons, ensembles."""
+"""Many runs as one: cross-validation, search of flags, comparisons."""

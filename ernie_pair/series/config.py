@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Literal
+from typing import Any, Dict, Literal
 
 from data_tools.files.errors import InputError
 from data_tools.files.installation import TRAINING
@@ -23,8 +23,7 @@ from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.pair_records import ENCODING_HELP
 from ernie_pair.pair.targets.metrics import AUTO, METRICS
-from ernie_pair.score.export.export_config import ExportFlags
-from ernie_pair.train.run_flags import BEST_IF_AUTO, REPORTERS, ReportToFlags, best_metric_option
+from ernie_pair.train.run_flags import BEST_IF_AUTO, best_metric_option
 
 
 def _refuse_of_one_run(config: PairConfig) -> None:
@@ -275,64 +274,3 @@ class CompareModelsConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-
-
-@dataclass(frozen=True)
-class Members(Options):
-    """The models of an ensemble; a base on its own puts them first of all fields."""
-
-    models: List[str] = model_option(
-        help="two or more trained models: folders, or output folders of runs for their best models",
-        positional=True,
-    )
-
-
-@dataclass(frozen=True)
-class EnsembleConfig(ExportFlags, ReportToFlags, Members):
-    """Export several classifiers as one: the mean of their logits, each at its temperature."""
-
-    EXAMPLE = "folds/fold-1 folds/fold-2 folds/fold-3 --output_dir shipped --format onnx --dev_file test.tsv"
-
-    output_dir: str = data_option(help="folder to create, for use with `predict`, `serve` and Python")
-    dev_file: str = evaluation_option(
-        "",
-        help="labelled pairs to measure each model and the ensemble on; a report goes to OUTPUT_DIR/report",
-    )
-    calibrate_on: str = evaluation_option(
-        "",
-        help="labelled pairs to fit the ensemble's temperature on, other than --dev_file; empty: "
-        "temperature 1",
-    )
-    tune_on: str = evaluation_option(
-        "",
-        help="labelled pairs to choose the ensemble's threshold on, for --at_precision; empty: the more "
-        "probable class is predicted",
-    )
-    at_precision: float = evaluation_option(
-        0.95, help="precision of class 1 that the threshold must give on --tune_on", above=0, at_most=1
-    )
-    bootstrap: int = resamples_option(
-        help="bootstrap resamples for the confidence intervals on --dev_file; 0: no intervals", at_least=0
-    )
-    worst_rows: int = evaluation_option(
-        200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0
-    )
-    batch_size: int = devices_option(64, help="pairs in one forward pass", unit="pairs", at_least=1)
-    report_to: str = evaluation_option(
-        "",
-        help="where else to log the metrics of --dev_file: tensorboard, wandb, mlflow, or several separated "
-        "by commas; their files are written to OUTPUT_DIR-log",
-        needs=REPORTERS,
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if len(self.models) < 2:
-            raise InputError(f"{self.models[0]} alone is not an ensemble; name two models or more")
-        if self.tune_on and self.threshold is not None:
-            raise InputError(
-                f"--tune_on {self.tune_on} chooses a threshold, and --threshold {self.threshold} gives one; "
-                "leave one of them out"
-            )
-        if self.reporters and not self.dev_file:
-            raise InputError(f"--report_to {self.report_to} has no metrics to show; give --dev_file as well")

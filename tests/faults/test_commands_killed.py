@@ -61,13 +61,6 @@ CASES = {
         4,
         {f"{MINING}.neighbours": {"BLOCK_BYTES": 4000, "EMBEDDED_AT_ONCE": 30}},
     ),
-    "pseudo-label": Case(
-        "--model_path model --input_file new.tsv --dev_file train.tsv --at_precision 0.01 "
-        "--output_file OUT.tsv",
-        r"block-\w+\.npy",
-        3,
-        {f"{MINING}.pseudo_label": {"BLOCK": 20}},
-    ),
     "prepare": Case(
         "--input_path texts.txt --output_prefix OUT/c --vocab_file model/vocab.txt --min_doc_length 1",
         r"OUT/c_ids\.npy",
@@ -78,7 +71,6 @@ CASES = {
         "OUT",
         small={f"{SEARCH}.build_index": {"CHUNK": 20}},
     ),
-    "ensemble": Case("model other --format onnx --max_seq_len 40 --output_dir OUT", "OUT", alone=True),
     "cross-validate": Case(
         f"{SERIES} --folds 2 --eval_freq 3 --bootstrap 20 --output_dir OUT", r"fold-2/checkpoints/step_0+4"
     ),

@@ -24,7 +24,7 @@ from ernie_pair import (
     search_params,
 )
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig, PseudoLabelConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.distill.distill import distill_pair
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import launched_world
@@ -139,26 +139,6 @@ def test_distillation_on_two_processes_matches_one(distilled, tmp_path, kind):
     assert list(map(len, kept)) == ([1, 1] if kind == "cached" else [0, 0])
     for first, second in zip(*kept):
         assert np.abs(np.load(first) - np.load(second)).max() < 1e-5
-
-
-def test_two_processes_write_the_same_labels_byte_for_byte(tmp_path):
-    steps = {"max_steps": 40, "learning_rate": 5e-3, "dropout": 0.0, "best_metric": "loss"}
-    train_pair(train_config(tmp_path, **steps))
-    flags = {
-        "model_path": str(tmp_path / "out"),
-        "input_file": str(write_pairs(tmp_path / "new.tsv", 90, seed=8, labels=False)),
-        "dev_file": str(write_pairs(tmp_path / "labelled.tsv", 200, seed=7)),
-        "at_precision": 0.6,
-        "device": "cpu",
-        "batch_size": 16,
-    }
-    for name, processes in (("one", 1), ("two", 2)):
-        words = words_of(PseudoLabelConfig(**flags, output_file=str(tmp_path / f"{name}.tsv")))
-        script = ("-m", "ernie_pair") if processes == 1 else ()
-        logs = run_script(tmp_path, *script, "pseudo-label", *words, processes=processes, launcher=OURS)
-    assert len(logs) == 2 and "2 processes" in logs[0]
-    one, two = ((tmp_path / f"{name}.tsv").read_bytes() for name in ("one", "two"))
-    assert one == two and one.count(b"\n") > 20
 
 
 SERIES = {**SHORT, "model_type": "ernie", "from_scratch": True, "kernels": "plain"}

@@ -82,7 +82,6 @@ CHANGES = [
     ("--target re", {}, "--max_steps 2"),
     ("--target ra", {}, "--max_steps 2"),
     ("compare starts", {"--seeds 3": "--seeds 1"}, ""),
-    ("pseudo-label", {"--at_precision 0.95": "--at_precision 0.3"}, ""),  # few rows prove little
     ("cross-validate", {"--folds 5": "--folds 2"}, TINY),
     ("search-params", {"--trials 20": "--trials 2"}, TINY),
     (OF_PADDLE, {OF_PADDLE: "", "[gpu]": "[train]"}, ""),  # no index but PyPI is used

@@ -234,36 +234,6 @@ def refuse_short_pairs(max_seq_len: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class PseudoLabelConfig(InferenceFlags):
-    """Label pairs with a trained classifier where it is confident enough; other pairs are dropped."""
-
-    EXAMPLE = "--model_path output/best --input_file unlabelled.tsv --dev_file dev.tsv --output_file new.tsv"
-
-    input_file: str = data_option(
-        help="pairs to label: a file, or a set such as lcqmc (its test part); existing labels are ignored",
-        stdin=(".tsv", ".jsonl"),
-    )
-    output_file: str = data_option(help="file to write the labelled pairs to: .tsv, .csv, .json or .jsonl")
-    dev_file: str = data_option(
-        help="labelled pairs that the model was not trained on, for choosing the thresholds; none of them is "
-        "written"
-    )
-    test_file: str = data_option("", help="test pairs; none of them is written")
-    at_precision: float = evaluation_option(
-        0.95,
-        help="share of the labels of each class that must be correct, as measured on dev_file",
-        above=0,
-        below=1,
-    )
-    confidence: float = evaluation_option(
-        0.95,
-        help="confidence level of the lower bound of the precision that must reach --at_precision",
-        above=0,
-        below=1,
-    )
-
-
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # of folders and of pictures, whose font lacks Chinese
 RULE = "a name has only a to z, A to Z, 0 to 9, _ . and -, at most 40 of them"
 

@@ -29,7 +29,7 @@ class ModelPath(Options):
 
 @dataclass(frozen=True)
 class ExportFlags(Options):
-    """How to export a folder that runs without the training code; the base of export and ensemble."""
+    """How to export a folder that runs without the training code."""
 
     NEEDS = TRAINING
 

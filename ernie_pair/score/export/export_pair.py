@@ -129,7 +129,7 @@ class Source:
     ``measured``, ``baseline``: see `learned_nothing_in`, `data_in`, `measured_in`, `baseline_in`.
     """
 
-    model: Any  # a PairClassifier, one of several (see `EnsembleClassifier`), or a PlainModel
+    model: Any  # a PairClassifier or a PlainModel
     vocab_file: Path
     tokenizer: AnyTokenizer
     max_seq_len: int

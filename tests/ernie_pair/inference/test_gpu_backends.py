@@ -84,7 +84,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def exported(folder, monkeypatch):
     """A model that holds every format; none of its files is opened here."""
-    held = {name: "" for forms in FILES_OF.values() for name in forms[0]}
+    held = {name: "" for names in FILES_OF.values() for name in names}
     monkeypatch.setattr(ExportedModel, "file", lambda self, name: Path(name))
     return replace(read_exported(folder), files=held)
 

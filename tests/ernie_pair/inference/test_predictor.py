@@ -393,7 +393,6 @@ def test_commands_that_train_name_the_extra_they_need():
     refused = [
         "train --model_name_or_path x --train_file x --dev_file x --output_dir x",
         *(f"{command} --model_path x {asked}" for command in ("predict", "evaluate")),
-        "pseudo-label --model_path x --dev_file x " + asked,
     ]
     helped = [
         f"{command} --help" for command in ("train", "predict", "pretrain", "convert", "launch", "doctor")

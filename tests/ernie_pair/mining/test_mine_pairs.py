@@ -1,4 +1,4 @@
-"""Mining: implied and contradicted pairs, nearest texts, data leaks, resuming after a kill, and bad input."""
+"""Mining: nearest texts, data leaks, resuming after a kill, and bad input."""
 
 import json
 import re
@@ -14,80 +14,10 @@ from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.mining import neighbours
 from ernie_pair.mining import neighbours as kept_blocks
-from ernie_pair.mining.mine_pairs import (
-    MineConfig,
-    TextGraph,
-    implied_differences,
-    mine_pairs,
-    transitive_pairs,
-)
+from ernie_pair.mining.mine_pairs import MineConfig, TextGraph, mine_pairs
 from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.data.pair_file import read_pairs
-
-
-def write(path, rows):
-    """rows: `a=b` is a pair labelled as the same, `a/b` as different; each letter is a text."""
-    return write_rows(path, ((row[0], row[2], int(row[1] == "=")) for row in rows.split()))
-
-
-def graph_of(tmp_path, rows):
-    return TextGraph(coded({"train": read_pairs(write(tmp_path / "train.tsv", rows), 2)})["train"], same=1)
-
-
-def mined(make, graph, per_text=9, hops=2, seed=1):
-    """The set of the new pairs, each as its two texts joined: `ab`."""
-    found = [
-        "".join(sorted(graph.texts[node] for node in (pair.left, pair.right)))
-        for pair in make(graph, MineConfig("", "out.tsv", per_text=per_text, hops=hops, seed=seed), set())
-    ]
-    assert len(found) == len(set(found))
-    return set(found)
-
-
-@pytest.mark.parametrize(
-    "rows, hops, expected",
-    [
-        ("a=b b=c", 2, {"ac"}),
-        ("a=b b=c c=d", 2, {"ac", "bd"}),
-        ("a=b b=c c=d", 3, {"ac", "bd", "ad"}),
-        ("a=b b=c a=c", 2, set()),  # labelled already
-        ("a=b b=c a/c", 2, set()),  # contradicted by a row
-        ("a=b b=c c=d a/d", 2, set()),  # one contradiction puts the whole chain in doubt
-        ("a=b a/b b=c", 2, set()),  # a pair with both labels links nothing
-        ("a=b b=c x=y y=z x/z", 2, {"ac"}),  # other groups are unaffected
-        ("a=b b/c", 2, set()),
-    ],
-)
-def test_transitive_pairs_follow_only_consistent_chains(tmp_path, rows, hops, expected):
-    assert mined(transitive_pairs, graph_of(tmp_path, rows), hops=hops) == expected
-
-
-@pytest.mark.parametrize(
-    "rows, expected",
-    [
-        ("a=b b/c", {"ac"}),
-        ("a=b b/c c=d", {"ac", "bd"}),
-        ("a=b b/c a/c", set()),
-        ("a=b b=c b/c b/d", set()),  # contradicted pairs imply nothing
-        ("a=b b/c a=x x/b", set()),
-        ("a/b b/c", set()),
-    ],
-)
-def test_a_difference_extends_to_equivalent_texts(tmp_path, rows, expected):
-    assert mined(implied_differences, graph_of(tmp_path, rows)) == expected
-
-
-def test_per_text_limits_the_new_pairs_of_a_text(tmp_path):
-    star = " ".join(f"h={chr(place)}" for place in range(0x4E00, 0x4E40))
-    graph = graph_of(tmp_path, star)
-    found, other = (
-        list(transitive_pairs(graph, MineConfig("", "out.tsv", per_text=2, hops=2, seed=seed), set()))
-        for seed in (1, 2)
-    )
-    counts = Counter(node for pair in found for node in (pair.left, pair.right))
-    assert max(counts.values()) == 2 and len(found) > 40
-    assert found != other  # another seed, another sample
 
 
 def test_texts_of_the_same_group_are_never_neighbours(tmp_path):
@@ -184,10 +114,8 @@ def test_the_command_writes_a_valid_training_file(train, tmp_path, capsys):
     assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     kinds = Counter(row["origin"].split()[0] for row in rows)
-    assert kinds["labelled"] == 60 and kinds["near"] and kinds["transitive"] + kinds["implied"]
+    assert kinds.keys() == {"labelled", "near"} and kinds["labelled"] == 60
     assert len(read_pairs(out, 2)) == len(rows)
-    graph = TextGraph(coded({"train": read_pairs(out, 2)})["train"], 1)
-    assert graph.is_sound.all()  # no written pair contradicts another
     assert not (tmp_path / "more.jsonl.work").exists()
     assert "labelled pairs with a similarity from 0.05 to 0.6" in capsys.readouterr().err
     assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
@@ -218,9 +146,9 @@ def test_labelled_pairs_of_dev_and_test_are_left_out(train, tmp_path, capfd):
 
 
 def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
-    near = mine(train, tmp_path / "near.tsv", kinds="near", per_text=3)[1:]
-    few = mine(train, tmp_path / "few.tsv", kinds="near", per_text=3, limit=4)[1:]
-    other = mine(train, tmp_path / "other.tsv", kinds="near", per_text=3, limit=4, seed=5)[1:]
+    near = mine(train, tmp_path / "near.tsv", per_text=3)[1:]
+    few = mine(train, tmp_path / "few.tsv", per_text=3, limit=4)[1:]
+    other = mine(train, tmp_path / "other.tsv", per_text=3, limit=4, seed=5)[1:]
     assert len(few) == 4 and [line for line in near if line in few] == few
     assert few != near[:4] and few != other  # drawn, and with the seed
     assert all("\t0\tnear 0." in line for line in near)
@@ -231,7 +159,7 @@ def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
 )
 def test_no_near_pair_reports_the_similarities_found(train, tmp_path, capfd, limits, cure):
     asked = dict(zip(("min_similarity", "max_similarity"), limits))
-    assert len(mine(train, tmp_path / "out.tsv", kinds="near", **asked)) == 1
+    assert len(mine(train, tmp_path / "out.tsv", **asked)) == 1
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "near: no new pair" in line]
     least, most = (float(word) for word in re.findall(r"from (\S+) to (\S+?),", line)[0])
     assert limits[1] < least < most or least < most < limits[0]
@@ -243,7 +171,7 @@ def test_no_near_pair_names_the_flags_that_are_in_the_way(train, tmp_path, capfd
     """Without any, the one near pair is labelled, and both of its texts find the same similarity."""
     flags = {name: value} if name else {}
     file = train if name else write_rows(tmp_path / "one.tsv", [("今天好", "今天坏", 0)])
-    found = mine(file, tmp_path / "out.tsv", kinds="near", min_similarity=0, max_similarity=1, **flags)
+    found = mine(file, tmp_path / "out.tsv", min_similarity=0, max_similarity=1, **flags)
     assert len(found) == 1
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "near: no new pair" in line]
     lower = f"lower --min_similarity{' or --' * bool(name)}{name}"
@@ -296,12 +224,9 @@ def test_a_damaged_block_is_computed_again(tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ({"kinds": "far"}, "kinds far is no kind; name some of transitive, implied, near"),
-        ({"kinds": " "}, "kinds names none"),
         ({"min_similarity": 0.9, "max_similarity": 0.5}, "min_similarity=0.9 is above"),
         ({"label_map": "a,b,c"}, "mining needs two classes"),
         ({"same": "equal"}, "same equal is not one of 0, 1"),
-        ({"embedding_model": "model", "kinds": "implied"}, "and kinds does not name near"),
         ({"embedding_model": "/nowhere"}, "/nowhere is not a folder"),
         ({"output": "out.txt"}, "name a file that ends with"),
     ],

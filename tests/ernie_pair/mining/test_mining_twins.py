@@ -1,29 +1,23 @@
-"""Near pairs beside scikit-learn's cosines of all texts, thresholds beside SciPy's binomial intervals."""
+"""Near pairs beside scikit-learn's cosines of all texts."""
 
 import re
-from collections import Counter
 from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 from tiny_pair import write_rows
 
-from ernie_pair.mining import mine_pairs as module
 from ernie_pair.mining import neighbours
-from ernie_pair.mining.mine_pairs import MineConfig, TextGraph, mine_pairs, transitive_pairs
+from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
 from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest, seen_range
-from ernie_pair.mining.pseudo_label import STEPS, PreciseThreshold, precise_thresholds
-from ernie_pair.pair.audit.findings import coded
-from ernie_pair.pair.data.pair_file import read_pairs
 
 
 def mined(folder, rows, **flags):
     """The new pairs near each other, {frozenset of two texts}."""
     train = write_rows(folder / "train.tsv", rows)
-    flags = {"kinds": "near", "per_text": 99, "device": "cpu", **flags}
+    flags = {"per_text": 99, "device": "cpu", **flags}
     mine_pairs(MineConfig(str(train), str(folder / "out.tsv"), **flags))
     lines = [line.split("\t") for line in (folder / "out.tsv").read_text(encoding="utf-8").splitlines()[1:]]
     assert len({frozenset(line[:2]) for line in lines}) == len(lines) and {line[2] for line in lines} <= {"0"}
@@ -119,47 +113,3 @@ def test_a_range_of_known_pairs_alone_is_said(tmp_path, capfd):
         ends = dict(zip(("min_similarity", "max_similarity"), map(float, limits)))
         assert not mined(tmp_path, rows, **ends, overwrite=True)
         assert f"are asked for; {cure}" in capfd.readouterr().err
-
-
-def test_the_search_around_a_hub_is_bounded(tmp_path, monkeypatch):
-    rows = [("h", chr(place), 1) for place in range(0x4E00, 0x4E00 + 300)]
-    path = write_rows(tmp_path / "train.tsv", rows)
-    graph, looked_at = TextGraph(coded({"train": read_pairs(path, 2)})["train"], same=1), Counter()
-    monkeypatch.setattr(module.Quota, "take", lambda self, one, other: looked_at.update([one]) and False)
-    assert not list(transitive_pairs(graph, MineConfig("", "out.tsv", per_text=2), set()))
-    assert set(looked_at.values()) == {2 * 50 + 1}
-
-
-def threshold_by_scipy(scores, hits, precision, confidence):
-    """The lowest score, of those of every part of the rows, from which the bound is high enough."""
-    found = []
-    for part in range(1, STEPS + 1):
-        count = round(len(scores) * part / STEPS)
-        if count:
-            threshold = np.sort(scores)[-count]
-            called = scores >= threshold
-            right, rows = int(hits[called].sum()), int(called.sum())
-            test = binomtest(right, rows, alternative="greater")
-            bound = test.proportion_ci(1 - (1 - confidence) / STEPS, "exact").low
-            found.append(PreciseThreshold(float(threshold), rows, len(scores), right / rows, bound))
-    enough = [one for one in found if one.bound >= precision]
-    if enough:
-        return min(enough, key=lambda one: one.threshold)
-    best = max(found, key=lambda one: (one.bound, one.rows), default=PreciseThreshold(None, 0, 0, 0.0, 0.0))
-    return best._replace(threshold=None)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_thresholds_are_those_of_scipys_intervals(seed):
-    """Of scores with ties; no row is predicted to be of the last class."""
-    rng = np.random.default_rng(seed)
-    rows = int(rng.integers(30, 400))
-    shares = np.concatenate([rng.dirichlet([2, 2], rows).round(2), np.full((rows, 1), -1)], axis=1)
-    sure = shares.max(axis=1) > rng.random(rows) * 1.1 * (seed % 3)
-    labels = np.where(sure, shares.argmax(axis=1), rng.integers(0, 3, rows))
-    predictions = shares.argmax(axis=1)
-    for precision in (0.6, 0.8, 0.9):
-        for label, found in enumerate(precise_thresholds(shares, labels, precision, 0.9)):
-            inside = predictions == label
-            wanted = threshold_by_scipy(shares[inside, label], labels[inside] == label, precision, 0.9)
-            assert found[:3] == wanted[:3] and found[3:] == pytest.approx(wanted[3:], abs=1e-9)

@@ -91,11 +91,8 @@ OF_LABELS = [
     "train-embedding --model_name_or_path HERE/bare --train_file HERE/bad.tsv --dev_file HERE/dev.tsv "
     f"{TRAIN} --output_dir HERE/new",
     "mine --train_file HERE/bad.tsv --output_file HERE/new.tsv",
-    "pseudo-label --model_path HERE/model --input_file HERE/dev.tsv --dev_file HERE/bad.tsv "
-    "--output_file HERE/new.tsv",
     "distill --teacher HERE/model --train_file HERE/bad.tsv --dev_file HERE/dev.tsv --device cpu "
     "--output_dir HERE/new",
-    "ensemble HERE/model HERE/other --tune_on HERE/bad.tsv --output_dir HERE/new",
 ]
 
 

@@ -17,14 +17,12 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.series.config import EnsembleConfig
 from ernie_pair.train.run_flags import REPORTERS
 from ernie_pair.train.run_log import RunLog
 from ernie_pair.train.step_work import StepWork
 
 NAMED = {
     PairConfig: {"output_dir": "o"},
-    EnsembleConfig: {"output_dir": "o", "models": ["a", "b"], "dev_file": "d"},
     PretrainConfig: {"output_dir": "o", "input_dir": "i", "model_name_or_path": "m"},
 }
 
@@ -193,7 +191,7 @@ def test_a_missing_library_of_a_tool_is_an_error(name, monkeypatch):
     (library,) = REPORTERS[name]
     monkeypatch.setitem(sys.modules, library, None)
     missing = re.escape(f"{library} is not installed; {install_command(name)}")
-    for make in (PairConfig, EnsembleConfig, PretrainConfig):
+    for make in (PairConfig, PretrainConfig):
         with pytest.raises(InputError, match=missing):
             make(**NAMED[make], report_to=f"{name}")
 

@@ -1,7 +1,6 @@
 """One scorer for every folder of a pair model: trained, exported, and several combined."""
 
 import logging
-import shutil
 
 import numpy as np
 import pytest
@@ -24,13 +23,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scorer")
     write_calibration(write_trained(folder / "trained", initializer_range=0.5), DECIDED)
     ship(folder / "trained", folder / "exported")
-    both = [str(folder / "trained"), shutil.copytree(folder / "trained", str(folder / "twin"))]
-    out = str(folder / "combined")
-    _run(["ensemble", *both, "--output_dir", out, "--threshold", "0.4", "--max_seq_len", str(MAX_SEQ_LEN)])
     return folder
 
 
-@pytest.mark.parametrize("name", ["trained", "exported", "combined"])
+@pytest.mark.parametrize("name", ["trained", "exported"])
 def test_every_folder_scores_and_decides_alike(folder, name):
     opened, trained = (open_scorer(str(folder / each), "cpu", 1) for each in (name, "trained"))
     assert (opened.threshold, opened.symmetric) == (0.4, "average") and opened.unit.name == "a probability"
