@@ -3,7 +3,6 @@
 #   sh scripts/run_pretrain_static.sh      on all GPUs that are visible
 #   GPUS=0,1 DATA=./data OUTPUT=./output/mine sh scripts/run_pretrain_static.sh --max_steps 1000
 #   NPROC=2 DEVICE=cpu sh scripts/run_pretrain_static.sh --micro_batch_size 8
-#   NPROC=auto DEVICE=cpu sh scripts/run_pretrain_static.sh      as many processes as a short probe finds fastest
 # On several machines, the same command on each; MASTER is a free port of one of them:
 #   NNODES=2 MASTER=10.0.0.1:6170 sh scripts/run_pretrain_static.sh
 # Their OUTPUT is one shared folder; when each has its own, add --share_folder false.
@@ -17,7 +16,6 @@ NNODES="${NNODES:-1}"
 MASTER="${MASTER:-}"
 
 if [ "$DEVICE" = gpu ]; then
-    [ "${NPROC:-}" != auto ] || fail "NPROC=auto is for the CPU; add DEVICE=cpu, or name the GPUs alone: GPUS=0,1"
     [ -n "${GPUS:-}" ] || GPUS=$("$PY" -m ernie_pair.runtime.gpu.visible) # all of them
     NPROC=$(echo "$GPUS" | tr ',' '\n' | wc -l)
     PROCESSES="--gpus $GPUS"
@@ -26,16 +24,11 @@ else
     NPROC="${NPROC:-1}"
     PROCESSES="--nproc_per_node $NPROC"
     USE_AMP="${USE_AMP:-false}"
-    case "$NPROC" in
-    1) COUNT="1 process" ;;
-    auto) COUNT="as many processes as a probe chooses" ;;
-    *) COUNT="$NPROC processes" ;;
-    esac
+    [ "$NPROC" = 1 ] && COUNT="1 process" || COUNT="$NPROC processes"
     echo "no GPU is used: $COUNT on the CPU, without mixed precision" >&2
 fi
 
 if [ "$NNODES" -gt 1 ]; then
-    [ "$NPROC" != auto ] || fail "NPROC=auto measures one machine, not NNODES=$NNODES; give a number"
     [ -n "$MASTER" ] || fail "NNODES=$NNODES needs MASTER=HOST:PORT, the same on every machine"
     PROCESSES="$PROCESSES --nnodes $NNODES --master $MASTER"
 fi
@@ -57,17 +50,13 @@ done
 # A sharding group counts once: --sharding_degree 4 on four GPUs leaves a --dp_degree of 1.
 SHARDING=$(echo " $* " | sed -n 's/.* --sharding_degree[ =]\([1-9][0-9]*\) .*/\1/p')
 SHARDING="${SHARDING:-1}"
-DP_DEGREE= # auto: the launcher sets it
-if [ "$NPROC" != auto ]; then
-    [ "$SHARDING" -le $((NPROC * NNODES)) ] || fail "--sharding_degree $SHARDING is above $((NPROC * NNODES)) processes"
-    DP_DEGREE=$((NPROC * NNODES / SHARDING))
-fi
+[ "$SHARDING" -le $((NPROC * NNODES)) ] || fail "--sharding_degree $SHARDING is above $((NPROC * NNODES)) processes"
+DP_DEGREE=$((NPROC * NNODES / SHARDING))
 
 # PaddleNLP's settings for ERNIE 1.0. Your flags override those here.
 while read -r flag value; do
     case "$flag of $* " in
         "--warmup_rate of "*"--warmup_steps"*) continue ;;
-        "--dp_degree of "*) [ -n "$DP_DEGREE" ] || continue ;;
     esac
     case " $* " in
         *" $flag "* | *" $flag="*) ;;
@@ -101,9 +90,6 @@ done <<RECIPE
 --device $DEVICE
 RECIPE
 
-if [ "$NPROC" = auto ]; then
-    exec "$PY" -u -m ernie_pair launch pretrain --processes auto --log_dir "$OUTPUT/log" "$@"
-fi
 # shellcheck disable=SC2086 # $PROCESSES holds flags and their values
 exec "$PY" -u -m ernie_pair.launcher $PROCESSES --log_dir "$OUTPUT/log" \
     "$ROOT/scripts/run_pretrain_static.py" "$@"

@@ -60,19 +60,6 @@ def test_readme_layouts_match_the_number_of_processes(start, processes, flags, g
     refuse_unready(replace(config, global_batch_size=0), world, world)
 
 
-def test_nproc_auto_is_announced_and_passed_to_the_launcher(start):
-    done = start("auto", "")
-    assert "no GPU is used: as many processes as a probe chooses on the CPU, without" in done.stderr
-    assert "launch pretrain --processes auto" in done.stdout
-
-
-def test_auto_on_gpus_is_refused(start, tmp_path):
-    (tmp_path / "environment.sh").write_text(STUB.replace("DEVICE=cpu", "DEVICE=gpu"))
-    done = start("auto", "")
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: NPROC=auto is for the CPU; add DEVICE=cpu, or name the GPUs alone")
-
-
 def test_warmup_steps_replace_the_warmup_rate(start):
     assert config_of(start(1, "--warmup_steps 30")).num_warmup_steps == 30
 

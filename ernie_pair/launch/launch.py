@@ -8,15 +8,18 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import yaml
 
 from data_tools.files.atomic_files import MOST_CONFIG_BYTES, FileRefusedError, read_regular
 from data_tools.files.errors import InputError
+from data_tools.files.run_module import python_words
 from data_tools.options.options import Given
-from ernie_pair.launch.auto_processes import choose_processes, environment_of, launcher_words, words_around
 from ernie_pair.launch.launch_config import LaunchConfig, build_launch, read_launch, split_at_target
+from ernie_pair.runtime.device import default_device
+from ernie_pair.runtime.gpu.cards import without_cards
+from ernie_pair.runtime.processes.child_command import ernie_pair_words
 
 # The flags of launch that mean nothing for a script.
 OF_COMMANDS = {"--command": "chooses a command of ernie-pair", "--config": "is for a command"}
@@ -37,8 +40,6 @@ def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]
     for flag, purpose in OF_COMMANDS.items():
         if any(word.partition("=")[0] == flag for word in before):
             raise InputError(f"{flag} {purpose}, and {script} is a script; leave it out")
-    if config.is_auto:
-        raise InputError(f"--processes auto times the package's own steps; give {script} a number")
     return replace(config, log_dir=config.log_dir or "log"), [sys.executable, "-u", *behind]
 
 
@@ -67,6 +68,29 @@ def is_script(path: Path) -> bool:
     )
 
 
+def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
+    """Return a command line of `ernie_pair.launcher`, or that of a process without it."""
+    return words_around(config, [*ernie_pair_words("-u"), config.command, *flags])
+
+
+def words_around(config: LaunchConfig, run: List[str]) -> List[str]:
+    """Return the command line that starts ``run`` in the processes of ``config``."""
+    if config.is_alone:
+        return run
+    words = [*python_words(), "-m", "ernie_pair.launcher", "--log_dir", config.log_dir]
+    words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", str(config.on_each_machine)]
+    if config.nnodes > 1:
+        words += ["--nnodes", str(config.nnodes), "--master", config.master]
+    return words + run
+
+
+def environment_of(config: LaunchConfig) -> Dict[str, str]:
+    """Return the environment variables that tell the launcher not to use GPUs that are not wanted."""
+    if config.gpus or config.is_alone or default_device() == "cpu":
+        return {}
+    return without_cards(config.on_each_machine)
+
+
 def launch(words: Sequence[str]) -> None:
     """Run ``FILE [flags]``, ``COMMAND [flags]`` or ``[flags] SCRIPT [its flags]``; the call does not return.
 
@@ -78,8 +102,6 @@ def launch(words: Sequence[str]) -> None:
         config, command = script[0], words_around(*script)
     else:
         config, flags = read_launch(words)
-        if config.is_auto:
-            config, flags = choose_processes(words, config, flags)
         command = launcher_words(config, flags)
     print(shlex.join(command), file=sys.stderr, flush=True)
     sys.stdout.flush()

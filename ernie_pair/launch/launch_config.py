@@ -13,12 +13,11 @@ model_name_or_path: ernie-gram-zh
 train_file: train.tsv
 """
 
-import math
 import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Literal, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, List, Sequence, Tuple, Type
 
 from data_tools.files.errors import InputError
 from data_tools.options.cli import build_config, leave_with_help, without_idle
@@ -47,7 +46,6 @@ ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")
 NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*")  # a command; a file has an extension, or a folder
 LAUNCHERS_WORD = re.compile(r"^--nproc[-_]per[-_]node(?==|$)")  # the name of --processes in other launchers
-TIMED = ("train", "pretrain")  # whose steps a probe can take
 CONFIGS: Dict[str, Type[Options]] = {
     "train": TrainConfig,
     "distill": DistillConfig,
@@ -73,10 +71,9 @@ class LaunchConfig(Options):
         "launch stand before it",
     )
     command: str = devices_option("train", help="what the processes run", choices=CONFIGS)
-    processes: Union[int, Literal["auto"]] = devices_option(
+    processes: int = devices_option(
         0,
-        help="processes on each machine, also --nproc_per_node; 0: one for each of --gpus, or a single one; "
-        "auto: on the CPU, the number that a short probe finds fastest for the same step",
+        help="processes on each machine, also --nproc_per_node; 0: one for each of --gpus, or a single one",
         unit="processes",
         at_least=0,
     )
@@ -94,17 +91,12 @@ class LaunchConfig(Options):
     @property
     def on_each_machine(self) -> int:
         """Return the number of processes on each machine."""
-        return len(self.gpus.split(",")) if self.processes in (0, "auto") else int(self.processes)
+        return self.processes or len(self.gpus.split(","))
 
     @property
     def on_all_machines(self) -> int:
         """Return the number of processes of the run."""
         return self.on_each_machine * self.nnodes
-
-    @property
-    def is_auto(self) -> bool:
-        """Return whether the number of processes is still to be chosen."""
-        return self.processes == "auto"
 
     @property
     def is_alone(self) -> bool:
@@ -119,10 +111,6 @@ class LaunchConfig(Options):
             raise InputError(f"--gpus {self.gpus} and --processes {self.processes} differ; give one for each")
         if self.nnodes > 1 and not ADDRESS.fullmatch(self.master):
             raise InputError(f"--master {self.master!r} is not an address; write 10.0.0.1:8090 for example")
-        if self.is_auto and self.nnodes > 1:
-            raise InputError("--processes auto measures one machine, not --nnodes of them; give a number")
-        if self.is_auto and self.command not in TIMED:
-            raise InputError(f"--processes auto is for {' and '.join(TIMED)}; give {self.command} a number")
 
     def refuse_device(self, device: str, is_given: bool = True) -> None:
         """Raise InputError if ``device``, an option of what is started, does not fit the GPUs.
@@ -136,8 +124,6 @@ class LaunchConfig(Options):
             )
         if self.gpus and device == "cpu":
             raise InputError(f"--gpus {self.gpus} and --device cpu exclude each other; leave one of them out")
-        if device == "gpu" and self.is_auto:
-            raise InputError("--processes auto is for the CPU; add --device cpu, or name GPUs: --gpus 0,1")
         if device == "gpu" and not (self.gpus or self.is_alone):
             raise InputError(
                 "--device gpu with several processes: name a GPU for each, --gpus 0,1 for example"
@@ -156,14 +142,11 @@ def refuse_bad_gpus(gpus: str) -> None:
         raise InputError(f"--gpus {gpus} names a GPU twice; write each number once")
 
 
-def read_launch(
-    words: Sequence[str], processes: int = 0, sizes: Optional[Dict[str, int]] = None
-) -> Tuple[LaunchConfig, List[str]]:
+def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
     """Parse ``FILE [flags]`` or ``COMMAND [flags]`` into how to start, and the words of what is started.
 
-    Flags override the file. Everything is checked as by the command itself. ``processes`` and ``sizes``,
-    values for flags of what is started, are the choice for --processes auto; without them it stays open, and
-    the flags are those for the fewest processes. Raises InputError, with file:line for the file.
+    Flags override the file. Everything is checked as by the command itself. Raises InputError, with
+    file:line for the file.
     """
     before, behind = split_at_target(words)
     first = behind[0] if behind else ""
@@ -182,8 +165,7 @@ def read_launch(
     launch = build_launch(flags, of_file, *CONFIGS.values())
     if first in CONFIGS and launch.command != first:
         raise InputError(f"{first} and --command {launch.command} are two commands; leave one of them out")
-    launch = replace(launch, processes=processes) if processes else launch
-    config, flag_values = _read_started(launch, beside, flags, sizes or {})
+    config, flag_values = _read_started(launch, beside, flags)
     usual = os.path.join(getattr(config, "output_dir", ""), "log")
     log_dir = launch.log_dir or (dry_log_dir() if getattr(config, "dry_run", False) else usual)
     words_of = (
@@ -232,7 +214,7 @@ def build_launch(
 
 
 def _read_started(
-    launch: LaunchConfig, beside: List[Entry], words: Sequence[str], sizes: Dict[str, int]
+    launch: LaunchConfig, beside: List[Entry], words: Sequence[str]
 ) -> Tuple[Any, Dict[str, Given]]:
     """Return the options of what is started, and the given values among them. Raises InputError."""
     started = CONFIGS[launch.command]
@@ -242,23 +224,17 @@ def _read_started(
     of_file = read_entries(launch.file, beside, hints_of(started), program)
     flag_values = {**of_file, **given_by(split, started, program)}
     flag_values = without_idle(started, flag_values)  # as words they would count as requested
-    flag_values.update({name: Given(str(value), "--processes auto") for name, value in sizes.items()})
-    layout = launch
-    if launch.is_auto:  # the fewest processes that the degrees of pretraining allow
-        degrees = [flag_values.get(name, Given("1", "")) for name in ("dp_degree", "sharding_degree")]
-        fewest = math.prod(max(1, int(str(read_given(degree, int)))) for degree in degrees)
-        layout = replace(launch, processes=fewest)
     if started is PretrainConfig:
         # Without --dp_degree: the number of groups that the processes form; a sharding group counts once.
         sharding: Any = read_given(flag_values.get("sharding_degree", Given("1", "")), int)
-        processes = layout.on_all_machines
+        processes = launch.on_all_machines
         if sharding > processes:
             raise InputError(f"--sharding_degree {sharding} is above {processes} processes; lower it")
         flag_values.setdefault("dp_degree", Given(str(processes // max(sharding, 1)), "--dp_degree"))
     config: Any = build_config(started, flag_values, program)
     launch.refuse_device(config.device, "device" in flag_values)
     if started is PretrainConfig:
-        refuse_unready(config, World(0, layout.on_all_machines), World(0, layout.on_each_machine))
+        refuse_unready(config, World(0, launch.on_all_machines), World(0, launch.on_each_machine))
     return config, flag_values
 
 

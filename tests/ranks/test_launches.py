@@ -13,16 +13,13 @@ import tiny_pretrain
 import yaml
 from launched import OURS, launch_line, one_thread, run_script, words_of
 from package_command import command
-from places import ROOT, SCRIPTS
 from run_files import events, files_of
 from waiting import until
 
 from data_tools.files.results import read_own_config
 from ernie_pair.checkpoint.run_config import CONFIG_YAML
-from ernie_pair.runtime.cpu import share_of
 
 pytestmark = pytest.mark.ranks
-needs_two_cores = pytest.mark.skipif(share_of(0, 1).threads < 2, reason="one core leaves nothing to choose")
 
 # As in the tutorials: it joins the processes before anything else, and has flags called like those of launch.
 TRAINS = """
@@ -153,66 +150,6 @@ def test_a_stopped_launcher_leaves_no_process_behind(tmp_path, number, code):
     until(lambda: not set(ranks) & set(left_in(tmp_path)), 20)
     for pid in left_in(tmp_path):  # of a launcher that was killed itself: a child of a rank goes on
         os.kill(pid, signal.SIGKILL)
-
-
-def steps_of(output):
-    return [(event["step"], event["consumed_samples"]) for event in events(output, "train")]
-
-
-@pytest.fixture
-def any_threads(monkeypatch, tmp_path):
-    """A cache of its own, and no number of threads set."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-
-
-def probed(folder, *words):
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stderr
-
-
-@needs_two_cores
-def test_pair_training_is_probed_once_and_the_result_is_reused(folder, any_threads):
-    flags = "--model_name_or_path=model --train_file=train.tsv --dev_file=dev.tsv --model_type=ernie_gram"
-    sizes = "--device=cpu --batch_size=8 --max_steps=2 --logging_freq=1 --max_seq_len=24 --from_scratch=true"
-    launch = "-m ernie_pair launch train --processes=auto"
-    words = [sys.executable, *launch.split(), *flags.split(), *sizes.split()]
-    first, second = (probed(folder, *words, f"--output_dir={output}") for output in ("first", "second"))
-    assert (
-        "  1 process x " in first and "  2 processes x " in first and " ms for a step of a stand-in" in first
-    )
-    assert "(measured at an earlier start; " in second and "  1 process x " not in second
-    for output in ("first", "second"):
-        assert steps_of(folder / output) == [(1, 8), (2, 16)]
-
-
-def write_recipe(folder, environment):
-    (folder / "run.sh").write_text((SCRIPTS / "run_pretrain_static.sh").read_text())
-    (folder / "environment.sh").write_text(environment)
-
-
-@needs_two_cores
-def test_the_pretraining_script_probes_too(tmp_path, any_threads, monkeypatch):
-    model = tiny_pretrain.write_model(tmp_path / "model")
-    tiny_pretrain.write_corpus(tmp_path / "data", model)
-    write_recipe(tmp_path, f"ROOT={ROOT}\nDEVICE=cpu\nPY={sys.executable}\n")
-    sizes = "--max_seq_len=32 --micro_batch_size=4 --global_batch_size=8 --max_steps=2 --num_workers=1"
-    others = "--from_scratch=true --logging_freq=1 --split=90,10,0"
-    places = {"MODEL": str(model), "DATA": str(tmp_path / "data"), "OUTPUT": "out", "NPROC": "auto"}
-    for name, value in places.items():
-        monkeypatch.setenv(name, value)
-    stderr = probed(tmp_path, "sh", "run.sh", *sizes.split(), *others.split())
-    assert "  1 process x " in stderr and "--processes auto: " in stderr
-    assert steps_of(tmp_path / "out") == [(1, 8), (2, 16)]
-
-
-def test_automatic_nproc_on_several_machines_is_refused(tmp_path):
-    write_recipe(tmp_path, 'DEVICE=cpu\nfail() {\n    echo "error: $1" >&2\n    exit 2\n}\n')
-    machines = {**os.environ, "NPROC": "auto", "NNODES": "2", "MASTER": "a:1"}
-    done = subprocess.run(["sh", "run.sh"], cwd=tmp_path, env=machines, capture_output=True, text=True)
-    assert done.returncode == 2 and "error: NPROC=auto measures one machine, not NNODES=2" in done.stderr
 
 
 def left(folder):

@@ -155,7 +155,6 @@ os._exit(code)
 MODULES = {
     "ernie_pair",
     "ernie_pair.launcher",
-    "ernie_pair.launch.time_steps",
     "ernie_pair.launch.notebook.worker",
     "paddle.distributed.launch",
 }

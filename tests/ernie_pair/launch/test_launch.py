@@ -17,11 +17,16 @@ from tiny_pair import write_model, write_pairs
 from data_tools.files.errors import InputError
 from data_tools.files.run_module import RUN_MODULE
 from data_tools.options.cli import exit_code_of, parse_config
-from ernie_pair.launch import auto_processes as launching_words
 from ernie_pair.launch import launch as launching
 from ernie_pair.launch import wizard
-from ernie_pair.launch.auto_processes import environment_of, launcher_words, words_around
-from ernie_pair.launch.launch import is_script, launch, read_script
+from ernie_pair.launch.launch import (
+    environment_of,
+    is_script,
+    launch,
+    launcher_words,
+    read_script,
+    words_around,
+)
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pair.config.ask_config import PredictConfig
@@ -282,7 +287,6 @@ def test_a_file_that_is_neither_script_nor_flags_is_refused(folder, text):
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["--processes", "auto"], "--processes auto times the package's own steps; give my.py a number"),
         (["--command=train"], "--command chooses a command of ernie-pair, and my.py is a script; leave it"),
         (["--config", "a.yaml"], "--config is for a command, and my.py is a script; leave it out"),
         (["--processes", "-1"], "--processes -1 is below 0"),
@@ -319,9 +323,9 @@ def test_a_launch_file_given_as_config_is_refused(folder):
 
 def test_unused_gpus_are_hidden_from_the_launcher(folder, monkeypatch):
     config, _ = read_launch([write(folder, {"processes": 2}, device="cpu")])
-    monkeypatch.setattr(launching_words, "default_device", lambda: "cpu")
+    monkeypatch.setattr("ernie_pair.launch.launch.default_device", lambda: "cpu")
     assert environment_of(config) == {}
-    monkeypatch.setattr(launching_words, "default_device", lambda: "gpu")
+    monkeypatch.setattr("ernie_pair.launch.launch.default_device", lambda: "gpu")
     assert environment_of(config) == {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": "-1,-1"}
 
 
