@@ -1,3 +1,3 @@
 """The version of both packages; pyproject.toml reads it here, without running any code."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
