@@ -16,7 +16,7 @@ import ernie_pair
 FIXED = {"setup.py", "README.md", "ernie_pair", "data_tools", "scripts", "tests"}
 # Customary names beside them.
 CUSTOMARY = {"docs", "notebooks", "mkdocs.yml", "README_cn.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"}
-CUSTOMARY |= {"pyproject.toml", "constraints.txt", "constraints26.txt"}
+CUSTOMARY |= {"pyproject.toml", "constraints.txt"}
 LONGEST_TEST_NAME = 59
 HIDDEN = {".ci", ".gitignore", ".editorconfig", ".pre-commit-config.yaml"}
 PLACE = re.compile(r"`((?:data_tools|ernie_pair|scripts|tests|\.ci)/[\w./]+?)(?::(\w+))?`")
