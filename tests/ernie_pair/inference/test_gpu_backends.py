@@ -109,7 +109,7 @@ def test_paddle_inference_is_given_the_gpu_and_the_precision(libraries, exported
     libraries(paddle=fake_paddle())
     backend = backends.open_backend(exported, name, 1, precision, "gpu")
     asked = backend._predictor.config.asked
-    assert ("enable_use_gpu", FIRST_POOL_MB, 1, kind) in asked and ("enable_memory_optim",) in asked
+    assert ("enable_use_gpu", FIRST_POOL_MB, 1, kind) in asked
     words = {name for name, *_ in asked}
     assert not words & {"disable_gpu", "enable_mkldnn", "enable_mkldnn_bfloat16"}
     assert (backend.name, backend.where) == ("paddle", "gpu:1, A card")
@@ -122,7 +122,7 @@ def test_paddle_inference_settings_for_the_cpu_are_unchanged(libraries, exported
     libraries(paddle=fake_paddle())
     asked = backends.open_backend(exported, "paddle", 3)._predictor.config.asked
     threads = ("set_cpu_math_library_num_threads", 3)
-    alone = ("enable_memory_optim", "disable_gpu", "enable_mkldnn", "disable_mkldnn_fc_passes")
+    alone = ("disable_gpu", "enable_mkldnn", "disable_mkldnn_fc_passes")
     assert asked == [("disable_glog_info",), threads, *((word,) for word in alone)]
 
 

@@ -71,7 +71,7 @@ def labelled(seed, count=40):
 def mine(folder, rows, **flags):
     """(the rows that were written for each first text: [(second text, similarity)], the log's two counts)."""
     out, train = folder / "mined.tsv", write_rows(folder / "train.tsv", rows)
-    wide = {"min_similarity": 0.0, "max_similarity": 1.0, "kinds": "near", "embedding_model": "any"}
+    wide = {"min_similarity": 0.0, "max_similarity": 1.0, "embedding_model": "any"}
     mine_pairs(MineConfig(str(train), str(out), device="cpu", overwrite=True, **{**wide, **flags}))
     found = {}
     for line in out.read_text(encoding="utf-8").splitlines()[1:]:
@@ -289,7 +289,7 @@ def test_the_mined_file_trains_at_once(models, tmp_path, capfd):
     out = tmp_path / "all.tsv"
     train = str(tmp_path / "train.tsv")
     mine_pairs(
-        MineConfig(train, str(out), kinds="near", corpus=corpus, include_labelled=True, min_similarity=0.01)
+        MineConfig(train, str(out), corpus=corpus, include_labelled=True, min_similarity=0.01)
     )
     train_pair(type(config)(**{**vars(config), "train_file": str(out)}))
     assert (tmp_path / "pair" / "out" / "best").exists()
@@ -301,14 +301,6 @@ def test_the_mined_file_trains_at_once(models, tmp_path, capfd):
         ({"min_rank": 5, "max_rank": 5}, "min_rank=5 leaves none of max_rank"),
         ({"threshold": 0.5}, "threshold=0.5 needs model_path"),
         ({"model_path": "any", "threshold": 1.5}, "threshold[ =]1.5 is above 1.*a probability"),
-        (
-            {"corpus": "corpus.txt", "kinds": "implied", "embedding_model": ""},
-            "corpus .*kinds does not name near",
-        ),
-        (
-            {"relative_margin": 0.1, "kinds": "implied", "embedding_model": ""},
-            "relative_margin.* tells what is near",
-        ),
         ({"corpus": "nowhere.txt"}, "nowhere.txt is not a file"),
         ({"corpus": "bad.txt"}, "bad.txt:2: an empty text"),
         ({"corpus": "gb.txt"}, "gb.txt:2: not UTF-8 .*: write all of them in one encoding"),
