@@ -27,6 +27,7 @@ from ernie_pair.runtime.paddle_patches.optimizer_state import (
     slot_name,
     state_of,
 )
+from ernie_pair.train.run_flags import TrainingFlags
 from ernie_pair.weights.half_tensors import HALVES
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
@@ -182,7 +183,7 @@ SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 class AmpContext:
     """The precision of a model: ``config`` casts its forward pass, and at O2 its weights once for all."""
 
-    def __init__(self, config: AmpFlags, model):
+    def __init__(self, config: TrainingFlags, model):
         self.dtype = config.amp_dtype if config.use_amp else "float32"
         self.level = config.amp_level
         if config.narrows_weights:
