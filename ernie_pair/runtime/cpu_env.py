@@ -1,6 +1,6 @@
 """The CPU math settings that must be in the environment before Paddle is loaded.
 
-Paddle 2.6 includes an old MKL that picks a slow path on processors of other vendors (measured: 97
+Paddle includes an old MKL that picks a slow path on processors of other vendors (measured: 97
 against 237 GFLOP/s); MKL_DEBUG_CPU_TYPE selects the path. MKL_CBWR=...,STRICT makes a product bit-identical
 for any number of threads, so that any number of processes gives the same evaluation;
 measured, it costs nothing. KMP_BLOCKTIME is how many milliseconds the idle threads of OpenMP spin: its
