@@ -360,7 +360,7 @@ def test_missing_packages_of_an_active_environment_are_found():
     assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu<3.4,>=3.3")
 
 
-def test_a_copy_that_was_installed_from_here_is_enough_without_tools(tmp_path, monkeypatch):
+def test_an_installed_copy_is_enough_without_tools(tmp_path, monkeypatch):
     site, info, clone = tmp_path / "site", tmp_path / "site" / "ernie_pair-0.1.0.dist-info", tmp_path / "a b"
     info.mkdir(parents=True)
     for name in ("ernie_pair", "data_tools"):

@@ -127,7 +127,7 @@ def explain_other_label(
         return InputError(f"{reason}; its labels: {describe_counts(counts)}")
     question = f"{reason}; {ask_for_match(name, counts, rules)}"
     flags = _flags_for_scores(counts, rules) if are_numbers and len(words) > 2 else {}
-    return InputError(f"{question}; if they are scores, {again_with(**flags)}" if flags else question)
+    return InputError(f"{question}; if they are scores, {again_with({}, **flags)}" if flags else question)
 
 
 def _flags_for_scores(counts: Mapping[str, int], rules: RowRules) -> Dict[str, str]:

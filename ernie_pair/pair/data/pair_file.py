@@ -399,7 +399,7 @@ class Pairs(NamedTuple):
 
     def changed(self, **fields: Any) -> "Pairs":
         """Return these pairs with other ``fields``: `_replace` takes the rows for the fields."""
-        return Pairs(**{**dict(zip(self._fields, self)), **fields})
+        return Pairs(**{**{name: getattr(self, name) for name in self._fields}, **fields})
 
     @property
     def known_labels(self) -> np.ndarray:

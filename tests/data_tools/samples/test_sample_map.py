@@ -96,7 +96,7 @@ def test_a_document_of_one_sentence_is_a_sample_of_its_own():
     assert sorted(rows[:, :2].tolist()) == [[0, 1], [1, 2], [2, 3]]
 
 
-def test_each_seed_and_epoch_has_an_order_and_short_targets_of_its_own():
+def test_each_seed_and_epoch_has_its_order_and_short_targets():
     docs, lens = np.arange(61), np.full(60, 9, np.int32)  # each sentence is a document, and so a row
     maps = [build(docs, lens, 120, short_seq_prob=1.0, seed=seed) for seed in (5, 6)]
     epochs = np.concatenate(maps).reshape(4, 60, 3)

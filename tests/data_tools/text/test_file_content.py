@@ -152,7 +152,7 @@ def raised(tmp_path, content):
     return caught.value
 
 
-def test_a_packed_text_of_another_encoding_is_converted_as_a_whole(tmp_path):
+def test_a_packed_text_of_another_encoding_is_converted_whole(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(JAPANESE.encode("shift_jis")))
     with pytest.raises(InputError) as caught:

@@ -288,9 +288,7 @@ def test_the_mined_file_trains_at_once(models, tmp_path, capfd):
     config = train_config(tmp_path / "pair", max_steps=2)
     out = tmp_path / "all.tsv"
     train = str(tmp_path / "train.tsv")
-    mine_pairs(
-        MineConfig(train, str(out), corpus=corpus, include_labelled=True, min_similarity=0.01)
-    )
+    mine_pairs(MineConfig(train, str(out), corpus=corpus, include_labelled=True, min_similarity=0.01))
     train_pair(type(config)(**{**vars(config), "train_file": str(out)}))
     assert (tmp_path / "pair" / "out" / "best").exists()
 

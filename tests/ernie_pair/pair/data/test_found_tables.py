@@ -463,7 +463,7 @@ def test_the_audit_shows_the_columns_the_words_and_rows(trained, tmp_path, capsy
     assert lines[1] == f"  2: {first[0]} | {first[1]} | 否"
 
 
-def test_the_audit_shows_the_word_of_each_row_and_knows_mixed_words(tmp_path, capsys):
+def test_the_audit_shows_each_word_and_knows_mixed_ones(tmp_path, capsys):
     words = ["否", "不匹配", "匹配", "是"]
     path = tmp_path / "mixed.tsv"
     text(path, tabs([(f"甲{n}", f"乙{n}", word) for n, word in enumerate(words * 2)]))

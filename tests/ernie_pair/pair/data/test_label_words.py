@@ -210,7 +210,7 @@ def test_a_rare_label_is_a_bad_row(tmp_path, typed):
         (["1", "2", "3"] * 5, replace(RULES, for_scores=("target", "regression")), "if they are scores, "),
     ],
 )
-def test_a_cure_never_drops_half_of_the_rows_nor_names_a_flag_of_others(tmp_path, typed, labels, rules, told):
+def test_a_cure_never_drops_half_of_the_rows(tmp_path, typed, labels, rules, told):
     rows = [(f"甲乙丙{n}", f"丁戊己{n}", label) for n, label in enumerate(labels)]
     given = GivenPairs("train_dataset", rows, None, rules=rules)
     for source in (source_of(tmp_path / "a.tsv", rows, rules), given):

@@ -191,7 +191,7 @@ def test_no_two_draws_have_one_seed(monkeypatch):
         assert (np.diff(found.origins[np.array(found.kinds) == kind]) > 0).all()
 
 
-def test_what_is_drawn_may_be_any_and_the_frequent_ones_more_often():
+def test_any_may_be_drawn_and_frequent_ones_more_often():
     rng = np.random.default_rng(0)
     assert {Untouched("", "", 0, rng).one_of("abc") for _ in range(50)} == set("abc")
     drawn = Counter(draw_weighted(rng, [("a", 1), ("b", 3)]) for _ in range(400))

@@ -400,7 +400,7 @@ def test_export_has_its_own_flag_for_symmetry(folder):
     assert np.array_equal(predictor.logits([("今天好", "坏")]), predictor.logits([("坏", "今天好")]))
 
 
-def test_a_file_of_one_class_is_told_and_measures_no_more_than_it_can(folder, capfd, recwarn):
+def test_a_file_of_one_class_is_told_and_measures_less(folder, capfd, recwarn):
     rows = [(f"甲乙{row}", f"丙丁{row}", "相同") for row in range(30)]
     write_rows(folder / "one.tsv", rows)
     found = evaluated(folder, "one.tsv", bootstrap=20)
