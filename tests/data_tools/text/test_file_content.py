@@ -50,7 +50,12 @@ def tarred(mode):
             "an archive of zip",
             "gzip -dc {0}/a.zip.gz > {0}/a.zip",
         ),
-        ("a.tsv.gz", gzip.compress(bz2.compress(b"a"), mtime=0), "packed twice", "gzip -dc {0}/a.tsv.gz > {0}/a.tsv"),
+        (
+            "a.tsv.gz",
+            gzip.compress(bz2.compress(b"a"), mtime=0),
+            "packed twice",
+            "gzip -dc {0}/a.tsv.gz > {0}/a.tsv",
+        ),
         (
             "b.tsv",
             lzma.compress(lzma.compress(b"a")),
