@@ -218,10 +218,13 @@ def rules_of_pretraining(config: PretrainConfig) -> RunRules:
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
-    They saved the warm-up rate, took its steps from --decay_steps, and kept more ops in float32.
+    They saved the warm-up rate, took its steps from --decay_steps, kept more ops in float32, and had a level
+    of mixed precision.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
     saved = {"amp_fp32_ops": in_float32, **without_idle_amp(saved)}
+    if saved.get("amp_level") == "O1":
+        del saved["amp_level"]
     if WARM_UP in saved:
         return saved
     rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")
