@@ -100,6 +100,8 @@ MADE_BEFORE = {
     '"output/vectors"': "ernie-pair embed --model_path output/encoder --input_file texts.txt"
     " --output_dir output/vectors",
     '"ship"': "ernie-pair export --model_path output/pair/best-accuracy-* --output_dir ship",
+    '"output/folds"': "ernie-pair cross-validate --folds 5 --model_name_or_path ernie-1.0"
+    " --train_file train.tsv --output_dir output/folds",
 }
 OUTPUTS = re.compile(r"(?:--(?:output|output_file|output_dir|report|output_prefix) |\bOUT(?:PUT)?=)(\S+)")
 
