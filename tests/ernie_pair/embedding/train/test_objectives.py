@@ -300,6 +300,8 @@ def test_a_teacher_is_known_by_all_its_files(folder, tmp_path):
 FIVE, COSENT = "我\t你\t5\n我\t他\t3.5\n", {"objective": "cosent"}
 KL = {"objective": "kl", "teacher": "teacher"}
 
+WORDS = "".join(f"第{n}个开头\t第{n}个结尾\t{'同异疑'[n % 3]}\n" for n in range(6))
+
 
 @pytest.mark.parametrize("rows, flags, reason", [
     (f"{FIVE}我\t她\t5.5\n", COSENT, "train.tsv:3: label '5.5' is not a number from 0 to 5"),
@@ -322,7 +324,7 @@ KL = {"objective": "kl", "teacher": "teacher"}
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv:2: the text '我' is its own negative; correct"),
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", {}, "train.tsv:2: the text '我' is its own negative; correct"),
     ("我\t你\t0\n", KL, "train.tsv has no pair of label 1"),
-    (2 * "我\t你\t同\n我\t他\t异\n我\t她\t疑\n", {}, "train.tsv: its labels are 同 in 2 rows, 异 in 2"),
+    (WORDS, {}, "train.tsv: its labels are 同 in 2 rows, 异 in 2"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "absent"}, "--teacher .*absent is not a folder"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "three"}, "three is a model for classification with 3 out"),
     ("我\t你\t1\n我\t他\t0\n", {**KL, "teacher": "scores"}, "scores is a model for regression with 1 output"),
