@@ -51,7 +51,7 @@ DEFAULTS = {
     "retrieval": "of an index, and all that it was made for",
 }
 # Flags of two types, and why: words that a command has more or fewer of, or a number that it may leave open.
-TYPES = "binary_head device dtype format model_type models pooling precision retrieval symmetric"
+TYPES = "binary_head device dtype format model_type pooling precision retrieval symmetric"
 
 
 def differing(value_of):
