@@ -146,7 +146,7 @@ def test_mined_negatives_are_theirs(newest, tmp_path, monkeypatch):
     theirs = there(newest, tmp_path, MINE, {**asked, "pairs": pairs, "corpus": corpus, "cases": cases})
     train = write_rows(tmp_path / "train.tsv", [(*pair, 1) for pair in pairs])
     file, out = write_lines(tmp_path / "corpus.txt", corpus), tmp_path / "out.tsv"
-    wide = {"min_similarity": 0.0, "max_similarity": 1.0, "kinds": "near", "device": "cpu"}
+    wide = {"min_similarity": 0.0, "max_similarity": 1.0, "device": "cpu"}
     for case, wanted in zip(CASES, theirs):
         flags = {**wide, "embedding_model": "any", "corpus": str(file), "overwrite": True, **case}
         mine_pairs(MineConfig(str(train), str(out), **flags))
