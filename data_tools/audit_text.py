@@ -18,16 +18,16 @@ import numpy as np
 from data_tools.audit import duplicates, text_quality
 from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
 from data_tools.corpus import create_flags
-from data_tools.files.errors import InputError
-from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress, say
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, overwrite_option, workers_option
-from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.file_content import tell_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, each_once, list_inputs
 from data_tools.text.texts import LineBatch, line_batches
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, data_option, overwrite_option, workers_option
+from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.process_pool import ordered_map
+from ernie_pair.core.progress import Progress, say
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)

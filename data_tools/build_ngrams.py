@@ -18,12 +18,10 @@ import numpy as np
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
-from data_tools.files.errors import InputError
-from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import CountProgress
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import (
+from data_tools.text import ngrams
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     devices_option,
@@ -31,9 +29,11 @@ from data_tools.options.options import (
     refuse_empty,
     workers_option,
 )
-from data_tools.options.standard_streams import as_called, with_standard_streams
-from data_tools.text import ngrams
-from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.process_pool import ordered_map
+from ernie_pair.core.progress import CountProgress
 
 TOKENS_AT_ONCE = 1 << 20
 

@@ -25,18 +25,18 @@ from tokenizers.trainers import WordPieceTrainer
 
 from data_tools.corpus import create_flags
 from data_tools.corpus.twin_vocab import with_twins
-from data_tools.files.errors import InputError, counted
-from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress, say
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty, workers_option
-from data_tools.options.standard_streams import as_called, with_standard_streams
 from data_tools.text.characters import is_letter_or_digit
 from data_tools.text.file_content import tell_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
 from data_tools.text.texts import LineBatch, line_batches
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, data_option, overwrite_option, refuse_empty, workers_option
+from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.process_pool import ordered_map
+from ernie_pair.core.progress import Progress, say
 
 _REPEATED = 1000
 _OF_TEXT = (

@@ -34,17 +34,17 @@ from data_tools.corpus.shards import (
     shard_jobs,
 )
 from data_tools.corpus.writer import CorpusWriter, Joining
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import InputError
-from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress, say
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.standard_streams import as_asked, as_called, with_standard_streams
 from data_tools.text.file_content import tell_encodings
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import DOCUMENTS, REJECTED, json_text, list_inputs
 from data_tools.text.texts import document_lines, holds_documents
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.standard_streams import as_asked, as_called, with_standard_streams
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.process_pool import ordered_map
+from ernie_pair.core.progress import Progress, say
 
 TOOL = "data_tools.create_pretraining_data 3"
 # What is looked at of a text to see its language: of so many files, so many documents, so many characters.

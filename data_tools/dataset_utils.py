@@ -15,7 +15,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from data_tools.files.installation import raise_interrupt
+from ernie_pair.core.installation import raise_interrupt
 
 try:
     from data_tools._helpers import hide_words as compiled_hide_words  # from helpers.cpp, by setup.py

@@ -7,11 +7,11 @@ import numpy as np
 
 from data_tools.corpus.format import Corpus
 from data_tools.dataset_utils import LEVELS, MaskingRule, create_masked_lm_predictions
-from data_tools.files.errors import InputError
-from data_tools.files.keyed_cache import keyed_rng
 from data_tools.samples.masking import NO_LABEL, MaskingFunction, hide_ngrams, seen_by_decoder
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.keyed_cache import keyed_rng
 
 
 class Sample(NamedTuple):

@@ -10,12 +10,12 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_tools.files.errors import InputError
-from data_tools.files.progress import say
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty
 from data_tools.text import sample
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, data_option, overwrite_option, refuse_empty
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.progress import say
 
 MOST_DOCUMENTS = 100_000
 

@@ -18,16 +18,16 @@ from typing import Any, Iterable, Iterator, Literal, Tuple
 from data_tools.corpus.create_flags import line_rules_of
 from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.files.errors import InputError, MachineError
-from data_tools.files.process_pool import ordered_map
-from data_tools.files.ray_pool import ray_map, require_ray
-from data_tools.files.results import Results
-from data_tools.options.cli import run_command
-from data_tools.options.options import data_option, devices_option
-from data_tools.options.standard_streams import with_standard_streams
 from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs
 from data_tools.text.texts import LineBatch, holds_documents
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import data_option, devices_option
+from ernie_pair.core.cli.standard_streams import with_standard_streams
+from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.files.results import Results
+from ernie_pair.core.process_pool import ordered_map
+from ernie_pair.core.ray_pool import ray_map, require_ray
 
 OF_RAW_TEXT = ("doc_spliter", "min_doc_length", "no_shuffle", "seed")
 

@@ -21,14 +21,11 @@ from typing import Iterator, List, Literal, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from data_tools.corpus import create_flags
-from data_tools.files.atomic_files import folder_made, naming, own_entries, own_name, shortened
-from data_tools.files.errors import InputError, counted
-from data_tools.files.file_lock import locked
-from data_tools.files.process_pool import ordered_map
-from data_tools.files.progress import Progress, say
-from data_tools.files.results import Results, followed, is_stream, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import (
+from data_tools.text.file_content import num_invalid_bytes, tell_encodings
+from data_tools.text.text_files import RAW, STRICT, LineRules, decoded, json_text, list_inputs, read_lines
+from data_tools.text.texts import document_lines, holds_documents
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import (
     DASH,
     Options,
     data_option,
@@ -37,10 +34,13 @@ from data_tools.options.options import (
     refuse_no_name,
     workers_option,
 )
-from data_tools.options.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
-from data_tools.text.file_content import num_invalid_bytes, tell_encodings
-from data_tools.text.text_files import RAW, STRICT, LineRules, decoded, json_text, list_inputs, read_lines
-from data_tools.text.texts import document_lines, holds_documents
+from ernie_pair.core.cli.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.atomic_files import folder_made, naming, own_entries, own_name, shortened
+from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.results import Results, followed, is_stream, settings_of
+from ernie_pair.core.process_pool import ordered_map
+from ernie_pair.core.progress import Progress, say
 
 LOCK = "lock"
 

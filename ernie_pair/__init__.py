@@ -1,11 +1,9 @@
 """ERNIE pretraining (static graph) and sentence-pair classification (dynamic graph) on Paddle."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from data_tools.files.installation import missing_of_training
+from ernie_pair.core.installation import missing_of_training
 from ernie_pair.runtime.cpu_env import prepare_cpu_math
 from ernie_pair.version import __version__ as __version__
 
@@ -15,14 +13,6 @@ prepare_cpu_math()
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from data_tools.audit_text import AuditConfig
     from data_tools.build_vocab import VocabConfig
-    from data_tools.files.errors import (
-        CheckpointError,
-        ErniePairError,
-        InputError,
-        LostProcessError,
-        MachineError,
-        NumbersError,
-    )
     from data_tools.make_sample import SampleConfig
     from data_tools.prepare import PrepareConfig
     from ernie_pair.api import (
@@ -52,11 +42,24 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     )
     from ernie_pair.checkpoint.run_config import load_config
     from ernie_pair.checks.pipeline import PipelineConfig
-    from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
-    from ernie_pair.embedding.mteb_encoder import MtebEncoder
-    from ernie_pair.embedding.open_embedder import open_embedder
-    from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
-    from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
+    from ernie_pair.core.errors import (
+        CheckpointError,
+        ErniePairError,
+        InputError,
+        LostProcessError,
+        MachineError,
+        NumbersError,
+    )
+    from ernie_pair.deployment.export_config import ExportConfig
+    from ernie_pair.deployment.export_pair import export_pair
+    from ernie_pair.embeddings.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
+    from ernie_pair.embeddings.mteb_encoder import MtebEncoder
+    from ernie_pair.embeddings.open_embedder import open_embedder
+    from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
+    from ernie_pair.embeddings.train.embedding_trainer import EmbeddingTrainer
+    from ernie_pair.evaluation.robustness_table import measure_robustness
+    from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
+    from ernie_pair.experiments.split_pairs import SplitPairsConfig
     from ernie_pair.inference.embedder import TextEmbedder
     from ernie_pair.inference.pair_tokenizer import PairTokenizer
     from ernie_pair.inference.predictor import PairPredictor
@@ -64,36 +67,31 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.launch.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.models.commands import NewModelConfig
     from ernie_pair.models.networks.classifier import PairClassifier
-    from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
-    from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-    from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
-    from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-    from ernie_pair.pair.targets.metrics import EvalPrediction
-    from ernie_pair.pair.train.trainer import PairTrainer
-    from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-    from ernie_pair.pretrain.convert.convert import Conversion, ConvertConfig
-    from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig
-    from ernie_pair.pretrain.filling.fill_mask import MaskFiller
-    from ernie_pair.pretrain.pretrain import PretrainResult
+    from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig
+    from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+    from ernie_pair.pairs.config.distill_config import DistillConfig, StudentConfig
+    from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
+    from ernie_pair.pairs.targets.metrics import EvalPrediction
+    from ernie_pair.pairs.train.trainer import PairTrainer
+    from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+    from ernie_pair.pretraining.convert.convert import Conversion, ConvertConfig
+    from ernie_pair.pretraining.filling.evaluate_mlm import EvaluateMlmConfig
+    from ernie_pair.pretraining.filling.fill_mask import MaskFiller
+    from ernie_pair.pretraining.pretrain import PretrainResult
+    from ernie_pair.retrieval.build_index import IndexConfig
+    from ernie_pair.retrieval.search_texts import SearchConfig
+    from ernie_pair.retrieval.searcher import Hit, PairSearcher
     from ernie_pair.runtime.deterministic import set_seed
-    from ernie_pair.score.evaluation.robustness_table import measure_robustness
-    from ernie_pair.score.export.export_config import ExportConfig
-    from ernie_pair.score.export.export_pair import export_pair
-    from ernie_pair.search.build_index import IndexConfig
-    from ernie_pair.search.search_texts import SearchConfig
-    from ernie_pair.search.searcher import Hit, PairSearcher
-    from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
-    from ernie_pair.series.split_pairs import SplitPairsConfig
-    from ernie_pair.serve.serve import ServeConfig
-    from ernie_pair.train.callbacks import PairCallback, TrainerState
-    from ernie_pair.train.hooks import TrainerControl
-    from ernie_pair.train.task import TrainResult
+    from ernie_pair.service.serve import ServeConfig
+    from ernie_pair.training.callbacks import PairCallback, TrainerState
+    from ernie_pair.training.hooks import TrainerControl
+    from ernie_pair.training.task import TrainResult
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _MODULES = {
     "data_tools.audit_text": "AuditConfig",
     "data_tools.build_vocab": "VocabConfig",
-    "data_tools.files.errors": "CheckpointError ErniePairError InputError LostProcessError MachineError "
+    "ernie_pair.core.errors": "CheckpointError ErniePairError InputError LostProcessError MachineError "
     "NumbersError",
     "data_tools.make_sample": "SampleConfig",
     "data_tools.prepare": "PrepareConfig",
@@ -102,11 +100,11 @@ _MODULES = {
     "pretrain search search_params serve split_pairs train train_embedding",
     "ernie_pair.checkpoint.run_config": "load_config",
     "ernie_pair.checks.pipeline": "PipelineConfig",
-    "ernie_pair.embedding.embed_config": "EmbedConfig EvaluateEmbeddingConfig ExportEmbeddingConfig",
-    "ernie_pair.embedding.mteb_encoder": "MtebEncoder",
-    "ernie_pair.embedding.open_embedder": "open_embedder",
-    "ernie_pair.embedding.train.embedding_config": "EmbeddingConfig TrainEmbeddingConfig",
-    "ernie_pair.embedding.train.embedding_trainer": "EmbeddingTrainer",
+    "ernie_pair.embeddings.embed_config": "EmbedConfig EvaluateEmbeddingConfig ExportEmbeddingConfig",
+    "ernie_pair.embeddings.mteb_encoder": "MtebEncoder",
+    "ernie_pair.embeddings.open_embedder": "open_embedder",
+    "ernie_pair.embeddings.train.embedding_config": "EmbeddingConfig TrainEmbeddingConfig",
+    "ernie_pair.embeddings.train.embedding_trainer": "EmbeddingTrainer",
     "ernie_pair.inference.embedder": "TextEmbedder",
     "ernie_pair.inference.pair_tokenizer": "PairTokenizer",
     "ernie_pair.inference.predictor": "PairPredictor",
@@ -114,30 +112,30 @@ _MODULES = {
     "ernie_pair.launch.notebook.notebook_launcher": "notebook_launcher",
     "ernie_pair.models.commands": "NewModelConfig",
     "ernie_pair.models.networks.classifier": "PairClassifier",
-    "ernie_pair.pair.audit.audit_pairs": "AuditPairsConfig",
-    "ernie_pair.pair.config.ask_config": "EvaluateConfig PredictConfig",
-    "ernie_pair.pair.config.distill_config": "DistillConfig StudentConfig",
-    "ernie_pair.pair.config.pair_config": "PairConfig TrainConfig",
-    "ernie_pair.pair.targets.metrics": "EvalPrediction",
-    "ernie_pair.pair.train.trainer": "PairTrainer",
-    "ernie_pair.pretrain.config.pretrain_config": "PretrainConfig",
-    "ernie_pair.pretrain.convert.convert": "Conversion ConvertConfig",
-    "ernie_pair.pretrain.filling.evaluate_mlm": "EvaluateMlmConfig",
-    "ernie_pair.pretrain.filling.fill_mask": "MaskFiller",
-    "ernie_pair.pretrain.pretrain": "PretrainResult",
+    "ernie_pair.pairs.audit.audit_pairs": "AuditPairsConfig",
+    "ernie_pair.pairs.config.ask_config": "EvaluateConfig PredictConfig",
+    "ernie_pair.pairs.config.distill_config": "DistillConfig StudentConfig",
+    "ernie_pair.pairs.config.pair_config": "PairConfig TrainConfig",
+    "ernie_pair.pairs.targets.metrics": "EvalPrediction",
+    "ernie_pair.pairs.train.trainer": "PairTrainer",
+    "ernie_pair.pretraining.config.pretrain_config": "PretrainConfig",
+    "ernie_pair.pretraining.convert.convert": "Conversion ConvertConfig",
+    "ernie_pair.pretraining.filling.evaluate_mlm": "EvaluateMlmConfig",
+    "ernie_pair.pretraining.filling.fill_mask": "MaskFiller",
+    "ernie_pair.pretraining.pretrain": "PretrainResult",
     "ernie_pair.runtime.deterministic": "set_seed",
-    "ernie_pair.score.evaluation.robustness_table": "measure_robustness",
-    "ernie_pair.score.export.export_config": "ExportConfig",
-    "ernie_pair.score.export.export_pair": "export_pair",
-    "ernie_pair.search.build_index": "IndexConfig",
-    "ernie_pair.search.search_texts": "SearchConfig",
-    "ernie_pair.search.searcher": "Hit PairSearcher",
-    "ernie_pair.series.config": "CrossValidateConfig SearchParamsConfig",
-    "ernie_pair.series.split_pairs": "SplitPairsConfig",
-    "ernie_pair.serve.serve": "ServeConfig",
-    "ernie_pair.train.callbacks": "PairCallback TrainerState",
-    "ernie_pair.train.hooks": "TrainerControl",
-    "ernie_pair.train.task": "TrainResult",
+    "ernie_pair.evaluation.robustness_table": "measure_robustness",
+    "ernie_pair.deployment.export_config": "ExportConfig",
+    "ernie_pair.deployment.export_pair": "export_pair",
+    "ernie_pair.retrieval.build_index": "IndexConfig",
+    "ernie_pair.retrieval.search_texts": "SearchConfig",
+    "ernie_pair.retrieval.searcher": "Hit PairSearcher",
+    "ernie_pair.experiments.config": "CrossValidateConfig SearchParamsConfig",
+    "ernie_pair.experiments.split_pairs": "SplitPairsConfig",
+    "ernie_pair.service.serve": "ServeConfig",
+    "ernie_pair.training.callbacks": "PairCallback TrainerState",
+    "ernie_pair.training.hooks": "TrainerControl",
+    "ernie_pair.training.task": "TrainResult",
 }
 _OFFERED = {name: module for module, names in _MODULES.items() for name in names.split()}
 
@@ -157,20 +155,6 @@ __all__ = [
     "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "serve",
     "set_seed", "split_pairs", "train", "train_embedding",
 ]  # fmt: skip
-
-
-class _Package(ModuleType):
-    """The package: where a function has the name of a folder of it, as `pretrain` has, the function stays.
-
-    Python sets an attribute of a package to each of its folders once that is imported.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _OFFERED and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str):

@@ -9,9 +9,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Callable, Dict, List, Optional
 
-from data_tools.files.user_home import give_home
-from data_tools.options.cli import exit_code_of, parse_config
-from data_tools.options.flag_words import flag_names
 from ernie_pair.commands import (
     Entry,
     asked_help,
@@ -24,6 +21,9 @@ from ernie_pair.commands import (
     unknown_command,
     versions,
 )
+from ernie_pair.core.cli.cli import exit_code_of, parse_config
+from ernie_pair.core.cli.flag_words import flag_names
+from ernie_pair.core.user_home import give_home
 from ernie_pair.runtime.processes.stop_signals import signals_wait
 
 # Where each command is. A command may have several forms: a word or a flag behind its name chooses one, each
@@ -39,15 +39,15 @@ COMMANDS = {
     "new-model": Entry("ernie_pair.models.commands", "NewModelConfig", "new_model"),
     "build vocab": Entry("data_tools.build_vocab", "VocabConfig"),
     "build ngrams": Entry("data_tools.build_ngrams", "NgramsConfig"),
-    "build text": Entry("ernie_pair.pair.audit.pairs_to_text", "PairsToTextConfig"),
+    "build text": Entry("ernie_pair.pairs.audit.pairs_to_text", "PairsToTextConfig"),
     "prepare": Entry("data_tools.prepare", "PrepareConfig"),
-    "prepare pairs": Entry("ernie_pair.series.split_pairs", "SplitPairsConfig"),
+    "prepare pairs": Entry("ernie_pair.experiments.split_pairs", "SplitPairsConfig"),
     "inspect-data": Entry("ernie_pair.checks.inspect_data", "InspectConfig"),
     "audit text": Entry("data_tools.audit_text", "AuditConfig"),
     "pretrain": Entry(
-        "ernie_pair.pretrain.pretrain", "ernie_pair.pretrain.config.pretrain_config:PretrainConfig"
+        "ernie_pair.pretraining.pretrain", "ernie_pair.pretraining.config.pretrain_config:PretrainConfig"
     ),
-    "convert": Entry("ernie_pair.pretrain.convert.convert", "ConvertConfig"),
+    "convert": Entry("ernie_pair.pretraining.convert.convert", "ConvertConfig"),
     "convert --to hf": Entry("ernie_pair.models.commands", "ToHuggingFaceConfig", "convert_to_hugging_face"),
     "convert --from hf": Entry(
         "ernie_pair.models.commands", "FromHuggingFaceConfig", "convert_from_hugging_face"
@@ -57,50 +57,54 @@ COMMANDS = {
     "checkpoint show": Entry("ernie_pair.checkpoint.commands", "ShowConfig", "show_checkpoint"),
     "checkpoint diff": Entry("ernie_pair.checkpoint.commands", "DiffConfig", "diff_checkpoints"),
     "checkpoint average": Entry("ernie_pair.models.commands", "AverageConfig", "average_checkpoints"),
-    "audit pairs": Entry("ernie_pair.pair.audit.audit_pairs", "AuditPairsConfig"),
-    "train": Entry("ernie_pair.pair.train.train_pair", "ernie_pair.pair.config.pair_config:TrainConfig"),
+    "audit pairs": Entry("ernie_pair.pairs.audit.audit_pairs", "AuditPairsConfig"),
+    "train": Entry("ernie_pair.pairs.train.train_pair", "ernie_pair.pairs.config.pair_config:TrainConfig"),
     "distill": Entry(
-        "ernie_pair.pair.distill.distill",
-        "ernie_pair.pair.config.distill_config:DistillConfig",
+        "ernie_pair.pairs.distill.distill",
+        "ernie_pair.pairs.config.distill_config:DistillConfig",
         "distill_pair",
     ),
     "config": Entry("ernie_pair.launch.wizard", "QuestionsConfig", "write_launch_file"),
     "evaluate": Entry(
-        "ernie_pair.score.evaluation.evaluate_pair", "ernie_pair.pair.config.ask_config:EvaluateConfig"
+        "ernie_pair.evaluation.evaluate_pair", "ernie_pair.pairs.config.ask_config:EvaluateConfig"
     ),
     "evaluate embedding": Entry(
-        "ernie_pair.score.embeddings.evaluate_embedding",
-        "ernie_pair.embedding.embed_config:EvaluateEmbeddingConfig",
+        "ernie_pair.evaluation.embeddings.evaluate_embedding",
+        "ernie_pair.embeddings.embed_config:EvaluateEmbeddingConfig",
     ),
-    "evaluate mlm": Entry("ernie_pair.pretrain.filling.evaluate_mlm", "EvaluateMlmConfig"),
+    "evaluate mlm": Entry("ernie_pair.pretraining.filling.evaluate_mlm", "EvaluateMlmConfig"),
     "predict": Entry(
-        "ernie_pair.score.evaluation.predict_pair", "ernie_pair.pair.config.ask_config:PredictConfig"
+        "ernie_pair.evaluation.predict_pair", "ernie_pair.pairs.config.ask_config:PredictConfig"
     ),
-    "predict mlm": Entry("ernie_pair.pretrain.filling.fill_mask", "FillMaskConfig"),
+    "predict mlm": Entry("ernie_pair.pretraining.filling.fill_mask", "FillMaskConfig"),
     "mine": Entry("ernie_pair.mining.mine_pairs", "ernie_pair.mining.mine_pairs:MineConfig"),
     "train-embedding": Entry(
-        "ernie_pair.embedding.train.train_embedding",
-        "ernie_pair.embedding.train.embedding_config:TrainEmbeddingConfig",
+        "ernie_pair.embeddings.train.train_embedding",
+        "ernie_pair.embeddings.train.embedding_config:TrainEmbeddingConfig",
     ),
-    "embed": Entry("ernie_pair.score.embeddings.embed", "ernie_pair.embedding.embed_config:EmbedConfig"),
-    "compare starts": Entry("ernie_pair.series.compare_starts", "ernie_pair.series.config:CompareConfig"),
+    "embed": Entry(
+        "ernie_pair.evaluation.embeddings.embed", "ernie_pair.embeddings.embed_config:EmbedConfig"
+    ),
+    "compare starts": Entry(
+        "ernie_pair.experiments.compare_starts", "ernie_pair.experiments.config:CompareConfig"
+    ),
     "cross-validate": Entry(
-        "ernie_pair.series.cross_validate", "ernie_pair.series.config:CrossValidateConfig"
+        "ernie_pair.experiments.cross_validate", "ernie_pair.experiments.config:CrossValidateConfig"
     ),
-    "search-params": Entry("ernie_pair.series.search_params", "ernie_pair.series.config:SearchParamsConfig"),
+    "search-params": Entry(
+        "ernie_pair.experiments.search_params", "ernie_pair.experiments.config:SearchParamsConfig"
+    ),
     "compare models": Entry(
-        "ernie_pair.series.compare_models", "ernie_pair.series.config:CompareModelsConfig"
+        "ernie_pair.experiments.compare_models", "ernie_pair.experiments.config:CompareModelsConfig"
     ),
-    "export": Entry(
-        "ernie_pair.score.export.export_pair", "ernie_pair.score.export.export_config:ExportConfig"
-    ),
+    "export": Entry("ernie_pair.deployment.export_pair", "ernie_pair.deployment.export_config:ExportConfig"),
     "export embedding": Entry(
-        "ernie_pair.score.embeddings.export_embedding",
-        "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
+        "ernie_pair.evaluation.embeddings.export_embedding",
+        "ernie_pair.embeddings.embed_config:ExportEmbeddingConfig",
     ),
-    "index": Entry("ernie_pair.search.build_index", "IndexConfig", "make_index"),
-    "search": Entry("ernie_pair.search.search_texts", "SearchConfig"),
-    "serve": Entry("ernie_pair.serve.serve", "ServeConfig"),
+    "index": Entry("ernie_pair.retrieval.build_index", "IndexConfig", "make_index"),
+    "search": Entry("ernie_pair.retrieval.search_texts", "SearchConfig"),
+    "serve": Entry("ernie_pair.service.serve", "ServeConfig"),
 }
 # What each does.
 PURPOSES = {

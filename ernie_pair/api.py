@@ -13,51 +13,50 @@ process. Outside the main thread, signals are left to the caller.
 Stands above the layers, like __main__.py.
 """
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Type, Union
 
 from data_tools.audit_text import AuditConfig
 from data_tools.build_vocab import VocabConfig
 from data_tools.corpus.format import corpus_paths
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import read_json_object
 from data_tools.make_sample import SampleConfig
-from data_tools.options.flag_words import flag_names
-from data_tools.options.options import DASH, Options
-from data_tools.options.python_call import NOWHERE, takes_options
 from data_tools.prepare import PrepareConfig
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.checks.pipeline import PipelineConfig
 from ernie_pair.commands import form_of_model, function_of
-from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
-from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.core.cli.flag_words import flag_names
+from ernie_pair.core.cli.options import DASH, Options
+from ernie_pair.core.cli.python_call import NOWHERE, takes_options
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import read_json_object
+from ernie_pair.deployment.export_config import ExportConfig
+from ernie_pair.embeddings.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
+from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
+from ernie_pair.experiments.split_pairs import SplitPairsConfig
 from ernie_pair.models.commands import NewModelConfig
-from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.convert.convert import ConvertConfig
-from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig
-from ernie_pair.score.export.export_config import ExportConfig
-from ernie_pair.search.build_index import IndexConfig
-from ernie_pair.search.search_texts import TYPED, SearchConfig
-from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
-from ernie_pair.series.split_pairs import SplitPairsConfig
-from ernie_pair.serve.serve import ServeConfig
+from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.config.distill_config import DistillConfig, StudentConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.convert.convert import ConvertConfig
+from ernie_pair.pretraining.filling.evaluate_mlm import EvaluateMlmConfig
+from ernie_pair.retrieval.build_index import IndexConfig
+from ernie_pair.retrieval.search_texts import TYPED, SearchConfig
+from ernie_pair.service.serve import ServeConfig
 
 if TYPE_CHECKING:  # what loads Paddle, or is only returned
     import numpy as np
 
-    from ernie_pair.pair.train.trainer import PairDataset
-    from ernie_pair.pretrain.convert.convert import Conversion
-    from ernie_pair.pretrain.pretrain import PretrainResult
-    from ernie_pair.search.searcher import Hit
-    from ernie_pair.series.cross_validate import CrossValidation
-    from ernie_pair.series.search_params import SearchResult
-    from ernie_pair.train.callbacks import PairCallback
-    from ernie_pair.train.task import TrainResult
+    from ernie_pair.experiments.cross_validate import CrossValidation
+    from ernie_pair.experiments.search_params import SearchResult
+    from ernie_pair.pairs.train.trainer import PairDataset
+    from ernie_pair.pretraining.convert.convert import Conversion
+    from ernie_pair.pretraining.pretrain import PretrainResult
+    from ernie_pair.retrieval.searcher import Hit
+    from ernie_pair.training.callbacks import PairCallback
+    from ernie_pair.training.task import TrainResult
 
 
 def _run(command: str, config: Options) -> Any:
@@ -201,7 +200,7 @@ def distill(
     Under `paddle.distributed.launch` or `notebook_launcher` all processes must make the same call.
     Ctrl-C finishes the current step, saves, and raises KeyboardInterrupt.
     """
-    from ernie_pair.pair.distill.distill import distill_pair
+    from ernie_pair.pairs.distill.distill import distill_pair
 
     datasets = {"train": train_dataset, "dev": eval_dataset, "unlabelled": unlabelled_dataset}
     return distill_pair(config, datasets, callbacks)
@@ -279,7 +278,7 @@ def predict(config: PredictConfig) -> List[Dict[str, Any]]:
     the probabilities, to six digits, and what ``columns`` names of the input. The prediction of a row that is
     skipped is None. `PairPredictor` and `PairTrainer` take lists of pairs and return arrays.
     """
-    from ernie_pair.score.evaluation.predict_pair import predict_pair, predicted_rows, read_predictions
+    from ernie_pair.evaluation.predict_pair import predict_pair, predicted_rows, read_predictions
 
     if config.output_file in (DASH, NOWHERE):
         return predicted_rows(config)
@@ -305,8 +304,8 @@ def embed(config: EmbedConfig) -> "np.ndarray":
     Where ``output_dir`` is given they are written, and what is returned is what is stored there: with the
     precision of ``dtype``. For lists of texts: `open_embedder`.
     """
-    from ernie_pair.score.embeddings.embed import embed as command
-    from ernie_pair.score.embeddings.embed import vectors_of_file
+    from ernie_pair.evaluation.embeddings.embed import embed as command
+    from ernie_pair.evaluation.embeddings.embed import vectors_of_file
 
     if config.output_dir == NOWHERE:
         return vectors_of_file(config)
@@ -337,7 +336,7 @@ def search(config: SearchConfig) -> "Union[List[Hit], List[List[Hit]]]":
     A hit has an id, a text, a score and a similarity; the best comes first. `PairSearcher` opens the models
     once for many searches.
     """
-    from ernie_pair.search.search_texts import hits_of_file, read_hits, search_texts
+    from ernie_pair.retrieval.search_texts import hits_of_file, read_hits, search_texts
 
     if config.text == TYPED and not config.input_file:
         raise InputError("search has no query; give text or input_file")
@@ -353,12 +352,3 @@ def search(config: SearchConfig) -> "Union[List[Hit], List[List[Hit]]]":
 def serve(config: ServeConfig) -> None:
     """Serve an exported model over HTTP until a signal ends it; in another thread, as long as the process."""
     _run("serve", config)
-
-
-# `pretrain` is a function, and ernie_pair/pretrain a folder; so it is with these. The package keeps the
-# function under the name (ernie_pair/__init__.py). What is in the folder is found there as well, for the
-# function has the attributes of the module: `import ernie_pair.train.loop as loop` looks for them by name.
-for _function in (pretrain, search, serve, train):
-    _room = vars(sys.modules[f"ernie_pair.{_function.__name__}"])
-    _room.update(vars(_function))
-    _function.__dict__ = _room

@@ -4,10 +4,10 @@ from argparse import ArgumentParser
 from dataclasses import Field, fields
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from data_tools.files.errors import InputError
-from data_tools.files.installation import import_optional
-from data_tools.options.options import hints_of, kind_of, place_word
 from ernie_pair.commands import forms_of
+from ernie_pair.core.cli.options import hints_of, kind_of, place_word
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import import_optional
 
 SHELLS = ("bash", "zsh")
 _STARTED = "_ernie_pair_started"  # the function of the shell for the first word of `launch`

@@ -21,7 +21,8 @@ import sys
 from pathlib import Path
 from typing import Dict, NoReturn, Optional, Sequence, Tuple
 
-from data_tools.files.errors import (
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import (
     CheckpointError,
     InputError,
     LostProcessError,
@@ -29,7 +30,6 @@ from data_tools.files.errors import (
     NumbersError,
     counted,
 )
-from data_tools.options.cli import exit_code_of
 from ernie_pair.runtime.cpu_env import restore_asked_threads
 from ernie_pair.runtime.gpu.cards import count_cards, why_no_gpu, without_cards
 from ernie_pair.runtime.paddle_patches.launcher import (

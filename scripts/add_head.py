@@ -9,8 +9,8 @@ from pathlib import Path
 
 from other_libraries.client import Peer
 
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, model_option, option, refuse_empty
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, model_option, option, refuse_empty
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import run_command
-from data_tools.options.options import (
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     devices_option,
@@ -28,6 +27,7 @@ from data_tools.options.options import (
     model_option,
     option,
 )
+from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.device import default_device
 
 MODEL = "hidden_size num_hidden_layers max_seq_len batch_size steps runs device"

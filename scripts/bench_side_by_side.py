@@ -20,12 +20,9 @@ from side_by_side.cases import CASES_OF_STEPS, Bench, Shape
 from side_by_side.lanes import TurnPlan, case_figures
 from side_by_side.waiting import CASES_OF_WAITING
 
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import write_json
-from data_tools.files.results import refuse_existing
-from data_tools.options.cli import run_command
-from data_tools.options.options import (
+from ernie_pair.checkpoint.run_config import machine
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     devices_option,
@@ -35,7 +32,10 @@ from data_tools.options.options import (
     option,
     refuse_unknown_names,
 )
-from ernie_pair.checkpoint.run_config import machine
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.files.results import refuse_existing
 from ernie_pair.runtime.cpu import cpu_level
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World

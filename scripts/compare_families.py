@@ -19,10 +19,10 @@ from other_libraries.families import COLUMNS, ROWS, measure
 from other_libraries.texts import assigned_characters, random_strings
 from readme_block import FAMILIES, ROOT, head_of, in_words, is_chinese, render_rows, replace_block
 
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import write_json
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, option
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, option
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import write_json
 
 PUBLISHED = ROOT / "scripts" / "results" / "families.json"
 

@@ -19,12 +19,9 @@ from typing import List, Set
 import numpy as np
 from other_libraries.client import Peer
 
-from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import write_json
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import (
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     model_option,
@@ -32,7 +29,10 @@ from data_tools.options.options import (
     overwrite_option,
     refuse_empty,
 )
-from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.files.results import Results, settings_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CompareVectorsConfig(Options):
 
 def compare_vectors(config: CompareVectorsConfig) -> None:
     """Write the figures, unless they exist. Raises InputError for no such texts, or LibraryError."""
-    from ernie_pair.embedding.open_embedder import open_embedder  # which loads Paddle
+    from ernie_pair.embeddings.open_embedder import open_embedder  # which loads Paddle
 
     refuse_empty(config, "output_file")
     files = files_of(Path(config.data))

@@ -10,9 +10,9 @@ from typing import List, Type
 
 from readme_block import FLAGS, head_of, is_chinese, plain_rows, replace_block
 
-from data_tools.options.options import GROUPS, Options, hints_of, kind_of
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
+from ernie_pair.core.cli.options import GROUPS, Options, hints_of, kind_of
 
 SAME, CHINESE_SAME = "The flags of `train`, and:", "`train` 的全部参数，以及："
 OF_THE_MACHINE = "gpu if there is one"

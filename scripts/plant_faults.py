@@ -1,6 +1,6 @@
 """Plant one fault at a time in a copy of the project, and print those that no test of their room finds.
 
-python scripts/plant_faults.py --room ernie_pair/pair/targets data_tools/samples --count 20 --seed 0
+python scripts/plant_faults.py --room ernie_pair/pairs/targets data_tools/samples --count 20 --seed 0
 
 A fault changes one operator, constant or call, or removes one statement: see fault_kinds.py. It is shown to
 the tests in the room's folder of tests: first those that reach its line, then the rest of the files that

@@ -10,8 +10,8 @@ from typing import List
 
 from readme_block import QUICKSTART, ROOT, SEEDS, head_of, is_chinese, plain_rows, replace_block
 
-from data_tools.files.json_file import write_json
 from ernie_pair.checks.quickstart import BASELINE, STARTS, Results, render_table
+from ernie_pair.core.files.json_file import write_json
 
 PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
 

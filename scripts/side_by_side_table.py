@@ -15,8 +15,8 @@ from typing import Any, Dict, Sequence
 from bench_side_by_side import draw
 from readme_block import PAGES, ROOT, SIDE_BY_SIDE, head_of, in_words, is_chinese, render_rows, replace_block
 
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import write_json
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import write_json
 
 PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
 PICTURE = ROOT / "docs" / "pictures" / "side_by_side.png"

@@ -19,15 +19,8 @@ from typing import Any, Dict, Literal
 import numpy as np
 from other_libraries.client import OF_TRAINER, environment_of_peer, open_peer
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_files import make_folder, published
-from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import read_json_object, write_json
-from data_tools.files.results import Results, settings_of
-from data_tools.files.run_module import RUN_MODULE
-from data_tools.options.cli import run_command
-from data_tools.options.options import (
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import (
     Options,
     checkpoints_option,
     data_option,
@@ -38,17 +31,24 @@ from data_tools.options.options import (
     precision_option,
     refuse_empty,
 )
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_files import make_folder, published
+from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.json_file import read_json_object, write_json
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.run_module import RUN_MODULE
+from ernie_pair.evaluation.predict_pair import prediction_lines
 from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import parse_label_map
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.pair_records import Columns
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pairs.data.pair_records import Columns
+from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.evaluation.predict_pair import prediction_lines
 
 LABELS = parse_label_map("0=0,1=1")
 PARTS = ("train", "dev", "test")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from data_tools.files.paddle_index import paddle_index
+from ernie_pair.core.paddle_index import paddle_index
 
 MADE_FROM = ("setup.py", "constraints.txt", "pyproject.toml")
 PYTHON = ".venv/bin/python"

@@ -19,8 +19,6 @@ from tiny_ship import ship, write_trained
 
 from data_tools.corpus.format import Corpus, corpus_paths, open_verified
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.errors import CheckpointError
-from data_tools.options.cli import exit_code_of
 from data_tools.samples.sample_map import cached_sample_map
 from data_tools.text.text_files import STRICT, json_text
 from data_tools.text.wordpiece import WordPiece
@@ -35,6 +33,9 @@ from ernie_pair.checkpoint.manifest import (
     state_bytes,
 )
 from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError
+from ernie_pair.experiments.series import Series
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.vector_files import open_vectors
 from ernie_pair.models.embedding_json import EmbeddingSettings, read_embedding
@@ -43,14 +44,13 @@ from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import read_spec
 from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
-from ernie_pair.pair.audit.audit_pairs import warn_before_training
-from ernie_pair.pair.data.pair_file import read_file
-from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.row_cache import cached_rows
+from ernie_pair.pairs.audit.audit_pairs import warn_before_training
+from ernie_pair.pairs.data.pair_file import read_file
+from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.data.row_cache import cached_rows
+from ernie_pair.retrieval.index_folder import open_index_folder
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.search.index_folder import open_index_folder
-from ernie_pair.series.series import Series
-from ernie_pair.train.run_log import open_log
+from ernie_pair.training.run_log import open_log
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
 DIGITS = "9" * 5000

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from places import SCRIPTS
 
-from data_tools.options.cli import parse_config
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.runtime.processes.world import World
 
 STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'

@@ -15,7 +15,8 @@ from packaging.utils import canonicalize_name
 from places import ROOT
 from test_layers import BELOW, imports_of, sources
 
-from data_tools.files.installation import (
+from ernie_pair.checks.doctor import what_works
+from ernie_pair.core.installation import (
     CPU_BUILD,
     OF_TRAINING,
     PADDLENLP_COMMAND,
@@ -23,7 +24,6 @@ from data_tools.files.installation import (
     WITHOUT_PADDLENLP,
     is_tested_paddle,
 )
-from ernie_pair.checks.doctor import what_works
 
 OURS = "ernie-pair"
 TESTED_SET, PYTHONS = "constraints.txt", ("3.10", "3.11", "3.12", "3.13")

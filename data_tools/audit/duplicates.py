@@ -10,8 +10,8 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple,
 import numpy as np
 
 from data_tools.audit.text_quality import TextPlace
-from data_tools.files.installation import import_optional
 from data_tools.text.wordpiece import code_points
+from ernie_pair.core.installation import import_optional
 
 NUM_HASHES = 128
 RECALL = 0.99  # of pairs at the threshold

@@ -6,7 +6,7 @@ from typing import Dict, Iterator, Optional
 
 from data_tools.audit.duplicates import ExactRepeats, NearRepeats
 from data_tools.audit.text_quality import Tally
-from data_tools.files.errors import printable
+from ernie_pair.core.errors import printable
 
 BAR = 40  # characters of the longest bar
 

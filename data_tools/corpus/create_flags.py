@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any, Iterator, Literal, Optional, Tuple
 
 from data_tools.corpus.writer import Joining
-from data_tools.files.errors import InputError
-from data_tools.options.options import (
+from data_tools.text.text_files import LONGEST_LINE, LineRules
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     model_option,
@@ -15,7 +15,7 @@ from data_tools.options.options import (
     refuse_no_name,
     workers_option,
 )
-from data_tools.text.text_files import LONGEST_LINE, LineRules
+from ernie_pair.core.errors import InputError
 
 JOIN_TOKENS = Joining().max_tokens
 VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or the folder of a model"

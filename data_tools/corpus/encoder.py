@@ -10,10 +10,10 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import open_vocabulary
 from data_tools.text.wordpiece import code_points
 from data_tools.text.words import Lexicon, mark_words, presegmented, segmenter, word_begins
+from ernie_pair.core.errors import InputError
 
 CHARACTERS_AT_ONCE = 1 << 15  # few enough that they, their words and ids stay in the CPU's cache
 LINE_END = "\n"

@@ -34,11 +34,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 import numpy as np
 
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
-from data_tools.files.arrays import HEADER_BYTES, chunks, sha256_of_file
-from data_tools.files.atomic_files import keeps, published
-from data_tools.files.errors import InputError, counted
-from data_tools.files.json_file import is_number, is_whole_number, read_json_object, read_note
-from data_tools.files.keyed_cache import build_once
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.arrays import HEADER_BYTES, chunks, sha256_of_file
+from ernie_pair.core.files.atomic_files import keeps, published
+from ernie_pair.core.files.json_file import is_number, is_whole_number, read_json_object, read_note
+from ernie_pair.core.files.keyed_cache import build_once
 
 CORPUS_FORMAT = "ernie-pair corpus 1"
 LARGEST_ID = 2**31 - 1

@@ -22,9 +22,9 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import InputError
-from data_tools.files.installation import raise_interrupt
-from data_tools.files.json_file import reads_as_number
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import reads_as_number
+from ernie_pair.core.installation import raise_interrupt
 
 try:
     from data_tools._helpers import turns as compiled_turns  # from helpers.cpp, by setup.py

@@ -14,10 +14,10 @@ from typing import List
 import numpy as np
 
 from data_tools.corpus.format import Corpus
-from data_tools.files.arrays import chunks
-from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import chunks
 
 PADDLENLPS_CHARACTERS = ("\u4e00", "\u9fa5")
 

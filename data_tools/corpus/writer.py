@@ -10,9 +10,9 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Literal,
 import numpy as np
 
 from data_tools.corpus.format import CORPUS_FORMAT, CorpusPaths, corpus_paths, id_dtype, marks_path, pair_id
-from data_tools.files.arrays import ArrayFile, chunks, sha256_of_file, write_member
-from data_tools.files.atomic_files import published, scratch
-from data_tools.files.errors import InputError, MachineError
+from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.files.arrays import ArrayFile, chunks, sha256_of_file, write_member
+from ernie_pair.core.files.atomic_files import published, scratch
 
 
 class CorpusWriter:

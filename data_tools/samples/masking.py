@@ -17,9 +17,9 @@ from data_tools.dataset_utils import (
     shown_ids,
     word_spans,
 )
-from data_tools.files.errors import InputError
-from data_tools.options.options import Options, data_option, import_named
 from data_tools.text.ngrams import NgramLexicon
+from ernie_pair.core.cli.options import Options, data_option, import_named
+from ernie_pair.core.errors import InputError
 
 same_option = partial(data_option, resume="same")  # another value is another run
 

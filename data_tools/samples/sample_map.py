@@ -14,10 +14,10 @@ from typing import Callable, Dict
 
 import numpy as np
 
-from data_tools.files.arrays import chunks
-from data_tools.files.errors import InputError
-from data_tools.files.installation import raise_interrupt
-from data_tools.files.keyed_cache import array_cache, mix, mix_all, mix_range
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import chunks
+from ernie_pair.core.files.keyed_cache import array_cache, mix, mix_all, mix_range
+from ernie_pair.core.installation import raise_interrupt
 
 try:
     from data_tools import _helpers  # compiled from helpers.cpp by setup.py

@@ -10,11 +10,11 @@ import numpy as np
 from data_tools.corpus.format import Corpus, document_ranges
 from data_tools.corpus.mixture import Blend, BlendedDataset
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
-from data_tools.files.keyed_cache import keyed_rng, mix_all
 from data_tools.samples.masking import NO_LABEL, MaskingFlags, load_masking_fn
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, rows_fit
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.ngrams import NgramLexicon
+from ernie_pair.core.files.keyed_cache import keyed_rng, mix_all
 
 # Splits have different seeds: the masks of validation are independent of those of training.
 SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}

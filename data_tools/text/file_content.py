@@ -20,8 +20,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from data_tools.files.errors import InputError, again_with
-from data_tools.files.installation import import_optional
+from ernie_pair.core.errors import InputError, again_with
+from ernie_pair.core.installation import import_optional
 
 CHUNK = 1 << 20
 PACKED = (".gz", ".zst", ".bz2", ".xz")

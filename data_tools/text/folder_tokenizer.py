@@ -23,10 +23,6 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, normalizers, p
 from tokenizers.models import Unigram
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.files.atomic_files import FileRefusedError, read_regular
-from data_tools.files.errors import InputError
-from data_tools.files.installation import import_optional
-from data_tools.files.json_file import is_whole_number, read_json_object, shown
 from data_tools.text.tokenizer_bounds import (
     fault_of_charsmap,
     fault_of_rules,
@@ -42,6 +38,10 @@ from data_tools.text.wordpiece import (
     find_twins,
     read_tokens,
 )
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
+from ernie_pair.core.files.json_file import is_whole_number, read_json_object, shown
+from ernie_pair.core.installation import import_optional
 
 VOCAB, FAST_TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 SENTENCE_PIECES = "sentencepiece.bpe.model"

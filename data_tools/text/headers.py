@@ -8,8 +8,8 @@ is read like the other rows.
 import re
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from data_tools.files.errors import again_with
 from data_tools.text.tables import DATE, NUMBER, are_ids, columns_of, has_few_words, holds_texts, plain_name
+from ernie_pair.core.errors import again_with
 
 IsWord = Callable[[str], bool]
 TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind

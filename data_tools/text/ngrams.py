@@ -12,11 +12,11 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.files.atomic_files import FileRefusedError, naming, read_regular
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import JsonError, parse_json_object
 from data_tools.text.characters import is_letter_or_digit
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import FileRefusedError, naming, read_regular
+from ernie_pair.core.files.json_file import JsonError, parse_json_object
 
 
 class Scored(NamedTuple):

@@ -10,7 +10,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 TABLES = Path(__file__).with_name("sample.txt")  # where its format is explained
 _CHOICE = re.compile(r"\(([^()]*)\)|\{(\w+)\}")

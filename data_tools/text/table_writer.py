@@ -18,11 +18,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Callable, Iterator, List, Mapping, Sequence
 
-from data_tools.files.errors import InputError
-from data_tools.files.installation import import_optional
-from data_tools.files.results import followed, is_stream
 from data_tools.text.tables import JSON_ENDINGS
 from data_tools.text.text_files import PACKED
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import followed, is_stream
+from ernie_pair.core.installation import import_optional
 
 ENDINGS = (".tsv", ".csv", ".xlsx", *JSON_ENDINGS, ".parquet")
 LONGEST_CELL, MOST_ROWS = 32_767, (1 << 20) - 1  # of a sheet of Excel, its header left out

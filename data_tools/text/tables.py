@@ -20,9 +20,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
-from data_tools.files.errors import InputError, again_with
-from data_tools.files.installation import import_optional
-from data_tools.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
 from data_tools.text.file_content import (
     PARQUET,
     SHEET,
@@ -40,6 +37,9 @@ from data_tools.text.text_files import (
     read_lines,
     say_once,
 )
+from ernie_pair.core.errors import InputError, again_with
+from ernie_pair.core.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
+from ernie_pair.core.installation import import_optional
 
 JSON_ENDINGS = (".json", ".jsonl")
 JSON_FORMS = ("json", "array", "objects")

@@ -8,9 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Set
 
-from data_tools.files.errors import InputError, dangling
-from data_tools.files.json_file import JsonError, kind_of, parse_json
-from data_tools.files.progress import say
 from data_tools.text.file_content import (
     PACKED,
     decodes,
@@ -21,6 +18,9 @@ from data_tools.text.file_content import (
     unpacked,
     unreadable,
 )
+from ernie_pair.core.errors import InputError, dangling
+from ernie_pair.core.files.json_file import JsonError, kind_of, parse_json
+from ernie_pair.core.progress import say
 
 LONGEST_LINE = 64 << 20
 _SNIPPET = 60

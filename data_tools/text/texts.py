@@ -16,8 +16,6 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import numpy as np
 
-from data_tools.files.errors import InputError, again_with, counted
-from data_tools.files.json_file import is_utf8, shown
 from data_tools.text.headers import FIRST_NAMES, ID_NAMES, is_header, say_no_header
 from data_tools.text.tables import (
     JSON_FORMS,
@@ -45,6 +43,8 @@ from data_tools.text.text_files import (
     read_lines,
     say_once,
 )
+from ernie_pair.core.errors import InputError, again_with, counted
+from ernie_pair.core.files.json_file import is_utf8, shown
 
 LINES = "lines"  # the form of plain text
 INPUT_HELP = (

@@ -24,7 +24,6 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.files.errors import InputError
 from data_tools.text.characters import (
     categories,
     category,
@@ -33,6 +32,7 @@ from data_tools.text.characters import (
     lowered,
     unicode_version,
 )
+from ernie_pair.core.errors import InputError
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # this package starts its own processes
 

@@ -26,11 +26,11 @@ from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
-from data_tools.files.errors import InputError
-from data_tools.files.installation import raise_interrupt
 from data_tools.text.characters import categories, is_letter_or_digit
 from data_tools.text.text_files import decoded, read_lines, say_once
 from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, code_points, is_cjk
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import raise_interrupt
 
 Segmenter = Callable[[str], List[str]]
 SEGMENTERS = ("rjieba", "jieba", "lac")

@@ -15,8 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Deque, Dict, List, Sequence, Union
 
-from data_tools.files.atomic_files import FileRefusedError, read_regular
-from data_tools.files.errors import CheckpointError, MachineError, NumbersError, free_room
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_other_run
 from ernie_pair.checkpoint.manifest import (
     Buffer,
@@ -27,6 +25,8 @@ from ernie_pair.checkpoint.manifest import (
     parse_state,
     sha256_of,
 )
+from ernie_pair.core.errors import CheckpointError, MachineError, NumbersError, free_room
+from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
 from ernie_pair.weights.weight_files import Arrays, first_not_finite, from_safetensors, safetensors_parts
 
 MANIFEST, STATE = "MANIFEST.json", "state.json"

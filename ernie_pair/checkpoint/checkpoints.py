@@ -25,15 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from data_tools.files.atomic_files import BAD, FILLING, TRASH, own_name, stem_of, to_disk
-from data_tools.files.atomic_folder import (
-    clear_leftovers,
-    point_link,
-    remove_or_warn,
-    rename_for_good,
-    set_aside,
-)
-from data_tools.files.errors import CheckpointError, InputError, MachineError
 from ernie_pair.checkpoint.checkpoint_folder import (
     MANIFEST,
     STATE,
@@ -60,6 +51,15 @@ from ernie_pair.checkpoint.run_folder import (
     refuse_lost_checkpoints,
     run_id_of,
     set_aside_run,
+)
+from ernie_pair.core.errors import CheckpointError, InputError, MachineError
+from ernie_pair.core.files.atomic_files import BAD, FILLING, TRASH, own_name, stem_of, to_disk
+from ernie_pair.core.files.atomic_folder import (
+    clear_leftovers,
+    point_link,
+    remove_or_warn,
+    rename_for_good,
+    set_aside,
 )
 from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
 from ernie_pair.runtime.processes.watchdog import clear_heartbeats

@@ -7,11 +7,11 @@ from typing import Dict, List
 
 import numpy as np
 
-from data_tools.files.atomic_files import BAD
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.options.options import Options, checkpoints_option
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE, Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
+from ernie_pair.core.cli.options import Options, checkpoints_option
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.atomic_files import BAD
 from ernie_pair.weights.weight_files import BFLOAT16, Arrays, bfloat16_to_float32
 
 LARGEST_SHOWN = 5

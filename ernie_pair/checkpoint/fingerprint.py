@@ -11,8 +11,8 @@ import re
 from dataclasses import MISSING, fields
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
-from data_tools.files.errors import InputError
-from data_tools.options.options import Options
+from ernie_pair.core.cli.options import Options
+from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.world import World
 

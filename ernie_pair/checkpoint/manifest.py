@@ -16,8 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
-from data_tools.files.errors import CheckpointError
-from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json_object
+from ernie_pair.core.errors import CheckpointError
+from ernie_pair.core.files.json_file import JsonError, is_number, is_whole_number, parse_json_object
 
 # {metric: (sum of its finite values, their number)}, added in the order of the steps.
 Window = Dict[str, Tuple[float, int]]

@@ -27,14 +27,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, Ty
 
 import yaml
 
-from data_tools.files.atomic_files import ABOUT, CONFIG_YAML, published
-from data_tools.files.atomic_folder import publish_folder
-from data_tools.files.results import MAKER, Results, read_own_config
-from data_tools.options.flag_words import read_flag_file
-from data_tools.options.options import Options, hints_of, read_given
-from data_tools.options.standard_streams import as_asked
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.commands import FORMER_NAMES
+from ernie_pair.core.cli.flag_words import read_flag_file
+from ernie_pair.core.cli.options import Options, hints_of, read_given
+from ernie_pair.core.cli.standard_streams import as_asked
+from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML, published
+from ernie_pair.core.files.atomic_folder import publish_folder
+from ernie_pair.core.files.results import MAKER, Results, read_own_config
 from ernie_pair.runtime.cpu import processor_name, text_of, usable_cores
 from ernie_pair.version import __version__
 

@@ -16,12 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from data_tools.files.atomic_files import ABOUT, make_folder, published
-from data_tools.files.atomic_folder import point_link, publish_folder, read_made
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.file_lock import has_no_locks, open_lock, try_lock
-from data_tools.files.json_file import read_json_object
-from data_tools.files.results import read_own_config
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.atomic_files import ABOUT, make_folder, published
+from ernie_pair.core.files.atomic_folder import point_link, publish_folder, read_made
+from ernie_pair.core.files.file_lock import has_no_locks, open_lock, try_lock
+from ernie_pair.core.files.json_file import read_json_object
+from ernie_pair.core.files.results import read_own_config
 from ernie_pair.runtime.processes.world import World
 
 RUN = "run.json"

@@ -9,8 +9,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from data_tools.files.errors import InputError, MachineError, counted, message_of
-from data_tools.files.installation import (
+from ernie_pair.commands import config_class_of
+from ernie_pair.core.cli.options import ANY, Options, checkpoints_option
+from ernie_pair.core.errors import InputError, MachineError, counted, message_of
+from ernie_pair.core.files.keyed_cache import user_cache
+from ernie_pair.core.installation import (
     CPU_BUILD,
     GPU_BUILD,
     PADDLE_RANGE,
@@ -29,9 +32,6 @@ from data_tools.files.installation import (
     requirements_of,
     version_of,
 )
-from data_tools.files.keyed_cache import user_cache
-from data_tools.options.options import ANY, Options, checkpoints_option
-from ernie_pair.commands import config_class_of
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu_env import describe_threads, math_path

@@ -11,16 +11,16 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.corpus.format import Corpus, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
-from data_tools.files.errors import InputError
-from data_tools.files.results import Results, settings_of
-from data_tools.options.options import Options, data_option
 from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.split_datasets import dataset_of
 from data_tools.text.file_content import ENCODINGS
 from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
-from ernie_pair.pair.data.encoded_pairs import open_pair_tokenizer, shown_pairs
-from ernie_pair.pair.data.pair_records import (
+from ernie_pair.core.cli.options import Options, data_option
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.pairs.data.encoded_pairs import open_pair_tokenizer, shown_pairs
+from ernie_pair.pairs.data.pair_records import (
     ENCODING_HELP,
     FIRST_TEXT_HELP,
     SECOND_TEXT_HELP,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional
 
-from data_tools.files.errors import OUTER
-from data_tools.files.installation import TRAINING
-from data_tools.files.progress import is_silent, say
-from data_tools.options.options import Options
+from ernie_pair.core.cli.options import Options
+from ernie_pair.core.errors import OUTER
+from ernie_pair.core.installation import TRAINING
+from ernie_pair.core.progress import is_silent, say
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
 
 # What its commands need between them, known before the first one writes.

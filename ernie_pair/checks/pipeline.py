@@ -18,32 +18,32 @@ from typing import Any, Callable, Collection, Iterator, Literal, Mapping, NamedT
 
 import numpy as np
 
-from data_tools.files.atomic_files import make_folder, published
-from data_tools.files.atomic_folder import only_writer
-from data_tools.files.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
-from data_tools.files.json_file import read_json_object, write_json
-from data_tools.files.progress import say
-from data_tools.files.results import MAKER, Results, read_own_config
-from data_tools.options.options import (
+from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
+from data_tools.text.texts import line_batches
+from ernie_pair.checkpoint.run_config import as_read, find_config, flags_of, keep_config, latest_of
+from ernie_pair.checkpoint.run_folder import best_of
+from ernie_pair.checks.line import NEEDS, Line, Step, outer_of, run_step
+from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
     model_option,
     optimisation_option,
     refuse_empty,
 )
-from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
-from data_tools.text.texts import line_batches
-from ernie_pair.checkpoint.run_config import as_read, find_config, flags_of, keep_config, latest_of
-from ernie_pair.checkpoint.run_folder import best_of
-from ernie_pair.checks.line import NEEDS, Line, Step, outer_of, run_step
+from ernie_pair.core.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
+from ernie_pair.core.files.atomic_files import make_folder, published
+from ernie_pair.core.files.atomic_folder import only_writer
+from ernie_pair.core.files.json_file import read_json_object, write_json
+from ernie_pair.core.files.results import MAKER, Results, read_own_config
+from ernie_pair.core.progress import say
 from ernie_pair.models.labels import MOST_WORDS, Labels
 from ernie_pair.models.model_card import learned_nothing_in
 from ernie_pair.models.source import kind_of_folder, open_model
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
-from ernie_pair.pair.data.pair_source import PairSource, labels_for, read_all, refuse_unread
-from ernie_pair.pretrain.config.pretrain_config import PRETRAINED, refuse_other_family
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
+from ernie_pair.pairs.data.pair_source import PairSource, labels_for, read_all, refuse_unread
+from ernie_pair.pretraining.config.pretrain_config import PRETRAINED, refuse_other_family
 from ernie_pair.report.page import Made, Table
 from ernie_pair.report.plot_runs import open_runs, page_of
 from ernie_pair.runtime.cpu import free_memory, usable_cores

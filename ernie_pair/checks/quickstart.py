@@ -11,19 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Literal
 
-from data_tools.files.atomic_files import make_folder, published
-from data_tools.files.atomic_folder import only_writer
-from data_tools.files.errors import CheckpointError
-from data_tools.options.options import Options, data_option, devices_option, optimisation_option, refuse_empty
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.checks.line import CHINESE, NEEDS, Line, Step, outer_of, run_step
+from ernie_pair.core.cli.options import (
+    Options,
+    data_option,
+    devices_option,
+    optimisation_option,
+    refuse_empty,
+)
+from ernie_pair.core.errors import CheckpointError
+from ernie_pair.core.files.atomic_files import make_folder, published
+from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import Words, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.train.run_log import read_all_events
+from ernie_pair.training.run_log import read_all_events
 
 # fmt: off
 # A model of two narrow layers: it learns on a CPU within minutes.

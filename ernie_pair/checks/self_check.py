@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Literal, Optional
 
-from data_tools.files.errors import ErniePairError, message_of
-from data_tools.options.options import Options, devices_option
 from ernie_pair.checks.line import NEEDS
 from ernie_pair.checks.quickstart import SmallLine
+from ernie_pair.core.cli.options import Options, devices_option
+from ernie_pair.core.errors import ErniePairError, message_of
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words
 from ernie_pair.runtime.processes.stop_signals import StopSignals

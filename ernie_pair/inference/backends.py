@@ -12,8 +12,8 @@ from typing import Any, Iterator, List
 
 import numpy as np
 
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.installation import import_optional, install_command
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.installation import import_optional, install_command
 from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import refuse_no_bf16

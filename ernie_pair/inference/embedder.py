@@ -1,6 +1,6 @@
 """Texts as vectors, computed by a trained model on Paddle, or by an exported one without it.
 
-`ernie_pair.embedding.open_embedder` opens either; this room only knows the exported one.
+`ernie_pair.embeddings.open_embedder` opens either; this room only knows the exported one.
 N texts, B batch, S sequence, D length of a vector.
 """
 
@@ -11,9 +11,9 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
-from data_tools.options.options import refuse_no_number
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
+from ernie_pair.core.cli.options import refuse_no_number
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.inference.backends import MOST_TOKENS, OnnxBackend
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import (

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, Optional, Tuple
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json_object
 from ernie_pair.models.embedding_json import EMBEDDING
 from ernie_pair.models.labels import CLASSIFICATION, REGRESSION, TARGETS
 from ernie_pair.models.model_card import are_thresholds

@@ -6,10 +6,10 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import InputError, counted
-from data_tools.options.options import refuse_no_number
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.core.cli.options import refuse_no_number
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.atomic_files import published
 from ernie_pair.inference.token_rows import encode_single_texts, encode_texts, open_tokenizer
 from ernie_pair.models.source import ModelSource, open_model, tokenizer_files
 from ernie_pair.models.spec import SHORTEST_PAIR

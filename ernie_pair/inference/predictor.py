@@ -7,11 +7,11 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 import numpy as np
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
-from data_tools.files.progress import CountProgress
-from data_tools.options.options import refuse_no_number
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from ernie_pair.core.cli.options import refuse_no_number
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference import scores
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported

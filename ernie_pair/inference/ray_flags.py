@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Tuple, TypeVar
 
-from data_tools.files.errors import InputError, MachineError
-from data_tools.files.ray_pool import ray_map, require_ray
-from data_tools.options.options import Options, devices_option
+from ernie_pair.core.cli.options import Options, devices_option
+from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.ray_pool import ray_map, require_ray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

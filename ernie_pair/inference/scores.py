@@ -7,8 +7,8 @@ from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from data_tools.files.errors import InputError, NumbersError
-from data_tools.options.options import bound_fault, checked, refuse_no_number
+from ernie_pair.core.cli.options import bound_fault, checked, refuse_no_number
+from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.models.temperature import Calibration
 
 CANDIDATES = 4096  # ranked at a time

@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.core.errors import InputError
 from ernie_pair.models.source import read_tokenizer
 from ernie_pair.models.spec import ModelSpec
 

@@ -25,11 +25,11 @@ from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from data_tools.files.arrays import HEADER_BYTES, mapped_array, npy_header, sha256_of_file
-from data_tools.files.atomic_files import folder_made, naming
-from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
-from data_tools.files.file_lock import locked
-from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
+from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
+from ernie_pair.core.files.arrays import HEADER_BYTES, mapped_array, npy_header, sha256_of_file
+from ernie_pair.core.files.atomic_files import folder_made, naming
+from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json_object
 from ernie_pair.models.embedding_json import LARGEST_DIM, MOST_TEXTS
 
 VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales.npy", "vectors.json", 1

@@ -5,8 +5,8 @@ from typing import Callable, Literal, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import InputError
-from data_tools.options.options import Options, devices_option, precision_option
+from ernie_pair.core.cli.options import Options, devices_option, precision_option
+from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, refuse_bf16
 

@@ -22,7 +22,7 @@ import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from data_tools.files.errors import InputError, MachineError
+from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.kernels.library import (
     ACTIVATIONS,
     POOL,

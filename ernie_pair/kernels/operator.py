@@ -24,10 +24,10 @@ from typing import Any, Dict, NamedTuple
 import paddle
 from paddle import nn
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_files import make_folder, something_kept
-from data_tools.files.errors import MachineError, message_of
-from data_tools.files.keyed_cache import KeyedCache
+from ernie_pair.core.errors import MachineError, message_of
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_files import make_folder, something_kept
+from ernie_pair.core.files.keyed_cache import KeyedCache
 from ernie_pair.kernels.encoder_layer import parameters_of
 from ernie_pair.kernels.library import ACTIVATIONS, PRECISIONS, Kernels
 from ernie_pair.runtime.paddle_patches.core_settings import core_library, register_operators

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import MachineError
+from ernie_pair.core.errors import MachineError
 from ernie_pair.kernels.choice import DTYPES
 from ernie_pair.kernels.library import PRECISIONS, WorkspacePool, open_kernels
 

@@ -12,10 +12,10 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import yaml
 
-from data_tools.files.atomic_files import MOST_CONFIG_BYTES, FileRefusedError, read_regular
-from data_tools.files.errors import InputError
-from data_tools.files.run_module import python_words
-from data_tools.options.options import Given
+from ernie_pair.core.cli.options import Given
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import MOST_CONFIG_BYTES, FileRefusedError, read_regular
+from ernie_pair.core.run_module import python_words
 from ernie_pair.launch.launch_config import LaunchConfig, build_launch, read_launch, split_at_target
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.gpu.cards import without_cards

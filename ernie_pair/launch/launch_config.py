@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple, Type
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import build_config, leave_with_help, without_idle
-from data_tools.options.flag_words import (
+from ernie_pair.core.cli.cli import build_config, leave_with_help, without_idle
+from ernie_pair.core.cli.flag_words import (
     Entry,
     flag_names,
     flags_given,
@@ -30,17 +29,18 @@ from data_tools.options.flag_words import (
     read_entries,
     split_words,
 )
-from data_tools.options.foreign_flags import nearest
-from data_tools.options.options import Given, Options, data_option, devices_option, hints_of, read_given
-from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.config.distill_config import DistillConfig
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.core.cli.foreign_flags import nearest
+from ernie_pair.core.cli.options import Given, Options, data_option, devices_option, hints_of, read_given
+from ernie_pair.core.errors import InputError
+from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.config.distill_config import DistillConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.runtime.gpu.cards import why_no_gpu
 from ernie_pair.runtime.processes.console import dry_log_dir
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.series.config import CrossValidateConfig, SearchParamsConfig
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")

@@ -9,16 +9,16 @@ from typing import Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import yaml
 
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import InputError
-from data_tools.files.results import followed, refuse_existing
-from data_tools.options.flag_words import LAUNCH
-from data_tools.options.options import Options, data_option, refuse_empty
-from data_tools.options.standard_streams import refuse_closed_input
+from ernie_pair.core.cli.flag_words import LAUNCH
+from ernie_pair.core.cli.options import Options, data_option, refuse_empty
+from ernie_pair.core.cli.standard_streams import refuse_closed_input
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.results import followed, refuse_existing
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.models.spec import FAMILIES, family_in, find_config, read_config
-from ernie_pair.pair.data.pair_file import refuse_missing
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pairs.data.pair_file import refuse_missing
+from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.device import default_device
 
 Answers = Dict[str, object]

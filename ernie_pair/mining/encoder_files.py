@@ -12,10 +12,10 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
-from data_tools.files.errors import InputError, counted
 from data_tools.text.table_writer import ending_to_write, table_writer
 from data_tools.text.tables import JSON_ENDINGS
-from ernie_pair.pair.audit.new_pairs import NewPair
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.pairs.audit.new_pairs import NewPair
 
 PAIRS, QUERY, ANCHOR = FORMATS = ("pairs", "query_pos_neg", "anchor_positive_negative")
 _HARDEST = ("near", "implied")  # origins of negatives, in their order; then those of labelled rows

@@ -5,7 +5,7 @@ ernie-pair mine --train_file train.tsv --output_file mined.tsv --dev_file dev.ts
 Each pair says how similar its texts are in the column `origin`. None stands in the files that measure, and
 none is written whose texts the labels call equal, directly or by a chain. A run that is killed goes on where
 it was and writes the same bytes. Texts that are equal when normalised are one node of the graph of labelled
-pairs; see `ernie_pair.pair.audit.findings`.
+pairs; see `ernie_pair.pairs.audit.findings`.
 """
 
 import logging
@@ -18,20 +18,21 @@ from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import InputError, counted
-from data_tools.options.options import (
+from data_tools.text.file_content import ENCODINGS
+from data_tools.text.table_writer import refuse_ending
+from data_tools.text.text_files import LineRules
+from data_tools.text.texts import TEXT_COLUMN_HELP, LeftOut, TextColumns, read_texts
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     devices_option,
     model_option,
     refuse_empty,
 )
-from data_tools.options.standard_streams import with_standard_streams
-from data_tools.text.file_content import ENCODINGS
-from data_tools.text.table_writer import refuse_ending
-from data_tools.text.text_files import LineRules
-from data_tools.text.texts import TEXT_COLUMN_HELP, LeftOut, TextColumns, read_texts
+from ernie_pair.core.cli.standard_streams import with_standard_streams
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.evaluation.scorer import open_scorer
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.mining.encoder_files import PAIRS, refuse_format, write_groups
@@ -48,17 +49,17 @@ from ernie_pair.mining.neighbours import (
 )
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import files_of_model
-from ernie_pair.pair.audit.audit_pairs import same_of
-from ernie_pair.pair.audit.findings import Coded, Links, coded, compared_texts, is_contradicted
-from ernie_pair.pair.audit.new_pairs import (
+from ernie_pair.pairs.audit.audit_pairs import same_of
+from ernie_pair.pairs.audit.findings import Coded, Links, coded, compared_texts, is_contradicted
+from ernie_pair.pairs.audit.new_pairs import (
     KnownPairs,
     NewPair,
     read_splits,
     results_of_pairs,
     write_new_pairs,
 )
-from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import (
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_records import (
     BAD_ROW_HELP,
     ENCODING_HELP,
     FIRST_TEXT_HELP,
@@ -67,15 +68,14 @@ from ernie_pair.pair.data.pair_records import (
     Columns,
     RowRules,
 )
-from ernie_pair.pair.data.pair_source import PairSource, labels_for
-from ernie_pair.pair.targets.metrics import numbers_of
+from ernie_pair.pairs.data.pair_source import PairSource, labels_for
+from ernie_pair.pairs.targets.metrics import numbers_of
+from ernie_pair.retrieval.index import read_index
+from ernie_pair.retrieval.index_checks import stored_vectors
+from ernie_pair.retrieval.index_folder import BM25, INDEX_FILE, open_index_folder
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.evaluation.scorer import open_scorer
-from ernie_pair.search.index import read_index
-from ernie_pair.search.index_checks import stored_vectors
-from ernie_pair.search.index_folder import BM25, INDEX_FILE, open_index_folder
 
 OF_RANGE = ("min_rank", "absolute_margin", "relative_margin", "max_rank")  # below these, to the last
 
@@ -465,7 +465,7 @@ def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
 def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
     embedder = None
     if config.embedding_model:
-        from ernie_pair.embedding.open_embedder import open_embedder
+        from ernie_pair.embeddings.open_embedder import open_embedder
 
         embedder = open_embedder(config.embedding_model, config.device)
         embedder.settings.refuse_search(config.embedding_model)

@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from data_tools.files.keyed_cache import KeyedCache, array_cache, remove_arrays
-from data_tools.files.progress import CountProgress
-from data_tools.files.results import followed, is_stream
+from ernie_pair.core.files.keyed_cache import KeyedCache, array_cache, remove_arrays
+from ernie_pair.core.files.results import followed, is_stream
+from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference.embedder import TextEmbedder
 
 ENDING, KIND = ".work", "block-"

@@ -18,17 +18,17 @@ from typing import Callable, Collection, Dict, List, Literal, Sequence
 
 import numpy as np
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_folder import MADE, refuse_loss
-from data_tools.files.errors import CheckpointError, InputError, counted
-from data_tools.files.installation import TRAINING
-from data_tools.files.json_file import write_json
-from data_tools.files.progress import say
-from data_tools.files.results import Results, settings_of
-from data_tools.options.options import Options, data_option, model_option, refuse_empty
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results, replace_config
+from ernie_pair.core.cli.options import Options, data_option, model_option, refuse_empty
+from ernie_pair.core.errors import CheckpointError, InputError, counted
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_folder import MADE, refuse_loss
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.installation import TRAINING
+from ernie_pair.core.progress import say
 from ernie_pair.models.embedding_json import read_embedding
 from ernie_pair.models.hugging_face.counterparts import split_heads
 from ernie_pair.models.hugging_face.folders import (

@@ -29,11 +29,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from data_tools.files.errors import InputError
-from data_tools.files.former_flags import FORMER_VALUES, value_now
-from data_tools.files.json_file import is_texts, is_whole_number, read_json_object, shown
 from data_tools.text.characters import lowered
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.former_flags import FORMER_VALUES, value_now
+from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json_object, shown
 from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB, json_bytes
 from ernie_pair.models.temperature import is_temperature
 

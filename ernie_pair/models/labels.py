@@ -19,8 +19,8 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import reads_as_number
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import reads_as_number
 from ernie_pair.models.label_words import (
     are_relations,
     bare_label,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.files.atomic_files import read_regular
-from data_tools.files.atomic_folder import LARGEST_NOTE, MADE, README
-from data_tools.files.errors import printable
-from data_tools.files.json_file import is_number, is_texts, is_whole_number, parse_json_object
 from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.core.errors import printable
+from ernie_pair.core.files.atomic_files import read_regular
+from ernie_pair.core.files.atomic_folder import LARGEST_NOTE, MADE, README
+from ernie_pair.core.files.json_file import is_number, is_texts, is_whole_number, parse_json_object
 
 FENCE = "```"
 _MARKS = re.compile(r"[\\`*\[\]<>&|]")  # at which a tag, a link, a code, an emphasis or a cell begins

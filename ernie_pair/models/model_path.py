@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import List, Sequence, Union
 
-from data_tools.files.errors import InputError, again_with
+from ernie_pair.core.errors import InputError, again_with
 
 HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]+")
 OF_EXPORTED = "export.json"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import is_whole_number, parse_json, read_json_object, shown, write_json
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.json_file import is_whole_number, parse_json, read_json_object, shown, write_json
 from ernie_pair.models.embedding_json import (
     LONGEST_TEXT,
     NORMALIZE,

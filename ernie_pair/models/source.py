@@ -16,10 +16,6 @@ from typing import Dict, Iterable, List, Mapping, Optional
 import numpy as np
 import yaml
 
-from data_tools.files.atomic_files import read_regular
-from data_tools.files.atomic_folder import content_of
-from data_tools.files.errors import CheckpointError, InputError, dangling
-from data_tools.files.json_file import read_json_object, shown, write_json
 from data_tools.text.characters import category
 from data_tools.text.folder_tokenizer import (
     FAST_TOKENIZER,
@@ -36,6 +32,10 @@ from data_tools.text.folder_tokenizer import (
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, read_tokens
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, best_of
+from ernie_pair.core.errors import CheckpointError, InputError, dangling
+from ernie_pair.core.files.atomic_files import read_regular
+from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.json_file import read_json_object, shown, write_json
 from ernie_pair.models.hugging_face.counterparts import DECODER, unsupported_type
 from ernie_pair.models.hugging_face.folders import (
     UNUSED,

@@ -9,8 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import is_number, is_texts, is_utf8, is_whole_number, read_json_object, shown
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import (
+    is_number,
+    is_texts,
+    is_utf8,
+    is_whole_number,
+    read_json_object,
+    shown,
+)
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, EPSILON, find_family, unsupported_type
 from ernie_pair.models.labels import (
     CLASSIFICATION,

@@ -18,9 +18,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.json_file import is_number, is_texts, is_whole_number, read_json_object
 from ernie_pair.models.spec import json_bytes
 
 SYMMETRIES = ("none", "average")

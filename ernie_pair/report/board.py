@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, Dict, List, Literal, Sequence, Tuple
 from unittest.mock import patch
 
-from data_tools.files.errors import counted
-from data_tools.files.installation import import_optional
-from data_tools.options.options import Options, data_option, devices_option, evaluation_option
 from ernie_pair.checkpoint.run_folder import EVENTS
+from ernie_pair.core.cli.options import Options, data_option, devices_option, evaluation_option
+from ernie_pair.core.errors import counted
+from ernie_pair.core.installation import import_optional
 from ernie_pair.report.plot_runs import LAST, RUNS_HELP, Run, curves_of, metrics_of, open_runs, shown_flag
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train import probability_counts
-from ernie_pair.train.run_log import read_all_events
+from ernie_pair.training import probability_counts
+from ernie_pair.training.run_log import read_all_events
 
 QUALITY, WORK = "metrics", "steps and machine"  # groups of charts
 HPARAM_METRICS = 6  # shown beside the flags

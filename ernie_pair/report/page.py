@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence
 
-from data_tools.files.atomic_files import read_regular
-from data_tools.files.atomic_folder import README
 from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.core.files.atomic_files import read_regular
+from ernie_pair.core.files.atomic_folder import README
 
 ON_THE_PAGE = 50  # the worst rows or queries that a page lists
 LARGEST_CARD = 1 << 18  # bytes

@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.files.atomic_files import FileRefusedError, read_regular
-from data_tools.files.errors import CheckpointError, InputError, counted
-from data_tools.files.json_file import JsonError, parse_json_object
-from data_tools.files.results import MAKER, Results, read_own_config
-from data_tools.options.options import Options, data_option, names_in, refuse_empty
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_config import find_config, latest_of
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
+from ernie_pair.core.cli.options import Options, data_option, names_in, refuse_empty
+from ernie_pair.core.errors import CheckpointError, InputError, counted
+from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
+from ernie_pair.core.files.json_file import JsonError, parse_json_object
+from ernie_pair.core.files.results import MAKER, Results, read_own_config
 from ernie_pair.report.chart import Chart, draw_chart, draw_picture, drawn_text, few_of
 from ernie_pair.report.page import Made, Table, render_page, shown_cell
-from ernie_pair.train.run_log import MEASURED, NOT_CURVES, read_all_events
+from ernie_pair.training.run_log import MEASURED, NOT_CURVES, read_all_events
 
 LARGEST = 1 << 22  # bytes of a manifest
 DEPTH = 3  # folders below a given one that are searched for runs

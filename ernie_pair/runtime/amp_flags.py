@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Collection, Dict, Literal, Mapping
 
-from data_tools.files.errors import InputError
-from data_tools.options.options import Options, devices_option, precision_option
+from ernie_pair.core.cli.options import Options, devices_option, precision_option
+from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, gpu_capability
 from ernie_pair.runtime.gpu.cards import Card
 

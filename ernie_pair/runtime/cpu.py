@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Tuple
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 
 def group_folders(controller: str, root: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from typing import Dict, Union
 
 import numpy as np
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 Flags = Dict[str, Union[bool, int]]
 

@@ -6,8 +6,8 @@ import sys
 from functools import partial
 from typing import Optional
 
-from data_tools.files.installation import version_of
-from data_tools.options.options import devices_option
+from ernie_pair.core.cli.options import devices_option
+from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.cpu_env import THREADS, cpu_threads, describe_threads, math_path, pin_to_share
 from ernie_pair.runtime.deterministic import set_deterministic

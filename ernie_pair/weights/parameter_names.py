@@ -9,7 +9,7 @@ from typing import Dict, Iterable, List, Mapping, Protocol, Sequence, Tuple, Uni
 
 import numpy as np
 
-from data_tools.files.errors import CheckpointError
+from ernie_pair.core.errors import CheckpointError
 from ernie_pair.weights.weight_files import Arrays, is_state, refuse_mismatch
 
 TOKEN_HEAD, ORDER_HEAD, NGRAM_HEAD = "cls.predictions.", "cls.seq_relationship.", "cls.ngrams."

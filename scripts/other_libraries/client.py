@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 ENVIRONMENT = SCRIPTS.parent / ".venv"  # of scripts/environment.sh

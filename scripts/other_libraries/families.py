@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import paddle
 
-from data_tools.files.errors import ErniePairError
-from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.core.errors import ErniePairError
+from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, encode_texts, open_tokenizer
 from ernie_pair.models.networks.classifier import load_classifier

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Dict, List
 
 from data_tools.corpus.format import document_ranges, find_corpus, open_corpus
-from data_tools.files.errors import InputError
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, overwrite_option, refuse_empty
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, data_option, overwrite_option, refuse_empty
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import Results, settings_of
 
 
 @dataclass(frozen=True)

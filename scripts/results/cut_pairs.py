@@ -20,12 +20,12 @@ from typing import Dict, List
 
 from proof.figures import read_pairs
 
-from data_tools.files.errors import InputError
-from data_tools.files.results import Results, settings_of
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, names_in, overwrite_option, refuse_empty
-from ernie_pair.pair.audit.new_pairs import KnownPairs, NewPair, first_places, write_new_pairs
-from ernie_pair.pair.audit.pairs_to_text import documents
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, data_option, names_in, overwrite_option, refuse_empty
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.pairs.audit.new_pairs import KnownPairs, NewPair, first_places, write_new_pairs
+from ernie_pair.pairs.audit.pairs_to_text import documents
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,10 @@ from typing import Any, Dict, List, Mapping, Tuple
 from proof.experiments import PEER_PYTHON, TITLES, Places, Run, Scale, Words, of_today, runs_of
 from proof.figures import read_curve
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.atomic_files import make_folder, published
-from data_tools.files.atomic_folder import point_link
-from data_tools.files.errors import InputError
-from data_tools.files.run_module import python_words
-from data_tools.options.cli import run_command
-from data_tools.options.options import (
+from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.checkpoint.run_config import machine
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     evaluation_option,
@@ -46,13 +43,16 @@ from data_tools.options.options import (
     refuse_empty,
     refuse_unknown_names,
 )
-from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.checkpoint.run_config import machine
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_files import make_folder, published
+from ernie_pair.core.files.atomic_folder import point_link
+from ernie_pair.core.run_module import python_words
+from ernie_pair.experiments.series import unfinished
 from ernie_pair.runtime.processes.child_command import ChildCommand, ernie_pair_words
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.series.series import unfinished
 from ernie_pair.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]

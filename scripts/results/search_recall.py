@@ -14,16 +14,16 @@ from typing import List, Literal, Optional
 
 import numpy as np
 
-from data_tools.files.atomic_files import published
-from data_tools.files.json_file import write_json
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option
-from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, data_option
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.models.model_card import markdown_table
-from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.search.build_index import IndexConfig, make_index
-from ernie_pair.search.index_folder import RETRIEVALS
-from ernie_pair.search.searcher import PairSearcher
+from ernie_pair.pairs.data.pair_file import read_pairs
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.index_folder import RETRIEVALS
+from ernie_pair.retrieval.searcher import PairSearcher
 
 BEST = 10
 METRICS = ("recall@1", f"recall@{BEST}", f"nDCG@{BEST}")

@@ -18,10 +18,10 @@ from jinja2 import Environment, FileSystemLoader
 from proof.experiments import TABLE, TITLES, Scale, of_today, runs_of
 from run import RESULTS, ROOT
 
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import InputError, counted
-from data_tools.options.cli import run_command
-from data_tools.options.options import Options, data_option, refuse_empty
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import Options, data_option, refuse_empty
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.atomic_files import published
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, draw_chart, svg_in
 
 sys.path.append(str(ROOT / "scripts"))  # Python adds only the folder of the launched file

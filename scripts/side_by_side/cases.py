@@ -18,11 +18,13 @@ import numpy as np
 from other_libraries.client import PATH_OF_PEER, SCRIPTS, last_line
 
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.files.errors import InputError, counted
-from data_tools.files.json_file import read_json_object
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.json_file import read_json_object
+from ernie_pair.deployment.export_config import ExportConfig
+from ernie_pair.deployment.export_pair import export_pair
 from ernie_pair.inference.token_rows import (
     encode_single_texts,
     encode_texts,
@@ -33,21 +35,19 @@ from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.commands import NewModelConfig, new_model
 from ernie_pair.models.source import CONFIG, VOCAB, open_model
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.pair_records import Columns
-from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.train.datasets import open_pair_data
-from ernie_pair.pair.train.trainer import PairTrainer
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
+from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pairs.data.pair_records import Columns
+from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.train.datasets import open_pair_data
+from ernie_pair.pairs.train.trainer import PairTrainer
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.data import open_pretrain_data
 from ernie_pair.runtime.cpu import cpu_level, has_bf16
 from ernie_pair.runtime.gpu.cards import count_cards
 from ernie_pair.runtime.processes.child_command import words_of
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.export.export_config import ExportConfig
-from ernie_pair.score.export.export_pair import export_pair
-from ernie_pair.train import step_work
+from ernie_pair.training import step_work
 from side_by_side.lanes import Lane, Turn, Work, measure_lanes
 
 # For the peer: precision, and whether it has its best settings.

@@ -37,8 +37,8 @@ def open_pretraining(config):
     """Return the job of the static graph alone on this machine, its data, and what adds up over processes."""
     from data_tools.text.wordpiece import WordPiece
     from ernie_pair.models.source import open_model
-    from ernie_pair.pretrain.data import open_pretrain_data
-    from ernie_pair.pretrain.pretrain import build_job
+    from ernie_pair.pretraining.data import open_pretrain_data
+    from ernie_pair.pretraining.pretrain import build_job
     from ernie_pair.runtime.processes.world import World
 
     alone, source = World(), open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
@@ -49,13 +49,13 @@ def open_pretraining(config):
 
 def pretrain(spec, turns):
     from ernie_pair.checkpoint.manifest import TrainState
-    from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+    from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
     from ernie_pair.runtime.cpu import keep_freed_memory
     from ernie_pair.runtime.device import start_training_device
     from ernie_pair.runtime.processes.world import World
-    from ernie_pair.train.hooks import Hooks, Schedule
-    from ernie_pair.train.loop import train
-    from ernie_pair.train.run_log import RunLog
+    from ernie_pair.training.hooks import Hooks, Schedule
+    from ernie_pair.training.loop import train
+    from ernie_pair.training.run_log import RunLog
 
     config = PretrainConfig(**spec["flags"])
     start_training_device(config, World())
@@ -77,8 +77,8 @@ def pretrain(spec, turns):
 
 def ask_trained(spec, turns):
     """Predict with a trained model, as the command does: from texts to logits."""
-    from ernie_pair.pair.config.ask_config import PredictConfig
-    from ernie_pair.score.evaluation.inference_model import InferenceModel
+    from ernie_pair.evaluation.inference_model import InferenceModel
+    from ernie_pair.pairs.config.ask_config import PredictConfig
 
     model = InferenceModel(PredictConfig(**spec["flags"]))
     left, right = map(list, zip(*_rows_of(spec["flags"]["input_file"])))
@@ -96,8 +96,8 @@ def ask_exported(spec, turns):
 
 def embed(spec, turns):
     """Compute vectors with a trained or an exported model, as the command does: from texts to arrays."""
-    from ernie_pair.embedding.embed_config import EmbedConfig
-    from ernie_pair.embedding.open_embedder import open_embedder
+    from ernie_pair.embeddings.embed_config import EmbedConfig
+    from ernie_pair.embeddings.open_embedder import open_embedder
 
     config = EmbedConfig(**spec["flags"])
     embedder = open_embedder(config.model_path, config.device, config.options, config)

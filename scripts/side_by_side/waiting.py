@@ -20,9 +20,9 @@ from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 from other_libraries.client import NO_NETWORK, PATH_OF_PEER, THREADS, last_line
 from tables.serve import milliseconds_of, served
 
-from data_tools.files.errors import InputError
 from ernie_pair import ExportConfig, ExportEmbeddingConfig, PairConfig, PairTrainer, PredictConfig, export
-from ernie_pair.embedding.embed_config import EmbedConfig
+from ernie_pair.core.errors import InputError
+from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face
 from ernie_pair.models.source import VOCAB, open_model
 from ernie_pair.runtime.processes.child_command import words_of

@@ -16,7 +16,6 @@ from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.samples import sample_map
 from data_tools.samples.masking import MaskingFlags
@@ -24,6 +23,7 @@ from data_tools.text.text_files import list_inputs
 from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import segmenter
 from data_tools.trans_to_json import documents_of
+from ernie_pair.core.errors import InputError
 from tables import Row, seconds_of
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True}

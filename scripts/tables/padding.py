@@ -31,7 +31,7 @@ from ernie_pair.models.networks.encoders import EncoderModel, PaddingLeftOut
 from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, take_threads
 from ernie_pair.models.networks.text_encoder import build_text_encoder
 from ernie_pair.models.source import open_model
-from ernie_pair.train.batch_order import BatchOrder
+from ernie_pair.training.batch_order import BatchOrder
 from tables import Row, seconds_of
 
 SHORTEST, LONGEST = 8, 400  # tokens of the pairs that are made

@@ -12,18 +12,18 @@ from typing import Iterator
 from other_libraries.client import SCRIPTS
 from side_by_side.cases import Shape, medians_of, pair_settings, runs_in_turn, silence, write_model
 
-from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError
+from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.labels import Labels
-from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.encoded_pairs import streamed_steps
-from ernie_pair.pair.data.pair_records import Columns
-from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.train.datasets import open_pair_data
-from ernie_pair.pair.train.initial_model import open_initial_model
+from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pairs.data.encoded_pairs import streamed_steps
+from ernie_pair.pairs.data.pair_records import Columns
+from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.train.datasets import open_pair_data
+from ernie_pair.pairs.train.initial_model import open_initial_model
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.score.evaluation.predict_pair import predict_pair
 from tables import Row, seconds_of
 
 DEV_ROWS, STREAMED_COPIES, STEPS_PER_LINE = 1000, 20, 10

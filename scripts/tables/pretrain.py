@@ -16,12 +16,12 @@ from side_by_side.our_lane import open_pretraining
 
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.hooks import Hooks, Schedule
-from ernie_pair.train.loop import train
-from ernie_pair.train.run_log import RunLog
+from ernie_pair.training.hooks import Hooks, Schedule
+from ernie_pair.training.loop import train
+from ernie_pair.training.run_log import RunLog
 from ernie_pair.weights.weight_files import to_safetensors
 from tables import Row, seconds_of
 from tables.pair import deterministic_row
@@ -97,8 +97,8 @@ def _in_this_process(config, folder: Path, settings: dict) -> Iterator[Row]:
 
 
 def _bare(job, updates) -> None:
-    from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
-    from ernie_pair.pretrain.graph.step_monitors import PASS_SEED
+    from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
+    from ernie_pair.pretraining.graph.step_monitors import PASS_SEED
 
     constant = {LOSS_WEIGHTS: np.full(2, 1e-3, np.float32), PASS_SEED: np.ones(1, np.int32)}
     for batches in updates:

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Iterator, List, Sequence, Tuple
 
-from data_tools.files.errors import InputError
-from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.core.errors import InputError
+from ernie_pair.pairs.data.pair_file import read_pairs
 from ernie_pair.runtime.processes.child_command import words_of
 from tables import Row
 

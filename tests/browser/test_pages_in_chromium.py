@@ -21,15 +21,15 @@ from tiny_pair import write_pairs, write_rows
 from tiny_search import HashEmbedder
 
 from data_tools.audit_text import AuditConfig, audit_text
+from ernie_pair.evaluation.evaluation import evaluation_of
+from ernie_pair.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.experiments.compare_models import FILES as MODEL_FILES
+from ernie_pair.experiments.compare_models import write_table
+from ernie_pair.experiments.comparison_report import compare, page_of_comparison
 from ernie_pair.inference.exported_model import ExportedModel
-from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
+from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.report.page import Made
 from ernie_pair.report.plot_runs import PlotConfig, open_runs, plot
-from ernie_pair.score.evaluation.evaluation import evaluation_of
-from ernie_pair.score.evaluation.evaluation_report import FILES, write_report
-from ernie_pair.series.compare_models import FILES as MODEL_FILES
-from ernie_pair.series.compare_models import write_table
-from ernie_pair.series.comparison_report import compare, page_of_comparison
 
 pytestmark = pytest.mark.browser
 
@@ -176,9 +176,9 @@ def serving(model, embedder=None, key=""):
     """The address of the service, which serves ``model`` and ``embedder``."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.request import Limits
-    from ernie_pair.serve.service import Served, create_app
+    from ernie_pair.service.batcher import Batching
+    from ernie_pair.service.request import Limits
+    from ernie_pair.service.service import Served, create_app
 
     port = free_port()
     app = create_app(Served(model, embedder), Batching(8, 0.01, 100), Limits(2000, 5, 200), api_key=key)

@@ -14,10 +14,10 @@ from data_tools import build_ngrams as tool
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.errors import InputError
-from data_tools.options.cli import parse_config
 from data_tools.text.ngrams import NgramCounts, read_ngrams
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
 
 LETTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张"
 TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "，", "play", "##ing", "##天", "[UNK]"]

@@ -11,8 +11,8 @@ from places import ROOT
 
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.corpus.encoder import DocumentEncoder, EncodingRules
-from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, is_cjk
+from ernie_pair.core.errors import InputError
 
 TEXT = "我爱北京，我爱学习。\nLearning is fun, learning learns 2022 2022.\n我的Learner学习\n罕\n"
 

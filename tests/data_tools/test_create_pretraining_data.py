@@ -18,9 +18,9 @@ from data_tools.corpus.create_flags import OF_LANGUAGE
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, rules_of
-from data_tools.files.errors import InputError
-from data_tools.files.process_pool import ordered_map
-from data_tools.options.cli import exit_code_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.process_pool import ordered_map
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True}
 SPLIT = {**WORDS, "cn_splited": True}

@@ -12,9 +12,9 @@ from data_tools.dataset_utils import (
     word_spans,
 )
 from data_tools.ernie_dataset import join_segments, masking_rule
-from data_tools.files.errors import InputError
-from data_tools.files.keyed_cache import keyed_rng
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.keyed_cache import keyed_rng
 
 
 def sentence(seed, words=30):

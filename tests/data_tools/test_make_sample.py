@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
-from data_tools.options.cli import run_command
 from data_tools.text.sample import all_meanings, overlap, read_tables
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.errors import InputError
 
 FILES = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
 

@@ -14,11 +14,11 @@ from tiny_corpus import ROOT, finished, hashes, leftovers, lines_of, write_vocab
 from waiting import until
 
 from data_tools.corpus import shards
-from data_tools.files.errors import InputError, MachineError
-from data_tools.files.installation import install_command
-from data_tools.files.ray_pool import ray_map
-from data_tools.options.cli import exit_code_of
 from data_tools.prepare import PrepareConfig, SharedMaker, prepare
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.installation import install_command
+from ernie_pair.core.ray_pool import ray_map
 
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards
 ENDED = {"out.manifest.json", "out_ids.npy", "out_idx.npz"}

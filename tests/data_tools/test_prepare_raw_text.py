@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.files.errors import InputError
 from data_tools.prepare import PrepareConfig, prepare
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.core.errors import InputError
 
 TEXT = "天地玄黄宇宙洪荒。\n日月盈昃\n\n辰宿列张寒来暑往秋收冬藏\n\n短\n"
 

@@ -7,9 +7,9 @@ import os
 import pytest
 import zstandard
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import exit_code_of, parse_config
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.core.cli.cli import exit_code_of, parse_config
+from ernie_pair.core.errors import InputError
 
 RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n"
 DOCUMENTS = ["第一句话很长很长。\n第二句话。", "另一篇文章的全部内容。"]

@@ -13,13 +13,13 @@ from places import ROOT
 from tiny_pair import write_pairs
 from tiny_ship import ship, write_trained
 
-from data_tools.files.errors import InputError, OpenError, SeveralErrors, for_outer
-from data_tools.options.cli import exit_code_of
-from data_tools.options.foreign_flags import nearest
 from ernie_pair.__main__ import _loaded, main
 from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.cli.foreign_flags import nearest
+from ernie_pair.core.errors import InputError, OpenError, SeveralErrors, for_outer
 from ernie_pair.models.model_path import download_hint
-from ernie_pair.train.run import tell_skipped
+from ernie_pair.training.run import tell_skipped
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from dataclasses import fields
 import pytest
 from package_command import command
 
-from data_tools.files import installation as optional_import
-from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import COMMANDS, GROUPS, _run
 from ernie_pair.commands import config_class_of
-from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.core import installation as optional_import
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.pairs.config.pair_config import TrainConfig
 
 ASK = """
 source "$1"; shift

@@ -9,14 +9,14 @@ import pytest
 from tiny_pair import write_model, write_pairs, write_rows
 from tiny_ship import ship, write_trained
 
-from data_tools.files.errors import InputError
-from data_tools.options.flag_words import flag_names
 from ernie_pair.__main__ import COMMANDS, _run
 from ernie_pair.commands import config_class_of, form_of_model
+from ernie_pair.core.cli.flag_words import flag_names
+from ernie_pair.core.errors import InputError
+from ernie_pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.source import kind_of_folder
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 
 
 @pytest.fixture(scope="module")

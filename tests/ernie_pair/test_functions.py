@@ -5,11 +5,11 @@ import json
 import logging
 import re
 import signal
-import sys
 import threading
 import urllib.request
 from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,11 +22,11 @@ from tiny_ship import ship, write_trained
 from waiting import until
 
 import ernie_pair
-from data_tools.files.errors import Stopped
-from data_tools.options.cli import exit_code_of
-from data_tools.options.python_call import takes_options
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.cli.python_call import takes_options
+from ernie_pair.core.errors import Stopped
 
 # What a function is called that is not its command with other dashes; the forms that it takes.
 CALLED = {
@@ -37,46 +37,16 @@ CALLED = {
 }
 FUNCTIONS = [name for name, module in ernie_pair._OFFERED.items() if module == "ernie_pair.api"]
 
-# --- their names, of which some are those of folders
 
-
-NAMES = """
-import importlib, inspect, pickle, pkgutil, pydoc, sys
-for statement in sys.argv[1:]:
-    exec(statement)
-import ernie_pair.train.loop as loop
-import ernie_pair
-for name in ("pretrain", "search", "serve", "train"):
-    function, room = getattr(ernie_pair, name), importlib.import_module(f"ernie_pair.{name}")
-    assert inspect.isfunction(function) and inspect.ismodule(room), name
-    assert pickle.loads(pickle.dumps(function)) is function and function.__module__ == "ernie_pair.api"
-    help_lines = pydoc.plain(pydoc.render_doc(function)).splitlines()
-    assert help_lines[2].startswith(f"{name}(config=None, /, *, verbose"), help_lines[:4]
-assert pretrain is ernie_pair.pretrain
-assert loop is sys.modules["ernie_pair.train.loop"] is ernie_pair.train.loop
-assert ernie_pair.pretrain.pretrain is sys.modules["ernie_pair.pretrain.pretrain"]
-searcher = importlib.import_module("ernie_pair.search.searcher")
-assert pydoc.locate("ernie_pair.search.searcher") is searcher
-assert pkgutil.resolve_name("ernie_pair.search.searcher.PairSearcher") is searcher.PairSearcher
-try:
-    pretrain(max_step=3)
-except ernie_pair.InputError as error:
-    print(error)
-"""
-FOLDER, FUNCTION = "import ernie_pair.pretrain.pretrain", "from ernie_pair import pretrain"
-
-
-@pytest.mark.parametrize("order", [(FOLDER, FUNCTION), (FUNCTION, FOLDER)], ids=["folder", "function"])
-def test_a_function_keeps_the_name_of_a_folder(order):
-    done = python("-c", NAMES, *order)
-    said = "pretrain has no option max_step; did you mean max_steps? help(pretrain) lists them"
-    assert (done.stdout.strip(), done.stderr) == (said, "")
+def test_no_folder_is_called_like_a_function():
+    folders = {path.parent.name for path in Path(ernie_pair.__file__).parent.glob("*/__init__.py")}
+    assert not folders & set(FUNCTIONS)
 
 
 def test_what_is_in_a_folder_can_be_replaced_by_its_name(monkeypatch):
-    import ernie_pair.search.searcher as searcher
+    import ernie_pair.retrieval.searcher as searcher
 
-    monkeypatch.setattr("ernie_pair.search.searcher.RECALL_K", 7)
+    monkeypatch.setattr("ernie_pair.retrieval.searcher.RECALL_K", 7)
     assert searcher.RECALL_K == 7
     monkeypatch.setattr(ernie_pair, "search", len)
     assert ernie_pair.search("text") == 4
@@ -363,7 +333,6 @@ def test_serve_answers_from_another_thread(folder, tmp_path):
             return answer.status == 200
 
     until(is_up)
-    assert sys.modules["ernie_pair.serve"] is not ernie_pair.serve
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from children import python
 from places import ROOT
 
-from data_tools.files.errors import InputError
 from ernie_pair import launcher
+from ernie_pair.core.errors import InputError
 from ernie_pair.launcher import refuse_absent_gpus
 from ernie_pair.runtime.paddle_patches.launcher import FailedProcess
 

@@ -11,7 +11,7 @@ from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
 # A program that runs each line of its first argument as a command, and prints the outcome.
 RUN = """
 import contextlib, io, sys
-from data_tools.options.cli import exit_code_of
+from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.__main__ import _run
 
 for line in sys.argv[1].splitlines():

@@ -7,12 +7,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from data_tools.files.errors import InputError
-from data_tools.files.former_flags import FORMER_FLAGS, FORMER_VALUES, renamed
-from data_tools.options.cli import parse_config
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
-from ernie_pair.train.run_flags import BEST_IF_AUTO
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.former_flags import FORMER_FLAGS, FORMER_VALUES, renamed
+from ernie_pair.training.run_flags import BEST_IF_AUTO
 
 OPTIONS = [
     (command, item, get_type_hints(config_class)[item.name])

@@ -9,10 +9,10 @@ import pytest
 from places import ROOT
 
 import ernie_pair
-from data_tools.options.cli import exit_code_of
 from ernie_pair import commands as versions_module
 from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, PURPOSES, _run
 from ernie_pair.commands import FORMER_NAMES, OTHER_NAMES, form_of
+from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.version import __version__
 
 ALL = [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]]

@@ -12,18 +12,18 @@ from command_configs import CONFIGS
 from tiny_search import HashEmbedder, texts_of, use_embedder
 from tiny_ship import random_texts, ship, write_trained
 
-from data_tools.files.atomic_files import CONFIG_YAML
-from data_tools.files.errors import InputError
-from data_tools.options.cli import exit_code_of
-from data_tools.options.options import DASH, place_word
-from data_tools.options.standard_streams import with_standard_streams
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair import load_config
 from ernie_pair.__main__ import COMMANDS, _run
 from ernie_pair.commands import config_class_of, function_of
-from ernie_pair.embedding.embed_config import EmbedConfig
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.search.build_index import IndexConfig
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.cli.options import DASH, place_word
+from ernie_pair.core.cli.standard_streams import with_standard_streams
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import CONFIG_YAML
+from ernie_pair.embeddings.embed_config import EmbedConfig
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.retrieval.build_index import IndexConfig
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ from planted import KINDS, OF_ANY_RUN, OF_PAIRS, OF_PRETRAINING, content, plant
 from tiny_pair import train_config
 from visualdl import LogReader
 
-from data_tools.files.errors import CheckpointError
-from data_tools.options.cli import exit_code_of
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import ranked_models
-from ernie_pair.pair.train.train_pair import PairJob, train_pair
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError
+from ernie_pair.pairs.train.train_pair import PairJob, train_pair
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.best_model import BestModel
+from ernie_pair.training.best_model import BestModel
 
 
 class Killed(BaseException):

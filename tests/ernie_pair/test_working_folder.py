@@ -12,9 +12,9 @@ import pytest
 from places import ROOT
 from tiny_pair import write_model, write_pairs
 
-from data_tools.files.run_module import RUN_MODULE, python_words
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.prepare import PrepareConfig, prepare
+from ernie_pair.core.run_module import RUN_MODULE, python_words
 
 # Each writes down that it was imported, and ends what has imported it.
 STRANGER = "open({mark!r}, 'a').write(f'{{__name__}}\\n')\nraise RuntimeError(__name__)\n"
@@ -174,7 +174,7 @@ def test_python_is_started_in_one_way():
             found.setdefault(str(path.relative_to(ROOT)), set()).update(starts_of_python(path))
     assert {path: starts for path, starts in found.items() if starts} == {
         os.path.relpath(RUN_MODULE, ROOT): {"sys.executable"},
-        "data_tools/files/process_pool.py": {"spawn"},
+        "ernie_pair/core/process_pool.py": {"spawn"},
         "ernie_pair/checks/doctor.py": {"sys.executable"},  # shown
         "ernie_pair/models/model_path.py": {"sys.executable"},  # programs beside it
         "ernie_pair/launch/launch.py": {"sys.executable"},  # of a person's script, and of the words above

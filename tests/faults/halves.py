@@ -13,11 +13,11 @@ from places import SCRIPTS
 from run_files import events, files_of
 from waiting import until
 
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.train.train_pair import PairJob, train_pair
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.pretrain import pretrain
-from ernie_pair.pretrain.pretrain_job import PretrainJob
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pairs.train.train_pair import PairJob, train_pair
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.pretrain import pretrain
+from ernie_pair.pretraining.pretrain_job import PretrainJob
 
 
 class Pretraining:

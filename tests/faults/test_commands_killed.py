@@ -19,10 +19,10 @@ from tiny_pair import write_model, write_pairs
 from tiny_search import texts_of, write_lines
 from tiny_ship import write_trained
 
-from data_tools.files.atomic_files import CONFIG_YAML
-from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.__main__ import main
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.files.atomic_files import CONFIG_YAML
 
 SERIES = (
     "--model_name_or_path bare --model_type ernie --from_scratch true --train_file train.tsv --max_steps 6 "
@@ -52,7 +52,7 @@ class Case(NamedTuple):
     alone: bool = False  # each start is a process: Paddle's graph names keep counting in one
 
 
-MINING, SEARCH = "ernie_pair.mining", "ernie_pair.search"
+MINING, SEARCH = "ernie_pair.mining", "ernie_pair.retrieval"
 CASES = {
     "mine": Case(
         "--train_file train.tsv --output_file OUT.tsv --embedding_model model --min_similarity 0.01 "

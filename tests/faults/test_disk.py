@@ -15,12 +15,12 @@ import pytest
 from forked import in_child
 from launched import PATH
 
-from data_tools.files.atomic_files import naming, published
-from data_tools.files.errors import InputError, MachineError, describe_os_error
-from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError, MachineError, describe_os_error
+from ernie_pair.core.files.atomic_files import naming, published
 from ernie_pair.runtime.processes.world import World
 
 

@@ -21,7 +21,7 @@ from tiny_ship import ship, write_trained
 from waiting import until
 
 from ernie_pair import PairPredictor
-from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.embeddings.open_embedder import open_embedder
 
 for library in ("fastapi", "uvicorn", "prometheus_client", "faiss"):
     pytest.importorskip(library)

@@ -7,7 +7,7 @@ import pytest
 from halves import HALVES, Run, assert_same_end, wait_until_gone
 from launched import launch
 
-from data_tools.options.cli import parse_config
+from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.runtime.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks

@@ -13,10 +13,10 @@ from places import ROOT
 from tiny_pair import write_rows
 from tiny_search import texts_of, write_lines
 
-from ernie_pair.embedding import open_embedder as opening
+from ernie_pair.embeddings import open_embedder as opening
 from ernie_pair.inference.token_rows import Batch
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
-from ernie_pair.pair.train.loss import RANKING_LOSSES
+from ernie_pair.pairs.train.loss import RANKING_LOSSES
 
 # {our flag: theirs}; the range of a margin is the whole corpus there.
 NAMES = {

@@ -8,9 +8,9 @@ from other_libraries.client import newest_python
 from tiny_embedding import LETTERS, embedding_config, random_text, toy_matches, write_files
 from tiny_sentence import write_sentence
 
-from data_tools.files.errors import InputError
 from ernie_pair import MtebEncoder, api, open_embedder
-from ernie_pair.embedding.train.train_embedding import train_embedding
+from ernie_pair.core.errors import InputError
+from ernie_pair.embeddings.train.train_embedding import train_embedding
 from ernie_pair.inference.embedder import EmbedderOptions
 
 ABOUT = {

@@ -37,8 +37,11 @@ from their_models import (
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 from tiny_sentence import change
 
-from data_tools.files.errors import CheckpointError, InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.deployment.export_pair import ExportConfig, export_pair
+from ernie_pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.evaluation.scorer import open_scorer
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.choice import KernelFlags
@@ -48,13 +51,10 @@ from ernie_pair.models.networks.encoders import hidden_states
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.config.ask_config import EvaluateConfig
-from ernie_pair.pair.train.initial_model import open_initial_model
-from ernie_pair.pretrain.convert.warm_start import read_start
-from ernie_pair.pretrain.graph.model import CLASSES, encoder_of
-from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.scorer import open_scorer
-from ernie_pair.score.export.export_pair import ExportConfig, export_pair
+from ernie_pair.pairs.config.ask_config import EvaluateConfig
+from ernie_pair.pairs.train.initial_model import open_initial_model
+from ernie_pair.pretraining.convert.warm_start import read_start
+from ernie_pair.pretraining.graph.model import CLASSES, encoder_of
 
 NAMES = Path(__file__).parents[1] / "ernie_pair" / "models" / "hugging_face_names.json"
 OURS = {"nezha": {"use_relative_position": True}, "ernie_gram": {"embedding_size": 16}}

@@ -11,13 +11,13 @@ from tiny_embedding import embedding_config, write_files
 from tiny_pair import CHARACTERS, write_model
 from tiny_sentence import change, write_sentence
 
-from data_tools.files.errors import ErniePairError
-from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
-from ernie_pair.embedding.open_embedder import open_embedder
-from ernie_pair.embedding.train.train_embedding import train_embedding
+from ernie_pair.core.errors import ErniePairError
+from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
+from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.embeddings.train.train_embedding import train_embedding
+from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
 from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face
 from ernie_pair.models.embedding_json import NORMALIZE, Step
-from ernie_pair.score.embeddings.export_embedding import export_embedding
 
 MOST = 1e-5  # of numbers up to 1, between models of the two libraries
 OF_OURS = 2e-6  # where this package has written the model

@@ -12,15 +12,15 @@ from tiny_pretrain import CHARACTERS, SIZES, VOCAB, events, flags, write_corpus
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from data_tools.options.cli import parse_config  # noqa: E402
 from data_tools.samples.masking import NO_LABEL  # noqa: E402
 from ernie_pair import EvaluateMlmConfig, MaskFiller, evaluate_mlm  # noqa: E402
+from ernie_pair.core.cli.cli import parse_config  # noqa: E402
 from ernie_pair.models.source import open_model, read_tokenizer  # noqa: E402
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig  # noqa: E402
-from ernie_pair.pretrain.convert.warm_start import with_order_head  # noqa: E402
-from ernie_pair.pretrain.data import open_pretrain_data  # noqa: E402
-from ernie_pair.pretrain.filling.fill_mask import load_pretrained  # noqa: E402
-from ernie_pair.pretrain.pretrain import pretrain as pretrain_here  # noqa: E402
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig  # noqa: E402
+from ernie_pair.pretraining.convert.warm_start import with_order_head  # noqa: E402
+from ernie_pair.pretraining.data import open_pretrain_data  # noqa: E402
+from ernie_pair.pretraining.filling.fill_mask import load_pretrained  # noqa: E402
+from ernie_pair.pretraining.pretrain import pretrain as pretrain_here  # noqa: E402
 from ernie_pair.runtime.processes.world import World  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -145,7 +145,7 @@ def test_fill_mask_agrees_with_transformers(place):
 
 def test_evaluate_mlm_agrees_with_transformers(place, monkeypatch):
     folder, kind = place
-    from ernie_pair.pretrain.filling import evaluate_mlm as masked_loss
+    from ernie_pair.pretraining.filling import evaluate_mlm as masked_loss
 
     batches, sums_of = [], masked_loss._sums_of
     monkeypatch.setattr(

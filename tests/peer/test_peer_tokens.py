@@ -12,7 +12,7 @@ from other_libraries.texts import WITH_SYMBOLS, random_strings, sentences
 from safetensors.numpy import load_file, save_file
 from tiny_sentence import change
 
-from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.embeddings.open_embedder import open_embedder
 
 MOST = 1e-5
 FIRST = 30522  # the size of its vocabulary

@@ -15,15 +15,15 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+from ernie_pair.evaluation.predict_pair import read_log_probabilities  # noqa: E402
 from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face  # noqa: E402
 from ernie_pair.models.networks.classifier import build_classifier  # noqa: E402
 from ernie_pair.models.source import open_model  # noqa: E402
-from ernie_pair.pair.config.pair_config import TrainConfig  # noqa: E402
-from ernie_pair.pair.train.own_parts import CALLED, OF_OTHERS  # noqa: E402
-from ernie_pair.pair.train.train_pair import train_pair  # noqa: E402
-from ernie_pair.pair.train.trainer import PairTrainer  # noqa: E402
-from ernie_pair.score.evaluation.predict_pair import read_log_probabilities  # noqa: E402
-from ernie_pair.train.callbacks import EVENTS  # noqa: E402
+from ernie_pair.pairs.config.pair_config import TrainConfig  # noqa: E402
+from ernie_pair.pairs.train.own_parts import CALLED, OF_OTHERS  # noqa: E402
+from ernie_pair.pairs.train.train_pair import train_pair  # noqa: E402
+from ernie_pair.pairs.train.trainer import PairTrainer  # noqa: E402
+from ernie_pair.training.callbacks import EVENTS  # noqa: E402
 
 ROWS = 16
 # One batch is a whole epoch, so that both sides train on the same batches in whatever order.

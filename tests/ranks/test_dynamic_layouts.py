@@ -8,12 +8,12 @@ from tiny_pretrain import has_bf16, needs_kernels, write_corpus, write_model
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.source import open_model
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
-from ernie_pair.pretrain.pretrain import build_job
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.data import open_pretrain_data
+from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
+from ernie_pair.pretraining.pretrain import build_job
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.train.hooks import NoStop
+from ernie_pair.training.hooks import NoStop
 
 pytestmark = pytest.mark.ranks
 

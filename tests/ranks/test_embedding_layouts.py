@@ -8,7 +8,7 @@ from tiny_pair_job import weights
 from tiny_ship import write_trained
 
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.train.process_group import ProcessGroup, join_process_group
+from ernie_pair.training.process_group import ProcessGroup, join_process_group
 
 pytestmark = pytest.mark.ranks
 

@@ -12,7 +12,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
 from ernie_pair.runtime.paddle_patches.process_groups import sums_in_float32
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.train.process_group import join_process_group
+from ernie_pair.training.process_group import join_process_group
 
 pytestmark = pytest.mark.ranks
 

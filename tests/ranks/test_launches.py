@@ -16,8 +16,8 @@ from package_command import command
 from run_files import events, files_of
 from waiting import until
 
-from data_tools.files.results import read_own_config
 from ernie_pair.checkpoint.run_config import CONFIG_YAML
+from ernie_pair.core.files.results import read_own_config
 
 pytestmark = pytest.mark.ranks
 

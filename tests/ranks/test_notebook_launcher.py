@@ -15,9 +15,9 @@ from places import SCRIPTS
 from run_files import events, files_of
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.files.errors import InputError, LostProcessError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.core.errors import InputError, LostProcessError
 from ernie_pair.runtime.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
@@ -162,7 +162,7 @@ def test_an_error_in_a_callback_ends_both_processes(flags, tmp_path):
 
 
 def train_until_killed(flags, folder):
-    from ernie_pair.pair.train.train_pair import PairJob
+    from ernie_pair.pairs.train.train_pair import PairJob
 
     step_of = PairJob.step
 

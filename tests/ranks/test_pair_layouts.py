@@ -13,7 +13,7 @@ from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.world import World, launched_world
-from ernie_pair.train.process_group import ProcessGroup, join_process_group
+from ernie_pair.training.process_group import ProcessGroup, join_process_group
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks

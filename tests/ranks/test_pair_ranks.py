@@ -16,17 +16,17 @@ from run_files import events
 from tiny_pair import train_config
 from tiny_pretrain import level_here, needs_kernels
 
-from data_tools.options.cli import exit_code_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.train import loss as objective
-from ernie_pair.pair.train import train_pair as run
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.evaluation.evaluation_report import FILES
+from ernie_pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.train import loss as objective
+from ernie_pair.pairs.train import train_pair as run
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.evaluation_report import FILES
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.train.process_group import join_process_group
+from ernie_pair.training.process_group import join_process_group
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks

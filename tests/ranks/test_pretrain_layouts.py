@@ -11,18 +11,18 @@ from tiny_pretrain import has_bf16, level_here, needs_kernels, write_corpus, wri
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.source import open_model
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
-from ernie_pair.pretrain.graph.fusion import choose_path
-from ernie_pair.pretrain.graph.model import ernie_config
-from ernie_pair.pretrain.graph.program import build_program
-from ernie_pair.pretrain.graph.program_state import LOSS_WEIGHTS
-from ernie_pair.pretrain.graph.step_monitors import RankSums
-from ernie_pair.pretrain.graph.strategy import start_static
-from ernie_pair.pretrain.pretrain_job import PretrainJob
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.data import open_pretrain_data
+from ernie_pair.pretraining.graph.fusion import choose_path
+from ernie_pair.pretraining.graph.model import ernie_config
+from ernie_pair.pretraining.graph.program import build_program
+from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
+from ernie_pair.pretraining.graph.step_monitors import RankSums
+from ernie_pair.pretraining.graph.strategy import start_static
+from ernie_pair.pretraining.pretrain_job import PretrainJob
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.train.hooks import NoStop
+from ernie_pair.training.hooks import NoStop
 
 pytestmark = pytest.mark.ranks
 

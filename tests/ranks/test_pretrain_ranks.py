@@ -14,8 +14,8 @@ from tiny_bert import ORDER, POOLER, write_bert
 from tiny_pretrain import flags, write_corpus, write_model
 from waiting import kill_launched, until
 
-from data_tools.files.errors import InputError
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.core.errors import InputError
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.runtime.processes.world import World
 
 pytestmark = pytest.mark.ranks

@@ -23,13 +23,13 @@ from ernie_pair import (
     cross_validate,
     search_params,
 )
+from ernie_pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.evaluation.predict_pair import predict_pair, read_log_probabilities
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.distill.distill import distill_pair
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.distill.distill import distill_pair
+from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.score.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair, read_log_probabilities
 from ernie_pair.weights.weight_files import read_weights
 
 pytestmark = pytest.mark.ranks

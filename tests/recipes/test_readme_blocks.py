@@ -28,7 +28,7 @@ from waiting import until
 
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pairs.train.train_pair import train_pair
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 
@@ -421,7 +421,7 @@ def test_every_special_case_still_matches_a_block():
 
 
 def test_the_documented_exit_codes_match_the_error_classes():
-    from data_tools.files import errors
+    from ernie_pair.core import errors
 
     classes = [value for value in vars(errors).values() if isinstance(getattr(value, "exit_code", None), int)]
     page = text_of("docs/en/resume-and-faults.md").replace("\n", " ")

@@ -16,12 +16,12 @@ from launched import run_script
 from pages import ROOT, rows
 from safetensors.numpy import load_file
 
-from data_tools.files.errors import InputError, counted, without_flags
-from data_tools.options.cli import parse_config
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError, counted, without_flags
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pairs.train.train_pair import train_pair
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 

@@ -80,7 +80,7 @@ def empty(tmp_path):
 
 def test_the_installed_package_is_the_wheel_and_knows_its_url(installed, wheel, empty):
     program = "import data_tools._helpers as h, ernie_pair as e; print(h.__file__, e.__file__); "
-    program += "from data_tools.files.installation import install_command; print(install_command('tune'))"
+    program += "from ernie_pair.core.installation import install_command; print(install_command('tune'))"
     *files, command = run(installed / "python", "-c", program, cwd=empty).split(maxsplit=2)
     assert all(Path(file).is_relative_to(installed.parent) for file in files)
     assert command.strip() == f"pip install 'ernie-pair[tune] @ {wheel.as_uri()}'"

@@ -8,7 +8,7 @@ from other_libraries.families import COLUMNS, ROWS
 from places import ROOT
 from readme_block import FAMILIES, between, pages_with
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 MEASURED = {"load": "yes", "ids": [0, 1234], "hidden states": 9.5e-7, "pooled": 1.2e-7, "head": 3e-7}
 

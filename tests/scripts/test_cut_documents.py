@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from cut_documents import CutDocumentsConfig, cut_documents
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 CORPUS = ["a", "b", "c", "d", "e"]  # of which d and e are held out
 

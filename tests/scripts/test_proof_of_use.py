@@ -25,8 +25,8 @@ from tiny_sentence import write_sentence
 from write_results import read_results, render_page, summary_of
 
 from data_tools.corpus.format import document_ranges
-from data_tools.files.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
+from ernie_pair.core.errors import InputError
 
 SCRIPT = """
 import sys

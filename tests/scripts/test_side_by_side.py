@@ -25,12 +25,12 @@ from small_bench import small_bench
 from tables import serve
 from tiny_pair import write_model as write_tiny_model
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.models.source import open_model
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import cpu as malloc
 from ernie_pair.runtime.cpu import cpu_level, has_bf16
-from ernie_pair.train.step_work import EncoderSize, count_classifier, count_encoder
+from ernie_pair.training.step_work import EncoderSize, count_classifier, count_encoder
 
 # A lane that records its turns in a file and exits at the given step.
 LANE = """

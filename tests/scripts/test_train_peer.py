@@ -20,11 +20,11 @@ from side_by_side.peer import trainer
 from tiny_pair import write_model, write_pairs
 from waiting import until
 
-from data_tools.files.atomic_files import CONFIG_YAML
-from data_tools.files.errors import InputError
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
-from ernie_pair.train.loop import learning_rate
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import CONFIG_YAML
+from ernie_pair.evaluation.predict_pair import read_log_probabilities
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.training.loop import learning_rate
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key
     """Run ``action(client)`` against the service, which is shut down cleanly afterwards."""
     import httpx
 
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.request import Limits
-    from ernie_pair.serve.service import Served, create_app
+    from ernie_pair.service.batcher import Batching
+    from ernie_pair.service.request import Limits
+    from ernie_pair.service.service import Served, create_app
 
     batching = Batching(**{"max_batch": 8, "max_wait": 0.02, "max_waiting": 100, **settings})
     served = Served(model, embedder, texts, "ship", "encoder")

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from data_tools.files.results import MAKER
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import text_of_config
 from ernie_pair.checkpoint.run_folder import run_id_of
-from ernie_pair.train import probability_counts
-from ernie_pair.train.run_log import RunLog
-from ernie_pair.train.step_work import StepWork
+from ernie_pair.core.files.results import MAKER
+from ernie_pair.training import probability_counts
+from ernie_pair.training.run_log import RunLog
+from ernie_pair.training.step_work import StepWork
 
 
 def write_pair_run(folder, slope=1.0, steps=40, **flags):

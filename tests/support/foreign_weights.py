@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 
 from ernie_pair.models.spec import read_spec
-from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
+from ernie_pair.pretraining.graph.model import CLASSES, ernie_config
 from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 
 SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")

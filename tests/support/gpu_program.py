@@ -23,9 +23,9 @@ def build(processes: int, **flags):
     from tiny_pretrain import SIZES, VOCAB
 
     from ernie_pair.models.spec import parse_spec
-    from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-    from ernie_pair.pretrain.graph.model import ernie_config
-    from ernie_pair.pretrain.graph.program import build_program
+    from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+    from ernie_pair.pretraining.graph.model import ernie_config
+    from ernie_pair.pretraining.graph.program import build_program
 
     paths = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
     layout = {"sharding_degree": processes, "use_sharding": processes > 1}

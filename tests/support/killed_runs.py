@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
-from ernie_pair.train.job import TaskJob
+from ernie_pair.training.job import TaskJob
 
 
 class Killed(BaseException):

@@ -78,6 +78,6 @@ def main(call):
 
 
 if __name__ == "__main__":
-    from data_tools.options.cli import exit_code_of
+    from ernie_pair.core.cli.cli import exit_code_of
 
     sys.exit(exit_code_of(lambda: main(sys.argv[1])))

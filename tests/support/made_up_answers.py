@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ernie_pair.pair.config.ask_config import EvaluateConfig
-from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.score.evaluation.evaluation import Answers, Fitted
+from ernie_pair.evaluation.evaluation import Answers, Fitted
+from ernie_pair.pairs.config.ask_config import EvaluateConfig
+from ernie_pair.pairs.data.pair_file import Pairs
 
 
 def answers_of(classes=2, rows=60, swap=True, **changes):

@@ -8,9 +8,9 @@ from package_command import command
 from safetensors.numpy import load_file
 from tiny_pretrain import events
 
-from data_tools.options.cli import parse_config
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.pretrain import pretrain
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.pretrain import pretrain
 
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
 WEIGHTS, STATE = "static_vars.safetensors", "optimizer-00000-of-00001.safetensors"

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from data_tools.files.atomic_files import CONFIG_YAML
-from data_tools.files.atomic_folder import MADE
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.train.run_log import MEASURED
+from ernie_pair.core.files.atomic_files import CONFIG_YAML
+from ernie_pair.core.files.atomic_folder import MADE
+from ernie_pair.training.run_log import MEASURED
 
 
 def events(folder, split: Optional[str] = None, timing: bool = False) -> List[dict]:

@@ -8,7 +8,7 @@ from tiny_pretrain import write_model
 
 from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face
 from ernie_pair.models.source import open_model, write_model_folder
-from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
+from ernie_pair.pretraining.graph.model import build_ernie, ernie_config
 
 EPSILON = 1e-3  # far from the 1e-12 that PaddleNLP's other classes compute with
 ORDER, POOLER, HEADS = "cls.seq_relationship.", "bert.pooler.", "cls."

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tiny_pair import train_config, write_model, write_pairs
 
-from ernie_pair.pair.config.distill_config import DistillConfig
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pairs.config.distill_config import DistillConfig
+from ernie_pair.pairs.train.train_pair import train_pair
 
 TEACHER_LAYERS = 3
 

@@ -6,13 +6,13 @@ from typing import Dict
 import numpy as np
 from tiny_pair import CHARACTERS, write_model, write_rows
 
-from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embedding.train.train_embedding import EmbeddingJob, EmbeddingTask
+from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.embeddings.train.train_embedding import EmbeddingJob, EmbeddingTask
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.hooks import NoStop
-from ernie_pair.train.process_group import ProcessGroup
-from ernie_pair.train.recompute import recompute_layers
+from ernie_pair.training.hooks import NoStop
+from ernie_pair.training.process_group import ProcessGroup
+from ernie_pair.training.recompute import recompute_layers
 
 LETTERS = list(CHARACTERS)
 OTHER = dict(zip(LETTERS, np.random.default_rng(9).permutation(LETTERS)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ernie_pair.models.commands import NewModelConfig, new_model
-from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
 
 CHARACTERS = "我你他她它们今天明昨气候真很不太好坏大小多少上下左右前后来去"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

@@ -11,15 +11,15 @@ from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
-from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.targets.metrics import class_weights_of
-from ernie_pair.pair.train.train_pair import PairJob
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pairs.data.encoded_pairs import encode_pairs, training_steps
+from ernie_pair.pairs.data.pair_file import read_pairs
+from ernie_pair.pairs.targets.metrics import class_weights_of
+from ernie_pair.pairs.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.hooks import NoStop
-from ernie_pair.train.process_group import ProcessGroup
-from ernie_pair.train.recompute import recompute_layers
+from ernie_pair.training.hooks import NoStop
+from ernie_pair.training.process_group import ProcessGroup
+from ernie_pair.training.recompute import recompute_layers
 
 STEPS = 60
 PLACES = {"train_file": "t", "dev_file": "d", "output_dir": "o"}

@@ -2,11 +2,11 @@
 
 from tiny_pretrain import VOCAB, flags
 
-from data_tools.options.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.models.spec import parse_spec
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_pretrain_data
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.data import open_pretrain_data
 from ernie_pair.runtime.processes.world import World
 
 SPEC = parse_spec({"vocab_size": len(VOCAB), "max_position_embeddings": 40, "type_vocab_size": 2})

@@ -10,9 +10,9 @@ from tiny_pair import CHARACTERS
 from tiny_ship import write_trained
 
 from ernie_pair.models.embedding_json import EmbeddingSettings
-from ernie_pair.search import build_index as building
-from ernie_pair.search import searcher as searching
-from ernie_pair.search.build_index import IndexConfig, make_index
+from ernie_pair.retrieval import build_index as building
+from ernie_pair.retrieval import searcher as searching
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
 
 DIM = 16
 

@@ -7,12 +7,12 @@ import numpy as np
 from tiny_pair import CHARACTERS, write_model
 
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.inference.token_rows import encode_texts
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier
 from ernie_pair.models.networks.kernel_path import logits_of
 from ernie_pair.models.source import open_model
-from ernie_pair.score.export.export_pair import ExportConfig, export_pair
-from ernie_pair.train.process_group import ProcessGroup
+from ernie_pair.training.process_group import ProcessGroup
 
 MAX_SEQ_LEN = 40
 # What Paddle's own format is called.

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from tiny_pair import CHARACTERS, write_model, write_rows
 
-from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
 
 OTHERS = [character for character in CHARACTERS if character != "好"]
 LEARNS = {"epochs": 4, "learning_rate": 3e-3, "dropout": 0.0, "logging_freq": 10, "eval_freq": 1000}

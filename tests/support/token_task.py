@@ -18,9 +18,9 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import run_command
-from data_tools.options.options import option
+from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import option
+from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.models.model_card import DataFile, Measured, ModelCard
 from ernie_pair.models.networks.classifier import set_matching, with_prefix
@@ -28,10 +28,10 @@ from ernie_pair.models.networks.encoders import EncoderModel, hidden_states
 from ernie_pair.models.source import NAME_FAMILY, open_model, refuse_no_family
 from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime.processes.world import World, seed_of
-from ernie_pair.train.batch_order import BatchOrder
-from ernie_pair.train.job import LossParts
-from ernie_pair.train.run_flags import TrainingFlags
-from ernie_pair.train.task import Task, TaskData, run
+from ernie_pair.training.batch_order import BatchOrder
+from ernie_pair.training.job import LossParts
+from ernie_pair.training.run_flags import TrainingFlags
+from ernie_pair.training.task import Task, TaskData, run
 
 IGNORED = -100  # the label of what is no word: control tokens, padding, the rest of a word of several tokens
 

@@ -32,11 +32,11 @@ from types import ModuleType
 
 from places import ROOT
 
-from data_tools.files.run_module import RUN_MODULE
+from ernie_pair.core.run_module import RUN_MODULE
 
 PRELOADED = """
-    ernie_pair.pair.train.train_pair ernie_pair.pretrain.pretrain ernie_pair.pretrain.convert.convert
-    ernie_pair.embedding.train.train_embedding ernie_pair.score.export.export_pair
+    ernie_pair.pairs.train.train_pair ernie_pair.pretraining.pretrain ernie_pair.pretraining.convert.convert
+    ernie_pair.embeddings.train.train_embedding ernie_pair.deployment.export_pair
     paddle.distributed.fleet paddle.distributed.launch.main onnxruntime pyarrow sklearn.metrics visualdl
 """.split()
 IDLE_SECONDS = 120

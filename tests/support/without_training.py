@@ -3,7 +3,7 @@
 # As where only [predict] is installed: none of the libraries of training can be found.
 WITHOUT_TRAINING = """
 import importlib.util, sys
-from data_tools.files.installation import OF_TRAINING
+from ernie_pair.core.installation import OF_TRAINING
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -11,6 +11,6 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-from data_tools.options.cli import exit_code_of
+from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.__main__ import COMMANDS, LAUNCH, _run
 """

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
-from data_tools.files.errors import ErniePairError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.checks.gpu.lab import Lab, error_in_logs, losses_of, train_events
 from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SmallLine
+from ernie_pair.core.errors import ErniePairError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.kernels.choice import DTYPES
 from ernie_pair.runtime.processes.child_command import Words, words_of
 

@@ -21,11 +21,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import ErniePairError, InputError, Stopped, message_of
-from data_tools.files.json_file import write_json
-from data_tools.files.results import refuse_existing
-from data_tools.options.options import (
+from ernie_pair.checks.gpu.cases import STEPS, Figures, Planned, SmallData, Step
+from ernie_pair.checks.gpu.lab import Lab
+from ernie_pair.checks.gpu.machine import Machine, hide_private, machine_of, machine_without_paddle
+from ernie_pair.core.cli.options import (
     Options,
     data_option,
     devices_option,
@@ -34,9 +33,10 @@ from data_tools.options.options import (
     refuse_empty,
     refuse_unknown_names,
 )
-from ernie_pair.checks.gpu.cases import STEPS, Figures, Planned, SmallData, Step
-from ernie_pair.checks.gpu.lab import Lab
-from ernie_pair.checks.gpu.machine import Machine, hide_private, machine_of, machine_without_paddle
+from ernie_pair.core.errors import ErniePairError, InputError, Stopped, message_of
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.files.results import refuse_existing
 from ernie_pair.report.page import render_page
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import BrokenRunError

@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from data_tools.files.errors import ErniePairError, LostProcessError
-from data_tools.files.run_module import python_words
 from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.checks.gpu.machine import Machine, machine_without_paddle
+from ernie_pair.core.errors import ErniePairError, LostProcessError
+from ernie_pair.core.run_module import python_words
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, words_of
 from ernie_pair.runtime.processes.child_command import (
@@ -26,7 +26,7 @@ from ernie_pair.runtime.processes.child_command import (
     exit_code_of,
     last_error,
 )
-from ernie_pair.train.run_log import read_all_events
+from ernie_pair.training.run_log import read_all_events
 
 MARK = "ERNIE_PAIR_CHECK"  # in the environment of every process of the check: identifies the check
 LOOK_SECONDS, KILL_SECONDS = 0.005, 20.0

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from data_tools.files.installation import version_of
+from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.gpu.builds import Capability, words_of
 from ernie_pair.version import __version__

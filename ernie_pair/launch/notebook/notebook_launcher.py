@@ -33,8 +33,8 @@ from typing import IO, Callable, Dict, Iterator, List, Optional, Sequence
 
 import cloudpickle
 
-from data_tools.files.errors import InputError, LostProcessError, counted
-from data_tools.files.run_module import python_words
+from ernie_pair.core.errors import InputError, LostProcessError, counted
+from ernie_pair.core.run_module import python_words
 from ernie_pair.runtime.cpu_env import THREADS, THREADS_ASKED
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import exit_code_of

@@ -10,8 +10,8 @@ import time
 import traceback
 from pathlib import Path
 
-from data_tools.files.atomic_files import published
-from data_tools.files.errors import InputError, LostProcessError
+from ernie_pair.core.errors import InputError, LostProcessError
+from ernie_pair.core.files.atomic_files import published
 from ernie_pair.launch.notebook.notebook_launcher import MODULES, PAYLOAD, UNPACKABLE, packed
 from ernie_pair.runtime.processes.stop_signals import stop_with_the_launcher
 

@@ -14,8 +14,8 @@ from typing import Dict, Iterable, Mapping, Optional, Tuple
 
 import numpy as np
 
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import shown
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.json_file import shown
 from ernie_pair.weights.weight_files import Arrays
 
 SPECIFIC = 1e-12  # transformers' own default of all these families

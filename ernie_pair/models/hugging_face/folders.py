@@ -26,8 +26,6 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import is_number, parse_json_object, read_json_object, shown, write_json
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, OWN_FAMILY, SPECIAL_TOKENS, VOCAB
 from data_tools.text.wordpiece import (
     ALONE,
@@ -39,6 +37,8 @@ from data_tools.text.wordpiece import (
     WordPiece,
     character_kinds,
 )
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.json_file import is_number, parse_json_object, read_json_object, shown, write_json
 from ernie_pair.models.hugging_face.counterparts import (
     COMPUTED,
     COUNTERPARTS,

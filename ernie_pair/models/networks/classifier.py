@@ -34,8 +34,8 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.options.options import import_named
+from ernie_pair.core.cli.options import import_named
+from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
 from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.encoders import (

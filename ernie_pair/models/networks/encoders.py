@@ -16,7 +16,7 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type,
 import paddle
 from paddle import nn
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState
 from ernie_pair.models.hugging_face.folders import KINDS, MODEL_STATE, to_their_config, write_their_folder

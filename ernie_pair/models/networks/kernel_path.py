@@ -7,8 +7,8 @@ import numpy as np
 import paddle
 from tqdm import tqdm
 
-from data_tools.files.errors import NumbersError
-from data_tools.files.progress import shows_bars
+from ernie_pair.core.errors import NumbersError
+from ernie_pair.core.progress import shows_bars
 from ernie_pair.inference.token_rows import EncodedPairs, evaluation_batches
 from ernie_pair.kernels.choice import (
     DTYPES,

@@ -18,8 +18,8 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from data_tools.files.atomic_folder import is_as_made, publish_folder, read_made
-from data_tools.files.errors import CheckpointError, InputError
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.atomic_folder import is_as_made, publish_folder, read_made
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import SavedLayer

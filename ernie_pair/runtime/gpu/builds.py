@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from data_tools.files.errors import InputError
-from data_tools.files.installation import PADDLE_RANGE, install_command, is_tested_paddle, training_extra
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import PADDLE_RANGE, install_command, is_tested_paddle, training_extra
 
 LIBRARY = "libcuda.so.1"
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR

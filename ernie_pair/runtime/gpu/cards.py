@@ -3,9 +3,9 @@
 import os
 from typing import Dict, NamedTuple
 
-from data_tools.files.errors import InputError, MachineError, counted
-from data_tools.files.installation import install_command
-from data_tools.files.paddle_index import INDEX, ask_driver, choose_cuda
+from ernie_pair.core.errors import InputError, MachineError, counted
+from ernie_pair.core.installation import install_command
+from ernie_pair.core.paddle_index import INDEX, ask_driver, choose_cuda
 from ernie_pair.runtime.gpu.builds import Capability, installed_build, paddle_capability, words_of
 
 # NVIDIA's driver on Linux; under WSL2 Windows' own device, which cards of other vendors have too.

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple
 
-from data_tools.files.run_module import python_words
+from ernie_pair.core.run_module import python_words
 from ernie_pair.runtime.gpu.builds import paddle_capability
 
 LONGEST = 300  # characters of the last output of a process

@@ -5,8 +5,8 @@ python -m ernie_pair.runtime.gpu.visible
 
 import sys
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import exit_code_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.gpu.cards import count_cards, why_no_card
 from ernie_pair.runtime.paddle_patches.launcher import visible_gpus
 

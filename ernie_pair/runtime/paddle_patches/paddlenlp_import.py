@@ -24,14 +24,14 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from data_tools.files.errors import InputError
-from data_tools.files.installation import (
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import (
     install_command,
     missing_of_training,
     raise_interrupt,
     training_extra,
 )
-from data_tools.files.user_home import home_given
+from ernie_pair.core.user_home import home_given
 
 # Of `paddlenlp.transformers`: where the classes are that all models are made of, and the parts of a family.
 BASES = {

@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from data_tools.files.errors import (
+from ernie_pair.core.errors import (
     CheckpointError,
     ErniePairError,
     InputError,
@@ -17,7 +17,7 @@ from data_tools.files.errors import (
     NumbersError,
     Stopped,
 )
-from data_tools.files.run_module import python_words
+from ernie_pair.core.run_module import python_words
 
 ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
 MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error

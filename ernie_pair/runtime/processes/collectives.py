@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List
 
 import numpy as np
 
-from data_tools.files.errors import (
+from ernie_pair.core.errors import (
     ErniePairError,
     InputError,
     LostProcessError,

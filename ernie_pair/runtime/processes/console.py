@@ -12,9 +12,9 @@ from typing import Iterator
 
 from tqdm import tqdm
 
-from data_tools.files.atomic_files import published
-from data_tools.files.progress import is_called_from_python, is_silent
-from data_tools.options.standard_streams import as_called
+from ernie_pair.core.cli.standard_streams import as_called
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.progress import is_called_from_python, is_silent
 from ernie_pair.runtime.processes.world import World, local_world
 
 # What a record's ``tone`` may be (logging's ``extra``); without one its level decides.

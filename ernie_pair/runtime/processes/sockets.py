@@ -6,7 +6,7 @@ import tempfile
 import time
 from multiprocessing import util
 
-from data_tools.files.errors import InputError, MachineError
+from ernie_pair.core.errors import InputError, MachineError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

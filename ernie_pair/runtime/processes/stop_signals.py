@@ -15,8 +15,8 @@ import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, TypeVar
 
-from data_tools.files.errors import Stopped
-from data_tools.files.progress import is_called_from_python
+from ernie_pair.core.errors import Stopped
+from ernie_pair.core.progress import is_called_from_python
 
 # A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
 SIGNAL_WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}

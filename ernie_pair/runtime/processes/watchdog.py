@@ -23,10 +23,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Tuple
 
-from data_tools.files.atomic_files import read_regular
-from data_tools.files.atomic_folder import set_aside
-from data_tools.files.errors import CollectiveError, ErniePairError, LostProcessError, Stopped, message_of
-from data_tools.files.json_file import parse_json_object
+from ernie_pair.core.errors import CollectiveError, ErniePairError, LostProcessError, Stopped, message_of
+from ernie_pair.core.files.atomic_files import read_regular
+from ernie_pair.core.files.atomic_folder import set_aside
+from ernie_pair.core.files.json_file import parse_json_object
 from ernie_pair.runtime.processes.world import World
 
 HEARTBEATS, HEARTBEAT = "ranks", re.compile(r"\d{5}\.json")

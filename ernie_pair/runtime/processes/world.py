@@ -4,8 +4,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from data_tools.files.errors import InputError, counted
-from data_tools.files.keyed_cache import mix_all
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.keyed_cache import mix_all
 
 UNSET = "unset it, or start with python -m paddle.distributed.launch"
 

@@ -9,9 +9,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 import yaml
 
-from data_tools.files.errors import InputError
-from data_tools.options.options import Options, option
 from ernie_pair.commands import FORMER_NAMES
+from ernie_pair.core.cli.options import Options, option
+from ernie_pair.core.errors import InputError
 from proof import figures
 
 TABLE = yaml.safe_load(Path(__file__).with_name("experiments.yaml").read_text(encoding="utf-8"))

@@ -7,17 +7,17 @@ from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 import numpy as np
 
-from data_tools.files.errors import CheckpointError
-from data_tools.files.json_file import read_json_object
+from ernie_pair.core.errors import CheckpointError
+from ernie_pair.core.files.json_file import read_json_object
+from ernie_pair.evaluation.baseline import metrics_of_thresholds, shares_of
+from ernie_pair.evaluation.calibration import calibration_error, confidences_and_hits, equal_mass_bins
+from ernie_pair.evaluation.predict_pair import read_log_probabilities
+from ernie_pair.experiments.comparison_report import compare
 from ernie_pair.models.labels import Labels
-from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import Columns
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_records import Columns
+from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.cpu_env import cpu_threads
-from ernie_pair.score.evaluation.baseline import metrics_of_thresholds, shares_of
-from ernie_pair.score.evaluation.calibration import calibration_error, confidences_and_hits, equal_mass_bins
-from ernie_pair.score.evaluation.predict_pair import read_log_probabilities
-from ernie_pair.series.comparison_report import compare
 
 DIFFERENCE = ("one", "other", "mean", "interval")
 LABELS = Labels.numbered(2)

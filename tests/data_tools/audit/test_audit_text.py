@@ -17,10 +17,10 @@ from data_tools import audit_text as module
 from data_tools.audit.duplicates import NearRules, bands_of, near_groups
 from data_tools.audit.text_quality import ODD_KINDS
 from data_tools.audit_text import AuditConfig, audit_of, audit_text
-from data_tools.files.errors import InputError
-from data_tools.files.installation import install_command
-from data_tools.options.cli import parse_config
 from ernie_pair.__main__ import _run
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import install_command
 
 LETTERS = "".join(chr(point) for point in range(0x4E00, 0x9FA0) if chr(point) not in "锛銆鈥")
 

@@ -20,7 +20,7 @@ from data_tools.corpus.format import (
     open_verified,
 )
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 DOCUMENTS = [[[7, 8], [9]], [[5, 6, 7]]]
 

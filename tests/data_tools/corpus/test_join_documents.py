@@ -10,7 +10,7 @@ from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import Joining, join_documents
 from data_tools.create_pretraining_data import CreateConfig
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 
 def joined(which, max_tokens, *documents):

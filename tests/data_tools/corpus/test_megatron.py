@@ -8,7 +8,7 @@ import pytest
 
 from data_tools.corpus.format import Corpus, MegatronCorpus, find_corpus, open_corpus
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 HEADER = struct.Struct("<9sQBQQ")
 SENTENCES = {"lens": [2, 1, 3], "pointers": [0, 4, 6], "docs": [0, 2, 3]}

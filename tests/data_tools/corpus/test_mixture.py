@@ -6,7 +6,7 @@ import pytest
 
 from data_tools.corpus import mixture as blend
 from data_tools.corpus.mixture import Blend, BlendedDataset, read_blend, turns
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 
 
 def random_parts(seed):

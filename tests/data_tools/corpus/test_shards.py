@@ -11,9 +11,9 @@ from waiting import until
 
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
-from data_tools.files.errors import InputError
-from data_tools.files.file_lock import locked
-from data_tools.options.cli import exit_code_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.file_lock import locked
 
 TEXTS = [f"我爱北京{number}。\n学习" for number in range(40)]
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards

@@ -6,8 +6,8 @@ import pytest
 from data_tools.corpus.format import open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of, with_paddlenlps_twins, with_twins
 from data_tools.corpus.writer import CorpusWriter
-from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError
 
 CONTROL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = list("天地玄黄宇宙洪荒日月")

@@ -5,8 +5,8 @@ import pytest
 from masking_cases import rule
 
 from data_tools.dataset_utils import create_masked_lm_predictions
-from data_tools.files.errors import InputError
 from data_tools.samples.masking import CheckedMasking, load_masking_fn
+from ernie_pair.core.errors import InputError
 
 
 def hide_the_second(tokens, rule, rng, marks):

@@ -21,10 +21,10 @@ from data_tools.dataset_utils import (
     word_weights,
 )
 from data_tools.ernie_dataset import ErnieDataset, join_segments
-from data_tools.files.errors import InputError
-from data_tools.files.keyed_cache import keyed_rng
 from data_tools.samples.mask_report import count_levels
 from data_tools.samples.masking import MaskingFlags
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.keyed_cache import keyed_rng
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True, "cn_splited": True}
 MARKED = {"mark_levels": np.array([0, 2, 0]), "mark_weights": np.array([1.0, 5.0, 0.0])}

@@ -7,12 +7,12 @@ import pytest
 from masking_cases import GOES_ON, PLAIN_OF, rule
 
 from data_tools.ernie_dataset import ErnieDataset
-from data_tools.files.errors import InputError
 from data_tools.samples.mask_report import marked_text
 from data_tools.samples.masking import hide_ngrams
 from data_tools.samples.split_datasets import collate
 from data_tools.text.ngrams import HEAD, NgramLexicon, NgramTokens, read_ngrams
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError
 
 CLS, SEP, MASK = 1, 2, 3
 # Only tokens 10 to 19, so that their n-grams are frequent; 110 to 119 are twins; 19 continues a word.

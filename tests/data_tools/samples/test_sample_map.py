@@ -23,15 +23,15 @@ from tiny_pretrain_data import opened
 from waiting import until
 
 from data_tools.corpus.format import corpus_paths
-from data_tools.files.errors import InputError
-from data_tools.files.file_lock import locked
-from data_tools.files.keyed_cache import mix, mix_range
-from data_tools.options.cli import exit_code_of
 from data_tools.samples import sample_map, split_datasets
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map, cached_sample_map, cut_documents, rows_fit
 from data_tools.samples.split_datasets import dataset_of
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.keyed_cache import mix, mix_range
 
 ALWAYS, NEVER = 2**64 - 1, 0
 # Of `random_corpus`(2), for VERSION 1.
@@ -165,8 +165,9 @@ def status_of(child):
 
 def kill_at_line(number):
     """Kill this process at the ``number``-th line that it executes of the code that writes the cache."""
-    names = ("samples.sample_map", "files.keyed_cache", "files.atomic_files", "files.file_lock")
-    files = tuple(sys.modules[f"data_tools.{name}"].__file__ for name in names)
+    names = ("keyed_cache", "atomic_files", "file_lock")
+    modules = ["data_tools.samples.sample_map", *(f"ernie_pair.core.files.{name}" for name in names)]
+    files = tuple(sys.modules[name].__file__ for name in modules)
     lines = iter(range(1, number + 1))
 
     def trace(frame, event, _):
@@ -228,7 +229,7 @@ def test_a_waiter_builds_when_the_building_process_dies(tmp_path):
 
 def test_waiting_for_a_hung_builder_ends_with_exit_code_5(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(sample_map, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr("data_tools.files.file_lock.NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr("ernie_pair.core.files.file_lock.NOTICE_SECONDS", 0.1)
     cached(tmp_path)
     (lock,) = tmp_path.glob("*.lock")
     for path in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.json")):
@@ -437,7 +438,7 @@ def test_an_out_of_range_row_causes_the_map_to_be_rebuilt(tmp_path, caplog, row,
 
 
 def test_a_wrong_number_of_rows_is_not_valid(monkeypatch):
-    monkeypatch.setattr("data_tools.files.arrays._CHUNK", 7)
+    monkeypatch.setattr("ernie_pair.core.files.arrays._CHUNK", 7)
     assert fit(built()) and not fit(built()[:-1]) and not fit(np.concatenate([built(), built()[:1]]))
 
 

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from places import SUPPORT
 
-from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import find_tokenizer, open_folder_tokenizer
+from ernie_pair.core.errors import InputError
 
 FOLDERS = SUPPORT / "published"
 FIRST = 181  # the size of the vocabulary

@@ -22,14 +22,14 @@ from waiting import until
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.files.atomic_files import own_name
-from data_tools.files.errors import InputError, MachineError
-from data_tools.files.file_lock import locked
-from data_tools.options.cli import exit_code_of
 from data_tools.text import file_content
 from data_tools.text.file_content import num_invalid_bytes
 from data_tools.text.text_files import LineRules, decoded, json_text, list_inputs, read_lines
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.files.atomic_files import own_name
+from ernie_pair.core.files.file_lock import locked
 
 GOOD = lines_of("我爱北京")
 RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n".encode()

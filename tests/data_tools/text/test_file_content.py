@@ -12,10 +12,10 @@ import zipfile
 import pytest
 import zstandard
 
-from data_tools.files.errors import InputError
 from data_tools.text.file_content import ENCODINGS, encoding_of, tell_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs, read_lines
 from data_tools.text.texts import read_texts
+from ernie_pair.core.errors import InputError
 
 CHINESE = "今天天气很好，我们去公园散步。\n银行开户需要身份证和手机号码。\n"
 HTML = "<html><head><title>帮助</title></head><body><p>银行开户</p></body></html>"

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from data_tools.files.errors import InputError
 from data_tools.text.folder_tokenizer import FolderTokenizer, open_folder_tokenizer, open_vocabulary
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError
 
 CHARACTERS = list("abcé5¥中文")
 TOKENS = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *CHARACTERS, *map("##{}".format, CHARACTERS)]

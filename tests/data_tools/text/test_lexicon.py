@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.files.errors import InputError
 from data_tools.text.words import Lexicon, LexiconEntry, word_begins
+from ernie_pair.core.errors import InputError
 
 
 def lexicon(*words, **kinds):

@@ -7,9 +7,9 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from data_tools.files.errors import InputError
 from data_tools.text.table_writer import LONGEST_CELL, MOST_ROWS, refuse_cell, refuse_ending, table_writer
 from data_tools.text.tables import form_of, records
+from ernie_pair.core.errors import InputError
 
 NAMES, KINDS = ["index", "score", "text", "more"], {"index": int, "score": float}
 ROWS = [

@@ -9,10 +9,10 @@ from openpyxl import Workbook
 from tiny_corpus import make
 
 from data_tools.build_vocab import VocabConfig, build_vocab
-from data_tools.files.errors import InputError
 from data_tools.text.text_files import LineRules
 from data_tools.text.texts import LeftOut, TextColumns, document_lines, has_ids, line_batches, read_texts
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.core.errors import InputError
 
 FAQ = (
     'id,question,answer\n7,怎么开户,请携带身份证到柜台\n9,如何销户,"请先还清欠款，\n再到柜台"\n'

@@ -7,10 +7,10 @@ import time
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from data_tools.files.errors import InputError
 from data_tools.text import folder_tokenizer
 from data_tools.text.folder_tokenizer import open_folder_tokenizer
 from data_tools.text.tokenizer_bounds import fault_of_pattern, fault_of_rules
+from ernie_pair.core.errors import InputError
 
 VOCAB = {
     token: place for place, token in enumerate(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "a", "##a"])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
-from data_tools.files.errors import InputError
 from data_tools.text.characters import category
 from data_tools.text.wordpiece import END_OF_LETTERS, WordPiece, is_cjk, word_shapes
+from ernie_pair.core.errors import InputError
 
 DATA = ROOT.parent / "shared" / "data"
 VOCABULARIES = sorted((DATA / "vocab").glob("*.txt"))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.files.errors import InputError
 from data_tools.text import words as chinese_words
 from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import in_one_word, mark_words, presegmented, segmenter, word_begins
+from ernie_pair.core.errors import InputError
 
 CHARACTERS = list("我爱北京天安门，恤") + ["t", "ok", "2022", "##k", "a"]
 TWINS = ["##" + c for c in "我爱北京天安门"]

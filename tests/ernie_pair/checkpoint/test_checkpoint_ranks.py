@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from fake_ranks import on_ranks
 
-from data_tools.files.errors import CheckpointError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.core.errors import CheckpointError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.runtime.processes.collectives import gather_results, gather_texts
 from ernie_pair.runtime.processes.world import World
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_tools.files.atomic_folder import MADE, MAKER
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import main
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.commands import DiffConfig, ShowConfig, diff_checkpoints, distance, show_checkpoint
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import best_of, ranked_models
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.atomic_folder import MADE, MAKER
 from ernie_pair.runtime.processes.world import World
 
 

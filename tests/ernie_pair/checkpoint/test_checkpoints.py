@@ -10,11 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_tools.files import atomic_files as regular_file
-from data_tools.files.atomic_files import own_name
-from data_tools.files.atomic_folder import publish_folder, read_made
-from data_tools.files.errors import CheckpointError, InputError, MachineError, NumbersError
-from data_tools.options.cli import exit_code_of
 from ernie_pair.checkpoint import checkpoint_folder as folder_module
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.checkpoint.checkpoints import Checkpoints
@@ -30,6 +25,11 @@ from ernie_pair.checkpoint.manifest import (
     state_bytes,
 )
 from ernie_pair.checkpoint.run_folder import CACHE, LOCK, RunLock, gone_if_refused, refuse_locked
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
+from ernie_pair.core.files import atomic_files as regular_file
+from ernie_pair.core.files.atomic_files import own_name
+from ernie_pair.core.files.atomic_folder import publish_folder, read_made
 from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.weight_files import to_safetensors

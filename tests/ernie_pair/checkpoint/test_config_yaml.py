@@ -18,30 +18,30 @@ from run_files import files_of
 from tiny_pair import train_config
 from yaml import YAMLError
 
-from data_tools.files.errors import InputError
-from data_tools.files.results import Results, read_own_config
-from data_tools.options.cli import parse_config
 from ernie_pair import PairConfig, PairTrainer, TrainConfig, load_config
 from ernie_pair.checkpoint import run_config as facts
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, git_state, keep_config, replace_config
 from ernie_pair.checks.doctor import DoctorConfig
-from ernie_pair.embedding.embed_config import EmbedConfig, ExportEmbeddingConfig
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.results import Results, read_own_config
+from ernie_pair.deployment.export_config import ExportConfig
+from ernie_pair.deployment.export_pair import export_pair
+from ernie_pair.embeddings.embed_config import EmbedConfig, ExportEmbeddingConfig
+from ernie_pair.evaluation.embeddings.embed import embed
+from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
+from ernie_pair.evaluation.inference_model import InferenceModel
+from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
 from ernie_pair.models.commands import AverageConfig
-from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.convert.convert import ConvertConfig
-from ernie_pair.score.embeddings.embed import embed
-from ernie_pair.score.embeddings.export_embedding import export_embedding
-from ernie_pair.score.evaluation.inference_model import InferenceModel
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export.export_config import ExportConfig
-from ernie_pair.score.export.export_pair import export_pair
-from ernie_pair.search import search_texts
-from ernie_pair.search.build_index import IndexConfig, make_index
+from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.pairs.train.train_pair import train_pair
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.convert.convert import ConvertConfig
+from ernie_pair.retrieval import search_texts
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
 
 ODD = {
     "model_name_or_path": "a: b #c",
@@ -345,8 +345,8 @@ def test_the_model_hash_ignores_config_yaml(model):
 PYTHON = """
 import sys
 from ernie_pair import load_config
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.pretrain import pretrain
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from ernie_pair.pretraining.pretrain import pretrain
 
 pretrain(load_config(PretrainConfig, sys.argv[1], output_dir=sys.argv[2]))
 """
@@ -451,7 +451,7 @@ def test_a_failed_config_write_does_not_end_the_run(tmp_path, monkeypatch, capsy
     def refuse(*arguments, **named):
         raise error
 
-    monkeypatch.setattr("ernie_pair.train.run.keep_config", refuse)
+    monkeypatch.setattr("ernie_pair.training.run.keep_config", refuse)
     train_pair(train_config(tmp_path, **{**FLAGS, "max_steps": 2}))
     assert (tmp_path / "out" / "model_last" / MANIFEST).is_file()
     reason = getattr(error, "strerror", "cannot represent")

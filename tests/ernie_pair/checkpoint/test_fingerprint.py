@@ -9,22 +9,22 @@ import pytest
 from places import SUPPORT
 from tiny_pair import train_config
 
-from data_tools.files.errors import InputError
-from data_tools.files.former_flags import renamed
-from data_tools.options.cli import parse_config
 from ernie_pair.checkpoint.fingerprint import flags_of, layout_of, refuse_other_run, refuse_unknown_keys
-from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embedding.train.train_embedding import EmbeddingTask
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.former_flags import renamed
+from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.embeddings.train.train_embedding import EmbeddingTask
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.spec import parse_spec
-from ernie_pair.pair.config.distill_config import DistillConfig
-from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.distill.distill import DistillTask
-from ernie_pair.pair.train.train_pair import PairTask
-from ernie_pair.pretrain import pretrain as of_pretraining
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pairs.config.distill_config import DistillConfig
+from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pairs.distill.distill import DistillTask
+from ernie_pair.pairs.train.train_pair import PairTask
+from ernie_pair.pretraining import pretrain as of_pretraining
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.train.task import rules_of_task
+from ernie_pair.training.task import rules_of_task
 
 OF_PAIRS, OF_TEXTS = rules_of_task(TrainConfig), rules_of_task(TrainEmbeddingConfig)
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
@@ -206,7 +206,7 @@ def test_a_pair_checkpoint_of_the_previous_version_resumes(tmp_path):
 
 
 def test_a_finished_pair_run_can_continue_for_more_epochs(tmp_path, capsys):
-    from ernie_pair.pair.train.train_pair import train_pair
+    from ernie_pair.pairs.train.train_pair import train_pair
 
     config = train_config(tmp_path, epochs=1, checkpoint_steps=4, eval_freq=100)
     train_pair(config)

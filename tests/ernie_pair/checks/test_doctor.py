@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.files import installation
-from data_tools.files.installation import missing_requirements, requirements_of
-from data_tools.options.cli import parse_config
 from ernie_pair.checks import doctor
+from ernie_pair.core import installation
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.installation import missing_requirements, requirements_of
 from ernie_pair.kernels import operator as compile_operator
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.runtime.gpu import cards
 from ernie_pair.runtime.gpu.builds import Build
 from ernie_pair.runtime.gpu.check_process import Finding

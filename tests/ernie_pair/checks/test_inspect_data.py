@@ -5,10 +5,10 @@ from tiny_pair import write_model as write_pair_model
 from tiny_pair import write_rows
 from tiny_pretrain import write_corpus, write_model
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import parse_config
 from ernie_pair import PairTokenizer
 from ernie_pair.checks.inspect_data import InspectConfig, inspect_data
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import tiny_pair
 from tiny_bert import write_bert
 from tiny_sentence import write_sentence
 
-from data_tools.files.atomic_folder import only_writer
-from data_tools.files.errors import CheckpointError, InputError, MachineError
 from ernie_pair.checks import pipeline as running
 from ernie_pair.checks.pipeline import FEWEST_STEPS, PipelineConfig, Work, look, measure_text, pipeline
+from ernie_pair.core.errors import CheckpointError, InputError, MachineError
+from ernie_pair.core.files.atomic_folder import only_writer
 
 # It makes what later steps read of each command.
 PROGRAM = """#!/bin/sh

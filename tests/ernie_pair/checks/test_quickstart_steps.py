@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.files.atomic_folder import only_writer
-from data_tools.files.errors import CheckpointError, InputError, MachineError
-from data_tools.options.cli import exit_code_of
 from ernie_pair.checks import quickstart as running
 from ernie_pair.checks.quickstart import QuickstartConfig, quickstart
 from ernie_pair.checks.self_check import CheckConfig, check
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError, InputError, MachineError
+from ernie_pair.core.files.atomic_folder import only_writer
 
 # It creates the model folders that later steps use, and runs FAULT when COMMAND is called.
 PROGRAM = """#!/bin/sh

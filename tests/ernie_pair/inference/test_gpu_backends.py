@@ -9,7 +9,7 @@ import paddle
 import pytest
 from tiny_ship import PROGRAM, ship, write_trained
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.inference import backends
 from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, MOST_GPU_TOKENS
 from ernie_pair.inference.exported_model import FILES_OF, ExportedModel, read_exported

@@ -15,24 +15,24 @@ from tiny_ship import MAX_SEQ_LEN, PADDLE, logits_of_trained, random_texts, ship
 from without_training import WITHOUT_TRAINING
 
 import ernie_pair
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
-from data_tools.files.installation import extra_here, install_command, training_extra
-from data_tools.options.cli import exit_code_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
+from ernie_pair.core.installation import extra_here, install_command, training_extra
+from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.temperature import Calibration, write_calibration
-from ernie_pair.pair.config.ask_config import PredictConfig
+from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
-from ernie_pair.score.evaluation.predict_pair import predict_pair
 
 ASKED = """
 import asyncio, httpx
 from ernie_pair import PairPredictor
-from ernie_pair.serve.service import Served, create_app
-from ernie_pair.serve.batcher import Batching
-from ernie_pair.serve.request import Limits
+from ernie_pair.service.service import Served, create_app
+from ernie_pair.service.batcher import Batching
+from ernie_pair.service.request import Limits
 model, pairs, output = sys.argv[1:]
 
 async def ask(predictor):

@@ -8,9 +8,9 @@ from scipy.special import softmax
 from tiny_ship import random_texts, ship, write_trained
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from data_tools.files.errors import InputError, NumbersError
 from data_tools.text.folder_tokenizer import FolderTokenizer
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.inference import scores as ranking
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import Ranked, best_places, decide, rank_texts

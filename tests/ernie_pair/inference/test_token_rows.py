@@ -10,8 +10,8 @@ from tiny_pair import CHARACTERS, VOCAB, write_model
 from tiny_ship import random_texts
 from tokenizers import Tokenizer, models, processors
 
-from data_tools.files.errors import InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import InputError
 from ernie_pair.inference import token_rows
 from ernie_pair.inference.pair_tokenizer import PairTokenizer
 from ernie_pair.inference.scores import ScoreUnit, scores_of, unit_of

@@ -10,9 +10,9 @@ from sklearn.preprocessing import normalize
 from tiny_pair import VOCAB
 from tiny_ship import random_texts
 
-from data_tools.files.arrays import sha256_of_file
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
+from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.inference.embedder import (
     EmbedderOptions,
     EmbeddingModel,

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import paddle
 import pytest
 
-from data_tools.files.keyed_cache import user_cache
+from ernie_pair.core.files.keyed_cache import user_cache
 from ernie_pair.kernels import operator
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import FOLDER, OperatorError, find_operator

@@ -14,7 +14,7 @@ from places import ROOT
 from tiny_pair import write_model
 from tiny_pair_job import run, same, tiny_job, weights, write_files
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.kernels import encoder_layer, library
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.encoder_layer import FusedLayer
@@ -22,7 +22,7 @@ from ernie_pair.kernels.library import POOL, WorkspacePool, open_kernels, rounde
 from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, seed_dropout
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.paddle_patches.layers import own_forward
-from ernie_pair.train.recompute import freeze, recompute_layers
+from ernie_pair.training.recompute import freeze, recompute_layers
 
 pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 BF16 = pytest.param("bf16", marks=needs_bf16)

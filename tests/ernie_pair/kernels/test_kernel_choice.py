@@ -20,8 +20,8 @@ from levels import needs_bf16
 from places import ROOT
 from tiny_pair import train_config, write_model, write_new
 
-from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.core.errors import InputError
 from ernie_pair.kernels import choice as choice_module
 from ernie_pair.kernels import library
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
@@ -29,8 +29,8 @@ from ernie_pair.kernels.library import Kernels, open_kernels
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS
 
 HEADER = ROOT / "ernie_pair/kernels/cpp/fused.h"

@@ -20,7 +20,7 @@ from fused_cases import (
 from levels import needs_bf16
 from paddle import nn
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.encoder_layer import FusedEmbeddings, OneCall, OneEmbedding
 from ernie_pair.kernels.library import PRECISIONS, Kernels, WorkspacePool, open_kernels

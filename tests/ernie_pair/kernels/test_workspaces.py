@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import paddle
 import pytest
 
-from data_tools.files.errors import MachineError
+from ernie_pair.core.errors import MachineError
 from ernie_pair.kernels import library as workspaces
 from ernie_pair.kernels import product_rate
 from ernie_pair.kernels.library import WorkspacePool, rounded_size

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from tiny_pair import write_model, write_pairs
 
-from data_tools.files.errors import InputError
-from data_tools.files.run_module import RUN_MODULE
-from data_tools.options.cli import exit_code_of, parse_config
+from ernie_pair.core.cli.cli import exit_code_of, parse_config
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.run_module import RUN_MODULE
 from ernie_pair.launch import launch as launching
 from ernie_pair.launch import wizard
 from ernie_pair.launch.launch import (
@@ -29,9 +29,9 @@ from ernie_pair.launch.launch import (
 )
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
-from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.gpu import cards
 from ernie_pair.runtime.gpu.builds import Build
 

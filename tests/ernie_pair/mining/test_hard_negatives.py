@@ -11,15 +11,15 @@ from tiny_pair import train_config, write_rows
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder, write_lines
 from tiny_ship import write_trained
 
-from data_tools.files.errors import InputError
-from ernie_pair.embedding import open_embedder as opening
-from ernie_pair.embedding.train.train_embedding import train_embedding
+from ernie_pair.core.errors import InputError
+from ernie_pair.embeddings import open_embedder as opening
+from ernie_pair.embeddings.train.train_embedding import train_embedding
+from ernie_pair.evaluation.scorer import open_scorer
 from ernie_pair.inference.scores import PROBABILITY, ScoreUnit
 from ernie_pair.mining import mine_pairs as mining
 from ernie_pair.mining.mine_pairs import SPARE, MineConfig, mine_pairs
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.score.evaluation.scorer import open_scorer
-from ernie_pair.search.index_folder import IndexFolder
+from ernie_pair.pairs.train.train_pair import train_pair
+from ernie_pair.retrieval.index_folder import IndexFolder
 
 
 class Vectors(HashEmbedder):

@@ -9,15 +9,15 @@ import pytest
 from tiny_pair import toy_rows, write_rows
 from tiny_ship import write_trained
 
-from data_tools.files.errors import InputError
-from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError
 from ernie_pair.mining import neighbours
 from ernie_pair.mining import neighbours as kept_blocks
 from ernie_pair.mining.mine_pairs import MineConfig, TextGraph, mine_pairs
 from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest
-from ernie_pair.pair.audit.findings import coded
-from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pairs.audit.findings import coded
+from ernie_pair.pairs.data.pair_file import read_pairs
 
 
 def test_texts_of_the_same_group_are_never_neighbours(tmp_path):

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from tiny_pair import write_rows
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.mining.encoder_files import text_groups, write_groups
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
 from ernie_pair.models.labels import Labels
-from ernie_pair.pair.audit.new_pairs import NewPair
-from ernie_pair.pair.data.pair_records import Columns, RowRules
-from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pairs.audit.new_pairs import NewPair
+from ernie_pair.pairs.data.pair_records import Columns, RowRules
+from ernie_pair.pairs.data.pair_source import PairSource
 
 ROWS = [
     ("怎么开户", "如何开户", 1),

@@ -10,8 +10,8 @@ from foreign_weights import write_checkpoints
 from tiny_pretrain import write_model
 from tiny_ship import write_trained
 
-from data_tools.files.errors import CheckpointError, InputError
-from data_tools.files.json_file import write_json
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.json_file import write_json
 from ernie_pair.models.commands import (
     AverageConfig,
     ToHuggingFaceConfig,

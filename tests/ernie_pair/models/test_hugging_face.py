@@ -16,10 +16,10 @@ import pytest
 from tiny_pair import VOCAB, train_config, write_model
 from tiny_ship import logits_of_trained, random_texts, ship, write_trained
 
-from data_tools.files.errors import CheckpointError, ErniePairError, InputError
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece
 from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.run_folder import ranked_models
+from ernie_pair.core.errors import CheckpointError, ErniePairError, InputError
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import open_tokenizer
@@ -47,8 +47,8 @@ from ernie_pair.models.labels import labels_in
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.models.networks.text_encoder import build_text_encoder
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
+from ernie_pair.pairs.train.train_pair import train_pair
+from ernie_pair.pretraining.graph.model import CLASSES, ernie_config
 from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.weights.weight_files import from_safetensors, to_safetensors
 

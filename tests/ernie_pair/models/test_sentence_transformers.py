@@ -6,7 +6,7 @@ import shutil
 import pytest
 from tiny_sentence import WIDTH, change, settings_for, write_sentence
 
-from data_tools.files.errors import CheckpointError, InputError
+from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.commands import (
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_pair import SIZES, VOCAB, write_model
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.models.commands import NewModelConfig, new_model
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.models.source import open_model

@@ -5,7 +5,7 @@ from children import python
 from tiny_pair import write_pairs
 from tiny_ship import write_trained
 
-from data_tools.files.run_module import python_words
+from ernie_pair.core.run_module import python_words
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from tiny_pair import toy_rows, write_model, write_rows
 
-from data_tools.options.cli import exit_code_of
 from ernie_pair.__main__ import _run as run_here
+from ernie_pair.core.cli.cli import exit_code_of
 
 IMAGE, LINK, FORMULA = "<img src=x onerror=alert(1)>", "[x](javascript:alert(2))", "=1+cmd|' C'!A0"
 LABELS = (f"{IMAGE}{LINK}", f"@{LINK}`*|*`")

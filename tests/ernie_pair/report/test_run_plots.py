@@ -15,10 +15,10 @@ from tiny_pair import train_config
 from visualdl import LogReader
 from werkzeug.test import Client
 
-from data_tools.files.errors import InputError
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import run_id_of
-from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.core.errors import InputError
+from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.report.board import BoardConfig, BoardRecords, _server_of, board
 from ernie_pair.report.plot_runs import (
     Curve,
@@ -35,7 +35,7 @@ from ernie_pair.report.plot_runs import (
     short_names,
 )
 from ernie_pair.runtime.processes.sockets import listen
-from ernie_pair.train.probability_counts import PARTS, count_probabilities, curve_of, parse_counts
+from ernie_pair.training.probability_counts import PARTS, count_probabilities, curve_of, parse_counts
 
 
 @pytest.fixture(scope="module")

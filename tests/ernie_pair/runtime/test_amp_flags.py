@@ -4,18 +4,18 @@ import ctypes
 
 import pytest
 
-from data_tools.files.atomic_files import CONFIG_YAML
-from data_tools.files.errors import InputError
-from data_tools.files.json_file import write_json
-from data_tools.options.cli import parse_config
 from ernie_pair import load_config
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_files import CONFIG_YAML
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.experiments.config import SearchParamsConfig
+from ernie_pair.experiments.series import with_older_plan
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import amp_flags
 from ernie_pair.runtime.gpu import builds as of_gpus
-from ernie_pair.series.config import SearchParamsConfig
-from ernie_pair.series.series import with_older_plan
 
 PRETRAIN = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
 PAIRS = {name: "unused" for name in ("model_name_or_path", "train_file", "dev_file", "output_dir")}

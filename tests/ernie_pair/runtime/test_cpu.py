@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from children import output_of
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.runtime import cpu, cpu_env
 from ernie_pair.runtime.cpu import (
     FILES,

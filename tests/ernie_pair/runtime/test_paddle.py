@@ -17,8 +17,8 @@ from paddle.distributed.launch.job.container import Container
 from paddle.distributed.launch.job.pod import Pod
 from paddle.distributed.launch.utils.process_context import ProcessContext
 
-from data_tools.files.errors import InputError
 from ernie_pair import set_seed
+from ernie_pair.core.errors import InputError
 from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime import device
 from ernie_pair.runtime.deterministic import DETERMINISTIC, set_deterministic
@@ -202,7 +202,7 @@ def test_paddlenlp_is_imported_as_far_as_it_is_asked_for(code, words):
 BROKEN = f"""
 import sys
 from importlib import import_module
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 sys.modules["aistudio_sdk"] = None
 try:
     {MODELS}

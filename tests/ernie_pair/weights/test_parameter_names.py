@@ -7,9 +7,9 @@ import pytest
 from foreign_weights import ernies_names
 from tiny_pretrain import write_model
 
-from data_tools.files.errors import CheckpointError
+from ernie_pair.core.errors import CheckpointError
 from ernie_pair.models.spec import read_spec
-from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
+from ernie_pair.pretraining.graph.model import CLASSES, ernie_config
 from ernie_pair.weights.parameter_names import (
     DECODER_BIAS,
     NGRAM_HEAD,

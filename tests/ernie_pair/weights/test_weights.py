@@ -19,7 +19,7 @@ from children import output_of
 from safetensors import safe_open
 from safetensors.numpy import save as save_safetensors
 
-from data_tools.files.errors import CheckpointError
+from ernie_pair.core.errors import CheckpointError
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import (
     ALLOWED,

@@ -7,11 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
-from data_tools.options.cli import parse_config
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.checks.gpu.lab import Lab
 from ernie_pair.checks.gpu.machine import Gpu, Machine
 from ernie_pair.commands import config_class_of, form_of, forms_of
+from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.launch.launch_config import read_launch
 
 PAIRS = ["0\t1\t0.25\t0.75\n", "1\t0\t0.625\t0.375\n"]

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from fake_commands import machine
 
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
-from data_tools.options.cli import exit_code_of
 from ernie_pair.checks.gpu import check_gpu as checking
 from ernie_pair.checks.gpu.cases import Planned, Step
 from ernie_pair.checks.gpu.check_gpu import FORMAT, CheckGpuConfig, check_gpu, show_figure
 from ernie_pair.checks.gpu.lab import Lab
 from ernie_pair.checks.gpu.machine import ask_paddle, hide_private, machine_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 
 
 def fails():

@@ -11,8 +11,8 @@ import pytest
 from places import ROOT
 from waiting import until
 
-from data_tools.files.errors import CheckpointError, LostProcessError
 from ernie_pair.checks.gpu.lab import MARK, Lab, marked_processes
+from ernie_pair.core.errors import CheckpointError, LostProcessError
 from ernie_pair.runtime.processes.child_command import BrokenRunError
 
 # A program whose argument decides what it prints and how it ends.

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from fake_commands import FakeLab, machine
 
-from data_tools.files.errors import InputError
 from ernie_pair.checks.gpu import cases
 from ernie_pair.checks.gpu.cases import BASE_VOCABULARY, STEPS, SmallData
 from ernie_pair.checks.gpu.check_gpu import (
@@ -19,6 +18,7 @@ from ernie_pair.checks.gpu.check_gpu import (
     first_failure,
     run_step,
 )
+from ernie_pair.core.errors import InputError
 
 AMPERE, VOLTA, PASCAL = ((8, 0), 80.0), ((7, 0), 16.0), ((6, 1), 8.0)
 

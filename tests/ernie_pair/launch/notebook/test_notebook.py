@@ -10,8 +10,8 @@ import time
 import pytest
 from waiting import until
 
-from data_tools.files.errors import InputError, LostProcessError
 from ernie_pair import notebook_launcher
+from ernie_pair.core.errors import InputError, LostProcessError
 from ernie_pair.launch.notebook.notebook_launcher import _devices_of, _environments
 from ernie_pair.runtime.processes.world import World, launched_world
 

@@ -8,13 +8,13 @@ import pytest
 from paddlenlp import transformers
 from tiny_pair import VOCAB, toy_rows, write_model
 
-from data_tools.files.errors import CheckpointError, InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import FAMILIES
-from ernie_pair.pair.data.encoded_pairs import encode_pairs
-from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pairs.data.encoded_pairs import encode_pairs
+from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.weights.weight_files import read_weights
 

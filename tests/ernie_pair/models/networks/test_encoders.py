@@ -10,8 +10,9 @@ from paddlenlp import transformers
 from paddlenlp.transformers import AutoModelForSequenceClassification, AutoTokenizer
 from tiny_pair import VOCAB, train_config, write_model, write_new
 
-from data_tools.files.errors import CheckpointError, InputError
 from data_tools.text.characters import category
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.models import source as model_folder
@@ -20,11 +21,10 @@ from ernie_pair.models.networks.classifier import load_classifier, load_initial_
 from ernie_pair.models.networks.encoders import ENCODERS
 from ernie_pair.models.source import open_model, tokenizer_class
 from ernie_pair.models.spec import FAMILIES, parse_spec, read_spec
-from ernie_pair.pair.config.ask_config import EvaluateConfig
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.pretrain.graph.model import ernie_config
+from ernie_pair.pairs.config.ask_config import EvaluateConfig
+from ernie_pair.pairs.train.train_pair import train_pair
+from ernie_pair.pretraining.graph.model import ernie_config
 from ernie_pair.runtime.device import quiet_libraries
-from ernie_pair.score.export.export_pair import ExportConfig, export_pair
 
 quiet_libraries()
 IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])

@@ -10,7 +10,7 @@ from ernie_pair.models.networks.classifier import PairClassifier, build_classifi
 from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime.paddle_patches.layers import own_forward
-from ernie_pair.train.recompute import recompute_layers
+from ernie_pair.training.recompute import recompute_layers
 
 ALONE = (
     "ernie", "ernie_gram", "bert", "roberta", "xlm_roberta", "electra", "ppminilm", "tinybert", "skep",

@@ -10,15 +10,15 @@ import pytest
 from paddle import nn
 from tiny_pair import toy_rows, train_config, write_model, write_pairs
 
-from data_tools.files.errors import InputError
 from ernie_pair import PairClassifier, PairConfig, PairTrainer
+from ernie_pair.core.errors import InputError
+from ernie_pair.deployment.export_pair import ExportConfig, export_pair
+from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.networks import classifier as model_class
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.score.evaluation.predict_pair import predict_pair
-from ernie_pair.score.export.export_pair import ExportConfig, export_pair
+from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import read_weights
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 from tiny_pair import write_model, write_new
 from tiny_ship import write_trained
 
-from data_tools.files.errors import CheckpointError, InputError, NumbersError
-from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
+from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.hugging_face.folders import from_their_config, to_their_config

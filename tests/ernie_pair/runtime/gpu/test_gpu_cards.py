@@ -5,10 +5,10 @@ import os
 import paddle
 import pytest
 
-from data_tools.files.errors import InputError, MachineError
-from data_tools.options.cli import exit_code_of, parse_config
-from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.core.cli.cli import exit_code_of, parse_config
+from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import device
 from ernie_pair.runtime.gpu import builds, cards, check_process, kernels, visible
 from ernie_pair.runtime.gpu.builds import Build, installed_build

@@ -44,13 +44,13 @@ from ernie_pair.runtime.processes.world import launched_world
 world = launched_world()
 start_device("cpu", world)
 if sys.argv[1] == "static":
-    from ernie_pair.pretrain.graph.step_monitors import RankSums
-    from ernie_pair.pretrain.graph.strategy import start_static
+    from ernie_pair.pretraining.graph.step_monitors import RankSums
+    from ernie_pair.pretraining.graph.strategy import start_static
 
     start_static("cpu", world.size)
     add_up = RankSums(world.size, paddle.static.Executor(paddle.CPUPlace()))
 else:
-    from ernie_pair.train.process_group import join_process_group
+    from ernie_pair.training.process_group import join_process_group
 
     add_up = join_process_group(world).all_reduce_now
 print(add_up(np.full(2, world.rank + 1.0)).tolist())

@@ -14,8 +14,8 @@ import pytest
 from children import python
 from waiting import until
 
-from data_tools.files.errors import InputError, Stopped
-from data_tools.options.cli import exit_code_of
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError, Stopped
 from ernie_pair.runtime.processes import child_command, sockets
 from ernie_pair.runtime.processes.read_ahead import ReadAhead
 from ernie_pair.runtime.processes.sockets import MeetingPlace, shorten_socket_names

@@ -11,7 +11,7 @@ from children import python
 from places import ROOT
 from waiting import until
 
-from data_tools.files.errors import InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.processes import watchdog
 from ernie_pair.runtime.processes.world import World
 
@@ -19,8 +19,8 @@ from ernie_pair.runtime.processes.world import World
 RANK = """
 import sys, time
 from pathlib import Path
-from data_tools.options.cli import exit_code_of
-from data_tools.files.errors import NumbersError, LostProcessError, Stopped
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import NumbersError, LostProcessError, Stopped
 from ernie_pair.runtime.processes import watchdog
 from ernie_pair.runtime.processes.world import World
 

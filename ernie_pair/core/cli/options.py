@@ -1,0 +1,478 @@
+"""An option is a dataclass field, defined once: type, default, help, group, unit and bounds.
+
+A class of options derives from `Options`, which checks every value, wherever it comes from: a flag, a file of
+flags or a call from Python. `cli` turns such a class into a command line.
+"""
+
+import math
+import operator
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import partial
+from importlib import import_module
+from inspect import cleandoc
+from numbers import Integral, Real
+from pathlib import Path
+from string import ascii_uppercase
+from textwrap import wrap
+from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
+
+from ernie_pair.core.errors import InputError, dangling, without_flags
+from ernie_pair.core.installation import raise_interrupt, refuse_without
+
+# In the order of --help, in which a user thinks of them.
+GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
+RESUME = ("", "same", "fixed", "layout")  # see `option`
+NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
+LONGEST_VALUE = 4096
+DASH = "-"  # instead of a file: standard input or output
+_BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
+_LEFT_OUT = object()  # in place of a required value that was not given
+NO_NEEDS: Mapping[str, Any] = {}
+ANY = "any"  # in `needs` of an option
+
+# Options that take a path, by their names or by the ends of these.
+_PLACES = {
+    "FOLDER": "report index outs",
+    "FILE": "config train_config calibrate_on tune_on file space wheel",
+    "PATH": "inputs vectors output input prefix model teacher reranker model_name_or_path embedding_model "
+    "add_twins_to domain_data checkpoint checkpoints first second",
+}
+_ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
+
+_NAMED_PATHS = ("models", "starts")  # NAME=PATH several times, or paths
+_HOME = re.compile(r"(?:^|(?<=[\s=:'\"]))~(?=/|$)")  # the home folder, where a path begins
+_WRITTEN = ("output", "report", "cache_dir", "log_dir", "robustness_file")  # begin names of what is written
+
+# {bound: (what violates it, what such a value is, how to fix it; empty: by the default, for example)}
+_BOUNDS = {
+    "at_least": (operator.lt, "below", "use {} or more"),
+    "above": (operator.le, "not above", ""),
+    "at_most": (operator.gt, "above", "use {} or less"),
+    "below": (operator.ge, "not below", ""),
+}
+
+
+def bound_fault(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
+    """Return which bound a value violates and the fix, in words, or ''.
+
+    ``bounds``: {at_least, above, at_most or below: a number, or None for none}; ``usual``: the default.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ""
+    example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another value"
+    for name, (violates, fault, cure) in _BOUNDS.items():
+        bound = bounds.get(name)
+        if bound is not None and violates(value, bound):
+            return f"is {fault} {bound}; {cure.format(bound) or example}"
+    return ""
+
+
+def place_word(name: str) -> str:
+    """Return the placeholder of option ``name``: FILE, FOLDER, PATH or PREFIX; '' if it takes no path."""
+    by_name = [word for word, names in _PLACES.items() if name in names.split()]
+    by_ending = [word for end, word in _ENDINGS.items() if name.endswith(end)]
+    return (by_name + by_ending + [""])[0]
+
+
+def shown_name(item: Field) -> str:
+    """Return what a message calls an option: --seed, or INPUT for one that is given without a flag."""
+    return item.name.upper() if item.metadata["positional"] else f"--{item.name}"
+
+
+def option(
+    default=MISSING,
+    *,
+    help: str,
+    group: str = "other",
+    unit: str = "",
+    at_least: Optional[float] = None,
+    above: Optional[float] = None,
+    at_most: Optional[float] = None,
+    below: Optional[float] = None,
+    choices: Iterable[str] = (),
+    positional: bool = False,
+    stdin: Sequence[str] = (),
+    stdout: bool = False,
+    values: int = 1,
+    unless: str = "",
+    resume: str = "",
+    secret: bool = False,
+    needs: Mapping[str, Mapping[str, str]] = NO_NEEDS,
+):
+    """Return a dataclass field that is also a command-line flag; without a default it is required.
+
+    A required option may follow those with a default, because the fields of a class follow those of its base.
+    ``group``: one of GROUPS; ``unit``: what the number counts, for the help. The bounds apply to every value
+    except None. ``choices``: the allowed texts, if the type cannot express them.
+
+    ``positional``: it is given without a flag, like the file of `cat FILE`, and is required; a list takes one
+    value or more. ``values``: the number of words of a flag that is a list.
+
+    ``stdin``: `-` reads standard input, and these are the file endings that it may stand for; ``stdout``: `-`
+    writes standard output. ``unless``: another option, without a default of its own, that can replace this
+    one.
+
+    ``resume``: what another value means for a run that goes on from a checkpoint: same, it is another run
+    unless the user allows the change; fixed, nobody can allow it; layout, it only divides the work otherwise
+    and is noted; empty, it may change. ``secret``: no representation of the options shows the value.
+
+    ``needs``: {word of the value, or ANY: what it needs, like `Options.NEEDS`}.
+    """
+    metadata: dict[str, Any] = {**locals(), "choices": tuple(choices), "stdin": tuple(stdin)}
+    if group not in GROUPS:
+        raise ValueError(f"{group} is not a group of options")
+    if resume not in RESUME:
+        raise ValueError(f"{resume} is not one of {RESUME}")
+    if default is MISSING:
+        return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+# Fields that several commands have; each says in its own words what it means there.
+workers_option = partial(option, 1, group="devices", unit="processes", at_least=1)
+overwrite_option = partial(option, False, group="data")
+data_option = partial(option, group="data")
+model_option = partial(option, group="model")
+optimisation_option = partial(option, group="optimisation")
+precision_option = partial(option, group="precision")
+evaluation_option = partial(option, group="evaluation")
+checkpoints_option = partial(option, group="checkpoints")
+devices_option = partial(option, group="devices")
+
+
+class OptionDocs:
+    """The ``__doc__`` of a class of options, generated from its options on access.
+
+    ``purpose``: the docstring of the class itself. Below it are the options of the class and of its bases, by
+    subject, as Python writes them: ``use_amp``, ``True``.
+    """
+
+    def __init__(self, purpose: str):
+        self.purpose = cleandoc(purpose)
+
+    def __get__(self, instance: object, owner: Any) -> str:
+        groups: dict[str, str] = {}
+        for item in fields(owner):
+            if "group" not in item.metadata:  # not made by option()
+                continue
+            is_literal = get_origin(item.type) is Literal
+            choices = item.metadata["choices"] or (get_args(item.type) if is_literal else ())
+            facts = [f"one of {', '.join(choices)}" if choices else "", item.metadata["unit"]]
+            facts += ["required" if item.default is MISSING else f"default: {item.default!r}"]
+            text = f"{item.name}: {without_flags(item.metadata['help'])} ({'; '.join(filter(None, facts))})"
+            group, ends = item.metadata["group"], (" " * 4, " " * 8)
+            lines = wrap(text, 100, initial_indent=ends[0], subsequent_indent=ends[1], break_on_hyphens=False)
+            groups[group] = "\n".join([groups.get(group, group), *lines])
+        return "\n\n".join(filter(None, [self.purpose, *groups.values()]))
+
+
+@dataclass(frozen=True)
+class Options:
+    """The base of every class of options: checks the type and the bounds of each option.
+
+    The docstring of a derived class also lists its options; see `OptionDocs`.
+    """
+
+    EXAMPLE = ""  # the flags of the example that --help shows
+    PURPOSE = ""  # what the class is for: its docstring, without the options
+    # Without which the command cannot run, beside the base: {module: the extra of its own, or ''}.
+    NEEDS = NO_NEEDS
+
+    def __init_subclass__(cls) -> None:
+        docs = OptionDocs(vars(cls).get("__doc__") or "")
+        cls.PURPOSE = docs.purpose
+        type.__setattr__(cls, "__doc__", docs)
+
+    def __post_init__(self):
+        for item in fields(self):  # which of them another one replaces
+            other = item.metadata["unless"]
+            if other and getattr(self, other) is not None:
+                if getattr(self, item.name) is not _LEFT_OUT:
+                    raise InputError(f"--{other} and --{item.name} exclude each other; give one of them")
+                object.__setattr__(self, item.name, DASH if item.metadata["stdout"] else "")
+        left_out = left_out_of(type(self), vars(self))
+        if left_out:
+            call = f"{type(self).__name__}({', '.join(f'{item.name}=...' for item in left_out)})"
+            them = "it" if len(left_out) == 1 else "them"
+            raise InputError(f"{missing_of(type(self), left_out)}; give {them}: {call}")
+        hints = hints_of(type(self))
+        for item in fields(self):
+            value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
+            if place_word(item.name) or item.name in _NAMED_PATHS:
+                value = _found_place(item, value)
+            object.__setattr__(self, item.name, value)
+            words = item.metadata["values"]
+            if words > 1 and isinstance(value, list) and len(value) != words:
+                raise InputError(f"--{item.name} takes {words} words, not {len(value)}; correct it")
+            fault = bound_fault(value, item.metadata, item.default)
+            if fault:
+                raise InputError(f"--{item.name} {value} {fault}")
+            _refuse_dash(item, value)
+            if item.name in _TEXTS:
+                _refuse_surrogates(f"--{item.name}", value)
+        self._refuse_missing_modules()
+
+    def _refuse_missing_modules(self) -> None:
+        """Raise InputError for the first missing module that the command or a given value needs."""
+        refuse_without(self.NEEDS)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            for word, needs in item.metadata["needs"].items():
+                if value and (word == ANY or word in names_in(str(value))):
+                    refuse_without(needs)
+
+    @classmethod
+    def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
+        """Return the options that have no effect with the other ``values``, and that a file may still set.
+
+        A written configuration sets every option, intended or not; a flag is always intended.
+        """
+        return ()
+
+
+def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:
+    """Return the required options that are not in ``values`` and not replaced by another; arguments first."""
+    left_out = [
+        item
+        for item in fields(config_class)
+        if item.default is MISSING
+        and values.get(item.name, _LEFT_OUT) is _LEFT_OUT
+        and values.get(item.metadata["unless"]) is None
+    ]
+    return sorted(left_out, key=lambda item: not item.metadata["positional"])
+
+
+def missing_of(config_class: type[Options], left_out: Sequence[Field], as_flags: bool = False) -> str:
+    """Return that options are missing, with what a single argument means and what takes their place."""
+    called = shown_name if as_flags else operator.attrgetter("name")
+    missing = f"{_listed(map(called, left_out))} {'is' if len(left_out) == 1 else 'are'} missing"
+    if len(left_out) == 1 and left_out[0].metadata["positional"]:
+        return f"{missing}: {left_out[0].metadata['help']}"
+    for other in fields(config_class):
+        replaced = [item for item in fields(config_class) if item.metadata["unless"] == other.name]
+        # One that replaces several options is only named if all of them are missing.
+        if replaced and all(item in left_out for item in replaced):
+            words = " ".join(ascii_uppercase[: other.metadata["values"]])
+            shown = f"--{other.name} {words}" if as_flags else f"{other.name}=..."
+            return f"{missing} ({shown} takes the place of {_listed(map(called, replaced))})"
+    return missing
+
+
+def _listed(names: Iterable[str]) -> str:
+    *names, last = names
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _found_place(item: Field, value: Any) -> Any:
+    """Return a path with the home folder for ~. Raises InputError for a link to nothing to be read."""
+    if isinstance(value, list):
+        return [_found_place(item, one) for one in value]
+    if not isinstance(value, str):
+        return value
+    if item.name in _NAMED_PATHS:  # of each NAME=PATH
+        return _HOME.sub(lambda match: os.path.expanduser("~"), value)
+    place = os.path.expanduser(value) if _HOME.match(value) else value
+    if not item.name.startswith(_WRITTEN):
+        fault = dangling(place)
+        if fault:
+            raise InputError(f"{shown_name(item)} {place}: {fault}; correct the link, or give another path")
+    return place
+
+
+def _refuse_dash(item: Field, value: object) -> None:
+    """Raise InputError for `-` where it does not mean a standard stream, or is one among files."""
+    streams, name = item.metadata["stdin"] or item.metadata["stdout"], shown_name(item)
+    if isinstance(value, list) and len(value) > 1 and DASH in value and streams:
+        raise InputError(f"{name} -: standard input must be the only input; leave it out, or all others")
+    if value == DASH and place_word(item.name) and not streams:
+        place = "folder" if place_word(item.name) == "FOLDER" else "file"
+        raise InputError(f"{name} -: it does not mean a standard stream here; name a {place}")
+
+
+def _refuse_surrogates(where: str, value: object) -> None:
+    """Raise InputError for a text that UTF-8 cannot express, such as a word of a terminal in GBK."""
+    for text in value if isinstance(value, list) else [value]:
+        try:
+            str(text).encode("utf-8")
+        except UnicodeEncodeError as error:
+            fault = ascii(text[error.start]).strip("'")
+            raise InputError(f"{where} is not UTF-8 (it contains {fault}); give it in UTF-8") from None
+
+
+class Kind(NamedTuple):
+    """What an option takes: values of ``base``, one of ``words`` besides or instead, None."""
+
+    base: Any  # bool, int, float, str or a list of one of these; None: nothing but words
+    words: tuple[str, ...]
+    may_be_none: bool
+
+
+def kind_of(hint: object) -> Kind:
+    """Return what an option of this type takes: int, Optional[str], Union[int, Literal["auto"]]."""
+    parts = get_args(hint) if get_origin(hint) is Union else (hint,)
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    bases = [part for part in parts if get_origin(part) is not Literal and part is not type(None)]
+    return Kind(bases[0] if bases else None, tuple(words), type(None) in parts)
+
+
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+def hints_of(config_class: Any) -> dict[str, Any]:
+    """Return the type of every option of a class; that of one with choices is their Literal."""
+    if config_class not in _HINTS:
+        hints = _HINTS[config_class] = get_type_hints(config_class)
+        for item in fields(config_class):
+            if item.metadata.get("choices"):
+                words: Any = Literal[item.metadata["choices"]]
+                hints[item.name] = Optional[words] if kind_of(hints[item.name]).may_be_none else words
+    return _HINTS[config_class]
+
+
+class Given(NamedTuple):
+    """What the user wrote for an option, and ``where``: its flag, or file:line and its name."""
+
+    text: Union[str, list[str]]
+    where: str
+
+
+def read_given(given: Given, hint) -> object:
+    """Return the value of a text, of a flag or of a file. Raises InputError if it is not of the type."""
+    base, _, may_be_none = kind_of(hint)
+    if may_be_none and isinstance(given.text, str) and given.text.lower() in NOTHING:
+        return None
+    texts = [given.text] if isinstance(given.text, str) else given.text
+    if get_origin(base) is list:
+        return [read_given(Given(text, given.where), get_args(base)[0]) for text in texts]
+    value: object = texts[0]
+    if len(texts[0]) > LONGEST_VALUE:  # than a path may be; Python reads no number of that length
+        raise InputError(
+            f"{given.where} has a value of {len(texts[0])} characters, above {LONGEST_VALUE}; shorten it"
+        )
+    if base is bool:
+        value = _BOOLS.get(texts[0].lower(), value)
+    elif base in (int, float):
+        with suppress(ValueError):
+            value = base(value)
+    return checked(value, hint, given.where)
+
+
+def checked(value, hint, where: str) -> object:
+    """Return a value as its option stores it: a path as text, a tuple as list. Raises InputError."""
+    base, words, may_be_none = kind_of(hint)
+    if (value is None and may_be_none) or (isinstance(value, str) and value in words):
+        return value
+    if get_origin(base) is list and isinstance(value, (list, tuple)) and value:
+        return [checked(one, get_args(base)[0], where) for one in value]
+    if isinstance(value, bool):
+        if base is bool:
+            return value
+    elif base is int and isinstance(value, Integral):
+        return int(value)
+    elif base is float and _fits_float(value):
+        return float(value)
+    elif base is str and isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    raise InputError(f"{where} takes {kind_in_words(hint)}, not {text}; correct it")
+
+
+def refuse_no_number(at_least: int, **given: object) -> None:
+    """Raise InputError for a value that Python gave by name and that is no whole number of ``at_least``."""
+    for name, value in given.items():
+        fault = bound_fault(checked(value, int, f"--{name}"), {"at_least": at_least})
+        if fault:
+            raise InputError(f"--{name} {value} {fault}")
+
+
+def kind_in_words(hint) -> str:
+    """Return a description of what an option of a type takes."""
+    base, words, _ = kind_of(hint)
+    if get_origin(base) is list:
+        return f"a list, each item {kind_in_words(get_args(base)[0])}"
+    return " or ".join([_KINDS[base], *words]) if base else "one of " + ", ".join(words)
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in the text of an option, separated by commas or spaces, each once."""
+    return list(dict.fromkeys(text.replace(",", " ").split()))
+
+
+def refuse_unknown_names(option_name: str, names: Iterable[str], known: Collection[str], fault: str) -> None:
+    """Raise InputError for the first of ``names`` that is not ``known``; ``fault`` follows it in the line."""
+    for name in names:
+        if name not in known:
+            raise InputError(f"--{option_name} {name}{fault}")
+
+
+def _fits_float(value) -> bool:
+    """Return whether ``value`` is a number other than nan and infinity, and within the range of a float."""
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # a whole number or fraction above it
+        return False
+
+
+def refuse_set(config, usual: Mapping[str, object], fault: str) -> None:
+    """Raise InputError, --NAME VALUE and ``fault``, for the first flag that is not as in ``usual``."""
+    for name, nothing in usual.items():
+        value = getattr(config, name, nothing)
+        if value != nothing:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise InputError(f"--{name} {shown}{fault}")
+
+
+def refuse_empty(config: Options, *names: str) -> None:
+    """Raise InputError if one of these options, which name what to write, is empty, or a file as folder."""
+    for name in names:
+        place = str(getattr(config, name))
+        if not place.strip():
+            raise InputError(f"--{name} is empty; name the file or folder to write to")
+        if place_word(name) == "FOLDER" and os.path.isfile(place):
+            raise InputError(f"--{name} {place} is a file; give a folder")
+
+
+def refuse_no_name(config: Options, option_name: str) -> None:
+    """Raise InputError if this option, to which an ending is appended, ends with a folder and no name."""
+    place = str(getattr(config, option_name))
+    if os.path.basename(place) in ("", ".", ".."):
+        raise InputError(
+            f"--{option_name} {place} has no name after the last /, and one begins the name of each file; "
+            f"add one, {os.path.join(place, 'text')} for example"
+        )
+
+
+def import_named(name: str, flag: str, kind: str) -> Any:
+    """Return the callable, a ``kind`` such as function, that ``name``, the value of ``flag``, names.
+
+    Modules are found as Python finds them, then in the working folder. Raises InputError if there is none.
+    """
+    module_name, _, inner_name = name.partition(":")
+    if not (module_name and inner_name):
+        raise InputError(f"{flag} {name} is not package.module:{kind}; write a {kind} like that")
+    if module_name.startswith("."):
+        plain = module_name.strip(".") or "module"
+        raise InputError(
+            f"{flag} {name}: a name with leading dots is relative to a package, and there is none; "
+            f"write {plain}:{inner_name} for {plain.replace('.', '/')}.py of the working folder"
+        )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(import_module(module_name), inner_name, None)
+    except ImportError as error:
+        raise_interrupt(error)
+        raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name") from None
+    except SyntaxError as error:
+        fault = f"{error.filename}:{error.lineno}: {error.msg}"
+        raise InputError(f"{flag} {name}: {fault}; fix the line") from None
+    if not callable(found):
+        raise InputError(f"{flag} {name}: {module_name} has no {kind} {inner_name}; fix the name")
+    return found

@@ -1,0 +1,323 @@
+"""The output files that the user names for a command: one rule for all commands.
+
+Inputs are never overwritten, existing files only with --overwrite true; devices, pipes and links are written
+through, not replaced. .NAME.made.json beside the first file records what all were made from:
+
+    {"made_by": "ernie-pair", "command": "predict", "settings": {"scores": false, ...},
+     "inputs": {"input_file": [["test.tsv", "sha256"]], ...}, "outputs": {"predictions.tsv": "sha256"}}
+
+So a repeated command has nothing to do, and one with other inputs or flags is told the difference.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+
+import yaml
+
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_files import (
+    ABOUT,
+    CONFIG_YAML,
+    MOST_CONFIG_BYTES,
+    naming,
+    published,
+    read_regular,
+)
+from ernie_pair.core.files.former_flags import FORMER_COMMANDS, renamed
+from ernie_pair.core.files.json_file import as_read, parse_json_object
+from ernie_pair.core.progress import Progress, say
+
+MAKER = "ernie-pair"
+LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
+_OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
+CURE = "pass --overwrite true to replace it, or choose another name"
+_NOT_RECORDED = object()
+_WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine ray_address".split()
+_OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
+# Flags that were added later, with what was done before they existed.
+_AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
+_AS_BEFORE.update(prompt=None, prompt_name="", backend="auto", max_seq_len=0, label="", model_class="")
+_AS_BEFORE.update(retrieval="vectors", add=False)
+
+
+class Results:
+    """``outputs`` of ``command``, which depend on ``inputs``, {flag: its files}, and on ``settings``.
+
+    ``record``: where that is recorded, if not beside the first output. ``positional``: which of these are
+    given without a flag. ``inputs_grow``: the inputs are still being written, so outputs of an earlier state
+    are made again. ``asked``: those of ``outputs`` that a flag names and no setting tells of; they are made
+    when they are missing, whatever else is there.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        outputs: Sequence[Union[str, Path]],
+        inputs: Dict[str, Sequence[Path]],
+        settings: Dict[str, object],
+        overwrite: bool,
+        record: Optional[Path] = None,
+        positional: Collection[str] = (),
+        inputs_grow: bool = False,
+        asked: Sequence[Path] = (),
+    ):
+        self.given = [Path(output) for output in outputs]  # as a message names them
+        self.outputs = [followed(output) for output in self.given]
+        self.inputs = {flag: [Path(path) for path in paths] for flag, paths in inputs.items()}
+        self.overwrite, self._positional, self._inputs_grow = overwrite, positional, inputs_grow
+        self._asked = [followed(path) for path in asked]
+        self._others: Dict[str, str] = {}  # made by an earlier run of the same command, and still valid
+        self._about: Dict[str, Any] = {"made_by": MAKER, "command": command, "settings": as_read(settings)}
+        self._record = record or self.outputs[0].with_name(f".{self.outputs[0].name}.made.json")
+        self._before = self._stamps()
+
+    def are_done(self) -> bool:
+        """Return whether the same command has made the same outputs already, and say so in a line.
+
+        Raises InputError if one of them is an input, or exists and may not be replaced.
+        """
+        existing, record = self._existing_of_command(from_any_inputs=False)
+        if not existing:
+            return False
+        made, folder = record["outputs"], self._record.parent
+        self._others = {name: sha256 for name, sha256 in made.items() if os.path.lexists(folder / name)}
+        if len(self._others) < len(made):
+            return False  # killed between the first and the last
+        if any(is_stream(path) or not os.path.lexists(path) for path in self._asked):
+            return False  # asked for later than the others
+        if self._inputs_grow and record.get("inputs") != self._inputs_now():
+            return False
+        say(f"{existing[0]} exists, made from the same inputs and flags: nothing to do", sys.stderr)
+        return True
+
+    def were_made(self) -> bool:
+        """Return whether what is recorded was made by the same command, from the same inputs and flags."""
+        record = self._read_record()
+        return bool(record) and not self._difference(record)
+
+    def refuse_others(self) -> None:
+        """Raise InputError as `are_done` does, if it was made from other inputs or by another command."""
+        self._existing_of_command(from_any_inputs=False)
+
+    def refuse_foreign(self) -> None:
+        """Raise InputError as `are_done` does, unless this command made what exists, from any inputs."""
+        self._existing_of_command(from_any_inputs=True)
+
+    def _existing_of_command(self, from_any_inputs: bool) -> Tuple[List[Path], Dict[str, Any]]:
+        """Return (existing outputs to keep, their record). Raises InputError for those of others."""
+        self.refuse_inputs()
+        existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
+        if self.overwrite or not existing:
+            return [], {}
+        record = self._read_record()
+        for path in existing:
+            if self._name_of(path) not in record.get("outputs", {}):
+                raise InputError(f"{path} exists; {CURE}")
+        difference = "" if from_any_inputs else self._difference(record)
+        if difference:
+            raise InputError(f"{existing[0]} exists; {CURE} ({difference})")
+        for path in existing:
+            if record["outputs"][self._name_of(path)] != sha256_of_file(path):
+                raise InputError(f"{path} exists; {CURE} (it was changed since it was made)")
+        return existing, record
+
+    def has_made(self, path: Path) -> bool:
+        """Return whether ``path`` is an output that the same command has recorded, and not a user's file."""
+        record = self._read_record()
+        name = self._name_of(followed(path))
+        return record.get("command") == self._about["command"] and name in record["outputs"]
+
+    def refuse_inputs(self) -> None:
+        """Raise InputError if an output is an input, under any name, or another output."""
+        given = [(self._shown_name(flag), path) for flag, paths in self.inputs.items() for path in paths]
+        for number, output in enumerate(self.outputs):
+            others = [("another output", path) for path in self.outputs[:number]]
+            for what, path in [*given, *others] if not is_stream(output) else ():
+                if output.exists() and path.exists() and output.samefile(path):
+                    raise InputError(f"{output} would be written over {what}, {path}; choose another name")
+
+    @contextmanager
+    def published(self, *outputs: Path) -> Iterator[List[Path]]:
+        """Yield drafts of ``outputs``, or of all, that are renamed to these at the end; see `published`."""
+        finals = [followed(output) for output in outputs] or self.outputs
+        streams = [final for final in finals if is_stream(final)]
+        files = [final for final in finals if final not in streams]
+        with ExitStack() as stack:
+            drafts = {}
+            if streams:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                stack.enter_context(naming(folder))
+                drafts = {final: folder / str(number) for number, final in enumerate(streams)}
+            if files:
+                note, *there = stack.enter_context(published(self._record, *files))
+                drafts.update(zip(files, there))
+            yield [drafts[final] for final in finals]
+            for final in streams:
+                _write_through(drafts[final], final)
+            if files:  # the record first: outputs that exist belong to this command, even if it is killed
+                record = self.about({self._name_of(final): drafts[final] for final in files})
+                record["outputs"] = {**self._others, **record["outputs"]}
+                note.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    def about_folder(self, draft: Path) -> Dict[str, object]:
+        """Return the record of all files in a folder, but for config.yaml, which contains a time."""
+        files = [path for path in sorted(draft.rglob("*")) if path.is_file() and path.name != CONFIG_YAML]
+        return self.about({path.relative_to(draft).as_posix(): path for path in files})
+
+    def about(self, made: Dict[str, Path]) -> Dict[str, Any]:
+        """Return the record of {name beside the record: the file as it was made}."""
+        hashes = {name: sha256_of_file(path) for name, path in made.items()}
+        return {**self._about, "inputs": self._inputs_now(), "outputs": hashes}
+
+    def _name_of(self, output: Path) -> str:
+        return os.path.relpath(output, self._record.parent)
+
+    def _stamps(self) -> List:
+        """Return what shows that an input was changed while it was read."""
+        found = [path.stat() for paths in self.inputs.values() for path in paths if path.exists()]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
+
+    def _inputs_now(self) -> Any:
+        """Return {flag: [[name, sha256], ...]}, or a text if an input was changed while it was read."""
+        paths = [path for paths in self.inputs.values() for path in paths]
+        if self._stamps() != self._before:
+            return "changed while they were read"
+        with Progress(paths, log_interval=0) as progress:
+            return {
+                flag: [[path.name, sha256_of_file(path, tell=progress.read)] for path in given]
+                for flag, given in self.inputs.items()
+            }
+
+    def _difference(self, record: Dict[str, Any]) -> str:
+        """Return what differed when the outputs were made; '' for nothing."""
+        before, now = record.get("settings"), self._about["settings"]
+        if record.get("command") != self._about["command"] or not isinstance(before, dict):
+            return f"it was made by {record.get('command')}"
+        later = {key: value for key, value in _AS_BEFORE.items() if key in now}
+        without_amp = before.get("use_amp") is now.get("use_amp") is False
+        left_out = (*_WITHOUT_EFFECT, *(_OF_AMP if without_amp else ()))
+        before, now = (
+            {name: value for name, value in settings.items() if name not in left_out}
+            for settings in ({**later, **before}, now)
+        )
+        for key in sorted({*before, *now}):
+            if before.get(key, _NOT_RECORDED) != now.get(key, _NOT_RECORDED):
+                return self._difference_of(key, before, now, record)
+        if self._inputs_grow:
+            return ""
+        inputs, given = self._inputs_now(), record.get("inputs")
+        if isinstance(given, dict):
+            for flag, found in inputs.items():
+                if given.get(flag) != found:
+                    return f"it was made from other content of {self._shown_name(flag)}"
+        return "" if given == inputs else "it was made from other inputs"
+
+    def _difference_of(
+        self, key: str, before: Dict[str, Any], now: Dict[str, Any], record: Dict[str, Any]
+    ) -> str:
+        """Return how a setting differs, which is in ``before`` alone, in ``now`` alone, or in both."""
+        name, files = self._shown_name(key), record.get("inputs")
+        if key in before and key in now:
+            return f"it was made with {name} {_shown(before[key])} and not {_shown(now[key])}"
+        if isinstance(files, dict) and files and not {*files} & {*self.inputs}:
+            return f"it was made from {self._shown_name(next(iter(files)))}"
+        if key in before:
+            version = "" if key in self.inputs else "by another version of ernie-pair, "
+            return f"it was made {version}with {name} {_shown(before[key])}"
+        if isinstance(files, dict) and files.get(key) and not self.inputs.get(key):
+            return f"it was made with another {name}"
+        return f"it was made by an earlier version of ernie-pair, which did not write down {name}"
+
+    def _shown_name(self, name: str) -> str:
+        return name.upper() if name in self._positional else f"--{name}"
+
+    def _read_record(self) -> Dict[str, Any]:
+        try:
+            record = parse_json_object(read_regular(self._record, LARGEST_RECORD, follow=False))
+        except (OSError, ValueError):
+            return {}
+        if record.get("made_by") != MAKER or not isinstance(record.get("outputs"), dict):
+            return {}
+        command = str(record.get("command"))
+        for part in ("settings", "inputs"):
+            if isinstance(record.get(part), dict):
+                record[part] = renamed(command, record[part])
+        if command in FORMER_COMMANDS:
+            record["command"] = FORMER_COMMANDS[command]
+        return record
+
+
+def settings_of(config, *inputs_and_outputs: str) -> Dict[str, object]:
+    """Return the flags of ``config`` that determine the outputs: neither paths nor those of speed."""
+    left_out = (*inputs_and_outputs, *_WITHOUT_EFFECT)
+    return {name: value for name, value in asdict(config).items() if name not in left_out}
+
+
+def files_of(given: str) -> List[Path]:
+    """Return the file, or the visible files in the folder, of that name; none if it does not exist."""
+    path = Path(given)
+    if given and path.is_dir():
+        return sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    return [path] if given and path.is_file() else []
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether ``path`` is a device, a pipe or a file descriptor: written to, never replaced."""
+    if str(path).startswith("/proc/"):
+        return True
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def refuse_existing(finals: Iterable[Path], overwrite: bool) -> None:
+    """Raise InputError if one of the files to write exists, unless it may be replaced."""
+    existing = [final for final in map(followed, finals) if os.path.lexists(final) and not is_stream(final)]
+    if existing and not overwrite:
+        raise InputError(f"{existing[0]} exists; {CURE}")
+
+
+def followed(path: Path) -> Path:
+    """Return what links at ``path`` point to, but keep a file descriptor: /proc/PID/fd/1."""
+    for _ in range(MOST_LINKS):
+        path = Path(os.path.realpath(path.parent), path.name)
+        if str(path).startswith("/proc/") or not path.is_symlink():
+            return path
+        path = path.parent / os.readlink(path)
+    raise InputError(f"{path}: its links form a loop; choose another name")
+
+
+def _write_through(draft: Path, final: Path) -> None:
+    sys.stdout.flush()
+    open_here = _OPEN_FILE.fullmatch(str(final))
+    target: Union[int, Path] = final
+    if open_here is not None and int(open_here[1]) == os.getpid():
+        target = os.dup(int(open_here[2]))
+    try:
+        with open(draft, "rb") as source, open(target, "wb") as file:
+            shutil.copyfileobj(source, file, CHUNK)
+    except BrokenPipeError:  # whose reader may be done, see `exit_code_of`
+        raise
+    except OSError as error:  # one of writing names no file
+        raise OSError(error.errno, error.strerror, str(final)) from None
+
+
+def _shown(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def read_own_config(path: Path) -> Optional[Dict[str, Any]]:
+    """Return the content of a config.yaml of this package; None for any other file."""
+    try:
+        content = yaml.safe_load(read_regular(path, MOST_CONFIG_BYTES, follow=False))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+    about = content.get(ABOUT) if isinstance(content, dict) else None
+    return content if isinstance(about, dict) and about.get("made_by") == MAKER else None

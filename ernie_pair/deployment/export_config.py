@@ -1,0 +1,124 @@
+"""The flags of ernie-pair export."""
+
+from dataclasses import dataclass
+from typing import Literal, Optional, Tuple
+
+from data_tools.text.file_content import ENCODINGS
+from ernie_pair.core.cli.options import (
+    Options,
+    data_option,
+    evaluation_option,
+    model_option,
+    precision_option,
+    refuse_empty,
+)
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import TRAINING
+from ernie_pair.pairs.config.ask_config import refuse_short_pairs
+from ernie_pair.pairs.data.pair_records import ENCODING_HELP
+
+
+@dataclass(frozen=True)
+class ModelPath(Options):
+    """The model to export; a base on its own puts it first of all fields."""
+
+    model_path: str = model_option(
+        help="a trained model: its folder, or the output folder of a run for its best model"
+    )
+
+
+@dataclass(frozen=True)
+class ExportFlags(Options):
+    """How to export a folder that runs without the training code."""
+
+    NEEDS = TRAINING
+
+    output_dir: str = data_option(help="folder to create")
+    format: Literal["paddle", "onnx", "both"] = model_option(
+        "paddle",
+        help="Paddle Inference, ONNX, or both",
+        needs=dict.fromkeys(("onnx", "both"), {"onnxruntime": ""}),
+    )
+    max_seq_len: int = data_option(
+        0,
+        help="maximum tokens per pair; longer pairs are truncated; 0: as in training",
+        unit="tokens",
+        at_least=0,
+    )
+    threshold: Optional[float] = evaluation_option(
+        None,
+        help="for two classes: predict 1 at this probability or above; none: as saved with the model",
+        at_least=0,
+        at_most=1,
+    )
+    symmetric: Literal["auto", "none", "average"] = evaluation_option(
+        "auto", help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model"
+    )
+    quantize: Literal["none", "int8"] = precision_option(
+        "none", help="int8: also write model.int8.onnx, next to the float32 model, for --backend onnx-int8"
+    )
+    precision: Literal["fp32", "bf16"] = precision_option(
+        "fp32", help="bf16: also evaluate the Paddle model with --precision bf16, and record the result"
+    )
+    quantize_file: str = precision_option(
+        "",
+        help="labelled pairs to evaluate int8 and bf16 on; without labels, the share of pairs that keep "
+        "their class is used",
+    )
+    max_accuracy_drop: float = precision_option(
+        0.01,
+        help="export nothing if int8 or bf16 loses more accuracy (for regression: Spearman) than this",
+        at_least=0,
+        at_most=1,
+    )
+    triton: bool = data_option(False, help="also write triton/, a model repository for Triton's ONNX Runtime")
+    docker: bool = data_option(
+        False, help="also write a Dockerfile and a wheel, for an image that serves the ONNX model"
+    )
+    wheel: str = data_option(
+        "", help="the wheel of ernie-pair for --docker true; empty: built from the sources here"
+    )
+    text_a: str = data_option("", help="the column of the first text in files of pairs")
+    text_b: str = data_option("", help="the column of the second text")
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    model_class: str = model_option(
+        "", help="class of your own model, as named in the folder, package.module:Class"
+    )
+    overwrite: bool = data_option(False, help="replace an existing export")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        refuse_short_pairs(self.max_seq_len)
+        if self.quantize == "int8" and self.format == "paddle":
+            raise InputError("--quantize int8 is for the ONNX model; pass --format onnx or both as well")
+        for name in ("triton", "docker"):
+            if getattr(self, name) and self.format == "paddle":
+                raise InputError(f"--{name} true is for the ONNX model; pass --format onnx or both as well")
+        if self.wheel and not self.docker:
+            raise InputError("--wheel is for the image of --docker true; pass that as well")
+        if self.precision == "bf16" and self.format == "onnx":
+            raise InputError("--precision bf16 is for the Paddle model; pass --format paddle or both as well")
+        if self.quantize_file and not self.lower_precisions:
+            raise InputError(
+                "--quantize_file is for evaluating int8 or bf16; pass --quantize int8 or --precision bf16 too"
+            )
+
+    @property
+    def backends(self) -> Tuple[str, ...]:
+        """Return the formats to write: paddle, onnx, or both."""
+        return ("paddle", "onnx") if self.format == "both" else (self.format,)
+
+    @property
+    def lower_precisions(self) -> str:
+        """Return what is judged beside float32, in words; empty for nothing."""
+        asked = {"int8": self.quantize == "int8", "bf16": self.precision == "bf16"}
+        return " and ".join(name for name, is_asked in asked.items() if is_asked)
+
+
+@dataclass(frozen=True)
+class ExportConfig(ExportFlags, ModelPath):
+    """Make a folder that runs without the training code, and check that it gives the model's predictions."""
+
+    EXAMPLE = "--model_path output/best --output_dir exported --format onnx"

@@ -1,0 +1,307 @@
+"""Export a trained model to Paddle Inference and ONNX, and check that they predict the same."""
+
+import logging
+import os
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
+from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_folder import MADE, README, content_of, read_made, refuse_loss
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.files.results import Results, files_of, settings_of
+from ernie_pair.deployment.docker import (
+    DOCKERFILE,
+    TRITON_FILES,
+    refuse_unusable_wheel,
+    write_dockerfile,
+    write_triton,
+)
+from ernie_pair.deployment.export_config import ExportConfig, ExportFlags
+from ernie_pair.deployment.formats import (
+    answers_of,
+    largest_difference,
+    parity_batches,
+    write_int8,
+    write_onnx,
+    write_paddle,
+)
+from ernie_pair.deployment.judge_precision import (
+    BF16_BESIDE_FLOAT,
+    INT8_BESIDE_FLOAT,
+    JudgingPairs,
+    judge,
+    judging_pairs,
+    refuse_loss_of_accuracy,
+)
+from ernie_pair.inference.backends import open_backend
+from ernie_pair.inference.exported_model import (
+    EXPORT_FORMAT,
+    EXPORT_MANIFEST,
+    PADDLE_FILES,
+    WRITTEN,
+    ExportedModel,
+)
+from ernie_pair.inference.scores import chosen_calibration
+from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.models.model_card import (
+    DataFile,
+    Measured,
+    ModelCard,
+    baseline_in,
+    data_in,
+    learned_nothing_in,
+    measured_in,
+    metrics_in,
+    write_card,
+)
+from ernie_pair.models.networks.classifier import load_classifier
+from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.source import copy_tokenizer, model_folder_of
+from ernie_pair.models.spec import CONFIG, find_config, read_config
+from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
+from ernie_pair.pairs.config.pair_config import refuse_class_flags
+from ernie_pair.runtime.cpu import refuse_no_bf16
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.device import quiet_libraries, start_device
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+COMMANDS = """\
+ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv --scores true
+ernie-pair serve --model_path . --port 8000"""
+PYTHON = """\
+from ernie_pair import PairPredictor
+
+answer = PairPredictor(".").predict([("怎么注销信用卡", "如何注销信用卡")])
+print(answer.labels, answer.probabilities)"""
+PYTHON_OF_SCORES = """\
+from ernie_pair import PairPredictor
+
+print(PairPredictor(".").score([("怎么注销信用卡", "如何注销信用卡")]))"""
+VERSIONED = (
+    "ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "paddle2onnx", "onnxruntime", "numpy",
+)  # fmt: skip
+OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
+FILE_FLAGS = ("quantize_file", "wheel", "dev_file", "calibrate_on", "tune_on")
+
+logger = logging.getLogger(__name__)
+
+
+def card_of_exported(
+    exported: ExportedModel, source: "Source", family: str, differences: Dict[str, float]
+) -> ModelCard:
+    """Return the card; ``differences``: {format: the largest difference from the trained model}."""
+    model = source.name
+    limits, threshold, tokens = exported.label_range, exported.threshold, str(exported.max_seq_len)
+    scored = f"with --symmetric {exported.symmetric}"
+    facts = {"exported from": model}
+    if exported.has_classes:
+        chosen = "the likeliest class" if threshold is None else f"class 1 from {threshold:.4f} on"
+        facts.update({"classes": ", ".join(exported.labels), "tokens per pair": tokens})
+        facts["temperature"] = f"{exported.temperature:.4g}"
+        facts["decision"] = f"{chosen}, pairs scored {scored}"
+        title, python, commands = f"{family} sentence-pair classifier, exported", PYTHON, COMMANDS
+    else:
+        facts["made for"] = exported.target
+        facts["scores"] = "any number" if limits is None else "from {:g} to {:g}".format(*limits)
+        facts.update({"tokens per pair": tokens, "pairs scored": scored})
+        title = f"A model of the family {family} that scores sentence pairs, exported"
+        python, commands = PYTHON_OF_SCORES, COMMANDS.replace(" --scores true", "")
+    facts.update({"caution": exported.learned_nothing} if exported.learned_nothing else {})
+    facts["largest difference"] = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
+    on, metrics = source.measured
+    card = ModelCard(title=title, facts=facts, commands=commands, python=python)
+    return replace(card, data=source.data, metrics=metrics, measured_on=on)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model, and how it decides.
+
+    ``name``: what the model card calls it; ``facts``: what export.json says of it besides; ``report``: writes
+    a report into the folder that it is given, None: there is none. ``learned_nothing``, ``data``,
+    ``measured``, ``baseline``: see `learned_nothing_in`, `data_in`, `measured_in`, `baseline_in`.
+    """
+
+    model: Any  # a PairClassifier or a PlainModel
+    vocab_file: Path
+    tokenizer: AnyTokenizer
+    max_seq_len: int
+    calibration: Calibration
+    name: str
+    facts: Dict[str, Any] = field(default_factory=dict)
+    report: Optional[Callable[[Path], None]] = None
+    learned_nothing: str = ""
+    data: Sequence[DataFile] = ()
+    measured: Tuple[str, Mapping[str, Measured]] = field(default_factory=lambda: ("", {}))
+    baseline: Mapping[str, float] = field(default_factory=dict)
+
+
+def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
+    """Write ``output_dir`` and log the largest difference of each format from the trained model.
+
+    ``model``: the layer of the user's own that ``model_path`` is the folder of, a static one on the CPU
+    afterwards; None: it is loaded from there. Raises InputError for what cannot be exported or would be lost,
+    CheckpointError if a format answers differently from the model; then nothing is written.
+    """
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    models = {"model_path": [Path(config.model_path)]}
+    if publish_export(config, "export", models, lambda: _source_of(config, model)):
+        logger.info("exported %s to %s", config.model_path, config.output_dir)
+
+
+def publish_export(
+    config: ExportFlags, command: str, models: Dict[str, List[Path]], open_source: Callable[[], Source]
+) -> bool:
+    """Write ``output_dir`` of the model that ``open_source`` opens; return False where it is there already.
+
+    ``models``: {flag of ``command``: the folders that it names}. Raises as `export_pair`.
+    """
+    start_console(World())
+    quiet_libraries()
+    output_dir = Path(os.path.realpath(config.output_dir))
+    own: Set[str] = set()
+    if (output_dir / EXPORT_MANIFEST).is_file():  # what an earlier export may have written, with its folders
+        recorded = (read_made(output_dir) or {}).get("outputs")
+        own = {*OUTPUTS, CONFIG_YAML, MADE, *(recorded if isinstance(recorded, dict) else ())}
+        own |= {str(folder) for name in own for folder in PurePosixPath(name).parents}
+    refuse_loss(output_dir, own)
+    inputs: Dict[str, Sequence[Path]] = {}
+    for flag, folders in models.items():
+        inputs[flag] = [path for folder in folders for path in content_of(str(folder))]
+    for name in FILE_FLAGS:
+        files = files_of(getattr(config, name, ""))
+        inputs.update({name: files} if files else {})  # otherwise it is the name of a set, or nothing
+    settings = settings_of(config, *inputs, "output_dir")
+    outputs = [output_dir / name for name in OUTPUTS]
+    results = Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+    if results.are_done():
+        return False
+    if config.precision == "bf16":
+        refuse_no_bf16()
+    refuse_unusable_wheel(config.wheel)
+    start_device("cpu", World())
+    source, judging = open_source(), None
+    if config.lower_precisions:
+        judging = judging_pairs(config, source.model.spec.labels, source.tokenizer, source.max_seq_len)
+    fill = partial(_fill, config=config, source=source, judging=judging)
+    publish_results(output_dir, fill, command, config, results)
+    if source.model.spec.labels.has_classes:
+        how, is_saved = source.calibration, config.threshold is None
+        logger.info("%s", describe_decision(how.threshold, is_saved, how.symmetric))
+    return True
+
+
+def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
+    where, folder = config.model_path, Path(config.model_path)
+    if given is None:
+        model, vocab_file = load_classifier(where, config.model_class)
+    else:
+        model, vocab_file = given.to(device="cpu"), find_tokenizer(folder)
+    refuse_class_flags(config, model.spec.labels, where)
+    saved = read_calibration(folder, model.num_classes)
+    calibration = chosen_calibration(saved, config.threshold, config.symmetric, model.num_classes, where)
+    max_seq_len = config.max_seq_len or model.spec.inference_length
+    tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
+    places = model, vocab_file, tokenizer, max_seq_len, calibration, folder.name
+    return Source(
+        *places,
+        learned_nothing=learned_nothing_in(folder),
+        data=[*data_in(folder), *files_of_decision(calibration)],
+        measured=measured_as(calibration, saved) or measured_in(folder),
+        baseline=baseline_in(folder),
+    )
+
+
+def files_of_decision(calibration: Calibration) -> List[DataFile]:
+    """Return the files by which a model decides, and the one on which that was measured."""
+    c, measured = calibration, calibration.measured
+    found = [
+        DataFile("temperature", c.fitted_on, c.fitted_on_sha256, c.rows),
+        DataFile("threshold", c.tuned_on, c.tuned_on_sha256, c.tuned_rows),
+        DataFile("test", str(measured.get("on", "")), str(measured.get("sha256")), measured.get("rows")),
+    ]
+    return [one for one in found if one.name]
+
+
+def measured_as(calibration: Calibration, saved: Calibration) -> Optional[Tuple[str, Dict[str, Measured]]]:
+    """Return what was measured with the ``saved`` way of deciding, None if it is another, or unknown."""
+    metrics = metrics_in(calibration.measured)
+    if not metrics or calibration != saved:
+        return None
+    by = "the likeliest class" if saved.threshold is None else f"the threshold {saved.threshold:.4f}"
+    return f"On {calibration.measured.get('on')}, by {by}, as this model predicts.", metrics
+
+
+def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[JudgingPairs]) -> None:
+    batches = parity_batches(source.tokenizer, source.max_seq_len)
+    expected = answers_of(source.model, batches)
+    _write_models(draft, config, source)
+    files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+    labels, how = source.model.spec.labels, source.calibration
+    decides = how.threshold, how.symmetric, labels.target, labels.label_range, source.learned_nothing
+    baseline = dict(source.baseline)
+    exported = ExportedModel(
+        draft, labels.names, source.max_seq_len, how.temperature, files, *decides, baseline
+    )
+    threads, differences = cpu_threads(), {}
+    message = "largest difference of %-6s from the trained model %.3g, in %d batches"
+    for name in config.backends:
+        backend = open_backend(exported, name, threads)
+        differences[name] = largest_difference(backend, batches, expected)
+        logger.info(message, name, differences[name], len(batches))
+    on, metrics = source.measured
+    facts: Dict[str, Any] = {
+        "data": [list(one) for one in source.data],
+        "measured": {"on": on, "metrics": {name: list(one) for name, one in metrics.items()}},
+        "parity": differences,
+        "model": source.name,
+        **source.facts,
+        "vocab_sha256": source.tokenizer.sha256,
+        "versions": installed_versions(VERSIONED),
+    }
+    _write_manifest(exported, facts)
+    if judging is not None:  # it is asked as it will be, by the folder
+        for way in (INT8_BESIDE_FLOAT, BF16_BESIDE_FLOAT):
+            if way.name in (config.quantize, config.precision):
+                facts[way.name] = judge(draft, judging, threads, way)
+                of_scores = not exported.has_classes
+                refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
+        _write_manifest(exported, facts)
+    if config.triton:
+        write_triton(exported)
+    if config.docker:
+        write_dockerfile(exported, config.wheel)
+    if source.report is not None:
+        source.report(draft)
+    write_card(draft, card_of_exported(exported, source, source.model.family, differences))
+
+
+def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
+    """Write the model in every format that is asked for, and the files by which texts become its ids."""
+    folder = source.vocab_file.parent
+    copy_tokenizer(source.vocab_file, source.model.spec, draft)
+    config_file = find_config(folder)
+    assert config_file is not None  # the model was read by it
+    if is_their_config(read_config(config_file)):
+        write_json(draft / CONFIG, source.model.spec.to_config())
+    else:
+        shutil.copyfile(config_file, draft / CONFIG)
+    write_paddle(source.model, draft)
+    if "onnx" in config.backends:
+        write_onnx(draft)
+    if config.quantize == "int8":
+        write_int8(draft)
+    for name in PADDLE_FILES if "paddle" not in config.backends else ():
+        (draft / name).unlink()
+
+
+def _write_manifest(exported: ExportedModel, facts: Dict[str, object]) -> None:
+    own = {name: value for name, value in asdict(exported).items() if name != "folder" and value != ""}
+    write_json(exported.folder / EXPORT_MANIFEST, {"format": EXPORT_FORMAT, **own, **facts})

@@ -1,0 +1,185 @@
+"""The flags for using an embedding model: embed, evaluate and export."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, Optional
+
+from data_tools.text.file_content import ENCODINGS
+from data_tools.text.texts import ID_COLUMN_HELP, INPUT_HELP, TEXT_COLUMN_HELP
+from ernie_pair.core.cli.options import (
+    Options,
+    data_option,
+    devices_option,
+    model_option,
+    names_in,
+    precision_option,
+    refuse_empty,
+)
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import TRAINING
+from ernie_pair.inference.embedder import EmbedderOptions
+from ernie_pair.inference.ray_flags import RayFlags
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
+from ernie_pair.models.labels import parse_label_map
+from ernie_pair.pairs.data.pair_records import (
+    BAD_ROW_HELP,
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    LABEL_MAP_HELP,
+    SECOND_TEXT_HELP,
+)
+from ernie_pair.runtime.device import device_option
+
+MODEL_HELP = (
+    "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"
+)
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class EmbedderFlags(KernelFlags):
+    """How an embedding model computes vectors; a part of the commands."""
+
+    dim: int = model_option(
+        0,
+        help="length of the vectors, one of those that the model was trained for; 0: full length",
+        unit="numbers",
+        at_least=0,
+    )
+    pooling: str = model_option(
+        AUTO,
+        help=f"pooling for a model without embedding.json: {POOLING_NAMES}, "
+        "or several joined by +; auto: that of sentence-transformers' files, otherwise mean",
+    )
+    max_seq_len: int = data_option(
+        0,
+        help="maximum tokens per text for a model without embedding.json; 0: what the model's files say",
+        unit="tokens",
+        at_least=0,
+    )
+    batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
+    device: Literal["cpu", "gpu"] = device_option()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.pooling != AUTO:
+            refuse_pooling(self.pooling)
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Return them as `open_embedder` takes them."""
+        pooling = "" if self.pooling == AUTO else self.pooling
+        return EmbedderOptions(self.dim, pooling, self.max_seq_len, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class EmbedConfig(RayFlags, EmbedderFlags):
+    """Compute the vectors of the texts in a file, and write them for memory mapping."""
+
+    EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
+
+    model_path: str = model_option(help=MODEL_HELP)
+    input_file: str = data_option(
+        help=INPUT_HELP,
+        stdin=(".txt", ".jsonl"),
+    )
+    output_dir: str = data_option(help="folder to create, with vectors.npy and vectors.json")
+    dtype: Literal["float16", "int8"] = precision_option(
+        "float16", help="type of the stored numbers; int8: with one scale per text"
+    )
+    prompt_name: str = data_option(
+        "",
+        help="put the prompt of this name before each text, for example query or passage; empty: the model's "
+        "default prompt, if it has one",
+    )
+    prompt: Optional[str] = data_option(
+        None, help="put this text before each text, in place of a prompt of the model"
+    )
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    overwrite: bool = data_option(False, help="replace existing vectors")
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if self.prompt is not None and self.prompt_name:
+            raise InputError("--prompt and --prompt_name exclude each other; give one of them")
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Return them as `open_embedder` takes them."""
+        return replace(super().options, prompt=self.prompt, prompt_name=self.prompt_name)
+
+
+@dataclass(frozen=True)
+class EvaluateEmbeddingConfig(EmbedderFlags):
+    """Measure how well the texts of labelled pairs find their matches by vector similarity."""
+
+    EXAMPLE = "--model_path output/best --input_file test.tsv"
+    MOST_CLASSES = 2
+
+    model_path: str = model_option(help=MODEL_HELP)
+    input_file: str = data_option(
+        help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor and "
+        "positive: a file, or a set such as lcqmc (its dev part)",
+        stdin=(".tsv", ".jsonl"),
+    )
+    output_file: str = data_option(
+        "", help="JSON file to keep recall, mrr, ndcg and spearman for each length; empty: none"
+    )
+    dims: str = model_option(
+        "", help="lengths to measure besides --dim, for example 64,128; all: those of training"
+    )
+    same_text: Literal["leave_out", "keep"] = data_option(
+        "leave_out",
+        help="a text of the corpus that equals the query and is none of its matches; keep: it is searched as "
+        "well, as sentence-transformers does",
+    )
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    label: str = data_option("", help="the column of the label")
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
+    label_range: str = data_option(
+        "", help="for graded pairs: lowest and highest score, for example 0,5; empty: labels are 0 and 1"
+    )
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    overwrite: bool = data_option(False, help="replace an existing result")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_other_labels(self.label_map)
+        if self.dims != "all" and not all(word.isdecimal() for word in names_in(self.dims)):
+            raise InputError(
+                f"--dims {self.dims} contains something that is not a length; write 64,128, or all"
+            )
+
+
+@dataclass(frozen=True)
+class ExportEmbeddingConfig(Options):
+    """Export a folder that computes the same vectors without the training code, and check them."""
+
+    EXAMPLE = "--model_path output/best --output_dir exported"
+    NEEDS = {**TRAINING, "onnxruntime": ""}
+
+    model_path: str = model_option(
+        help="an embedding model, trained here or published: its folder, or a run for its best model"
+    )
+    output_dir: str = data_option(
+        help="folder to create, with model.onnx, embedding.json and the files of the tokenizer"
+    )
+    quantize: Literal["none", "int8"] = precision_option(
+        "none", help="int8: store int8 weights, smaller and faster; the drift of the vectors is reported"
+    )
+    overwrite: bool = data_option(False, help="replace an existing export")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+
+
+def refuse_other_labels(label_map: str) -> None:
+    """Raise InputError for --label_map of other than two classes."""
+    if label_map and sorted(set(parse_label_map(label_map).classes.values())) != [0, 1]:
+        raise InputError(f"--label_map {label_map} does not name two classes; write 0=different,1=same")

@@ -1,0 +1,168 @@
+"""Open an embedding model, trained or exported; no Paddle is loaded for an exported one."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Sequence, Union
+
+import numpy as np
+
+from ernie_pair.core.cli.options import refuse_set
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, open_exported_embedder
+from ernie_pair.kernels.choice import DEFAULT_KERNELS, KernelFlags
+from ernie_pair.models.embedding_json import (
+    EMBEDDING,
+    NORMALIZE,
+    SHORTEST_TEXT,
+    EmbeddingSettings,
+    read_embedding,
+    refuse_pooling,
+    width_after,
+)
+from ernie_pair.models.model_path import OF_EXPORTED, no_model_folder
+
+if TYPE_CHECKING:
+    from ernie_pair.models.source import ModelSource
+
+PROBED = 64  # texts
+
+logger = logging.getLogger(__name__)
+
+
+def open_embedder(
+    folder: Union[str, Path],
+    device: str = "cpu",
+    options: EmbedderOptions = EmbedderOptions(),  # noqa: B008
+    kernels: KernelFlags = KernelFlags(),  # noqa: B008
+) -> TextEmbedder:
+    """Open the embedding model in ``folder``: trained (on Paddle) or exported (on ONNX Runtime, CPU only).
+
+    ``folder`` may be the output of a training run, which stands for its best model, a folder of
+    sentence-transformers, or any model folder that was not trained for embeddings. An exported one needs no
+    library for training. ``device``: cpu or gpu. ``kernels``: kernels of a trained model. Raises InputError
+    if it is not such a folder or ``options`` do not fit it, CheckpointError if it is damaged.
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise no_model_folder("", str(path), "give that of an embedding model, or of any model")
+    if (path / OF_EXPORTED).is_file():
+        raise InputError(
+            f"{path} is an exported model of pairs, and this takes an embedding model; give it as "
+            f"--model_path {path} to serve or search, or to ernie_pair.PairPredictor"
+        )
+    settings = read_embedding(path)
+    if settings is None or not settings.is_exported:
+        from ernie_pair.models.source import model_folder_of  # which needs the libraries for training
+
+        path = model_folder_of(path)
+        settings = read_embedding(path)
+    if settings is not None:
+        for name in ("pooling", "max_seq_len"):
+            requested, trained = getattr(options, name), getattr(settings, name)
+            if requested and requested != trained:
+                raise InputError(
+                    f"--{name} {requested}: {path} was trained with {trained}, and its vectors would be "
+                    "others; leave it out"
+                )
+        if settings.is_exported:
+            if device != "cpu":
+                raise InputError(f"{path} is an exported model, which runs on a CPU; use --device cpu")
+            refuse_set(
+                kernels,
+                DEFAULT_KERNELS,
+                f": {path} is an exported model, which computes as it was exported; leave it out, or export "
+                "it with --quantize int8",
+            )
+            return open_exported_embedder(path, settings, options)
+    from ernie_pair.embeddings.trained_model import open_trained  # which loads Paddle
+    from ernie_pair.models.source import open_model, refuse_no_family, tell_classifier
+
+    source = open_model(str(path), model_type="")
+    refuse_no_family(source, "write model_type there")
+    if settings is None and not options.pooling:
+        tell_classifier(path, source.spec.config)
+    settings = settings_of_model(path, source, options.pooling, options.max_seq_len)
+    model = open_trained(source, settings, device, kernels, options.threads, path)
+    return TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))
+
+
+def log_drift(
+    embedder: TextEmbedder,
+    texts: Sequence[str],
+    folder: str,
+    device: str,
+    options: EmbedderOptions,
+    kernels: KernelFlags,
+) -> None:
+    """Log how near the vectors of PROBED of the ``texts`` are to those in fp32, if ``kernels`` are lower.
+
+    The others: what ``embedder`` was opened with. Its count of texts that were cut stays as it is.
+    """
+    if kernels.precision == "fp32" or not texts:
+        return
+    probed, num_cut = texts[:PROBED], embedder.num_cut
+    hidden = logging.root.manager.disable
+    logging.disable(logging.INFO)  # the lines of a model that computes nothing else
+    try:
+        exact_model = open_embedder(folder, device, options, replace(kernels, precision="fp32"))
+    finally:
+        logging.disable(hidden)
+    exact = exact_model.embed_passages(probed)
+    near = embedder.embed_passages(probed)
+    embedder.num_cut = num_cut
+    cosines = np.sum(exact * near, axis=1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(near, axis=1)
+    logger.info(
+        "%s beside fp32: the cosine of the vectors of %s is %.5f in the mean, %.5f at least",
+        kernels.precision, counted(len(probed), "text"), cosines.mean(), cosines.min(),
+    )  # fmt: skip
+
+
+def settings_of_model(
+    folder: Path, source: "ModelSource", pooling: str = "", max_seq_len: int = 0
+) -> EmbeddingSettings:
+    """Return how to ask the model ``source`` in ``folder``: as its files say, otherwise by the mean.
+
+    ``pooling`` and ``max_seq_len`` override that, with a line in the log. Of a plain model of transformers
+    the vectors are what sentence-transformers makes of it: of any length, of texts of as many tokens as the
+    tokenizer says, or as there are positions. Raises InputError.
+    """
+    from ernie_pair.models.sentence_transformers import USUAL_TEMPERATURE, settings_of_folder
+
+    spec = source.spec
+    stated = settings_of_folder(folder, spec)
+    if stated is None:
+        length = (
+            spec.trained_length or spec.max_positions if source.is_hugging_face else spec.inference_length
+        )
+        dim, length = spec.hidden_size, min(length, spec.max_positions)
+        steps = () if source.is_hugging_face else (NORMALIZE,)
+        stated = EmbeddingSettings("mean", dim, (dim,), length, USUAL_TEMPERATURE, steps=steps)
+    else:
+        makes = width_after(stated.pooling, spec.hidden_size, stated.steps)
+        if stated.dim != makes:
+            raise InputError(
+                f"{folder}: its vectors are said to have {stated.dim} numbers, and the encoder makes "
+                f"{makes}; correct {EMBEDDING}, or copy the model again"
+            )
+        for name, now in (("pooling", pooling), ("max_seq_len", max_seq_len)):
+            before = getattr(stated, name)
+            if now and now != before:
+                logger.info("--%s %s overrides %s, which %s says", name, now, before, folder)
+    chosen = replace(stated, pooling=pooling or stated.pooling, max_seq_len=max_seq_len or stated.max_seq_len)
+    refuse_pooling(chosen.pooling)
+    if not SHORTEST_TEXT <= chosen.max_seq_len <= spec.max_positions:
+        raise InputError(
+            f"--max_seq_len {chosen.max_seq_len} is not from {SHORTEST_TEXT} to the {spec.max_positions} "
+            f"positions of {source.name}; use {spec.max_positions} at most"
+        )
+    count = len(stated.poolings)
+    if len(chosen.poolings) == count:
+        return chosen
+    if any(step.kind == "dense" for step in chosen.steps):
+        raise InputError(
+            f"--pooling {chosen.pooling}: the dense layer of this model takes {count} x {spec.hidden_size} "
+            f"numbers; name {counted(count, 'pooling')}, or leave it out"
+        )
+    dim = width_after(chosen.pooling, spec.hidden_size, chosen.steps)
+    return replace(chosen, dim=dim, dims=(dim,))

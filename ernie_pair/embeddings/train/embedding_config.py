@@ -1,0 +1,189 @@
+"""The flags of training an embedding model."""
+
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+from ernie_pair.core.cli.options import (
+    checkpoints_option,
+    data_option,
+    evaluation_option,
+    model_option,
+    names_in,
+    optimisation_option,
+    refuse_unknown_names,
+)
+from ernie_pair.core.errors import InputError
+from ernie_pair.embeddings.embed_config import AUTO, refuse_other_labels
+from ernie_pair.embeddings.retrieval import METRICS
+from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
+from ernie_pair.models.labels import parse_label_range
+from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR
+from ernie_pair.models.temperature import LARGEST, SMALLEST
+from ernie_pair.pairs.config.pair_config import model_name_option
+from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
+from ernie_pair.training.run_flags import (
+    BEST_IF_AUTO,
+    TrainingFlags,
+    best_metric_option,
+    dropout_option,
+    family_option,
+    step_option,
+)
+
+USUAL_LENGTH = 64  # tokens of a text
+PAIRS, SIMCSE, GRADED, TAUGHT = "pairs", "simcse", ("cosent", "angle"), ("margin_mse", "kl")
+OBJECTIVES = (PAIRS, SIMCSE, *GRADED, *TAUGHT)
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig(RowFlags, TrainingFlags):
+    """Settings for training an embedding model; the data are given to the command or the trainer."""
+
+    MOST_CLASSES = 2
+
+    objective: str = step_option(
+        "pairs",
+        help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
+        "under different dropout; cosent, angle: the order of graded pairs; margin_mse, kl: the scores of "
+        "--teacher; or one for each of several files, separated by commas",
+    )
+    teacher: str = model_option(
+        "",
+        help="for margin_mse and kl: a pair classifier, a ranker or a published cross-encoder, whose scores "
+        "are learned",
+    )
+    sampling_weights: str = data_option(
+        "",
+        help="shares of the steps that are of each of several training files, for example 0.7,0.3; empty: by "
+        "their numbers of pairs",
+    )
+    pooling: str = model_option(
+        AUTO,
+        help=f"hidden states that form the vector: {POOLING_NAMES}, or "
+        "several joined by +; auto: as the files of the model say, otherwise mean",
+        resume="fixed",
+    )
+    dims: str = model_option(
+        "",
+        help="lengths to which vectors may be truncated (Matryoshka), for example 64,128; empty: none",
+        resume="fixed",
+    )
+    temperature: float = step_option(
+        0.05, help="divisor of the cosines before the softmax", at_least=SMALLEST, at_most=LARGEST
+    )
+    hard_negatives: int = step_option(
+        1,
+        help="hard negatives per pair in a step: texts of label 0, or from --negatives_file",
+        unit="texts",
+        at_least=0,
+    )
+    gradient_accumulation_steps: int = optimisation_option(
+        1,
+        help="forward passes of --batch_size pairs in one step; negatives come from the whole step",
+        unit="batches",
+        at_least=1,
+        resume="layout",
+    )
+    model_type: Optional[str] = family_option(choices=FAMILIES, resume="fixed")
+    dropout: float = dropout_option(help="dropout of hidden states and attention weights")
+    label_map: str = data_option("", help=LABEL_MAP_HELP, resume="same")
+    label_range: str = data_option(
+        "",
+        help="lowest and highest score of graded pairs, for example 0,5, those of the dev file among them; "
+        "empty: 0,5, and the dev pairs are graded if all training pairs are",
+    )
+    bucket: bool = data_option(
+        True, help="batch texts of similar length together, to reduce padding", resume="same"
+    )
+    max_seq_len: int = data_option(
+        0,
+        help="tokens per text, [CLS] and [SEP] included; 0: as the files of an embedding model say, or "
+        f"{USUAL_LENGTH}",
+        unit="tokens",
+        at_least=0,
+        resume="fixed",
+    )
+    save_format: Literal["paddle", "hf", "both"] = checkpoints_option(
+        "paddle",
+        help="format of the best model: for PaddleNLP, for sentence-transformers (hf), or both (hf in "
+        "hugging_face/)",
+    )
+    eval_batch_size: int = evaluation_option(
+        64, help="texts in one forward pass of an evaluation", unit="texts", at_least=1, resume="same"
+    )
+    best_metric: str = best_metric_option(
+        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        assert self.chosen_dims is not None  # refused where they are none
+        if self.pooling != AUTO:
+            refuse_pooling(self.pooling)
+        if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
+            raise InputError(f"--max_seq_len {self.max_seq_len} is below {SHORTEST_PAIR}; use {USUAL_LENGTH}")
+        refuse_other_labels(self.label_map)
+        assert self.score_range  # refused where it is none
+        fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"
+        refuse_unknown_names("objective", self.objectives, OBJECTIVES, fault)
+        is_taught = not set(TAUGHT).isdisjoint(self.objectives)
+        if is_taught != bool(self.teacher) or is_taught and not self.hard_negatives:
+            raise InputError(
+                f"--objective {self.objective} --teacher {self.teacher or '-'}: {' and '.join(TAUGHT)} need "
+                "a teacher and --hard_negatives, and no other takes a teacher; change one of them"
+            )
+        if SIMCSE in self.objectives and not self.dropout:
+            raise InputError(
+                "--objective simcse compares two passes that differ by their dropout, and --dropout 0.0 "
+                "leaves them equal; use --dropout 0.1"
+            )
+        if self.pairs_per_step(1) < 2:
+            raise InputError(
+                "--batch_size 1 leaves a pair no negatives in its step; use 2 or more, 64 for example"
+            )
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Return the objective of each training file, or the one of all of them."""
+        return tuple(name.strip() for name in self.objective.split(","))
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """Return the lowest and the highest score of graded pairs. Raises InputError."""
+        return parse_label_range(self.label_range) or (0.0, 5.0)
+
+    @property
+    def has_graded_dev(self) -> bool:
+        """Return whether the labels of the dev pairs are scores."""
+        return bool(self.label_range) or set(self.objectives) <= set(GRADED)
+
+    @property
+    def chosen_dims(self) -> tuple[int, ...]:
+        """Return the lengths in ``dims``, ascending, each once. Raises InputError for what is no length."""
+        words = names_in(self.dims)
+        if not all(word.isdecimal() and 0 < int(word) < 10**6 for word in words):
+            raise InputError(
+                f"--dims {self.dims} contains something that is not a length; write 64,128,312 for example"
+            )
+        return tuple(sorted({int(word) for word in words}))
+
+
+@dataclass(frozen=True)
+class TrainEmbeddingConfig(EmbeddingConfig):
+    """Train an encoder whose vectors are close for texts that belong together. Start it again to resume."""
+
+    EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
+
+    model_name_or_path: str = model_name_option()
+    train_file: str = data_option(
+        help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor, positive "
+        "and negative: a file, or a set such as lcqmc; for simcse also a .txt file with one text per line; "
+        "or several, separated by commas: each step is of one of them"
+    )
+    dev_file: str = data_option(
+        help="pairs as of --train_file; each first text searches for its match among all second texts; "
+        "graded pairs are measured by spearman"
+    )
+    negatives_file: str = data_option(
+        "", help="pairs of a training text and a hard negative for it; labels are ignored"
+    )

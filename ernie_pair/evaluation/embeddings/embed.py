@@ -1,0 +1,190 @@
+"""The vectors of a file of texts, in bounded memory, by this process or by the tasks of Ray."""
+
+import logging
+import os
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.text.text_files import LineRules
+from data_tools.text.texts import NamedText, TextColumns, has_ids, read_texts, refuse_repeated_ids
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
+from ernie_pair.core.cli.standard_streams import as_asked, with_standard_streams
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_folder import MADE, refuse_loss
+from ernie_pair.core.files.json_file import shown, write_json
+from ernie_pair.core.files.results import Results, files_of, settings_of
+from ernie_pair.core.progress import CountProgress
+from ernie_pair.embeddings.embed_config import EmbedConfig
+from ernie_pair.embeddings.open_embedder import log_drift, open_embedder
+from ernie_pair.inference.embedder import TextEmbedder, describe_cut
+from ernie_pair.inference.ray_flags import RayModel
+from ernie_pair.inference.vector_files import (
+    SCALES_FILE,
+    VECTORS_FILE,
+    VECTORS_FORMAT,
+    VECTORS_JSON,
+    VectorWriter,
+    pack_vectors,
+    part_folder,
+)
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.embedding_json import SIMILARITIES
+from ernie_pair.models.model_path import no_model_folder
+from ernie_pair.models.source import files_of_model, model_folder_of
+from ernie_pair.pairs.data.pair_file import refuse_changed, stamp_of
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+PIECE = 4096  # texts that are sorted by length together; decides the last bits of the vectors
+PLACES = ("model_path", "input_file", "output_dir", "workers", "ray_address", "engine", "device")
+
+logger = logging.getLogger(__name__)
+
+
+@with_standard_streams
+def embed(config: EmbedConfig) -> None:
+    """Write the vectors of ``input_file`` into ``output_dir``, or go on with what a killed run has left.
+
+    Raises InputError for bad texts or what would be lost, MachineError when the disk or Ray refuses.
+    """
+    start_console(World())
+    config = _with_folder(config)
+    output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
+    refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
+    inputs: Dict[str, Sequence[Path]] = {
+        "model_path": files_of_model(config.model_path),
+        "input_file": files_of(config.input_file),
+    }
+    names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
+    outputs, settings = [output_dir / name for name in names], settings_of(config, *PLACES)
+    results = Results("embed", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+    if results.are_done():
+        return
+    config.refuse_no_ray()
+    count, sha256, stamp = _count_texts(config)
+    embedder = open_embedder(*_opened_by(config))
+    logger.info("%d texts by %s, fingerprint %s", count, embedder.backend, embedder.fingerprint[:12])
+    if embedder.prompt:
+        logger.info("before each text: %s", shown(embedder.prompt))
+    log_drift(embedder, [row.text for row in islice(_rows_of(config), PIECE)], *_opened_by(config))
+    made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
+    key: Dict[str, object] = {**made_of, "settings": settings}
+    part = output_dir.with_name(f"{output_dir.name}.part")
+    busy = f"{part}: another run is writing these vectors; let it end, then run again"
+    with part_folder(part, busy) as folder:
+        writer = VectorWriter(folder, count, embedder.dim, config.dtype, PIECE, key)
+        _write(config, embedder, writer)
+        refuse_changed(text_file, stamp)
+        about = _about(config, embedder, writer, sha256)
+        publish_results(output_dir, partial(_fill, writer=writer, about=about), "embed", config, results)
+    if embedder.num_cut:  # of those that this process has seen
+        logger.info("%s", describe_cut(embedder))
+    logger.info("%d vectors of %d numbers, %s: %s", count, writer.dim, writer.dtype, config.output_dir)
+
+
+@with_standard_streams
+def vectors_of_file(config: EmbedConfig) -> np.ndarray:
+    """Return the vectors of the texts of ``input_file``, float32 [N, D]; write nothing. Raises as `embed`."""
+    start_console(World())
+    config = _with_folder(config)
+    config.refuse_no_ray()
+    _count_texts(config)
+    embedder = open_embedder(*_opened_by(config))
+    return np.concatenate(list(_pieces(config, embedder, TextEmbedder.embed, 0)))
+
+
+def _with_folder(config: EmbedConfig) -> EmbedConfig:
+    """Return the flags with the folder of the model itself. Raises InputError if there is none."""
+    if not Path(config.model_path).is_dir():
+        raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
+    return replace(config, model_path=str(model_folder_of(Path(config.model_path)).absolute()))
+
+
+def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
+    """Read all texts; return their number, hash and the file's stamp. Raises InputError for a bad line."""
+    path = Path(config.input_file)
+    if not path.is_file():
+        raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")
+    stamp = stamp_of(path)
+    lines = np.fromiter((row.line for row in _rows_of(config)), dtype=np.int64)
+    if not len(lines):
+        raise InputError(f"{path} holds no text; give a file with a text in each line")
+    if has_ids(path, _rules_of(config), _columns_of(config)):  # an index of these vectors would refuse it
+        refuse_repeated_ids(path, (row.id for row in _rows_of(config)), lines)
+    return len(lines), sha256_of_file(path), stamp
+
+
+def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
+    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=_columns_of(config))
+
+
+def _rules_of(config: EmbedConfig) -> LineRules:
+    return LineRules(encoding=config.encoding, has_flag=True)
+
+
+def _columns_of(config: EmbedConfig) -> TextColumns:
+    return TextColumns(config.text_column, config.id_column)
+
+
+def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
+    return config.model_path, config.device, config.options, KernelFlags(config.kernels, config.precision)
+
+
+def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
+    """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
+    count, done = writer.count, min(writer.done * PIECE, writer.count)
+    if writer.done:
+        logger.info("an earlier run has left %d of %d vectors: continuing", done, count)
+    with CountProgress(count - done, "text") as progress:
+        for packed in _pieces(config, embedder, partial(_packed, dtype=config.dtype), done):
+            writer.append(packed)
+            progress.advance(len(packed[VECTORS_FILE]))
+
+
+def _pieces(config: EmbedConfig, embedder: TextEmbedder, ask: Callable, done: int) -> Iterator[Any]:
+    """Yield what ``ask`` makes of the embedder and each piece of the texts from ``done`` on."""
+    maker: Callable[[List[str]], Any] = partial(ask, embedder)
+    if config.engine == "ray":
+        opened_by, folder = _opened_by(config), config.model_path
+        maker = RayModel(open_embedder, opened_by, folder, embedder.identity, ask)
+    texts = islice((row.text for row in _rows_of(config)), done, None)
+    yield from config.mapped(maker, iter(lambda: list(islice(texts, PIECE)), []))
+
+
+def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Dict[str, np.ndarray]:
+    return pack_vectors(embedder.embed(texts), dtype)
+
+
+def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sha256: str) -> dict:
+    beyond: Dict[str, object] = {} if embedder.settings.is_unit else {"unit": False}
+    if embedder.settings.similarity != SIMILARITIES[0]:
+        beyond["similarity"] = embedder.settings.similarity
+    beyond.update({"prompt": embedder.prompt} if embedder.prompt else {})
+    return {
+        "format": VECTORS_FORMAT,
+        "fingerprint": embedder.fingerprint,
+        "count": writer.count,
+        "dim": writer.dim,
+        "dtype": writer.dtype,
+        "model": Path(config.model_path).name,
+        "max_seq_len": embedder.max_seq_len,
+        "computed_by": embedder.backend,
+        "texts": {
+            "name": Path(as_asked(config.input_file)).name,
+            "sha256": sha256,
+            **({"column": config.text_column} if config.text_column else {}),
+        },
+        **beyond,
+    }
+
+
+def _fill(draft: Path, writer: VectorWriter, about: dict) -> None:
+    writer.publish_into(draft)
+    files = {name: sha256_of_file(draft / name) for name in writer.arrays}
+    write_json(draft / VECTORS_JSON, {**about, "files": files})

@@ -1,0 +1,121 @@
+"""Evaluate an embedding model on labelled pairs: how well their texts find each other."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+
+from ernie_pair.core.cli.options import names_in
+from ernie_pair.core.cli.standard_streams import with_standard_streams
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.progress import CountProgress, say
+from ernie_pair.embeddings.embed_config import EvaluateEmbeddingConfig
+from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
+from ernie_pair.evaluation.scorer import results_of
+from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
+from ernie_pair.kernels.choice import KernelFlags
+from ernie_pair.models.labels import Labels, parse_label_range
+from ernie_pair.models.source import model_folder_of
+from ernie_pair.pairs.data.pair_records import Columns, RowRules
+from ernie_pair.pairs.data.pair_source import PairSource, labels_for
+from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+CHUNK = 4096  # texts that are asked for at a time
+
+logger = logging.getLogger(__name__)
+
+
+@with_standard_streams
+def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
+    """Print the metrics of `measure_retrieval`, keep them if asked, return them. Raises an ErniePairError."""
+    start_console(World())
+    if Path(config.model_path).is_dir():
+        config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    results = results_of("evaluate-embedding", config) if config.output_file else None
+    if results is not None and results.are_done():
+        found = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
+    else:
+        found = _measure(config)
+        if results is not None:
+            with results.published() as (draft,):
+                write_json(draft, found)
+    for dim, metrics in found["dims"].items():
+        which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
+        say("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
+    return found
+
+
+def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
+    columns = Columns(config.text_a, config.text_b, config.label)
+    limits = parse_label_range(config.label_range)
+    rules = replace(RowRules.of(config), of_encoders=not limits)
+    source = PairSource("input_file", config.input_file, "dev", None, columns, rules)
+    labels = Labels.scores(limits) if limits else labels_for(source, config.label_map)
+    pairs = replace(source, labels=labels).read()
+    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
+    asked = build_retrieval_set(pairs, config.input_file)
+    kernels = KernelFlags(config.kernels, config.precision)
+    embedder = open_embedder(config.model_path, config.device, config.options, kernels)
+    lengths = _lengths(config, embedder)
+    settings = embedder.settings
+    settings.refuse_search(config.model_path)
+    vectors = _vectors_of(embedder, asked, "passage")
+    asking = _vectors_of(embedder, asked, "query") if embedder.has_roles else None
+
+    def cut(rows: np.ndarray, dim: int) -> np.ndarray:
+        rows = rows[:, :dim]
+        return unit_rows(rows, config.model_path) if settings.has_unit_products else rows
+
+    keeps, by_length = config.same_text == "keep", {}
+    for dim in lengths:
+        as_queries = None if asking is None else cut(asking, dim)
+        by_length[dim] = measure_retrieval(cut(vectors, dim), asked, as_queries, keeps)
+    count = asked.num_left_out
+    if count and not keeps:
+        logger.info(
+            "%d of %d queries stand in the corpus as well, where they are none of their matches, and are not "
+            "compared with themselves; --same_text keep compares them, as sentence-transformers does",
+            count, len(asked.queries),
+        )  # fmt: skip
+    if embedder.num_cut:
+        count = len(asked.texts) * (2 if embedder.has_roles else 1)
+        logger.info("%s", describe_cut(embedder, count))
+    return {
+        "metrics": by_length[embedder.dim],
+        "queries": len(asked.queries),
+        "corpus": len(asked.corpus),
+        "pairs": len(asked.labels),
+        "same_text": config.same_text,
+        "dims": {str(dim): metrics for dim, metrics in by_length.items()},
+        "fingerprint": embedder.fingerprint,
+        "computed_by": embedder.backend,
+    }
+
+
+def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:
+    """Return the lengths to measure, ascending. Raises InputError for one not trained for, or too long."""
+    settings, full = embedder.settings, embedder.dim
+    if config.dims == "all":
+        return sorted({full, *(dim for dim in settings.dims if dim <= full)})
+    chosen = {settings.chosen_dim(int(word), config.model_path) for word in names_in(config.dims)}
+    if chosen and max(chosen) > full:
+        raise InputError(
+            f"--dims {max(chosen)} is above --dim {full}, the length of the vectors; leave one of them out"
+        )
+    return sorted({full, *chosen})
+
+
+def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet, role: str) -> np.ndarray:
+    parts, prompt = [], embedder.settings.prompt_of(role)
+    with CountProgress(len(asked.texts), "text") as progress:
+        for begin in range(0, len(asked.texts), CHUNK):
+            parts.append(embedder.embed(asked.texts[begin : begin + CHUNK], prompt))
+            progress.advance(len(parts[-1]))
+    return np.concatenate(parts)

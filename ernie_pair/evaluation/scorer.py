@@ -1,0 +1,119 @@
+"""Pair models of any folder as one `PairScorer`: the pairs of files that they score, and result files.
+
+A trained folder is computed by Paddle, an exported or a combined one by its backend, without Paddle.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Dict, Optional, Sequence
+
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
+from ernie_pair.inference.predictor import PairPredictor, PairScorer
+from ernie_pair.models.labels import Labels, match_class, spelled_too
+from ernie_pair.pairs.config.ask_config import InferenceFlags, refuse_flags_of_others
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_records import Columns, RowRules
+from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
+from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World, launched_world
+
+INPUTS = ("model_path", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
+OUTPUTS = ("output_file", "report", "robustness_file")
+
+
+def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
+    """Open the pair model in ``folder``: exported, combined, or trained (of a run, its best).
+
+    ``threads``: of one forward pass on a CPU, 0: those of this process. Raises an ErniePairError.
+    """
+    if (Path(folder) / EXPORT_MANIFEST).is_file():
+        return PairPredictor(folder, threads=threads, device=device)
+    refuse_embedder(folder)
+    from ernie_pair.evaluation.inference_model import TrainedScorer  # which loads Paddle
+
+    return TrainedScorer(folder, device, threads=threads)
+
+
+def refuse_embedder(folder: str) -> None:
+    """Raise InputError for an embedding model, trained or exported, or of sentence-transformers."""
+    from ernie_pair.models.source import kind_of_folder
+
+    if kind_of_folder(folder) == "embedding":
+        raise not_of_pairs(folder)
+
+
+def scorer_of(config: InferenceFlags) -> PairScorer:
+    """Open the model that the flags name, in every process. Raises an ErniePairError if they do not fit."""
+    is_exported = (Path(config.model_path) / EXPORT_MANIFEST).is_file()
+    refuse_flags_of_others(config, is_exported)
+    if not is_exported:
+        refuse_embedder(config.model_path)
+        from ernie_pair.evaluation.inference_model import InferenceModel  # which loads Paddle
+
+        return InferenceModel(config)
+    if launched_world().size > 1:
+        raise InputError(
+            f"{config.model_path} is an exported model, which one process computes; start the command "
+            "without a launcher, or with --engine ray"
+        )
+    start_console(World())
+    return PairPredictor.of(config)
+
+
+def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
+    """Return the output_file of ``config``, if any, and ``more``, as results of its model and its pairs.
+
+    ``but``: a file in the model's folder that is no input; what only tells of the model is none either.
+    Raises InputError when no file can be written there.
+    """
+    outputs = [Path(config.output_file)] if config.output_file else []
+    for path in outputs:
+        if path.is_dir():
+            raise InputError(f"--output_file {path} is a folder; give the name of a file")
+        if not path.parent.is_dir():
+            raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
+    inputs: Dict[str, Sequence[Path]] = {
+        name: [path for path in content_of(getattr(config, name)) if path.name != but]
+        for name in INPUTS
+        if hasattr(config, name)
+    }
+    named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
+    settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
+    return Results(command, [*outputs, *more], inputs, settings, config.overwrite, asked=more)
+
+
+def source_of(config, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
+    """Return the pairs that ``flag`` names, ``split`` of a set; ``labels``: None where they are not read."""
+    columns = Columns(
+        config.text_a, config.text_b, getattr(config, "label", ""), getattr(config, "query", "")
+    )
+    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+
+
+def read_pairs(
+    config, flag: str, labels: Optional[Labels], split: str = "dev", is_first: bool = True
+) -> Pairs:
+    """Read the pairs of ``flag``; the first process logs which rows are left out. Raises InputError.
+
+    They are written beside the output; two files may have one name, so that of ``flag`` is in theirs.
+    """
+    source = source_of(config, flag, split, labels)
+    label_map = getattr(config, "label_map", None)
+    if labels is not None and labels.has_classes and label_map is not None:
+        rules = replace(source.rules, most_classes=len(labels.names), match=match_class(labels))
+        source = replace(source, labels=spelled_too(labels, label_map), rules=rules)
+    pairs = source.read()
+    if is_first:
+        where = rejected_beside(config.output_file, "" if flag == "input_file" else f".{flag}")
+        tell_rejected(source.name, pairs.bad, len(pairs), where)
+    return pairs
+
+
+def check_pairs(config, is_first: bool = True) -> CheckedPairs:
+    """Check the pairs of input_file, labelled or not, or of the part `test` of a set. Raises InputError."""
+    source = source_of(config, "input_file", "test", None)
+    return CheckedPairs(source, rejected_beside(config.output_file) if is_first else None)

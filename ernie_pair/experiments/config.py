@@ -1,0 +1,276 @@
+"""The flags of the commands that make several runs, or combine their models; no framework is loaded here."""
+
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, Literal
+
+from data_tools.text.file_content import ENCODINGS
+from ernie_pair.core.cli.options import (
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    optimisation_option,
+    overwrite_option,
+    precision_option,
+    refuse_empty,
+)
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.installation import TRAINING
+from ernie_pair.models.labels import RANKING, REGRESSION
+from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pairs.data.pair_records import ENCODING_HELP
+from ernie_pair.pairs.targets.metrics import AUTO, METRICS
+from ernie_pair.training.run_flags import BEST_IF_AUTO, best_metric_option
+
+
+def _refuse_of_one_run(config: PairConfig) -> None:
+    if config.fresh_start:
+        raise InputError("--fresh_start true is for a single run; give another --output_dir to start again")
+    if config.dry_run:
+        raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
+
+
+resamples_option = partial(evaluation_option, 1000, unit="resamples")
+REPLACED = "replace files that this command did not make, or that have changed since"
+# What the files of the folds, which this package writes, have no need of.
+# fmt: off
+AS_WRITTEN: Dict[str, object] = {
+    "text_a": "", "text_b": "", "label": "", "encoding": "utf-8", "on_bad_row": "stop",
+    "streaming": False, "fresh_start": False, "cache_dir": "",
+}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class CrossValidateConfig(PairConfig):
+    """Train a pair classifier once per fold, and predict every row with the run that has not seen its texts.
+
+    Start it again to resume.
+    """
+
+    EXAMPLE = "--folds 5 --model_name_or_path ernie-gram-zh --train_file all.tsv --output_dir folds"
+
+    model_name_or_path: str = model_option(
+        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder"
+    )
+    train_file: str = data_option(
+        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
+    )
+    output_dir: str = data_option(help="a folder per fold, predictions.tsv, folds.tsv and the report go here")
+    folds: int = evaluation_option(
+        5, help="number of parts into which the rows are divided", unit="folds", at_least=2
+    )
+    group_by: Literal["text", "pair"] = evaluation_option(
+        "text",
+        help="rows that stay in the same fold: all rows connected by a chain of shared texts, or only equal "
+        "pairs",
+    )
+    dev_file: str = data_option(
+        "", help="labelled pairs for choosing the best model of each fold; empty: see --dev_share"
+    )
+    dev_share: float = evaluation_option(
+        0.1,
+        help="without --dev_file: share of a fold's training rows, in whole groups, for choosing its best "
+        "model",
+        above=0,
+        at_most=0.5,
+    )
+    best_metric: str = best_metric_option(
+        help="metric on those rows that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
+    )
+    bootstrap: int = resamples_option(
+        help="bootstrap resamples of the groups for the confidence intervals of the means; 0: no intervals",
+        at_least=0,
+    )
+    worst_rows: int = evaluation_option(
+        200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0
+    )
+    overwrite: bool = overwrite_option(help=REPLACED)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.target in (REGRESSION, RANKING):
+            raise InputError(
+                f"--target {self.target}: cross-validate is for classes; leave it out, or train once"
+            )
+        if self.streaming:
+            raise InputError("--streaming true never reads all rows, and folds need them all; leave it out")
+        _refuse_of_one_run(self)
+        if self.evaluation_strategy == "no":
+            raise InputError(
+                "--evaluation_strategy no chooses no best model, and each fold is predicted by its best; "
+                "leave it out"
+            )
+
+    def config_of(self, train_file: str, dev_file: str, output_dir: str) -> TrainConfig:
+        """Return the flags of one fold's run, whose pairs are in files that this package has written."""
+        own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
+        places = {"train_file": train_file, "dev_file": dev_file, "output_dir": output_dir}
+        return TrainConfig(**{**own, **AS_WRITTEN, **places})
+
+
+@dataclass(frozen=True)
+class SearchParamsConfig(TrainConfig):
+    """Train with one set of flags after another, and find the best set. Start it again to resume."""
+
+    NEEDS = {**TRAINING, "optuna": "tune"}
+    EXAMPLE = (
+        "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir searched "
+        "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32'"
+    )
+
+    output_dir: str = data_option(
+        help="a folder per trial, the study, best.yaml, best and the report go here"
+    )
+    search: str = optimisation_option(
+        "", help="flags to search: 'learning_rate=1e-5..1e-4:log batch_size=16,32 dropout=0..0.3:0.1' (:step)"
+    )
+    space: str = optimisation_option(
+        "",
+        help="a YAML file of flags to search: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: "
+        "[16, 32]",
+    )
+    trials: int = optimisation_option(
+        20, help="total number of trials, over all starts of the command", unit="trials", at_least=1
+    )
+    evaluations: int = evaluation_option(
+        10,
+        help="evaluations per trial, evenly spaced over its steps, instead of --eval_freq; a trial may be "
+        "pruned at each of them",
+        unit="evaluations",
+        at_least=1,
+    )
+    pruner: Literal["median", "asha", "none"] = optimisation_option(
+        "median",
+        help="stop a trial that is worse than the median of earlier ones (median), or not in the best third "
+        "(asha)",
+    )
+    startup_trials: int = optimisation_option(
+        5,
+        help="first trials, drawn at random; median never prunes them and compares later trials with them",
+        unit="trials",
+        at_least=1,
+    )
+    prune_after: int = optimisation_option(
+        1, help="evaluations before a trial may be pruned", unit="evaluations", at_least=0
+    )
+    overwrite: bool = overwrite_option(help=REPLACED)
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        _refuse_of_one_run(self)
+        if self.evaluation_strategy in ("epoch", "no"):
+            raise InputError(
+                f"--evaluation_strategy {self.evaluation_strategy}: trials are compared at --evaluations of "
+                "each; leave it out"
+            )
+
+    def config_of(self, changes: Dict[str, Any]) -> TrainConfig:
+        """Return these flags with ``changes``, for one run. Raises InputError for invalid values."""
+        own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
+        idle = self.idle_in({**own, **changes})  # of a trial without AMP
+        return TrainConfig(**{**{name: own[name] for name in own if name not in idle}, **changes})
+
+
+@dataclass(frozen=True)
+class CompareConfig(Options):
+    """Fine-tune from several starts with several seeds, and compare them. Start it again to resume."""
+
+    NEEDS = TRAINING
+    EXAMPLE = (
+        "--starts 'domain=output/dynamic base=ernie-1.0' --train_config train.yaml --output_dir compared"
+    )
+
+    starts: str = model_option(
+        help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights; one with '
+        "spaces needs quotes of its own"
+    )
+    train_config: str = optimisation_option(
+        help="a YAML file of flags of `ernie-pair train`, the same for every run"
+    )
+    output_dir: str = data_option(help="a folder per run, compare.html, compare.json and compare.png go here")
+    seeds: int = optimisation_option(
+        3,
+        help="runs from each start: the seed of --train_config, and those after it",
+        unit="runs",
+        at_least=1,
+    )
+    test_file: str = data_option(
+        "", help="labelled pairs to compare on; empty: the dev_file of --train_config"
+    )
+    domain_data: str = data_option(
+        "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
+    )
+    domain_samples: int = data_option(1000, help="samples of --domain_data", unit="samples", at_least=1)
+    bootstrap: int = resamples_option(
+        help="bootstrap resamples for the confidence interval of a difference", at_least=1
+    )
+    overwrite: bool = overwrite_option(help=REPLACED)
+    symmetric: Literal["none", "average"] = evaluation_option(
+        "none",
+        help="average: score both orders of a pair and take the mean of the logits; always used if "
+        "--train_config has --symmetric average",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if not Path(self.train_config).is_file():
+            raise InputError(
+                f"--train_config {self.train_config}: no such file; write the flags of train in it"
+            )
+
+
+@dataclass(frozen=True)
+class CompareModelsConfig(Options):
+    """Compare trained classifiers, exported, in ONNX Runtime on this machine's CPU.
+
+    Each predicts its most probable class; saved thresholds do not count.
+    """
+
+    EXAMPLE = "--models 'teacher=output/best student=small/best' --input_file test.tsv --output_dir compared"
+    NEEDS = {**TRAINING, "onnxruntime": ""}
+
+    models: str = model_option(
+        help='names and trained models: "teacher=output/best student=small/best"; the others are compared '
+        "with the first; one with spaces needs quotes of its own"
+    )
+    input_file: str = data_option(
+        help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)",
+        stdin=(".tsv", ".jsonl"),
+    )
+    output_dir: str = data_option(
+        help="models.json, models.md and models.html go here, and the exported models"
+    )
+    int8: Literal["last", "all", "none"] = precision_option(
+        "last", help="which models to measure in int8 as well"
+    )
+    alone: int = evaluation_option(
+        200,
+        help="pairs to score one at a time, to measure the latency of a single pair",
+        unit="pairs",
+        at_least=2,
+    )
+    bootstrap: int = resamples_option(help="bootstrap resamples for the confidence intervals", at_least=1)
+    seed: int = evaluation_option(1234, help="seed of the resamples", at_least=0)
+    threads: int = devices_option(
+        0,
+        help="threads of one forward pass; 0: the number of cores of this process",
+        unit="threads",
+        at_least=0,
+    )
+    text_a: str = data_option(
+        "", help="the column of the first text; empty: a known name, or the first column"
+    )
+    text_b: str = data_option("", help="the column of the second text")
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    overwrite: bool = data_option(False, help="replace existing results")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")

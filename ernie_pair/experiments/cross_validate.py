@@ -1,0 +1,282 @@
+"""One run per fold; every row is predicted by the run that has not seen its texts. What the folds show."""
+
+import json
+import logging
+from collections import deque
+from dataclasses import asdict, fields, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from ernie_pair.checkpoint.run_config import keep_config
+from ernie_pair.checkpoint.run_folder import gone_if_refused
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.progress import CountProgress, say
+from ernie_pair.evaluation.calibration import fit_temperature
+from ernie_pair.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of
+from ernie_pair.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.evaluation.predict_pair import prediction_lines
+from ernie_pair.experiments.config import CrossValidateConfig
+from ernie_pair.experiments.folds import Folds, describe_folds, make_folds, rows_of_fold
+from ernie_pair.experiments.series import (
+    PREDICTIONS,
+    SHOWN,
+    WRITTEN_FIRST,
+    Metrics,
+    OneRun,
+    PairSeries,
+    defined,
+    metric_cells,
+    pair_source,
+    points_of,
+    read_logits,
+    report_series,
+    unfinished,
+)
+from ernie_pair.inference.scores import decide
+from ernie_pair.models.labels import CLASSIFICATION, refuse_no_classes
+from ernie_pair.pairs.config.ask_config import EvaluateConfig
+from ernie_pair.pairs.config.pair_config import PairConfig
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
+from ernie_pair.pairs.targets.metrics import (
+    LIKELIEST,
+    METRICS,
+    chosen_metric,
+    measure,
+    percentile_interval,
+    resamples,
+)
+from ernie_pair.report.page import Table
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.runtime.processes.world import launched_world
+
+AT_LIKELIEST = f"Metrics of classes are those of {LIKELIEST}."
+PARTS = "folds"  # the folder of the rows of each fold
+# fmt: off
+WITHOUT_EFFECT = {  # on a prediction
+    "output_dir", "report_to", "cache_dir", "bootstrap", "worst_rows", "overwrite",
+}
+# fmt: on
+
+logger = logging.getLogger(__name__)
+
+
+class CrossValidation(NamedTuple):
+    """What the folds show together.
+
+    ``folds``: the metrics of each fold on its own rows; ``mean`` and ``deviation`` are over the folds, and
+    ``interval`` is the 95 % interval of the mean, {} without resamples. ``rows``: of each fold.
+    ``predictions``: the file of what every row of the input is predicted by the fold that has not seen it.
+    """
+
+    folds: List[Metrics]
+    rows: List[int]
+    mean: Metrics
+    deviation: Metrics
+    interval: Dict[str, List[float]]
+    predictions: Path
+
+
+def measure_folds(
+    logits: np.ndarray, labels: np.ndarray, folds: Folds, config: CrossValidateConfig, predictions: Path
+) -> CrossValidation:
+    """Measure each fold of logits [N, C] on labels int64 [N] on its own, and all of them together."""
+    parts = [np.flatnonzero(folds.fold == number) for number in range(config.folds)]
+    measured = [measure(logits[rows], labels[rows]) for rows in parts]
+    table = np.array([[metrics[name] for name in METRICS] for metrics in measured])
+    mean, deviation = (dict(zip(METRICS, row.tolist())) for row in (table.mean(0), table.std(0, ddof=1)))
+    intervals = _intervals(logits, labels, folds, parts, config) if config.bootstrap else {}
+    return CrossValidation(measured, list(map(len, parts)), mean, deviation, intervals, predictions)
+
+
+def _intervals(
+    logits: np.ndarray, labels: np.ndarray, folds: Folds, parts: List[np.ndarray], config: CrossValidateConfig
+) -> Dict[str, List[float]]:
+    """Return the percentile bootstrap of each mean over the folds.
+
+    Rows that share texts are no independent ones: in each fold whole groups are drawn with replacement, as
+    many as it has.
+    """
+    counted = [CountedRows(logits[rows], labels[rows]) for rows in parts]
+    groups = [np.unique(folds.group[rows], return_inverse=True)[1] for rows in parts]
+    drawn = [resamples(int(g.max()) + 1, config.bootstrap, config.seed + n) for n, g in enumerate(groups)]
+    means = []
+    with CountProgress(config.bootstrap, "resample") as progress:
+        for counts in zip(*drawn):
+            values = [rows.measure(c[g]) for rows, c, g in zip(counted, counts, groups)]
+            means.append([np.mean([each[name] for each in values]) for name in METRICS])
+            progress.advance(1)
+    columns = np.array(means).T
+    result = {name: column for name, column in zip(METRICS, columns) if not np.isnan(column).all()}
+    return {name: percentile_interval(column) for name, column in result.items()}
+
+
+def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answers:
+    """Return the predictions of all folds as those of one model, with a temperature fitted on them."""
+    fitted = Fitted(fit_temperature(logits, pairs.known_labels), pairs.path, len(pairs), pairs.sha256)
+    return Answers(pairs, names, logits, None, 1.0, fitted)
+
+
+def evaluation_of_folds(
+    result: CrossValidation, answers: Answers, config: CrossValidateConfig
+) -> Dict[str, Any]:
+    """Return what the report says: the metrics are means over the folds, the rest is of all rows together."""
+    model = f"{config.folds} folds of {config.model_name_or_path}"
+    config_of_report = EvaluateConfig(model, config.train_file, str(result.predictions), bootstrap=0)
+    together = evaluation_of(answers, config_of_report)
+    evaluation: Dict[str, Any] = {
+        **together,
+        **defined(result.mean),
+        "folds": [{"rows": rows, **defined(metrics)} for rows, metrics in zip(result.rows, result.folds)],
+        "deviation": defined(result.deviation),
+        "all_rows": {name: together[name] for name in METRICS},
+    }
+    return {**evaluation, "intervals": result.interval} if result.interval else evaluation
+
+
+def table_of_folds(result: CrossValidation) -> Table:
+    """Return the table of the report: a row per fold, then mean and deviation."""
+    rows = [
+        [f"fold {number}", size, *defined(metrics).values()]
+        for number, size, metrics in zip(count(1), result.rows, result.folds)
+    ]
+    rows.append(["mean", sum(result.rows), *defined(result.mean).values()])
+    rows.append(["deviation", None, *defined(result.deviation).values()])
+    note = (
+        f"{AT_LIKELIEST} Those at the top are the means over the folds, and their intervals are by bootstrap "
+        "over groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
+        "predicted by the fold whose run has seen none of its texts."
+    )
+    return Table("Folds", ["", "rows", *METRICS], rows, note)
+
+
+def lines_of_folds(result: CrossValidation) -> Iterator[str]:
+    """Yield the lines of the folds for the terminal."""
+    rows: List[Tuple[object, object, Metrics]] = [*zip(count(1), result.rows, result.folds)]
+    rows += [("mean", sum(result.rows), result.mean), ("deviation", "", result.deviation)]
+    for end, name in enumerate(("95 % from", "95 % to") if result.interval else ()):
+        rows.append((name, "", {metric: ends[end] for metric, ends in result.interval.items()}))
+    yield "  ".join(["fold".ljust(9), "rows".rjust(7), *(name.rjust(8) for name in SHOWN)])
+    for head, size, metrics in rows:
+        yield f"{head:<9}  {size:>7}  {metric_cells(metrics, 'nan')}"
+    yield AT_LIKELIEST
+
+
+def cross_validate(config: CrossValidateConfig) -> CrossValidation:
+    """Run the missing folds, write and print the results, and return them. Raises an ErniePairError."""
+    start = gone_if_refused(config.output_dir, launched_world(), *WRITTEN_FIRST, PARTS)
+    with start, StopSignals(when="between two folds"):
+        return _CrossValidation(config).make()
+
+
+class _CrossValidation(PairSeries):
+    """The input of a cross-validation, divided; opened by every rank alike. Folds are counted from 0."""
+
+    def __init__(self, config: CrossValidateConfig):
+        config = replace(config, best_metric=chosen_metric(config.best_metric, CLASSIFICATION))
+        about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, "folds.tsv", *FILES)
+        super().__init__(about, config, files, "train_file", "dev_file")
+        refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")
+        self.config, self.names = replace(config, label_map=self.label_map), self.labels.names
+        self.pairs = self._read("train")
+        self.dev = self._read("dev") if config.dev_file else None
+        self.folds = make_folds(self.pairs, self.names, config.folds, config.group_by, config.seed)
+        described = describe_folds(self.folds, self.pairs.known_labels, self.names)
+        logger.info("%s: %s", config.train_file, described)
+
+    def _read(self, split: str) -> Pairs:
+        source = pair_source(self.config, split, self.labels)
+        pairs = source.read()
+        rejected = self.output_dir / f"{split}{ENDING}" if self.world.is_first else None
+        tell_rejected(source.name, pairs.bad, len(pairs), rejected)
+        return pairs
+
+    def _run(self, number: int) -> Path:
+        return self.output_dir / f"fold-{number + 1}"
+
+    def _part(self, number: int, name: str) -> Path:
+        if name == "dev" and self.dev is not None:
+            return self.output_dir / PARTS / "dev.jsonl"
+        return self.output_dir / PARTS / f"fold-{number + 1}-{name}.jsonl"
+
+    def make(self) -> CrossValidation:
+        self.on_first(self._begin)
+        numbers = range(self.config.folds)
+        files = [self._run(number) / PREDICTIONS for number in numbers]
+        runs = [str(file.parent) for file in files]
+        for number in unfinished(runs, lambda number: bool(self.on_first(files[number].is_file))):
+            self._make(number)
+        logits = np.zeros((len(self.pairs), len(self.names)))  # log p, by the fold that has not seen the row
+        for number in numbers:
+            own = np.flatnonzero(self.folds.fold == number)
+            logits[own] = read_logits(files[number], len(own), len(self.names))
+        result = measure_folds(
+            logits, self.pairs.known_labels, self.folds, self.config, self.output_dir / PREDICTIONS
+        )
+        self.on_first(partial(self._publish, result, logits))
+        if self.world.is_first:
+            say("\n".join(lines_of_folds(result)))
+        return result
+
+    def _begin(self) -> None:
+        """Keep the plan, and write the rows of each fold. Raises InputError first if a fold lacks some."""
+        config, labels = self.config, self.pairs.known_labels
+        share = 0.0 if config.dev_file else config.dev_share
+        parts = [rows_of_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]
+        own = {item.name for item in fields(PairConfig)} | {"folds", "group_by", "dev_share", "best_metric"}
+        self.keep(config, {name: getattr(config, name) for name in sorted(own - WITHOUT_EFFECT)})
+        keep_config(self.output_dir, "cross-validate", config)
+        for number, rows in enumerate(parts):
+            for name, picked in rows._asdict().items():
+                if len(picked):
+                    self._write_missing(self._part(number, name), self.pairs, picked.tolist())
+        if self.dev is not None:
+            self._write_missing(self._part(0, "dev"), self.dev, range(len(self.dev)))
+
+    def _write_missing(self, path: Path, pairs: Pairs, rows: Sequence[int]) -> None:
+        if path.is_file():
+            return
+        with published(path) as (draft,), open(draft, "w", encoding="utf-8") as file:
+            for row in rows:
+                label = self.names[pairs.known_labels[row]]
+                pair = {"sentence1": pairs.left[row], "sentence2": pairs.right[row], "label": label}
+                file.write(json.dumps(pair, ensure_ascii=False) + "\n")
+
+    def _make(self, number: int) -> None:
+        train, dev, test = (str(self._part(number, name)) for name in ("train", "dev", "test"))
+        run = OneRun(self.config.config_of(train, dev, str(self._run(number))))
+        run.train()
+        logits = run.logits(test)
+
+        def write_predictions() -> None:  # from then on the fold is done
+            with published(self._run(number) / PREDICTIONS) as (draft,):
+                _write_lines(draft, prediction_lines([decide(logits)], self.names, True, deque()))
+
+        self.on_first(write_predictions)
+
+    def _publish(self, result: CrossValidation, logits: np.ndarray) -> None:
+        config, left_out = self.config, [row.place for row in self.pairs.bad]
+        answers = answers_of(self.pairs, self.names, logits)
+        evaluation = evaluation_of_folds(result, answers, config)
+        with self.series.published() as (predictions, folds, *report):
+            lines = prediction_lines([decide(logits)], self.names, True, deque(left_out))
+            _write_lines(predictions, lines)
+            numbers, groups = (each.tolist() for each in (self.folds.fold + 1, self.folds.group))
+            places = np.setdiff1d(np.arange(len(numbers) + len(left_out)), left_out).tolist()
+            lines = (f"{place}\t{fold}\t{group}\n" for place, fold, group in zip(places, numbers, groups))
+            _write_lines(folds, ["index\tfold\tgroup\n", *lines])  # the place is that in the input
+            write_report(report, evaluation, answers, config.worst_rows, [table_of_folds(result)])
+        points = points_of("fold", result.folds, "mean", result.mean)
+        report_series(config.reporters, self.output_dir, asdict(config), points)
+        logger.info(
+            "every row predicted once: %s; report: %s", result.predictions, self.output_dir / FILES[-1]
+        )
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(lines)

@@ -1,0 +1,285 @@
+"""A series of runs: the plan that they share, what they have made, and the files that show all of them.
+
+OUT/plan.json is its record:
+
+    {"made_by": "ernie-pair", "command": "cross-validate", "settings": {"folds": 5, ...},
+     "inputs": {"train_file": [["all.tsv", "sha256"]], ...}, "outputs": {"report.json": "sha256", ...}}
+
+``settings`` is the plan: a folder with another one is refused. ``outputs`` are the files that show all runs
+together; they are replaced as long as nobody else has changed them. Folders of earlier versions have the bare
+plan in plan.json, and what was made in .FILE.made.json: both are read, and go on as one record.
+
+A run is a folder. So a series that was killed goes on with the run that it was at, and no run is repeated.
+"""
+
+import gc
+import logging
+import math
+import os
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
+
+import numpy as np
+
+from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_files import CONFIG_YAML, published
+from ernie_pair.core.files.json_file import as_read, read_json_object, write_json
+from ernie_pair.core.files.results import MAKER, Results, files_of, followed
+from ernie_pair.evaluation.predict_pair import read_log_probabilities
+from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
+from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.models.source import ModelSource, open_model
+from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig, chosen_labels
+from ernie_pair.pairs.data.pair_records import Columns, RowRules
+from ernie_pair.pairs.data.pair_source import PairSource, label_map_in, refuse_unread
+from ernie_pair.pairs.data.rejected import ENDING
+from ernie_pair.pairs.targets.metrics import METRICS
+from ernie_pair.pairs.train.trainer import PairTrainer
+from ernie_pair.runtime.amp_flags import without_idle_amp
+from ernie_pair.runtime.cpu import keep_freed_memory
+from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.processes.collectives import gather_results
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.training.callbacks import PairCallback
+from ernie_pair.training.process_group import join_process_group
+from ernie_pair.training.run_log import open_reporters
+from ernie_pair.training.task import TrainResult
+
+PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
+WRITTEN_FIRST = (PLAN, CONFIG_YAML, f"train{ENDING}", f"dev{ENDING}")  # before the first run
+Plan = dict[str, object]
+SeriesConfig = Union[CrossValidateConfig, SearchParamsConfig]
+Result = TypeVar("Result")
+Metrics = dict[str, float]
+Point = tuple[int, Metrics]  # the step of a reporter, and values by their names
+SHOWN = ("accuracy", "f1", "auc", "loss")  # on the terminal
+
+logger = logging.getLogger(__name__)
+
+
+class Series:
+    """The record of the series that ``command`` makes in the ``output_dir`` of ``config``.
+
+    ``kind``: what a message calls it; ``mark``: a key that only its plans have. ``files`` in the folder show
+    all runs together, and are made from ``inputs``, {flag: path}.
+    """
+
+    def __init__(
+        self, command: str, kind: str, mark: str, config: Any, files: Sequence[str], inputs: dict[str, str]
+    ):
+        self.folder, self.path = Path(config.output_dir), Path(config.output_dir) / PLAN
+        self._command, self._kind, self._mark, self._overwrite = command, kind, mark, config.overwrite
+        self._outputs = [self.folder / name for name in files]
+        self._inputs: dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
+        self._older_record = self.folder / f".{files[0]}.made.json"
+        self._results = self._results_of({}, None if self._older_record.exists() else followed(self.path))
+
+    def refuse_foreign(self) -> None:
+        """Raise InputError if one of the files exists and is not as a series of this command has made it."""
+        self._results.refuse_foreign()
+
+    def _results_of(self, plan: Plan, record: Optional[Path]) -> Results:
+        return Results(self._command, self._outputs, self._inputs, plan, self._overwrite, record=record)
+
+    def keep(self, plan: Plan, of_older: Optional[Plan] = None) -> None:
+        """Write the record, with the files that are there as its outputs.
+
+        ``of_older``: what plans of before a key was there mean. Raises InputError, and writes nothing, when
+        the folder holds runs of another plan.
+        """
+        plan = with_older_plan(self.path, as_read(plan), self._mark, self._kind, of_older or {})
+        self._results = results = self._results_of(plan, followed(self.path))
+        there = [path for path in results.outputs if path.is_file()]
+        with published(self.path) as (draft,):
+            folder = followed(self.path).parent
+            write_json(draft, results.about({os.path.relpath(path, folder): path for path in there}))
+        self._older_record.unlink(missing_ok=True)
+
+    def published(self):
+        """Return the context that yields drafts of the ``files``, in their order, and records them."""
+        return self._results.published()
+
+
+def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan) -> Plan:
+    """Return ``plan``, with what the one at ``path`` says besides.
+
+    ``mark`` is a key that only plans of this ``kind`` of series have; ``of_older``: what plans of before a
+    key was there mean. Raises InputError when the folder holds runs of another plan.
+    """
+    if not path.exists():
+        return plan
+    before = read_json_object(path, "give another --output_dir, or remove the file")
+    settings = before.get("settings")
+    if before.get("made_by") == MAKER and isinstance(settings, dict):
+        before = settings
+    if mark not in before:
+        raise InputError(f"{path} is not a plan of a {kind}; give another --output_dir")
+    plan = dict(plan)
+    for key, value in {**of_older, **without_idle_amp(before)}.items():
+        if plan.setdefault(key, value) != value:
+            raise InputError(f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir")
+    return plan
+
+
+def refuse_other_classes(flag: str, labels: dict[str, Labels], cure: str) -> Labels:
+    """Return the labels of all models, {name in ``flag``: its own}. Raises InputError if they differ."""
+    (first, known), *others = labels.items()
+    for name, theirs in others:
+        if theirs.names != known.names:
+            raise InputError(
+                f"--{flag}: {first} tells {', '.join(known.names)} apart and {name} "
+                f"{', '.join(theirs.names)}; {cure}"
+            )
+    return known
+
+
+def sha256_of_weights(source: ModelSource) -> str:
+    """Return the SHA-256 of the weights, of each file that holds some, in hex."""
+    return " ".join(map(sha256_of_file, source.weight_files)) or "random weights"
+
+
+def pair_source(config: PairConfig, split: str, labels: Optional[Labels]) -> PairSource:
+    """Return the pairs of --train_file or --dev_file, read by the flags of their columns."""
+    columns = Columns(config.text_a, config.text_b, config.label, config.query)
+    flag = f"{split}_file"
+    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+
+
+def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[int]:
+    """Yield the place of each run that is not done yet, with a line on each and on the time left.
+
+    ``runs`` are what the log calls them. The run is to be done when the next place is asked for.
+    """
+    seconds: list[float] = []
+    for place, run in enumerate(runs):
+        if is_done(place):
+            logger.info("run %d of %d is done: %s", place + 1, len(runs), run)
+            continue
+        left = sum(not is_done(later) for later in range(place, len(runs))) if seconds else 0
+        rest = f"; about {timedelta(seconds=round(left * sum(seconds) / len(seconds)))} left" if left else ""
+        logger.info("run %d of %d: %s%s", place + 1, len(runs), run, rest)
+        started = time.monotonic()
+        yield place
+        seconds.append(time.monotonic() - started)
+
+
+class PairSeries:
+    """A series of runs of `ernie-pair train` from one model, each made by all ranks; one without a launcher.
+
+    Opened by every rank alike; the first alone writes. ``label_map``: that of --label_map, or of the words of
+    the training pairs, for its runs. ``about``: command, kind and mark of its `Series`.
+    """
+
+    def __init__(self, about: tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
+        self.world = launched_world()
+        start_console(self.world)
+        start_device(config.device, self.world, config)
+        self._group = join_process_group(self.world)
+        kind_of_model, is_new = config.model_type or "", config.from_scratch
+        self.source = open_model(config.model_name_or_path, model_type=kind_of_model, from_scratch=is_new)
+        self.labels = chosen_labels(config, self.source.spec)
+        named = [split for split in ("train", "dev") if getattr(config, f"{split}_file")]
+        refuse_unread([pair_source(config, split, self.labels) for split in named])
+        self.label_map = label_map_in(pair_source(config, "train", None), self.labels, config.label_map)
+        if self.label_map:
+            self.labels = parse_label_map(self.label_map)
+        self.series = Series(*about, config, files, {flag: getattr(config, flag) for flag in inputs})
+        self.output_dir = self.series.folder
+        self.on_first(self.series.refuse_foreign)
+
+    def keep(self, config: SeriesConfig, plan: Plan) -> None:
+        """Write the record, with the hashes of the pairs and of the model in ``plan``."""
+        for split in ("train", "dev"):
+            if getattr(config, f"{split}_file"):
+                plan[f"{split}_file (sha256)"] = pair_source(config, split, None).sha256()
+        self.series.keep({**plan, "model (sha256)": sha256_of_weights(self.source)})
+
+    def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
+        """Return on every rank what ``action`` returns, a JSON value, or raise what it raises, on rank 0."""
+        first = self.world.is_first
+        return gather_results(self._group.all_reduce, self.world, lambda: action() if first else None)[0]
+
+
+class OneRun:
+    """A run of `ernie-pair train` with the flags ``config``; it goes on where its folder stands.
+
+    Made and asked by every rank alike. Raises an ErniePairError for whatever the user can fix.
+    """
+
+    def __init__(self, config: TrainConfig, callbacks: Sequence[PairCallback] = ()):
+        gc.collect()  # the model of the run before
+        self._trainer = PairTrainer(
+            config.model_name_or_path, config, config.train_file, config.dev_file, callbacks=callbacks
+        )
+        if self._trainer.model.fused_state is not None:
+            keep_freed_memory()
+
+    def train(self) -> TrainResult:
+        """Train to the end, or until a callback stops the run."""
+        return self._trainer.train()
+
+    def logits(self, file: str) -> np.ndarray:
+        """Return the logits, float32 [N, C], that its best model gives the pairs of ``file``.
+
+        They are scored as the model says, in one order or both: as it will answer once it is shipped.
+        Raises CheckpointError when the run has published none.
+        """
+        if self._trainer.state.best_model_checkpoint is None:
+            raise no_best_model(self._trainer.config.output_dir)
+        return self._trainer.predict(file).predictions
+
+
+def no_best_model(folder: object) -> CheckpointError:
+    """Return the error of a run in ``folder`` that has published no model."""
+    return CheckpointError(f"{folder} holds no best model; remove it and run the same command again")
+
+
+def read_logits(path: Path, num_rows: int, num_classes: int) -> np.ndarray:
+    """Return log p in a run's predictions, float64 [rows, C], as logits. Raises CheckpointError."""
+    with suppress(ValueError):
+        logits = read_log_probabilities(path, num_classes)
+        if len(logits) == num_rows:
+            return logits
+    raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
+
+
+def report_series(
+    names: Sequence[str], output_dir: Path, flags: dict[str, Any], points: Sequence[Point]
+) -> None:
+    """Show ``flags`` and ``points``, (step, values by their names), by the reporters ``names``.
+
+    Called once all runs of this start have ended: W&B has one run open at a time. Values that are not finite
+    are left out.
+    """
+    if not names:
+        return
+    for reporter in open_reporters(names, output_dir, run_id_of(output_dir)):
+        reporter.configuration(flags)
+        for step, values in points:
+            reporter.scalars({name: v for name, v in values.items() if math.isfinite(v)}, step)
+        reporter.close()
+
+
+def defined(metrics: Mapping[str, Optional[float]]) -> dict[str, Optional[float]]:
+    """Return METRICS as JSON can hold them: what is undefined, as auc of one class is, is None."""
+    values = {name: metrics[name] for name in METRICS}
+    return {n: value if value is not None and math.isfinite(value) else None for n, value in values.items()}
+
+
+def metric_cells(metrics: Mapping[str, Optional[float]], undefined: str) -> str:
+    """Return the cells of SHOWN for the terminal; ``undefined`` stands for a metric without a value."""
+    values = [metrics.get(name) for name in SHOWN]
+    return "  ".join((undefined if value is None else f"{value:.4f}").rjust(8) for value in values)
+
+
+def points_of(name: str, each: Sequence[Metrics], together: str, mean: Mapping[str, Any]) -> list[Point]:
+    """Return the points of ``name``/METRIC of each run, by its number, and of ``together``/METRIC of all."""
+    points = [(n, {f"{name}/{m}": v for m, v in metrics.items()}) for n, metrics in enumerate(each, start=1)]
+    known = {f"{together}/{m}": mean[m] for m in METRICS if mean[m] is not None}
+    return [*points, (len(each), known)]

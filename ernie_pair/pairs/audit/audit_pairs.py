@@ -1,0 +1,332 @@
+"""ernie-pair audit pairs: check labelled pairs before training on them.
+
+ernie-pair audit pairs --train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact
+
+Reports repeats, pairs with two labels, pairs that training and evaluation share, breaks of transitivity,
+the balance of the labels and the lengths. With --drop_leaks it writes the training file again, without
+the rows that are wrong or known to the other files; those stay as they are, for they measure. `exact`
+compares texts character by character; `normalised` also drops what differs in width, case, white space
+and punctuation alone.
+"""
+
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Collection, Iterable, Iterator, Literal, Optional
+
+import numpy as np
+
+from data_tools.corpus.create_flags import VOCABULARY_HELP
+from data_tools.text.file_content import ENCODINGS, encoding_of
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from data_tools.text.tables import form_of
+from data_tools.text.text_files import PACKED
+from ernie_pair.core.cli.options import Options, data_option
+from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
+from ernie_pair.core.errors import InputError, printable
+from ernie_pair.core.files.json_file import is_texts
+from ernie_pair.core.files.keyed_cache import KeyedCache
+from ernie_pair.core.files.results import Results
+from ernie_pair.core.progress import say
+from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
+from ernie_pair.models.labels import MOST_WORDS, Labels, match_class
+from ernie_pair.models.spec import SHORTEST_PAIR
+from ernie_pair.pairs.audit.findings import (
+    Cleaned,
+    Coded,
+    FileFacts,
+    PairAudit,
+    coded,
+    draw,
+    findings_of,
+    is_contradicted,
+    is_repeated,
+    is_shared,
+    quantiles,
+    report_lines,
+    warnings_of,
+)
+from ernie_pair.pairs.audit.new_pairs import results_of_pairs
+from ernie_pair.pairs.data.pair_file import WORDS, Pairs
+from ernie_pair.pairs.data.pair_records import (
+    BAD_ROW_HELP,
+    ENCODING_HELP,
+    FIRST_TEXT_HELP,
+    LABEL_MAP_HELP,
+    SECOND_TEXT_HELP,
+    Columns,
+    RowRules,
+)
+from ernie_pair.pairs.data.pair_source import PairSource, labels_for, read_all, refuse_unread
+from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
+from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
+
+SHOWN_ROWS, SHOWN_CHARACTERS = 3, 40  # at the head of a report
+JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
+
+
+@dataclass(frozen=True)
+class AuditPairsConfig(Options):
+    """Check labelled pairs before training on them."""
+
+    EXAMPLE = "--train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact"
+    MOST_CLASSES = MOST_WORDS
+
+    train_file: str = data_option(
+        help="labelled pairs: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
+    )
+    dev_file: str = data_option("", help="labelled pairs for choosing the best model")
+    test_file: str = data_option("", help="test pairs; labels are ignored")
+    text_a: str = data_option("", help=FIRST_TEXT_HELP)
+    text_b: str = data_option("", help=SECOND_TEXT_HELP)
+    label: str = data_option("", help="the column of the label")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
+    same: str = data_option("", help="label of pairs that mean the same; empty: the match, class 1 of two")
+    vocab_file: str = data_option(
+        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}"
+    )
+    max_seq_len: int = data_option(
+        128,
+        help="tokens per pair, [CLS] and [SEP] included; longer ones are counted",
+        unit="tokens",
+        at_least=SHORTEST_PAIR,
+    )
+    output_dir: str = data_option(
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
+    )
+    drop_leaks: Literal["none", "exact", "normalised"] = data_option(
+        "none",
+        help="write the training file to --output_dir without shared, contradictory or repeated pairs; texts "
+        "are compared character by character (exact), or after NFKC, lower-casing and removing white space "
+        "and punctuation (normalised)",
+    )
+
+    overwrite: bool = data_option(False, help="replace an existing report and cleaned file in the folder")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.drop_leaks != "none" and not self.output_dir:
+            raise InputError(
+                f"--drop_leaks {self.drop_leaks} has no place to write to; pass --output_dir FOLDER"
+            )
+
+
+@with_standard_streams
+def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
+    """Print the report; write it, its picture and the cleaned file; return it. Raises InputError."""
+    columns = Columns(config.text_a, config.text_b, config.label)
+    named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
+    rules = RowRules.of(config)
+    sources = {
+        split: PairSource(
+            f"{split}_file", name, split, None if split == "test" else Labels.numbered(2), columns, rules
+        )
+        for split, name in named.items()
+        if name
+    }
+    if config.drop_leaks != "none":
+        _refuse_uncleanable(sources["train"], Path(config.output_dir))
+    refuse_unread([*sources.values()])
+    labels = labels_for(sources["train"], config.label_map, stops=False)
+    sources = {
+        split: source if split == "test" else replace(source, labels=labels)
+        for split, source in sources.items()
+    }
+    tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
+    same = same_of(labels, config.same)
+    results = _results(config)
+    are_there = config.output_dir and results.are_done()
+    read = dict(zip(sources, read_all([*sources.values()])))
+    for split, pairs in read.items():
+        path = Path(config.output_dir) / f"{split}{ENDING}" if config.output_dir else None
+        tell_rejected(pairs.path, pairs.bad, len(pairs), path)
+    files = coded(read)
+    audit = audit_of(files, labels, same, tokenizer, config.max_seq_len)
+    lines: list[Iterable[bytes]] = []
+    if config.drop_leaks != "none":
+        cleaned, kept = _clean(files, Path(config.output_dir), config.drop_leaks)
+        audit, lines = replace(audit, cleaned=cleaned), [kept]
+    read_as = [line for split, source in sources.items() for line in _first_rows(source, read[split], labels)]
+    say(as_called("\n".join([*read_as, *report_lines(audit)])))
+    if config.output_dir and not are_there:
+        with results.published() as (text, picture, *training):
+            for draft, kept in zip(training, lines):
+                with open(draft, "wb") as out:
+                    out.writelines(kept)
+            content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
+            text.write_text(content + "\n", encoding="utf-8")
+            draw(picture, audit)
+        say("wrote {} and {}".format(*results.given))
+    return asdict(audit)
+
+
+def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[str]:
+    """Yield how a file is read, in words, and its first rows as they are read."""
+    table = source.open()
+    words = [f"{word} = {number}" for word, number in labels.classes.items() if word != str(number)]
+    known = f"; {', '.join(words)}" if words and pairs.labels is not None else ""
+    columns = table.said if table and table.said else "the columns are text, text, label"
+    yield f"{pairs.path}: {columns}{known}"
+    as_words = replace(source, labels=source.labels and WORDS, rules=replace(source.rules, skips=True))
+    good = {pairs.number(row) for row in range(min(SHOWN_ROWS, len(pairs)))}
+    for row in islice((row for row in as_words.rows() if row.number in good), len(good)):
+        label = [] if row.label is None else [str(row.label)]
+        cells = (printable(text[:SHOWN_CHARACTERS]) for text in (row.left, row.right, *label))
+        yield f"  {row.number}: {' | '.join(cells)}"
+
+
+def audit_of(
+    files: dict[str, Coded],
+    labels: Labels,
+    same: Optional[int],
+    tokenizer: Optional[AnyTokenizer],
+    max_seq_len: int,
+) -> PairAudit:
+    """Return facts and findings, train first; ``same``: the equal class; lengths, else in characters."""
+    facts = {}
+    for name, file in files.items():
+        texts = (file.pairs.left, file.pairs.right)
+        sides = (map(len, tokenizer.encode_batch(side) if tokenizer else side) for side in texts)
+        left, right = (np.fromiter(side, dtype=np.int64, count=len(file.pairs)) for side in sides)
+        lengths = left + right + SPECIALS_PER_PAIR
+        too_long = int((lengths > max_seq_len).sum())
+        counts: dict[str, int] = {}
+        if file.pairs.labels is not None and labels.has_classes:
+            rows = np.bincount(file.pairs.labels, minlength=len(labels.names)).tolist()
+            counts = dict(zip(labels.names, rows))
+        facts[name] = FileFacts(file.pairs.path, len(file.pairs), counts, quantiles(lengths), too_long)
+    unit = "tokens" if tokenizer else "characters"
+    return PairAudit(unit, max_seq_len, facts, findings_of(files, same))
+
+
+def same_of(labels: Labels, name: str = "") -> Optional[int]:
+    """Return the class of equal texts: ``name``, or the match of two; None of more. Raises InputError."""
+    if name and name not in labels.classes:
+        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
+    if name:
+        return labels.classes[name]
+    return match_class(labels)
+
+
+def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
+    path = Path(source.name)
+    if not source.is_file:
+        raise InputError(f"--drop_leaks cleans files, and {source.name} is a set; give its files")
+    if path.suffix in PACKED:
+        raise InputError(f"{path}: --drop_leaks does not write packed files; unpack it first")
+    if path.is_file() and form_of(path, source.rules.encoding).kind not in ("tab", "csv", "json"):
+        raise InputError(f"{path}: --drop_leaks keeps lines as they are, and it has none; save it as .csv")
+    if (folder / path.name).resolve() == path.resolve():
+        raise InputError(f"--output_dir {folder} is the folder of {path.name} itself; choose another one")
+    if path.name in (JSON_FILE, PICTURE_FILE, *(f"{split}{ENDING}" for split in ("train", "dev", "test"))):
+        raise InputError(
+            f"{path}: --drop_leaks writes it to --output_dir under its own name, and {folder / path.name} is "
+            "a report; rename it"
+        )
+
+
+def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleaned, Iterable[bytes]]:
+    """Return what is left of the training file, and its lines as they are. Raises InputError for none."""
+    if compared == "exact":
+        files = {name: file.by_characters for name, file in files.items()}
+    train = files["train"]
+    others = [file for name, file in files.items() if name != "train"]
+    kept = np.ones(len(train.pairs), dtype=bool)
+    removed = {"bad rows": len(train.pairs.bad)} if train.pairs.bad else {}
+    for kind, wrong in (
+        ("shared", is_shared(train, others)),
+        ("contradicted", is_contradicted(train)),
+        ("repeated", is_repeated(train)),
+    ):
+        removed[kind] = int((kept & wrong).sum())
+        kept &= ~wrong
+    if not kept.any():
+        raise InputError(
+            f"{train.pairs.path}: --drop_leaks would leave no pair; are the files the right ones?"
+        )
+    path = Path(train.pairs.path)
+    cleaned = Cleaned(str(folder / path.name), int(kept.sum()), removed, compared)
+    return cleaned, _kept_lines(path, train.pairs, kept)
+
+
+def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
+    """Yield the header, and every line of the rows that are kept: one of a .csv may have several."""
+    fate = {row.number: False for row in pairs.bad}
+    fate.update((pairs.number(row), bool(is_kept)) for row, is_kept in enumerate(kept))
+    is_kept = True
+    # Bytes as characters, but in UTF-16, where two make the end of a line.
+    encoding = encoding_of(path) if encoding_of(path).startswith("utf-16") else "latin-1"
+    with open(path, encoding=encoding, newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            is_kept = fate.get(number, is_kept)
+            if is_kept:
+                yield line.encode(encoding)
+
+
+def _results(config: AuditPairsConfig) -> Results:
+    names = [JSON_FILE, PICTURE_FILE]
+    if config.drop_leaks != "none":
+        names.append(Path(config.train_file).name)
+    outputs = [Path(config.output_dir, name) for name in names]
+    vocabulary = [vocabulary_file(config.vocab_file)] if config.vocab_file else []
+    unread = {} if vocabulary else {"vocab_file": ""}
+    return results_of_pairs("audit-pairs", config, outputs, "output_dir", {"vocab_file": vocabulary}, unread)
+
+
+VERSION = 2  # raised when the same files would give other warnings
+ADVICE = (
+    "ernie-pair audit pairs shows the rows, and --drop_leaks exact (or normalised) writes the training file "
+    "without them"
+)
+
+logger = logging.getLogger(__name__)
+
+
+def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> None:
+    """Log a line for each thing that is wrong with ``sources``: train and dev, as far as they have labels.
+
+    The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
+    """
+    train = sources["train"]
+    labels = train.labels
+    assert labels is not None  # training reads them
+    contents = {split: source.sha256() for split, source in sources.items()}
+    read_as = [str(train.columns), str(train.rules), labels.read_as]
+    read_as += ["labels are optional"] if labels.are_optional else []
+    key = {"version": VERSION, "contents": contents, "read as": read_as}
+    cache: KeyedCache[list[str]] = KeyedCache(
+        cache_dir,
+        key,
+        lambda warnings: {"warnings": warnings},
+        lambda note: note["warnings"] if is_texts(note["warnings"]) else None,
+        kind="audit-",
+    )
+    unlabelled = [split for split, source in sources.items() if _is_unlabelled(source)]
+    warnings = cache.get(partial(_find_warnings, sources, unlabelled), LOCK_SECONDS)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    if warnings and not unlabelled:  # it reads labelled pairs
+        logger.warning("%s", ADVICE)
+
+
+def _is_unlabelled(source: PairSource) -> bool:
+    """Return whether the rows of a file have no label, as an encoder takes them."""
+    table = source.open() if source.rules.of_encoders else None
+    return table is not None and not table.has_label
+
+
+def _find_warnings(sources: dict[str, PairSource], unlabelled: Collection[str]) -> list[str]:
+    labels = sources["train"].labels
+    assert labels is not None  # training reads them
+    pairs = {split: source.read() for split, source in sources.items()}
+    if labels.are_optional:
+        pairs = {split: read.labelled() for split, read in pairs.items()}
+    if not len(pairs["train"]):
+        return []
+    files = coded(pairs)
+    return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0), unlabelled)

@@ -1,0 +1,339 @@
+"""The flags of pair training: rows, model, target, step; and what they can be combined with.
+
+A trained model keeps its target in its config.json: whoever uses it, or trains it on, says it no more.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Optional, Sequence, Union
+
+from ernie_pair.core.cli.options import (
+    checkpoints_option,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    refuse_set,
+)
+from ernie_pair.core.errors import InputError
+from ernie_pair.models.labels import (
+    CLASSIFICATION,
+    MOST_WORDS,
+    RANKING,
+    Labels,
+    parse_label_map,
+    parse_label_range,
+)
+from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
+from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
+from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
+from ernie_pair.runtime.gpu.builds import refuse_old_gpu
+from ernie_pair.runtime.gpu.cards import Card
+from ernie_pair.training.run_flags import (
+    BEST_IF_AUTO,
+    TrainingFlags,
+    best_metric_option,
+    dropout_option,
+    family_option,
+    step_option,
+)
+
+METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+model_name_option = partial(model_option, help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
+dev_file_option = partial(data_option, help="labelled pairs for choosing the best model: a file or a set")
+
+
+@dataclass(frozen=True)
+class PairConfig(RowFlags, TrainingFlags):
+    """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
+
+    MOST_CLASSES = MOST_WORDS
+
+    class_weights: str = step_option(
+        "",
+        help="weight of each class in the loss, for example 1,2.5; balanced: computed from the training "
+        "labels",
+    )
+    rdrop_alpha: float = step_option(
+        0.0,
+        help="R-Drop: run every pair twice and add this times the divergence to the loss; 0: off",
+        at_least=0,
+    )
+    symmetric: Literal["none", "average", "consistency"] = step_option(
+        "none",
+        help="run every pair in both orders; average: train and score with the mean of the logits; "
+        "consistency: add the divergence of the two orders to the loss, and score in one order",
+    )
+    symmetric_alpha: float = step_option(
+        1.0, help="for --symmetric consistency: weight of the divergence of the two orders", at_least=0
+    )
+    fgm_epsilon: float = step_option(
+        0.0,
+        help="FGM: length of the adversarial step on the word embeddings, for example 1; 0: off",
+        at_least=0,
+    )
+    sharding: Literal["none", "stage2"] = devices_option(
+        "none",
+        help="stage2: split gradients and optimizer state over the GPUs (ZeRO stage 2)",
+        resume="layout",
+    )
+    to_static: Union[bool, Literal["auto"]] = devices_option(
+        "auto",
+        help="compile the forward pass into one program instead of running op by op; auto: on a GPU, where "
+        "possible",
+    )
+    model_type: Optional[str] = family_option(choices=FAMILIES, resume="fixed")
+    model_class: str = model_option(
+        "", help="your own subclass of PairClassifier, package.module:Class", resume="fixed"
+    )
+    pooling: Literal["cls", "mean"] = model_option(
+        "cls",
+        help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
+        resume="fixed",
+    )
+    target: Literal["auto", "classification", "regression", "ranking"] = model_option(
+        "auto",
+        help="regression: the label is a score; ranking: labels from 0 to 3 grade the candidates of a query; "
+        "auto: as in the model's config.json",
+    )
+    ranking_loss: Literal["listwise", "listnet", "ranknet", "lambdarank", "margin"] = step_option(
+        "listwise",
+        help="for ranking, over all candidates of a query: softmax against their share of the labels, or "
+        "ListNet; over two of them: RankNet, LambdaRank, which weighs by nDCG, or a --margin",
+    )
+    margin: float = step_option(
+        1.0,
+        help="for --ranking_loss margin: how much higher the score of a better candidate must be",
+        above=0,
+    )
+    most_candidates: int = step_option(
+        16,
+        help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
+        "turns; 0: no maximum",
+        unit="pairs",
+        at_least=0,
+    )
+    query: str = data_option(
+        "",
+        help="for ranking: the column that identifies the query of a row; empty: the first text",
+        resume="same",
+    )
+    label_range: str = data_option(
+        "",
+        help="for regression: lowest and highest label, for example 0,5; empty: as in the model, or no "
+        "limits",
+    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
+    cache_dir: str = data_option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache")
+    streaming: bool = data_option(
+        False, help="never hold the whole training file in memory; needs --max_steps"
+    )
+    shuffle_buffer: int = data_option(
+        10_000, help="rows of a streamed file to shuffle together", unit="pairs", at_least=1
+    )
+    bucket: bool = data_option(True, help="batch pairs of similar length together, to reduce padding")
+    max_seq_len: int = data_option(
+        128,
+        help="tokens per pair, [CLS] and [SEP] included",
+        unit="tokens",
+        at_least=SHORTEST_PAIR,
+        resume="same",
+    )
+    dropout: float = dropout_option(help="dropout of hidden states, attention weights and classifier")
+    save_format: Literal["paddle", "hf", "both"] = checkpoints_option(
+        "paddle",
+        help="format of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
+    )
+    best_metric: str = best_metric_option(
+        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO
+    )
+    greater_is_better: Optional[bool] = evaluation_option(
+        None, help="whether a greater best_metric is better; none: yes, unless it is the loss or an error"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        class_weights_in(self.class_weights)
+        if self.symmetric != "none" and self.rdrop_alpha:
+            raise InputError(
+                f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
+                f"{self.rdrop_alpha} twice in one; leave one of them out"
+            )
+        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
+            raise InputError(
+                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
+                f"--symmetric {self.symmetric}; leave it out"
+            )
+        if self.most_candidates == 1:
+            raise InputError("--most_candidates 1 leaves nothing to compare; use 2 or more, or 0 for all")
+        if self.fgm_epsilon and self.narrows_weights:
+            raise InputError(
+                f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
+                "--amp_level O2 can tell apart; use O1"
+            )
+        self._refuse_sharding()
+        parse_label_range(self.label_range)
+        if not METRIC_NAME.fullmatch(self.best_metric):
+            raise InputError(
+                f"--best_metric {self.best_metric} names a folder: use letters, digits, _ and - alone"
+            )
+        if self.streaming and not self.max_steps:
+            raise InputError("--streaming true does not know the number of rows; pass --max_steps")
+        for name in ("evaluation_strategy", "save_strategy") if self.streaming else ():
+            if getattr(self, name) == "epoch":
+                raise InputError(
+                    f"--streaming true has no epochs, and --{name} epoch waits for them; use steps"
+                )
+        if self.streaming and self.class_weights == BALANCED:
+            raise InputError(
+                "--class_weights balanced counts the labels of all training pairs, and --streaming true "
+                "never has them all; give the numbers, 1,2.5 for example"
+            )
+        if self.rdrop_alpha and not self.dropout:
+            raise InputError(
+                f"--rdrop_alpha {self.rdrop_alpha} compares two passes that differ by their dropout, and "
+                "--dropout 0.0 leaves them equal; use --dropout 0.1, or --rdrop_alpha 0"
+            )
+        if self.fgm_epsilon and self.freezes_embeddings:
+            raise InputError(
+                "--fgm_epsilon steps along the gradient of the word embedding, which is frozen; leave "
+                "--fgm_epsilon out, or freeze nothing"
+            )
+
+    def _refuse_sharding(self) -> None:
+        if self.sharding == "none":
+            return
+        if self.fgm_epsilon:
+            raise InputError(
+                "--fgm_epsilon needs the embedding's gradient on every process, and --sharding stage2 leaves "
+                "it on one; use --sharding none"
+            )
+        if self.device == "cpu":
+            raise InputError(
+                "--sharding stage2 needs GPUs: Paddle splits the state over NCCL alone; use --sharding none"
+            )
+
+    @property
+    def scored_as(self) -> str:
+        """Return how the pairs of an evaluation are scored; see `pair_symmetry`."""
+        return "average" if self.symmetric == "average" else "none"
+
+    @property
+    def passes_of_a_pair(self) -> int:
+        """Return how often a step lets each pair pass forward."""
+        return (2 if self.rdrop_alpha or self.symmetric != "none" else 1) * (2 if self.fgm_epsilon else 1)
+
+    def refuse_on(self, card: Card) -> None:
+        """Raise InputError if ``card`` has no units for what is asked.
+
+        The dynamic graph needs them for float16 too; a program of the static one computes without.
+        """
+        super().refuse_on(card)
+        if self.computes_in_half:
+            cure = "use another type, or --use_amp false"
+            refuse_old_gpu(card.capability, self.amp_dtype, f"--amp_dtype {self.amp_dtype}", cure)
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Return whether a lower ``best_metric`` is better."""
+        if self.greater_is_better is None:
+            return self.best_metric in LOWER_IS_BETTER
+        return not self.greater_is_better
+
+
+@dataclass(frozen=True)
+class TrainConfig(PairConfig):
+    """Fine-tune ErnieGram, ERNIE, BERT or a similar model on sentence pairs. Start it again to resume."""
+
+    EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
+
+    model_name_or_path: str = model_name_option()
+    train_file: str = data_option(
+        help="labelled pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
+    )
+    dev_file: str = dev_file_option()
+    best_metric: str = best_metric_option(
+        help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
+        choices=(*ALL_METRICS, AUTO),
+    )
+
+
+def usual_of(names: Sequence[str]) -> dict[str, Any]:
+    """Return {flag of training: its default}."""
+    return {name: getattr(PairConfig, name) for name in names}
+
+
+OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
+# {flag: (its value that asks for nothing, why a model without classes has no use of it)}.
+OF_CLASSES: dict[str, tuple[Any, str]] = {
+    "label_map": ("", "names classes"),
+    "class_weights": ("", "weighs classes"),
+    "rdrop_alpha": (0.0, "compares the probabilities of classes"),
+    "threshold": (None, "decides between two classes"),
+    "scores": (False, "adds the probability of each class"),
+    "at_precision": (0.95, "asks for a threshold between two classes"),
+    "calibrate_on": ("", "fits the temperature of probabilities"),
+    "tune_on": ("", "chooses a threshold between two classes"),
+    "save_temperature": (False, "saves the temperature of probabilities"),
+    "robustness": ("", "counts classes that change"),
+    "tune_for": ("precision", "chooses a threshold between two classes"),
+    "save_threshold": (False, "saves a threshold between two classes"),
+}
+
+
+def chosen_labels(config, spec: ModelSpec) -> Labels:
+    """Return what is learned, as ``config`` says, else ``spec``. Raises InputError for contradictions."""
+    target = spec.target if config.target == "auto" else config.target
+    if target == CLASSIFICATION:
+        if config.label_range:
+            raise InputError(
+                f"--label_range {config.label_range} is for scores, and this model has classes; pass "
+                "--target regression as well, or leave it out"
+            )
+        if config.label_map:
+            return parse_label_map(config.label_map)
+        return spec.labels if spec.target == CLASSIFICATION else Labels.numbered(2)
+    if target == RANKING:
+        return Labels.of_candidates()
+    limits = parse_label_range(config.label_range)
+    if limits is None and spec.target == target:
+        return spec.labels
+    return Labels.scores(limits)
+
+
+def refuse_unfit_flags(config, labels: Labels) -> None:
+    """Raise InputError for a flag of training that a model for ``labels`` has no use of."""
+    refuse_class_flags(config, labels, "this")
+    if config.symmetric != "none" and not labels.has_classes:
+        raise InputError(
+            f"--symmetric {config.symmetric} compares the logits of classes, and this is a model for "
+            f"{labels.target}; leave it out, and score both orders when you predict"
+        )
+    if labels.target == RANKING:
+        if config.streaming:
+            raise InputError(
+                "--streaming true never has all candidates of a query, and --target ranking takes them "
+                "together; leave it out"
+            )
+        if config.label_range:
+            raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
+        if config.ranking_loss != "margin" and config.margin != PairConfig.margin:
+            raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
+        return
+    refuse_set(config, usual_of(OF_RANKING), f" is for --target ranking, not {labels.target}; leave it out")
+
+
+def refuse_query(query: str, labels: Labels) -> None:
+    """Raise InputError for a column of queries where nothing is ranked."""
+    if query and labels.target != RANKING:
+        raise InputError(f"--query {query} is for a ranking model, not one for {labels.target}; leave it out")
+
+
+def refuse_class_flags(config, labels: Labels, where: str) -> None:
+    """Raise InputError for a flag of ``config`` that a model for ``labels`` has no use of."""
+    if labels.has_classes:
+        return
+    for name, (nothing, reason) in OF_CLASSES.items():
+        fault = f" {reason}, and {where} is a model for {labels.target}; leave it out"
+        refuse_set(config, {name: nothing}, fault)

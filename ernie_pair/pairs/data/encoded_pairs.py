@@ -1,0 +1,265 @@
+"""Pairs as token ids, and the batches that training takes from them: of rows in memory, or of a stream.
+
+Which rows make a batch follows from numbers alone, so that any process, and any restart, finds the same ones.
+
+A stream is never all in memory: a row waits in a buffer of --shuffle_buffer rows until a draw takes it, and
+its place goes to the next row of the file. Pools of batches are then tokenised and sorted by length, as
+`batch_order` does. The rows of an epoch are laid end to end behind those of the epoch before, without a seam:
+a pool may hold rows of both. To go on from row n, the first n are read and left out.
+
+A user's data_collator makes batches in place of the padding of this package. It is called with the rows of a
+micro-batch, [{"input_ids": [...], "token_type_ids": [...], "labels": 1}, ...], and returns {"input_ids":
+[B, S], ...} of arrays or tensors. Which rows these are is settled before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+import numpy as np
+
+from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary
+from ernie_pair.core.errors import InputError
+from ernie_pair.inference.pair_tokenizer import PairTokenizer, show_pair
+from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
+from ernie_pair.models.labels import UNLABELLED
+from ernie_pair.models.spec import CONFIG, ModelSpec
+from ernie_pair.pairs.data.in_memory_pairs import TokenizedPairs
+from ernie_pair.pairs.data.pair_file import Pair, Pairs, labels_array, read_cells, row_of
+from ernie_pair.pairs.data.pair_records import Columns, RowRules
+from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.data.rejected import StreamedRejects
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.training.batch_order import POOL_BATCHES, BatchOrder, alike
+
+_POOLS = 1  # sets the draws of the pools apart from those of the buffer
+DataCollator = Callable[[list[dict[str, Any]]], Mapping]
+KEYS = ("input_ids", "token_type_ids", "attention_mask", "labels", "label")
+
+
+def encode_pairs(pairs: Pairs, tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:
+    """Encode every pair as token ids, cut to ``max_seq_len`` tokens (see ``kept_lengths``)."""
+    rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
+    rows.bad, rows.groups = pairs.bad, pairs.groups
+    return rows
+
+
+def join_rows(parts: Sequence[EncodedPairs]) -> EncodedPairs:
+    """Return the rows of all ``parts``, one after the other; of a part without labels UNLABELLED ones."""
+    if len(parts) == 1 and parts[0].labels is not None:
+        return parts[0]
+    labels = [np.full(len(p), UNLABELLED, np.int64) if p.labels is None else p.labels for p in parts]
+    lengths = np.concatenate([part.lengths for part in parts])
+    return EncodedPairs(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        np.concatenate([part.heads for part in parts]),
+        np.concatenate(labels),
+        parts[0].pad_id,
+        sum(part.num_cut for part in parts),
+        separators=parts[0].separators,
+    )
+
+
+@dataclass(frozen=True)
+class UserCollator:
+    """Makes the batches of the model ``spec`` with ``function``; see `EncodedPairs.collator`."""
+
+    function: DataCollator
+    spec: ModelSpec
+
+    def __call__(self, rows: EncodedPairs, picked: np.ndarray) -> Batch:
+        """Return the batch of the rows ``picked``, int64 [B]; raises InputError when it cannot be used."""
+        arrays = _arrays_of(self.function(rows.features(picked)))
+        ids = arrays["input_ids"]
+        if ids.ndim != 2 or len(ids) != len(picked):
+            shape = list(ids.shape)
+            raise _refused(f"input_ids of the shape {shape} for {len(picked)} rows", "one row for each")
+        width, most = ids.shape[1], self.spec.max_positions
+        if width > most:
+            raise _refused(f"rows of {width} tokens", f"at most {most}, as the model reads")
+        if ((ids < 0) | (ids >= self.spec.vocab_size)).any():
+            raise _refused("ids outside of the vocabulary", f"ids below {self.spec.vocab_size}")
+        own = rows.padded(picked, width)
+        real = _real_tokens(ids, own, rows.lengths[picked], rows.pad_id)
+        mask = arrays.get("attention_mask")
+        if mask is not None and (mask.size != ids.size or (mask.reshape(ids.shape) != real).any()):
+            raise _refused("an attention_mask that is not 1 of tokens and 0 of padding", "none, or that one")
+        for name in KEYS[3:]:
+            array, labels = arrays.get(name), own.labels
+            if array is None:
+                continue
+            if labels is None or array.size != labels.size or not np.allclose(array.ravel(), labels.ravel()):
+                raise _refused(f"other {name} than those of the rows", "them as they were given, or none")
+        types = self._types(arrays.get("token_type_ids"), ids, own)
+        return own._replace(input_ids=ids, token_type_ids=types)
+
+    def _types(self, array: Optional[np.ndarray], ids: np.ndarray, own: Batch) -> np.ndarray:
+        is_own = np.array_equal(ids, own.input_ids)
+        if is_own and (array is None or self.spec.token_types < 2):
+            return own.token_type_ids
+        if array is None:
+            raise _refused("other input_ids than it was given and no token_type_ids", "both")
+        # A model with one type reads none of them; --symmetric tells the two texts by 0 and 1.
+        if array.shape != ids.shape or not np.isin(array, range(max(2, self.spec.token_types))).all():
+            raise _refused(
+                "token_type_ids that do not fit its input_ids", "the segment of each token, 0 or 1"
+            )
+        return array
+
+
+def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
+    if not isinstance(returned, Mapping) or "input_ids" not in returned:
+        kind = type(returned).__name__
+        raise _refused(f"{kind} without input_ids", "a dictionary of arrays with input_ids")
+    unknown = ", ".join(str(key) for key in returned if key not in KEYS)
+    if unknown:
+        raise _refused(f"{unknown}, which the model does not take", f"nothing but {', '.join(KEYS)}")
+    arrays = {}
+    for key, value in returned.items():
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError):  # lists of several lengths
+            array = np.zeros(0, object)
+        if array.dtype.kind not in ("iubf" if "label" in key else "iub"):
+            raise _refused(f"{key} that are no array of whole numbers", "rows of one length: pad them")
+        arrays[key] = array.astype(np.int64) if array.dtype.kind in "iub" else array
+    return arrays
+
+
+def _real_tokens(ids: np.ndarray, own: Batch, lengths: np.ndarray, pad_id: int) -> np.ndarray:
+    """Return which of ``ids`` are no padding, bool [B, S]. Raises InputError for padding of another kind."""
+    within = np.arange(ids.shape[1]) < lengths[:, None]
+    if ids.shape == own.input_ids.shape:
+        if np.array_equal(ids, own.input_ids):
+            return within
+        if np.array_equal(ids[within], own.input_ids[within]):
+            other = ids[~within & (ids != pad_id)][0]
+            raise _refused(f"rows padded with the id {other}", f"padding of this model, which is {pad_id}")
+    real = ids != pad_id
+    if (real[:, 1:] > real[:, :-1]).any() or not real[:, 0].all():
+        raise _refused("padding before tokens", "padding at the end of rows alone")
+    return real
+
+
+def _refused(what: str, wanted: str) -> InputError:
+    return InputError(f"data_collator returned {what}; return {wanted}")
+
+
+def training_steps(
+    rows: EncodedPairs, config, world: World, consumed: int, candidates: Optional[list[np.ndarray]] = None
+) -> Iterator[list[Batch]]:
+    """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
+
+    A step takes ``config.pairs_per_step`` rows of the stream of `BatchOrder`: the same rows however they are
+    divided over ranks and micro-batches. ``config``: a `PairConfig`. ``candidates`` are rows that stand
+    together, see ``training_groups``: each of them counts as one row, and all of it is in one micro-batch.
+    """
+    lengths = rows.lengths
+    if candidates is not None:
+        lengths = np.array([lengths[each].max() for each in candidates])
+    order = BatchOrder(lengths, config.seed, config.pairs_per_step(world.size), config.bucket)
+    for numbers in order.batches(consumed):
+        parts = split_among_ranks(numbers, world, config.gradient_accumulation_steps)
+        if candidates is None:
+            yield [rows.batch(part) for part in parts]
+            continue
+        batches = []
+        for part in parts:
+            together = [candidates[number] for number in part]
+            picked = np.concatenate(together)
+            queries = np.repeat(np.arange(len(together)), [len(each) for each in together])
+            labels = np.stack([rows.known_labels[picked], queries], axis=1)
+            batches.append(rows.batch(picked)._replace(labels=labels))
+        yield batches
+
+
+def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int) -> list[np.ndarray]:
+    """Return this rank's share of the row ``numbers`` of a step, int64 [N], one array per micro-batch.
+
+    Each array is a slice, so that rows of like length stay together. The slices of one micro-batch lie side
+    by side, so that no rank has all the long rows. Rows 0 to 7, two ranks, two micro-batches: rank 0 has [0
+    1] and [4 5], rank 1 has [2 3] and [6 7].
+    """
+    return np.split(numbers, world.size * accumulation_steps)[world.rank :: world.size]
+
+
+def streamed_steps(
+    source: PairSource,
+    tokenizer: AnyTokenizer,
+    config: Any,
+    world: World,
+    consumed: int,
+    rejects: Optional[StreamedRejects] = None,
+    collator: Optional[UserCollator] = None,
+) -> Iterator[list[Batch]]:
+    """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
+
+    The rows of a step are the same however they are divided over ranks and micro-batches. ``config``: a
+    `PairConfig`; ``collator`` makes the batches. Raises InputError naming file:line when a row is bad.
+    """
+    size = config.pairs_per_step(world.size)
+    pool_size = size * (POOL_BATCHES if config.bucket else 1)  # rows that are tokenised and sorted together
+    first_pool, done = divmod(consumed, pool_size)
+    drawn = shuffled(source, config.seed, config.shuffle_buffer, rejects)
+    stream = islice(drawn, first_pool * pool_size, None)
+    for pool in count(first_pool):
+        rows = list(islice(stream, pool_size))
+        if isinstance(source, TokenizedPairs):
+            encoded = source.form.encoded(rows)
+        else:
+            labels = labels_array([row.label for row in rows])
+            texts = [row.left for row in rows], [row.right for row in rows]
+            encoded = encode_texts(*texts, labels, tokenizer, config.max_seq_len)
+        encoded.collator = collator
+        batches = np.arange(pool_size).reshape(-1, size)
+        if config.bucket:
+            batches = alike(batches.ravel(), encoded.lengths, size)
+            batches = batches[np.random.default_rng([config.seed, pool, _POOLS]).permutation(len(batches))]
+        for picked in batches[done // size :]:
+            parts = split_among_ranks(picked, world, config.gradient_accumulation_steps)
+            yield [encoded.batch(part) for part in parts]
+        done = 0
+
+
+def shuffled(
+    source: PairSource, seed: int, buffer: int, rejects: Optional[StreamedRejects] = None
+) -> Iterator[Pair]:
+    """Yield the rows of all epochs, shuffled in a buffer; ``rejects`` gets what the first leaves out."""
+    for epoch in count():
+        rng = np.random.default_rng([seed, epoch])
+        waiting: list[Pair] = []
+        for row in source.rows() if epoch or rejects is None else source.rows(rejects):
+            if len(waiting) < buffer:
+                waiting.append(row)
+                continue
+            place = int(rng.integers(len(waiting)))
+            yield waiting[place]
+            waiting[place] = row
+        if not epoch and rejects is not None:
+            rejects.tell()
+        yield from (waiting[place] for place in rng.permutation(len(waiting)))
+
+
+def shown_pairs(
+    path: Path, tokenizer: AnyTokenizer, columns: Columns, rules: RowRules, count: int, max_seq_len: int
+) -> Iterator[str]:
+    """Yield label, tokens, ids, segments and cuts of ``count`` pairs. InputError names file:line."""
+    for number, cells in islice(read_cells(path, columns, rules), count):
+        if isinstance(cells, InputError):
+            raise cells
+        pair = row_of(f"{path}:{number}", number, cells, None)
+        label = "no label" if cells[2] is None else f"label {cells[2]}"
+        yield f"line {number}, {label}: {show_pair(tokenizer, pair.left, pair.right, max_seq_len)}\n"
+
+
+def open_pair_tokenizer(path: str, max_seq_len: int) -> AnyTokenizer:
+    """Open the tokenizer of a model folder as training does, or a file of it as it is for a corpus.
+
+    Raises InputError when it is damaged, or the model has fewer positions than ``max_seq_len``.
+    """
+    if (Path(path) / CONFIG).is_file():
+        return PairTokenizer(path, max_seq_len).tokenizer
+    return open_vocabulary(path)

@@ -1,0 +1,455 @@
+"""The pairs of a file or a set: read at once, a row at a time, or checked first and then window by window.
+
+Sets: PaddleNLP downloads their files, and this package reads them. PaddleNLP's own readers pass over rows of
+other widths without a word, and strip what is an empty text. So its dataset builder only says where the file
+lies (it downloads and unpacks it when it is not there), and which columns of GLUE's tables are meant. A name
+that PaddleNLP has no builder for is a set of the Hugging Face Hub, whose rows come as they are.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from data_tools.text.tables import LOOKED_AT
+from data_tools.text.text_files import decoded, read_lines
+from ernie_pair.core.errors import InputError, OpenError, one_error
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.models.labels import (
+    RANKING,
+    UNLABELLED,
+    Labels,
+    are_class_names,
+    is_number,
+    label_map_of,
+    match_class,
+    parse_label_map,
+)
+from ernie_pair.pairs.data.label_checks import ask_for_match, compare_with_texts, count_labels
+from ernie_pair.pairs.data.pair_file import (
+    WORDS,
+    BadRow,
+    KeyedRows,
+    OpenedTable,
+    Pair,
+    Pairs,
+    Reject,
+    chunks_of,
+    error_of_rows,
+    given_rows,
+    good_rows,
+    open_table,
+    pairs_of,
+    read_file,
+    refuse_changed,
+    refuse_missing,
+    rows_of,
+    shown,
+    stamp_of,
+    words_of_file,
+)
+from ernie_pair.pairs.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules
+from ernie_pair.pairs.data.rejected import Rejects
+from ernie_pair.pairs.targets.metrics import numbers_of, rows_without_positive
+
+# Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
+SETS = {"afqmc": ("clue", "afqmc"), "mrpc": ("glue", "mrpc"), "qqp": ("glue", "qqp")}
+SPLITS = {
+    "train": ("train",),
+    "dev": ("dev", "validation", "dev_matched"),
+    "test": ("test", "test_matched"),
+}
+
+logger = logging.getLogger(__name__)
+
+
+class SetFile(NamedTuple):
+    """A fetched file of a set, its columns, and in ``labels`` how the file spells classes 0, 1, ..."""
+
+    path: Path
+    columns: Columns
+    labels: Sequence[str]
+
+
+@lru_cache(maxsize=4)
+def open_set(flag: str, name: str, split: str) -> Union[SetFile, list[dict]]:
+    """Return a set's file, or rows of the Hub. Raises InputError: it is not there, or lacks ``split``."""
+    path, part = SETS.get(name, (name.partition(":")[0], name.partition(":")[2] or None))
+    try:
+        return _open(path, part, SPLITS[split])
+    except (OSError, RuntimeError, ValueError, AttributeError, KeyError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"--{flag} {name} is not a file, and PaddleNLP cannot load a set of that name ({reason}); "
+            "check the name and the network, or give a file"
+        ) from None
+
+
+def _open(path: str, part: Optional[str], splits: tuple[str, ...]) -> Union[SetFile, list[dict]]:
+    """Open the first of ``splits`` that the set has. Raises ValueError when it has none of them."""
+    from paddlenlp.datasets.dataset import import_main_class
+
+    try:
+        builder_class = import_main_class(path)
+    except ModuleNotFoundError:
+        return [dict(example) for example in _load(path, part, splits)]
+    builder = builder_class(name=part)
+    parts = getattr(builder, "BUILDER_CONFIGS", None)
+    if parts is None and part is not None:
+        raise ValueError(f"{path} has no parts; write {path}")
+    if parts is not None and part not in parts:
+        raise ValueError(
+            f"{path} has the parts {', '.join(parts)}; write {path}:{next(iter(parts))}, for example"
+        )
+    there: dict[str, Sequence] = builder.SPLITS if parts is None else parts[part]["splits"]
+    split = next((split for split in splits if split in there), None)
+    if split is None:
+        raise ValueError(f"it has the parts {', '.join(there)}, and not {splits[0]}")
+    builder.read = lambda filename, split: filename  # fetched, for all processes, and not read
+    file, columns = Path(builder.read_datasets(splits=split)), Columns()
+    if path == "glue" and there[split][3]:  # its builder gives the positions of columns, its header the names
+        header = decoded(str(file), 1, next(read_lines(file), b"")).split("\t")
+        columns = Columns(*(header[place].strip() for place in there[split][2] if place < len(header)))
+    return SetFile(file, columns, builder.get_labels() or ())
+
+
+def _load(path: str, part: Optional[str], splits: tuple[str, ...]):
+    from paddlenlp.datasets import load_dataset
+
+    for split in splits[:-1]:
+        try:
+            return load_dataset(path, name=part, splits=split)
+        except ValueError:  # no such part: its other name is tried
+            continue
+    return load_dataset(path, name=part, splits=splits[-1])
+
+
+def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) -> Pairs:
+    """Return ``pairs`` with the query of each row, where ``labels`` are of candidates.
+
+    Queries without a relevant candidate, and a query as its own negative, are left out where bad rows are.
+    Raises InputError naming the first such row otherwise.
+    """
+    if labels is None or labels.target != RANKING:
+        return pairs
+    pairs = without_own_negatives(pairs, rules)
+    queries = pairs.left if pairs.queries is None else pairs.queries
+    unanswered = rows_without_positive(numbers_of(queries), pairs.known_labels)
+
+    def fault(row: int) -> str:
+        return f"no candidate of the query {shown(queries[row])} has a label above 0"
+
+    pairs = _without(pairs, unanswered, fault, "give it one, or leave such queries out", rules)
+    return pairs.changed(groups=numbers_of(pairs.left if pairs.queries is None else pairs.queries))
+
+
+def without_own_negatives(pairs: Pairs, rules: RowRules) -> Pairs:
+    """Return ``pairs`` without a text as its own negative: a row of label 0, or of pairs without labels.
+
+    It is left out where bad rows are. Raises InputError naming the first such row otherwise.
+    """
+    may_be = range(len(pairs)) if pairs.labels is None else np.flatnonzero(pairs.labels == 0).tolist()
+    own = np.array([row for row in may_be if pairs.left[row] == pairs.right[row]], dtype=np.int64)
+
+    def fault(row: int) -> str:
+        return f"the text {shown(pairs.left[row])} is its own negative"
+
+    return _without(pairs, own, fault, "correct its label, or leave such rows out", rules)
+
+
+def _without(
+    pairs: Pairs, rows: np.ndarray, fault: Callable[[int], str], cure: str, rules: RowRules
+) -> Pairs:
+    """Return ``pairs`` without ``rows``, int64 ascending, which become bad ones; else raise InputError."""
+    if not len(rows):
+        return pairs
+    reason = f"{pairs.where(int(rows[0]))}: {fault(int(rows[0]))}; {cure} with --on_bad_row skip"
+    if not rules.skips:
+        raise InputError(reason)
+    kept = np.setdiff1d(np.arange(len(pairs)), rows)
+    if not len(kept):
+        raise InputError(f"{pairs.path}: none of its rows is left; the first: {reason}")
+    places = np.setdiff1d(np.arange(len(pairs) + len(pairs.bad)), [row.place for row in pairs.bad])
+    bad = [
+        BadRow(pairs.number(row), fault(row), place)
+        for row, place in zip(rows.tolist(), places[rows].tolist())
+    ]
+    return pairs.rows(kept).changed(bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)))
+
+
+_SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")
+_END_BYTES = 1 << 20
+_NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is -
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """A file of pairs, or part ``split`` of a set, given to ``flag``; ``labels`` None: they are not read."""
+
+    flag: str
+    name: str
+    split: str
+    labels: Optional[Labels]
+    columns: Columns = Columns()
+    rules: RowRules = RowRules()
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether ``name`` is a file: it exists, or could not be the name of a set."""
+        return Path(self.name).exists() or not _SET_NAME.fullmatch(self.name)
+
+    @property
+    def file(self) -> Optional[Path]:
+        """Return the file that rows are read from; None for a set that has none."""
+        found = None if self.is_file else self._set()
+        if found is None:
+            return Path(self.name)
+        return found.path if isinstance(found, SetFile) else None
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the content, in hex. Raises InputError when it cannot be read."""
+        if self.file is None:
+            digest = hashlib.sha256()
+            for example in self._set():
+                digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
+            return digest.hexdigest()
+        refuse_missing(self.file)
+        return sha256_of_file(self.file)
+
+    def sha256_of_ends(self) -> str:
+        """Return the SHA-256 of the size, the first and the last MiB of the file, in hex.
+
+        The hash identifies a file larger than memory without reading all of it. Raises InputError when it is
+        missing.
+        """
+        path = self._path()
+        refuse_missing(path)
+        digest = hashlib.sha256(str(path.stat().st_size).encode())
+        with open(path, "rb") as content:
+            digest.update(content.read(_END_BYTES))
+            content.seek(max(0, path.stat().st_size - _END_BYTES))
+            digest.update(content.read(_END_BYTES))
+        return digest.hexdigest()
+
+    def read(self) -> Pairs:
+        """Read all pairs. Raises InputError naming file:line, or the row of a set."""
+        if self.is_file:
+            found = read_file(Path(self.name), self.labels, self.columns, self.rules)
+        else:
+            path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
+            bad: list[BadRow] = []
+            found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
+        return group_candidates(found, self.labels, self.rules)
+
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
+        """Iterate over good rows, line by line; ``reject`` gets the others. InputError names file:line."""
+        if not self.is_file:
+            return good_rows(self._rows_of_set(), self.rules.skips, self.name, reject)
+        path = Path(self.name)
+        refuse_missing(path)
+        found = rows_of(path, self.labels, self.columns, self.rules)
+        words = words_of_file(path, self.columns, self.rules)
+        error_of = partial(error_of_rows, self.name, words, self.rules)
+        return good_rows(found, self.rules.skips, self.name, reject, error_of)
+
+    def given(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Iterate over all rows, good or bad, with the line of each and {column: cell}; see `given_rows`."""
+        if self.is_file:
+            return given_rows(Path(self.name), self.columns, self.rules)
+        found = self._set()
+        if isinstance(found, SetFile):
+            columns = self.columns if any(self.columns.by_role.values()) else found.columns
+            return given_rows(found.path, columns, RowRules())
+        return enumerate(found, start=1)
+
+    def open(self) -> Optional[OpenedTable]:
+        """Return a file at its first row; None of a set. Raises InputError."""
+        if not self.is_file:
+            return None
+        refuse_missing(Path(self.name))
+        return open_table(Path(self.name), self.columns, self.rules, self.labels is not None)
+
+    def _set(self) -> Union[SetFile, list[dict]]:
+        return open_set(self.flag, self.name, self.split)
+
+    def _path(self) -> Path:
+        if self.file is None:
+            raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
+        return self.file
+
+    def _rows_of_set(self) -> Iterator[Union[Pair, BadRow]]:
+        found = self._set()
+        if isinstance(found, SetFile):
+            named = any(self.columns.by_role.values())
+            labels = self.labels
+            if labels is not None:  # with the words of the file for no class and for classes 0, 1, ...
+                known = labels.classes
+                more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
+                labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
+            columns = self.columns if named else replace(found.columns, query=self.columns.query)
+            rows = rows_of(found.path, labels, columns, RowRules())
+            for row in rows:
+                has_none = not isinstance(row, BadRow) and row.label == _NO_CLASS
+                if has_none and (labels is None or labels.has_classes):
+                    reason = "label '-': those who were asked did not agree on one"
+                    row = BadRow(row.number, reason, is_known=True)
+                yield row
+            return
+        given = KeyedRows(
+            f"{self.name} {self.split}", self.columns, self.rules, self.labels, found[:LOOKED_AT]
+        )
+        for number, example in enumerate(found, start=1):
+            yield from given.pairs_of(f"{self.name} {self.split}:{number}", number, example)
+
+
+def refuse_unread(sources: Sequence[Any]) -> None:
+    """Raise one InputError with everything that the first rows of files leave open; the first one trains.
+
+    Files may call their columns differently where their names tell the texts, and not otherwise.
+    """
+    layouts: list[tuple[PairSource, Optional[Layout]]] = []
+    errors: list[InputError] = []
+    for source in sources:
+        try:
+            table = source.open() if isinstance(source, PairSource) else None
+            layouts.append((source, table and table.layout))
+        except InputError as error:
+            errors.append(error)
+    for source, layout in layouts[1:]:
+        first = layouts[0][1]
+        if not (first and layout and first.names and layout.names) or first.is_known and layout.is_known:
+            continue
+        theirs, ours = (
+            {role: roles.get(role) for role in (LEFT, RIGHT)} for roles in (layout.roles, first.roles)
+        )
+        if theirs != ours:
+            fault = (
+                f"{source.name}:1: its columns {', '.join(layout.names)} are not those of "
+                f"{layouts[0][0].name}, {', '.join(first.names)}; call them alike, and name the texts"
+            )
+            flags = {"text_a": first.roles[LEFT], "text_b": first.roles[RIGHT]}
+            errors.append(OpenError(fault, flags))
+    if errors and _are_misnamed(sources):
+        told = "; ".join(error.message for error in errors)
+        flags = {"text_a": "", "text_b": "", "label": ""}
+        raise OpenError(f"{told}; the files tell their columns without these flags", flags)
+    if errors:
+        raise one_error(errors)
+
+
+def _are_misnamed(sources: Sequence[Any]) -> bool:
+    """Return whether all files could be read without the flags that name their columns."""
+    files = [source for source in sources if isinstance(source, PairSource) and source.is_file]
+    if not any(any(source.columns.by_role.values()) for source in files):
+        return False
+    try:
+        refuse_unread([replace(source, columns=Columns()) for source in files])
+    except InputError:
+        return False
+    return True
+
+
+def read_all(sources: Sequence[Any]) -> list[Any]:
+    """Return the pairs of each source. Raises one InputError with what is wrong with any of them."""
+    found: list[Any] = []
+    errors = []
+    for source in sources:
+        try:
+            found.append(source.read())
+        except InputError as error:
+            errors.append(error)
+    if errors:
+        raise one_error(errors)
+    return found
+
+
+def label_map_in(source: Any, labels: Labels, label_map: str = "", stops: bool = True) -> str:
+    """Return ``label_map``, else the --label_map of the words that ``source`` has as labels, and log it.
+
+    '' where they are not words, where ``labels`` are no numbered classes or have them, and of a set. Raises
+    LabelQuestion, with the commands that answer it, where the words do not tell which of them is the match,
+    and, where it ``stops``, if the characters that texts share say that it is the other class.
+    """
+    if not labels.has_classes or isinstance(source, PairSource) and not source.is_file:
+        return label_map
+    found = label_map or _words_in(source, labels)
+    labels = parse_label_map(found) if found else labels
+    compare_with_texts(source.name, _labelled_rows(source, labels), labels, bool(label_map), stops)
+    return found
+
+
+def _labelled_rows(source: Any, labels: Labels) -> Iterator[Pair]:
+    """Yield the rows that have a label, up to a fault of their file, which is raised where they are read."""
+    with suppress(InputError):
+        for row in replace(source, labels=WORDS, rules=replace(source.rules, skips=True)).rows():
+            yield row._replace(label=labels.class_of(row.label))
+
+
+def _words_in(source: Any, labels: Labels) -> str:
+    """Return the --label_map of the words of ``source``, '' where it has numbers. Raises LabelQuestion."""
+    if labels.classes != Labels.numbered(len(labels.names)).classes:
+        return ""
+    rules = replace(source.rules, skips=True)
+    words = (row.label for row in replace(source, labels=WORDS, rules=rules).rows())
+    first = next((word for word in words if word != UNLABELLED), None)
+    if first is None or labels.class_of(first) is not None:
+        return ""
+    counts = count_labels(chain([first], words))
+    found = label_map_of(counts, source.rules.most_classes)
+    if not found and are_class_names(counts) and not any(map(is_number, counts)):
+        raise ask_for_match(source.name, counts, source.rules)
+    if found:
+        shown = ", ".join(
+            f"{word} = {number}" for number, _, word in (part.partition("=") for part in found.split(","))
+        )
+        logger.info("%s: its labels are words: %s, as with --label_map %s", source.name, shown, found)
+    return found
+
+
+def labels_for(source: Any, label_map: str, stops: bool = True) -> Labels:
+    """Return the classes that ``label_map`` names, else the words of a file, else 0 and 1.
+
+    Where no more than two may be named the match is class 1, whatever a label map says of its name. Raises
+    LabelQuestion as `label_map_in`.
+    """
+    found = label_map_in(source, Labels.numbered(2), label_map, stops)
+    labels = parse_label_map(found) if found else Labels.numbered(2)
+    if source.rules.most_classes == 2 and match_class(labels) == 0:
+        logger.warning("--label_map %s: %s is the match, by its name", label_map, labels.names[0])
+        return Labels.named({spelling: 1 - number for spelling, number in labels.classes.items()})
+    return labels
+
+
+class CheckedPairs:
+    """The ``count`` good pairs of ``source``: checked and counted first, then read window by window.
+
+    So a bad row at the end of a large file ends the command before a model has worked for it, and each
+    reading holds a window at most. Rows that are left out are logged, and written to ``path``; ``left_out``
+    holds the places, among all rows, of those that the last reading has left out. Raises InputError for a bad
+    row that is not left out, and when no row is good.
+    """
+
+    def __init__(self, source: PairSource, path: Optional[Path]):
+        self.source = source
+        self.left_out: Deque[int] = deque()
+        with Rejects(source.name, path) as rejects:
+            rows = source.rows(rejects)
+            self._stamp = None if source.file is None else stamp_of(source.file)
+            self.count = sum(1 for _ in rows)
+            rejects.tell(self.count)
+
+    def windows(self, size: int) -> Iterator[Pairs]:
+        """Yield the good pairs, ``size`` at a time. Raises InputError at the end for a changed file."""
+        rows = self.source.rows(lambda row: self.left_out.append(row.place))
+        yield from chunks_of(rows, size, self.source.name)
+        if self.source.file is not None and self._stamp is not None:
+            refuse_changed(self.source.file, self._stamp)

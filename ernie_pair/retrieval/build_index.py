@@ -1,0 +1,481 @@
+"""ernie-pair index: build an index of the texts of a file, for search by meaning.
+
+All lines are checked before the model runs. Vectors are kept chunk by chunk beside the folder, so that a run
+after a killed one reuses them; the folder appears when it is complete.
+"""
+
+import logging
+import os
+from array import array
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence
+
+import numpy as np
+
+from data_tools.text.texts import (
+    ID_COLUMN_HELP,
+    INPUT_HELP,
+    TEXT_COLUMN_HELP,
+    LeftOut,
+    TextColumns,
+    has_ids,
+    read_texts,
+    refuse_repeated_ids,
+)
+from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
+from ernie_pair.core.cli.options import (
+    Options,
+    data_option,
+    devices_option,
+    model_option,
+    precision_option,
+    refuse_empty,
+    refuse_set,
+)
+from ernie_pair.core.cli.standard_streams import with_standard_streams
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_folder import MADE, content_of, refuse_loss
+from ernie_pair.core.files.json_file import is_whole_number, read_json_object, shown
+from ernie_pair.core.files.keyed_cache import remove_arrays
+from ernie_pair.core.files.results import Results, files_of, settings_of
+from ernie_pair.core.progress import CountProgress, Progress
+from ernie_pair.embeddings.open_embedder import log_drift, open_embedder
+from ernie_pair.inference.embedder import (
+    EmbedderOptions,
+    TextEmbedder,
+    describe_cut,
+    refuse_bad_vectors,
+    unit_rows,
+)
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.inference.vector_files import (
+    CURE,
+    VECTORS_JSON,
+    VectorFile,
+    VectorWriter,
+    open_vectors,
+    pack_vectors,
+    part_folder,
+)
+from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
+from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES, read_embedding
+from ernie_pair.retrieval.index import (
+    SEARCHING,
+    Chunks,
+    IndexShape,
+    VectorIndex,
+    read_index,
+    refuse_little_memory,
+    require_faiss,
+    trained_index,
+    write_index,
+)
+from ernie_pair.retrieval.index_checks import stored_vectors
+from ernie_pair.retrieval.index_folder import (
+    BM25,
+    BOTH,
+    IDS,
+    INDEX_FILE,
+    INDEX_MANIFEST,
+    TEXTS,
+    VECTORS,
+    WRITTEN,
+    IndexFolder,
+    IndexManifest,
+    TextTable,
+    TextTableWriter,
+    open_index_folder,
+)
+from ernie_pair.retrieval.word_index import write_bm25
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+CHUNK = 8192  # texts
+PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
+BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
+THREADS_HELP = "threads of one forward pass and of faiss; 0: the number of cores of this process"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IndexConfig(Options):
+    """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
+
+    EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
+    NEEDS = SEARCHING
+
+    input_file: str = data_option(
+        help=INPUT_HELP,
+        stdin=(".txt", ".jsonl"),
+    )
+    output_dir: str = data_option(help="folder to create")
+    embedding_model: str = model_option("", help="an embedding model, trained or exported: its folder")
+    vectors: str = data_option(
+        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts"
+    )
+    kind: Literal["flat", "ivf", "hnsw"] = model_option(
+        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors"
+    )
+    dtype: Literal["fp32", "fp16", "int8"] = precision_option(
+        "fp32", help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter"
+    )
+    dim: int = model_option(
+        0, help="length of the vectors, one of the model's lengths; 0: full length", at_least=0
+    )
+    lists: int = model_option(
+        0,
+        help="number of lists of ivf; 0: 4 x the square root of the number of texts",
+        unit="lists",
+        at_least=0,
+    )
+    links: int = model_option(32, help="links per text in hnsw", unit="links", at_least=2, at_most=512)
+    ef_construction: int = model_option(80, help="candidates for the links of hnsw", unit="texts", at_least=1)
+    batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the embedding model runs")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    on_bad_row: Literal["stop", "skip"] = data_option(
+        "stop", help="a line without text: stop and name the line, or skip it"
+    )
+    retrieval: Literal["vectors", "bm25", "both"] = model_option(
+        VECTORS,
+        help="by what texts are found: vectors of a model; bm25: words of jieba, without a model; both: one "
+        "ranking of the two",
+    )
+    add: bool = data_option(
+        False, help="add the texts to the index in --output_dir, which is kept as it was built"
+    )
+    overwrite: bool = data_option(False, help="replace an existing index")
+    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=EMBEDDING_HELP)
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if self.retrieval == BM25 and (self.embedding_model or self.vectors):
+            raise InputError(
+                f"--retrieval {BM25} takes no model and no vectors; leave them out, or use --retrieval {BOTH}"
+            )
+        has_source = self.retrieval == BM25 or self.embedding_model or self.vectors
+        if self.embedding_model and self.vectors or not (self.add or has_source):
+            raise InputError(
+                "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
+            )
+        if self.vectors and self.dim:
+            raise InputError(
+                f"--dim {self.dim} needs --embedding_model; --vectors have the length they were made with"
+            )
+        if not self.embedding_model:
+            unused = {"embedding_precision": "fp32"}
+            refuse_set(self, unused, " is for --embedding_model; give both, or neither")
+        usual = {item.name: item.default for item in fields(self)}
+        for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
+            value = getattr(self, name)
+            if value != usual[name] and self.kind != kind:
+                raise InputError(f"--{name} {value} is for --kind {kind}; leave it out, or use that kind")
+        if self.add and self.overwrite:
+            raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
+        of_building = ("retrieval", "kind", "dtype", "dim", "lists", "links", "ef_construction")
+        for name in of_building if self.add else ():
+            value = getattr(self, name)
+            if value != usual[name]:
+                raise InputError(f"--{name} {value}: --add keeps that of the index; leave it out")
+
+    @property
+    def shape(self) -> IndexShape:
+        """Return the settings that the index is built with."""
+        return IndexShape(self.kind, self.dtype, self.lists, self.links, self.ef_construction)
+
+
+@with_standard_streams
+def make_index(config: IndexConfig) -> Path:
+    """Write ``output_dir``, entirely or not at all, and return it. Raises an ErniePairError."""
+    start_console(World())
+    output_dir = Path(os.path.realpath(config.output_dir))
+    is_index = (output_dir / INDEX_MANIFEST).is_file()
+    if config.add and not is_index:
+        raise InputError(f"--add: {config.output_dir} is no index yet; make it without that flag first")
+    if config.embedding_model or config.vectors:
+        require_faiss()
+    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
+    inputs: Dict[str, Sequence[Path]] = {
+        "input_file": files_of(config.input_file),
+        "embedding_model": files_of_model(config.embedding_model),
+        "vectors": content_of(config.vectors),
+    }
+    outputs = [output_dir / name for name in WRITTEN]
+    settings = settings_of(config, *inputs, "output_dir", "batch_size")
+    may_change, record = config.overwrite or config.add, output_dir / MADE
+    results = Results("index", outputs, inputs, settings, may_change, record=record)
+    if config.add and results.were_made():
+        logger.info("the texts of %s were added to %s: nothing to do", config.input_file, config.output_dir)
+        return Path(config.output_dir)
+    if results.are_done():
+        return Path(config.output_dir)
+    work = output_dir.with_name(f".{output_dir.name}.vectors")
+    remove_arrays(work, "vectors-")  # by which earlier versions kept them there
+    (work / "run.lock").unlink(missing_ok=True)
+    busy = f"{work}: another run makes this index; let it end, or stop it, then run again"
+    with part_folder(work, busy):
+        publish_results(output_dir, partial(_fill, config=config, work=work), "index", config, results)
+    logger.info("the index of %s is in %s", config.input_file, config.output_dir)
+    return Path(config.output_dir)
+
+
+def files_of_model(folder: str) -> List[Path]:
+    """Return the files that determine the answers of a model, trained or exported; '': no model, no files."""
+    settings = read_embedding(Path(folder)) if folder else None
+    is_exported = (Path(folder) / EXPORT_MANIFEST).is_file() or bool(settings and settings.is_exported)
+    if is_exported or not folder:
+        return content_of(folder)
+    from ernie_pair.models import source  # which needs the libraries for training
+
+    return source.files_of_model(folder)
+
+
+class StoredVectors:
+    """The vectors of a file. ``about``: fingerprint, max_seq_len, similarity and prompt of their model.
+
+    ``is_rounded``: they are checked and, if they were of length 1, normalized again whenever they are read.
+    """
+
+    def __init__(self, file: VectorFile, about: Dict[str, Any], is_unit: bool, is_rounded: bool):
+        self.dim, self.about = file.dim, about
+        self._file, self._is_unit, self._is_rounded = file, is_unit, is_rounded
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        """Yield the vectors in order, float32 [n, D]. Raises NumbersError for a rounded one, not finite."""
+        where = str(self._file.folder)
+        for first in range(0, self._file.count, CHUNK):
+            rows = self._file.rows(first, min(first + CHUNK, self._file.count))
+            if self._is_rounded and self._is_unit:
+                rows = unit_rows(rows, where)
+            elif self._is_rounded:
+                refuse_bad_vectors(rows, where, first, is_unit=False)
+            yield rows
+
+
+def open_stored(folder: Path, texts_file: Path, count: int, column: str = "") -> StoredVectors:
+    """Open the vectors in a folder of `ernie-pair embed`, of ``count`` texts in ``column`` of ``texts_file``.
+
+    Raises InputError if they are of another file, CheckpointError for a damaged folder.
+    """
+    file = open_vectors(folder)
+    file.verify()
+    about = read_json_object(folder / VECTORS_JSON, CURE)
+    made_of = about.get("texts")
+    made_of = made_of if isinstance(made_of, dict) else {}
+    if made_of.get("column", "") != column:
+        of_column = made_of.get("column") or "the column that is found"
+        raise InputError(
+            f"--vectors {folder} is of {of_column}, and this of --text_column {column!r}; {CURE}"
+        )
+    made_of = made_of.get("sha256")
+    if made_of not in (None, sha256_of_file(texts_file)) or file.count != count:
+        raise InputError(
+            f"--vectors {folder} holds {file.count} vectors of another file than {texts_file}, "
+            f"with {count} texts; {CURE}"
+        )
+    length = about.get("max_seq_len", 0)
+    length = length if is_whole_number(length, 0) else 0  # 0 if unknown
+    prompt, similarity = about.get("prompt", ""), about.get("similarity", SIMILARITIES[0])
+    if not isinstance(prompt, str) or similarity not in SEARCHED:
+        raise InputError(
+            f"{folder / VECTORS_JSON}: its model compares vectors by {shown(similarity)}, and only "
+            f"{' and '.join(SEARCHED)} are computed here; take another model"
+        )
+    of_model = {"fingerprint": file.fingerprint, "max_seq_len": length, "similarity": similarity}
+    # Those of a model that compares vectors by their products are not normalized.
+    is_unit = about.get("unit", True) is not False or similarity == SIMILARITIES[0]
+    return StoredVectors(file, {**of_model, "prompt": prompt}, is_unit, is_rounded=True)
+
+
+def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
+    old = open_index_folder(Path(os.path.realpath(config.output_dir))) if config.add else None
+    retrieval = config.retrieval if old is None else old.manifest.retrieval
+    if old is not None and (retrieval == BM25) == bool(config.embedding_model or config.vectors):
+        cure = "take no model" if retrieval == BM25 else "give --embedding_model, or their --vectors"
+        raise InputError(f"{config.output_dir} was made with --retrieval {retrieval}: to add texts, {cure}")
+    left_out = LeftOut()
+    _write_texts(config, draft, left_out, old)
+    table = TextTable(draft, TEXTS)
+    if config.lists > len(table):  # faiss cannot find centres for them
+        raise InputError(
+            f"--lists {config.lists} is above the {len(table)} texts of {config.input_file}; use "
+            f"{replace(config.shape, lists=0).lists_for(len(table))}, or leave it out"
+        )
+    if left_out.count:
+        logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
+    manifest = IndexManifest(retrieval=retrieval)
+    if retrieval != BM25:
+        manifest = _write_vectors(draft, config, table, old, work)
+    if retrieval != VECTORS:
+        logger.info("BM25 of %d texts, by words of jieba and characters", len(table))
+        write_bm25(draft, (text for chunk in table.chunks(CHUNK) for text in chunk))
+    lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
+    replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out).write(draft)
+
+
+def _write_vectors(
+    draft: Path, config: IndexConfig, table: TextTable, old: Optional[IndexFolder], work: Path
+) -> IndexManifest:
+    """Write faiss's index of the texts in ``table``, those of ``old`` first, and return what it is."""
+    begin = 0 if old is None else old.manifest.texts
+    vectors = _vectors_of(config, table, old, work)
+    count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
+    shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
+    refuse_little_memory(shape, count, dim)
+    few = shape.few_for_lists(count)
+    if few:
+        logger.warning("%s", few)
+    chunks: Chunks = vectors
+    with CountProgress(count - begin, "vector") as progress:
+        if old is None:
+            logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
+            index = trained_index(shape, count, dim, vectors, threads)
+        else:
+            logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
+            index = read_index(old.folder / INDEX_FILE, old.manifest.expected)
+            chunks = partial(_chunks_of, index, begin, vectors)
+        for chunk in vectors():
+            index.add(np.ascontiguousarray(chunk))
+            progress.advance(len(chunk))
+    write_index(index, draft / INDEX_FILE)
+    del index
+    manifest = IndexManifest(shape.kind, shape.precision, count, dim, **vectors.about)
+    recall = recall_of(VectorIndex(draft / INDEX_FILE, manifest.expected, threads), chunks, count)
+    checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
+    logger.info(
+        "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
+    )
+    return replace(manifest, recall_at_10=recall)
+
+
+def _chunks_of(index: Any, begin: int, added: StoredVectors) -> Iterator[np.ndarray]:
+    yield from stored_vectors(index, begin, CHUNK)
+    yield from added()
+
+
+def _vectors_of(
+    config: IndexConfig, table: TextTable, old: Optional[IndexFolder], work: Path
+) -> StoredVectors:
+    """Return the vectors of the texts, of those behind ``old`` if that is given.
+
+    They are existing ones, or those that the model computes now, in ``work``. Raises NumbersError for vectors
+    that are not finite or not of length 1, where those of the model are, InputError if ``old`` is of another
+    model.
+    """
+    begin = 0 if old is None else old.manifest.texts
+    if config.vectors:
+        stored = open_stored(
+            Path(config.vectors), Path(config.input_file), len(table) - begin, config.text_column
+        )
+        if old is not None:
+            old.refuse_other_vectors(stored.about, config.vectors)
+        return stored
+    threads = config.threads or cpu_threads()
+    options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
+    kernels = KernelFlags(precision=config.embedding_precision)
+    opened_by = (config.embedding_model, config.device, options, kernels)
+    embedder = open_embedder(*opened_by)
+    log_drift(embedder, next(table.chunks(CHUNK, begin), []), *opened_by)
+    if old is not None:
+        embedder = old.fitting(embedder)
+    settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
+    settings.refuse_search(config.embedding_model)
+    count, dim = len(table) - begin, embedder.dim
+    refuse_little_memory(config.shape, count, dim)
+    if prompt:
+        logger.info("before each text: %s", shown(prompt))
+    about = {
+        "fingerprint": embedder.fingerprint,
+        "max_seq_len": embedder.max_seq_len,
+        "similarity": settings.similarity,
+        "prompt": prompt,
+    }
+    if old is not None:
+        old.refuse_other_vectors(about, config.embedding_model)
+    texts_sha256 = sha256_of_file(Path(config.input_file))
+    key = {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row}
+    key["embedding_precision"] = config.embedding_precision
+    writer = VectorWriter(work, count, dim, "float32", CHUNK, key)
+    _embed_rest(embedder, table.chunks(CHUNK, begin), writer)
+    made = VectorFile(work, embedder.fingerprint, count, dim, writer.dtype, {})
+    return StoredVectors(made, about, settings.has_unit_products, is_rounded=False)
+
+
+def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: VectorWriter) -> None:
+    """Write the vectors of those ``chunks`` of CHUNK texts that are not done yet."""
+    count, reused = writer.count, min(writer.done * CHUNK, writer.count)
+    with CountProgress(count - reused, "text") as progress:
+        for texts in islice(chunks, writer.done, None):
+            vectors = embedder.comparable(embedder.embed_passages(texts))
+            is_unit = embedder.settings.has_unit_products
+            refuse_bad_vectors(vectors, "the embedding model", writer.done * CHUNK, is_unit)
+            writer.append(pack_vectors(vectors, writer.dtype))
+            progress.advance(len(texts))
+    if reused:
+        logger.info("reused %d of %d vectors, of a run that did not finish", reused, count)
+    if embedder.num_cut:
+        logger.warning("%s", describe_cut(embedder, count))
+
+
+def _write_texts(config: IndexConfig, draft: Path, left_out: LeftOut, old: Optional[IndexFolder]) -> None:
+    """Write the tables of texts and ids, those of ``old`` first; ids that are line numbers go on behind it.
+
+    Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
+    """
+    path, lines, first_id = Path(config.input_file), array("q"), 0
+    columns = TextColumns(config.text_column, config.id_column)
+    is_named = path.is_file() and has_ids(path, columns=columns)
+    left_out_lines = left_out if config.on_bad_row == "skip" else None
+    tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
+    with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
+        if old is not None:
+            first_id = old.manifest.texts + old.manifest.lines_left_out
+            lines.extend([0] * old.manifest.texts)
+            for table, before in ((texts, old.texts), (ids, old.ids)):
+                for text in (text for chunk in before.chunks(CHUNK) for text in chunk):
+                    table.append(text)
+        for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE, columns=columns):
+            texts.append(row.text)
+            ids.append(row.id if is_named else str(first_id + int(row.id)))
+            lines.append(row.line)
+    numbers = np.array(lines, dtype=np.int64)
+    if not numbers.any():
+        raise InputError(
+            f"{path} holds no text, so there is nothing to index; give a file with one text per line"
+        )
+    names = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
+    refuse_repeated_ids(path, names, numbers)
+
+
+def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:
+    """Return the share of the NEAREST vectors of PROBED ones that ``index`` finds; each finds itself.
+
+    Similarities are compared, so that one of several equal texts is as good as another.
+    """
+    picked = np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64)
+    first, probes = 0, []
+    for chunk in vectors():
+        probes.append(chunk[picked[(picked >= first) & (picked < first + len(chunk))] - first])
+        first += len(chunk)
+    queries, wanted = np.concatenate(probes), min(NEAREST, count)
+    best = np.full((len(queries), wanted), -np.inf, dtype=np.float32)
+    places = index.nearest(queries, wanted)[1]
+    found = np.full(places.shape, -np.inf, dtype=np.float32)
+    first = 0
+    for chunk in vectors():
+        cosines = queries @ chunk.T
+        best = -np.sort(-np.concatenate([best, cosines], axis=1), axis=1)[:, :wanted]
+        here = (places >= first) & (places < first + len(chunk))
+        rows, columns = np.nonzero(here)
+        found[rows, columns] = cosines[rows, places[rows, columns] - first]
+        first += len(chunk)
+    return float((found >= best[:, -1:] - 1e-6).mean())

@@ -1,0 +1,210 @@
+"""An index of vectors by faiss: how it is made, written and opened.
+
+flat   every vector is compared: exact, and slower the more there are
+ivf    only the lists whose centres are nearest are compared (Jégou et al. 2011)
+hnsw   a graph of near vectors is walked (Malkov and Yashunin 2016); needs the most memory, searches fastest
+
+All vectors have length 1, so their inner product is their cosine.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable, Iterator, Tuple
+
+import numpy as np
+
+from ernie_pair.core.errors import MachineError
+from ernie_pair.core.installation import import_optional
+from ernie_pair.retrieval.index_checks import Expected, begins_as, fault_of, refuse
+from ernie_pair.runtime.cpu import free_memory
+
+SEARCHING = dict.fromkeys(("faiss", "bm25s", "rjieba"), "")  # the libraries of an index
+KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
+_CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
+TRAINED_ON = 64  # vectors per list; faiss wants at least 39
+FEWEST_PER_LIST = 39
+FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are estimated from
+SEED = 1234
+USUAL_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
+SPARE = 1.2  # factor of memory, for what is not counted
+Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in order, float32 [n, D] at a time
+
+
+def require_faiss() -> Any:
+    """Return the module of faiss. Raises InputError if it is not installed."""
+    log = logging.getLogger("faiss")
+    if log.level == logging.NOTSET:  # it tells which instructions it tries; a caller's own level stays
+        log.setLevel(logging.WARNING)
+    return import_optional("faiss")
+
+
+@dataclass(frozen=True)
+class IndexShape:
+    """How an index is built; ``lists`` of ivf and ``links`` of hnsw; 0: chosen by the number of vectors."""
+
+    kind: str = "flat"
+    precision: str = "fp32"
+    lists: int = 0
+    links: int = 32
+    ef_construction: int = 80
+
+    def lists_for(self, count: int) -> int:
+        """Return the number of lists for ``count`` vectors: 4 sqrt(count), fewer for short lists."""
+        return self.lists or max(1, min(round(4 * math.sqrt(count)), count // FEWEST_PER_LIST))
+
+    def few_for_lists(self, count: int) -> str:
+        """Return in words that ``count`` vectors are few for the requested lists, or ''."""
+        if self.kind != "ivf" or self.lists < 2 or self.lists * FEWEST_PER_LIST <= count:
+            return ""
+        return (
+            f"{count} texts are few for {self.lists} lists, of which some may stay empty: --lists "
+            f"{replace(self, lists=0).lists_for(count)} has {FEWEST_PER_LIST} texts or more for each"
+        )
+
+    def words(self, count: int) -> str:
+        """Return the description for faiss's index_factory."""
+        codes = _CODES[self.precision][0]
+        before = {"flat": "", "ivf": f"IVF{self.lists_for(count)},", "hnsw": f"HNSW{self.links},"}
+        return before[self.kind] + codes
+
+    def size(self, count: int, dim: int) -> int:
+        """Return about how many bytes the index takes in memory, and on disk."""
+        per_vector = dim * _CODES[self.precision][1]
+        per_vector += {"flat": 0, "ivf": 8, "hnsw": 4 * (2 * self.links + 2)}[self.kind]
+        sample = 4 * dim * self.sample_size(count)
+        return count * per_vector + sample
+
+    def sample_size(self, count: int) -> int:
+        """Return how many vectors the index is trained on; 0 for a kind that is not trained."""
+        of_lists = TRAINED_ON * self.lists_for(count) if self.kind == "ivf" else 0
+        of_ranges = FOR_RANGES if self.precision == "int8" else 0
+        return min(count, max(of_lists, of_ranges))
+
+
+def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
+    """Raise MachineError if the index will not fit into the memory of this machine."""
+    needed, free = SPARE * shape.size(count, dim), free_memory()
+    if needed > free:
+        raise MachineError(
+            f"the index of {count:,} vectors of {dim} takes about {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free; use --dtype fp16 or int8, or a smaller --dim"
+        )
+
+
+def trained_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threads: int) -> Any:
+    """Return faiss's index for the ``count`` vectors of ``chunks``, to which none has been added yet.
+
+    The same vectors give the same bytes, except for hnsw, which several threads build in the order in which
+    they run. A chunk of vectors and the index itself are in memory.
+    """
+    faiss = require_faiss()
+    faiss.omp_set_num_threads(threads)
+    index = faiss.index_factory(dim, shape.words(count), faiss.METRIC_INNER_PRODUCT)
+    if shape.kind == "hnsw":
+        index.hnsw.efConstruction = shape.ef_construction
+    elif shape.kind == "ivf":
+        index.cp.min_points_per_centroid = 1  # otherwise its C++ warns; `few_for_lists` says it
+    if not index.is_trained:
+        size, first, done = shape.sample_size(count) or count, 0, 0
+        picked = np.sort(np.random.default_rng(SEED).choice(count, size, replace=False))
+        sample = np.empty((size, dim), dtype=np.float32)
+        for chunk in chunks():
+            begin, end = np.searchsorted(picked, [first, first + len(chunk)])
+            sample[done : done + end - begin] = chunk[picked[begin:end] - first]
+            first, done = first + len(chunk), done + end - begin
+        index.train(sample)
+    return index
+
+
+def write_index(index: Any, path: Path) -> None:
+    """Write the index. Raises OSError if that fails, for example on a full disk."""
+    try:
+        require_faiss().write_index(index, str(path))
+    except RuntimeError as error:  # from its C++, which gives no more detail
+        raise OSError(5, f"faiss could not write it ({_first_line(error)})", str(path)) from None
+
+
+def read_index(path: Path, expected: Expected, flags: int = 0) -> Any:
+    """Read faiss's index, into memory unless ``flags`` map it.
+
+    Raises CheckpointError for a file that is damaged, not as ``expected``, or has a number that is not.
+    """
+    faiss = require_faiss()
+    if not begins_as(path, expected):
+        raise refuse(path, f"is no {expected.kind} index of {expected.precision}")
+    if hasattr(faiss, "set_deserialization_vector_byte_limit"):  # since 1.13; a length may be made up
+        faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
+    try:
+        index = faiss.read_index(str(path), flags)
+        fault = fault_of(faiss, index, path, expected)
+    except (RuntimeError, MemoryError, AttributeError) as error:  # of its C++; of another class of index
+        fault = f"cannot be read ({_first_line(error)})"
+    if fault:
+        raise refuse(path, fault)
+    if hasattr(index, "make_direct_map"):
+        index.make_direct_map(False)
+    return index
+
+
+class VectorIndex:
+    """An index on disk, opened for search. Its vectors are memory-mapped.
+
+    ``breadth``: for ivf how many lists are searched (nprobe), for hnsw how many candidates are kept
+    (efSearch); 0: USUAL_BREADTH. Raises CheckpointError for a file that is not as ``expected``.
+    """
+
+    def __init__(self, path: Path, expected: Expected, threads: int, breadth: int = 0):
+        self._faiss = faiss = require_faiss()
+        self._threads, kind = threads, expected.kind
+        how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
+        self._index = read_index(path, expected, how)
+        self._lists = self._index.nlist if kind == "ivf" else 0
+        self._breadth = min(breadth or USUAL_BREADTH, self._lists)
+        if kind == "ivf":
+            self._index.nprobe = self._breadth
+        elif kind == "hnsw":
+            self._index.hnsw.efSearch = breadth or USUAL_BREADTH
+
+    def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Return the cosines float32 [N, count] and the positions int64 [N, count] of the nearest vectors.
+
+        The nearest first, equally near ones in the order of their positions; a position is -1 if fewer are
+        found. ``vectors`` float32 [N, D] of length 1. If the searched lists of an ivf index hold fewer, twice
+        as many are searched, and so on.
+        """
+        self._faiss.omp_set_num_threads(self._threads)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        cosines = np.zeros((len(vectors), count), dtype=np.float32)
+        places, open_rows = np.zeros((len(vectors), count), dtype=np.int64), np.arange(len(vectors))
+        asked = max(count, min(count + 1, self._index.ntotal))
+        while len(open_rows):
+            scores, found = self._search(vectors[open_rows], asked, count)
+            order = np.lexsort((found, -scores))[:, :count]
+            cosines[open_rows] = np.take_along_axis(scores, order, axis=1)
+            places[open_rows] = np.take_along_axis(found, order, axis=1)
+            if asked >= self._index.ntotal:
+                break
+            # Of equally near ones faiss keeps those behind: all of them are asked for.
+            open_rows = open_rows[(found[:, -1] >= 0) & (scores[:, count - 1] == scores[:, -1])]
+            asked = min(2 * asked, self._index.ntotal)
+        return cosines, places
+
+    def _search(self, vectors: np.ndarray, asked: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Return what faiss finds, ``asked`` of each, and ``count`` of them in any case where there are."""
+        cosines, places = self._index.search(vectors, asked)
+        last, breadth = min(count, self._index.ntotal) - 1, self._breadth
+        while breadth < self._lists:
+            short = places[:, last] < 0
+            if not short.any():
+                break
+            breadth = min(2 * breadth, self._lists)
+            wider = self._faiss.SearchParametersIVF(nprobe=breadth)
+            cosines[short], places[short] = self._index.search(vectors[short], asked, params=wider)
+        return cosines, places
+
+
+def _first_line(error: Exception) -> str:
+    words = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return words.rpartition("Error: ")[2][:200] or words[:200]

@@ -1,0 +1,285 @@
+"""The folder of an index: written by `ernie-pair index`, read by all searches.
+
+index.faiss                       the vectors, see `faiss_index`
+texts.utf8, texts.offsets.npy     the texts, see `text_table`; row i is vector i
+ids.utf8, ids.offsets.npy         their ids
+index.json                        what they were made with, and the hash of each file:
+
+    {"format": 1, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
+     "max_seq_len": 64, "recall_at_10": 1.0, "files": {"index.faiss": SHA-256, ...}, ...}
+
+Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put before each text.
+Format 2 adds "retrieval": both, with the files of `word_index` too, or bm25, with these instead of vectors.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.arrays import ArrayFile, mapped_array, sha256_of_file
+from ernie_pair.core.files.json_file import (
+    is_number,
+    is_texts,
+    is_utf8,
+    is_whole_number,
+    read_json_object,
+    shown,
+)
+from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.models.embedding_json import LARGEST_DIM, LONGEST_TEXT, MOST_TEXTS, SEARCHED, SIMILARITIES
+from ernie_pair.retrieval.index import KINDS, PRECISIONS
+from ernie_pair.retrieval.index_checks import Expected
+from ernie_pair.retrieval.word_index import BM25_FILES
+
+TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
+BLOCK = 4096  # offsets kept in memory before they are written
+CURE = "make the index again"
+
+
+def table_files(name: str) -> Tuple[str, str]:
+    """Return the names of the two files of a table."""
+    return f"{name}{TEXT_ENDING}", f"{name}{OFFSETS_ENDING}"
+
+
+class TextTableWriter:
+    """Writes a table of texts, used with ``with``; it is complete once the context ends without an error."""
+
+    def __init__(self, folder: Path, name: str):
+        texts, offsets = table_files(name)
+        self._texts = open(folder / texts, "wb")  # noqa: SIM115 - closed by __exit__
+        self._offsets = ArrayFile(folder / offsets, np.dtype(np.int64))
+        self._held: List[int] = [0]
+        self._end = 0
+
+    def __enter__(self) -> "TextTableWriter":
+        return self
+
+    def append(self, text: str) -> None:
+        """Write a text."""
+        content = text.encode("utf-8")
+        self._texts.write(content)
+        self._end += len(content)
+        self._held.append(self._end)
+        if len(self._held) >= BLOCK:
+            self._write_offsets()
+
+    def __exit__(self, kind, *exception) -> None:
+        with self._texts, self._offsets:
+            if kind is None:
+                self._write_offsets()
+                self._offsets.finish()
+
+    def _write_offsets(self) -> None:
+        self._offsets.append(np.array(self._held, dtype=np.int64))
+        self._held = []
+
+
+class TextTable:
+    """The texts of a table, memory-mapped. Raises CheckpointError when its two files do not match."""
+
+    def __init__(self, folder: Path, name: str):
+        texts, offsets = (folder / file for file in table_files(name))
+        self._offsets = mapped_array(offsets, CURE)
+        if not texts.is_file():
+            raise CheckpointError(f"{texts} is not there; {CURE}")
+        size = texts.stat().st_size
+        self._texts = np.memmap(texts, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
+        is_table = self._offsets.ndim == 1 and self._offsets.dtype == np.int64 and len(self._offsets)
+        if not is_table or self._offsets[0] != 0 or self._offsets[-1] != size:
+            raise CheckpointError(f"{offsets} does not fit {texts.name}; {CURE}")
+        for first in range(0, len(self), BLOCK):
+            fault = self._fault_of(self._offsets[first : first + BLOCK + 1])
+            if fault:
+                raise CheckpointError(f"{texts}: {fault} in rows {first} to {first + BLOCK}; {CURE}")
+
+    def _fault_of(self, ends: np.ndarray) -> str:
+        """Return what is wrong with the texts between ``ends`` int64 [n + 1], or ''."""
+        lengths = np.diff(ends)
+        if ends[0] < 0 or ends[-1] > len(self._texts) or (lengths < 0).any():
+            return "offsets that do not rise"
+        content = self._texts[ends[0] : ends[-1]]
+        try:
+            content.tobytes().decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes that are not UTF-8"
+        first_bytes = content[(ends[:-1] - ends[0])[lengths > 0]]
+        return "an offset inside of a character" if ((first_bytes & 0xC0) == 0x80).any() else ""
+
+    def repeated(self) -> Optional[str]:
+        """Return a text that is there twice, or None."""
+        hashes = np.fromiter((hash(text) for chunk in self.chunks(BLOCK) for text in chunk), np.int64)
+        order = np.argsort(hashes, kind="stable")
+        for place in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
+            first, second = (self[int(order[place + step])] for step in (0, 1))
+            if first == second:
+                return first
+        return None
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, place: int) -> str:
+        begin, end = self._offsets[place : place + 2].tolist()
+        return self._texts[begin:end].tobytes().decode("utf-8")
+
+    def chunks(self, size: int, begin: int = 0) -> Iterator[List[str]]:
+        """Yield the texts from position ``begin`` on in order, ``size`` at a time."""
+        for first in range(begin, len(self), size):
+            ends = self._offsets[first : first + size + 1]
+            content = self._texts[ends[0] : ends[-1]].tobytes()
+            places = (ends - ends[0]).tolist()
+            yield [content[begin:end].decode("utf-8") for begin, end in zip(places, places[1:])]
+
+
+INDEX_MANIFEST, INDEX_FORMAT, WITH_BM25 = "index.json", 1, 2
+INDEX_FILE, TEXTS, IDS = "index.faiss", "texts", "ids"
+VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
+OF_BM25 = ("texts", "retrieval", "lines_left_out")  # what index.json says without vectors
+_TABLES = (*table_files(TEXTS), *table_files(IDS))
+FILES = (INDEX_FILE, *_TABLES)
+FILES_OF = {VECTORS: FILES, BM25: (*BM25_FILES, *_TABLES), BOTH: (*FILES, *BM25_FILES)}
+WRITTEN = (*FILES_OF[BOTH], INDEX_MANIFEST)
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """The content of index.json; without vectors all but ``texts`` and ``retrieval`` is empty."""
+
+    kind: str = ""
+    precision: str = ""
+    texts: int = 0
+    dim: int = 0
+    fingerprint: str = ""  # of the embedding model
+    max_seq_len: int = 0  # tokens of a text that it read
+    recall_at_10: float = 0  # share of the ten nearest that the index finds
+    similarity: str = SIMILARITIES[0]  # of its vectors: their cosine, or the product of what they are
+    prompt: str = ""  # that the texts were read with
+    retrieval: str = VECTORS  # one of RETRIEVALS: by which a text can be found
+    lines_left_out: int = 0  # of the files of texts
+
+    @property
+    def expected(self) -> Expected:
+        """Return what its vectors must be."""
+        is_unit = self.similarity == SIMILARITIES[0]
+        return Expected(self.kind, self.precision, self.texts, self.dim, is_unit)
+
+    def write(self, folder: Path) -> None:
+        """Write index.json beside the other files."""
+        files = {name: sha256_of_file(folder / name) for name in FILES_OF[self.retrieval]}
+        said = {name: value for name, value in vars(self).items() if value not in (SIMILARITIES[0], "")}
+        number = WITH_BM25
+        if self.retrieval == VECTORS:
+            number = INDEX_FORMAT
+            del said["retrieval"]
+        elif self.retrieval == BM25:
+            said = {name: said[name] for name in OF_BM25}
+        content = {"format": number, **said, "files": files}
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class IndexFolder:
+    """An index on disk, its files as written."""
+
+    folder: Path
+    manifest: IndexManifest
+    texts: TextTable
+    ids: TextTable
+
+    def refuse_breadth(self, breadth: int) -> None:
+        """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
+        if breadth and self.manifest.kind in ("flat", ""):
+            kind = "flat index, which compares all vectors" if self.manifest.kind else "BM25 index"
+            raise InputError(f"--breadth {breadth}: {self.folder} is a {kind}; leave the flag out")
+
+    def fitting(self, embedder: TextEmbedder) -> TextEmbedder:
+        """Return ``embedder`` at this index's length of vectors. Raises InputError if it is another model."""
+        manifest = self.manifest
+        if manifest.dim != embedder.dim and manifest.dim in embedder.settings.dims:
+            embedder = TextEmbedder(embedder.model, manifest.dim, embedder.batch_size)
+        if embedder.fingerprint != manifest.fingerprint:
+            raise InputError(
+                f"{self.folder}: its vectors are of another model ({manifest.fingerprint[:12]}) than "
+                f"{embedder.model.name} ({embedder.fingerprint[:12]}); give the model that the index was "
+                "made with, or make it again"
+            )
+        return embedder
+
+    def refuse_other_vectors(self, about: Dict[str, Any], where: str) -> None:
+        """Raise InputError unless the vectors ``where``, of ``about`` (see `StoredVectors`), are as these."""
+        for name in ("fingerprint", "similarity", "prompt"):
+            if about[name] != getattr(self.manifest, name):
+                before, now = shown(getattr(self.manifest, name)), shown(about[name])
+                raise InputError(
+                    f"{self.folder}: its vectors are of another {name} ({before}) than those of {where} "
+                    f"({now}); make them as for the index, or make it again"
+                )
+
+    def chosen_retrieval(self, retrieval: str) -> str:
+        """Return ``retrieval``, for auto all that the index was made for. Raises InputError for another."""
+        made = self.manifest.retrieval
+        if retrieval not in ("auto", made) and made != BOTH:
+            raise InputError(
+                f"--retrieval {retrieval}: {self.folder} was made with --retrieval {made}; leave the flag "
+                f"out, or make the index with --retrieval {BOTH}"
+            )
+        return made if retrieval == "auto" else retrieval
+
+
+def open_index_folder(folder: Path) -> IndexFolder:
+    """Open an index, all files checked: their hashes, and of the tables every number.
+
+    A file may be a link, as in the cache of a hub, for its hash says what it holds. Raises InputError if it
+    is no index, CheckpointError if it is damaged.
+    """
+    if not folder.is_dir():
+        raise InputError(f"--index {folder} is not a folder; give the --output_dir of ernie-pair index")
+    path = folder / INDEX_MANIFEST
+    if not path.is_file():
+        raise InputError(f"--index {folder} holds no {INDEX_MANIFEST}; make an index with ernie-pair index")
+    found = read_json_object(path, CURE, CheckpointError)
+    if not is_whole_number(found.get("format"), INDEX_FORMAT, WITH_BM25):
+        raise CheckpointError(f"{path}: format {found.get('format')!r}, not {WITH_BM25}; {CURE}")
+    files, retrieval = found.get("files"), found.get("retrieval", VECTORS)
+    wanted = FILES_OF.get(retrieval, ()) if isinstance(retrieval, str) else ()
+    is_sound = {
+        "texts": is_whole_number(found.get("texts"), 1, MOST_TEXTS),
+        "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MOST_TEXTS),
+        "retrieval": retrieval in RETRIEVALS and (retrieval == VECTORS) == (found["format"] == INDEX_FORMAT),
+        "files": isinstance(files, dict) and set(files) == set(wanted) and is_texts(list(files.values())),
+    }
+    if retrieval != BM25:
+        is_sound.update({
+            "kind": found.get("kind") in KINDS,
+            "precision": found.get("precision") in PRECISIONS,
+            "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
+            "fingerprint": isinstance(found.get("fingerprint"), str) and found["fingerprint"].isprintable(),
+            "max_seq_len": is_whole_number(found.get("max_seq_len"), 0, LONGEST_TEXT),
+            "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
+            "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
+            "prompt": isinstance(found.get("prompt", ""), str) and is_utf8(found.get("prompt", "")),
+        })  # fmt: skip
+    for key, sound in is_sound.items():
+        if not sound:
+            raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
+    said = {name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
+    if retrieval == BM25:  # nothing else was checked
+        said = {name: said[name] for name in OF_BM25 if name in said}
+    manifest = IndexManifest(**said)
+    for name in FILES_OF[manifest.retrieval]:
+        file = folder / name
+        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
+            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
+    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
+    if not len(texts) == len(ids) == manifest.texts:
+        there = f"{len(texts)} texts and {len(ids)} ids are there"
+        raise CheckpointError(f"{path}: {manifest.texts} texts, and {there}; {CURE}")
+    twice = ids.repeated()
+    if twice is not None:
+        raise CheckpointError(f"{folder}: the id {shown(twice)} is there twice; {CURE}")
+    return IndexFolder(folder, manifest, texts, ids)

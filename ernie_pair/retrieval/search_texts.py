@@ -1,0 +1,280 @@
+"""ernie-pair search: the texts of an index that match a query, a file of queries, or what is typed.
+
+For a file of queries it writes one line of JSON per query, and so it does for queries from a pipe:
+
+    {"id": "0", "query": "怎么开户", "hits": [{"id": "a1", "text": "...", "score": 0.98, "similarity": 0.71}]}
+
+or, by the ending of the output, a table with a row per text found: id, query, rank, text_id, text, score,
+similarity, bm25.
+"""
+
+import json
+import logging
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO
+
+from data_tools.text.table_writer import ending_to_write, refuse_ending, table_writer
+from data_tools.text.tables import JSON_ENDINGS, form_of, records
+from data_tools.text.texts import (
+    ID_COLUMN_HELP,
+    INPUT_HELP,
+    TEXT_COLUMN_HELP,
+    NamedText,
+    TextColumns,
+    read_texts,
+)
+from ernie_pair.core.cli.options import Options, data_option, devices_option, evaluation_option, model_option
+from ernie_pair.core.cli.standard_streams import refuse_closed_input, with_standard_streams
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
+from ernie_pair.core.progress import CountProgress, say
+from ernie_pair.retrieval.build_index import THREADS_HELP, files_of_model
+from ernie_pair.retrieval.index import SEARCHING
+from ernie_pair.retrieval.index_folder import BM25, BOTH, INDEX_MANIFEST, VECTORS
+from ernie_pair.retrieval.searcher import RECALL_K, Hit, PairSearcher
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+DIGITS, PROMPT = 6, "> "
+TYPED = "-"  # of --text: queries are read from standard input
+BREADTH_HELP = "for ivf: lists to search, more if they are empty; for hnsw: candidates; not for flat; 0: 64"
+RETRIEVAL_HELP = "by what texts are found; auto: all that the index was made for"
+SCORES = {VECTORS: "cosine", BM25: "bm25", BOTH: "fused"}  # their name without a classifier
+OF_A_HIT = ("text", "score", "similarity", "bm25")
+COLUMNS = {"id": str, "query": str, "rank": int, "text_id": str}  # of a table of answers, with their kinds
+COLUMNS.update(zip(OF_A_HIT, (str, float, float, float)))
+SPACES = str.maketrans("\t\r\n", "   ")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SearchConfig(Options):
+    """Find the texts of an index that match a query; without one, queries are read from standard input."""
+
+    EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
+    NEEDS = SEARCHING
+
+    index: str = data_option(help="the folder that ernie-pair index made")
+    embedding_model: str = model_option(
+        "", help="the embedding model that the index was made with; not for BM25 alone"
+    )
+    model_path: str = model_option(
+        "", help="pair classifier that reranks the texts found, trained or exported; empty: none"
+    )
+    text: str = data_option(
+        TYPED, help="a query, answered on the terminal; -: one query per line of standard input"
+    )
+    input_file: str = data_option(
+        "", help=f"a file of queries, instead of --text; {INPUT_HELP}", stdin=(".txt", ".jsonl")
+    )
+    output_file: str = data_option(
+        "",
+        help="for --input_file: file to write, .jsonl with a line per query, or .tsv, .csv, .xlsx or "
+        ".parquet with a row per text found",
+        stdout=True,
+    )
+    top_k: int = evaluation_option(10, help="maximum number of texts per answer", unit="texts", at_least=1)
+    recall_k: int = evaluation_option(
+        RECALL_K, help="texts found for a query, which the classifier reranks", unit="texts", at_least=1
+    )
+    threshold: Optional[float] = evaluation_option(
+        None,
+        help="drop texts that score less: a probability; with a model without classes, its score; without "
+        "--model_path, a cosine, or the product of vectors of a model that compares by it, a BM25 score, or "
+        "a fused rank; none: keep all",
+    )
+    retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option("auto", help=RETRIEVAL_HELP)
+    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0)
+    long_query: Literal["stop", "cut"] = data_option(
+        "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
+    )
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    overwrite: bool = data_option(False, help="replace an existing result")
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.text.strip():
+            raise InputError("--text is empty; fill it in, or leave it out to be asked for queries")
+        if self.text != TYPED and self.input_file:
+            raise InputError("--text and --input_file exclude each other; give one of them")
+        if bool(self.input_file) != bool(self.output_file):
+            raise InputError("--input_file and --output_file go together; give both, or neither")
+        if self.model_path and self.recall_k < self.top_k:
+            raise InputError(f"--recall_k {self.recall_k} is below --top_k {self.top_k}; use --top_k or more")
+
+
+@with_standard_streams
+def search_texts(config: SearchConfig) -> List[Hit]:
+    """Answer the query, the file or standard input; return the hits of --text. Raises an ErniePairError."""
+    start_console(World())
+    if config.text == TYPED and not config.input_file:
+        refuse_closed_input("--text -", "give a query")
+    if config.input_file:
+        if not is_stream(followed(Path(config.output_file))):
+            refuse_ending("output_file", config.output_file)
+        results = _results(config)
+        if not results.are_done():
+            _answer_file(config, results)
+        return []
+    searcher = open_searcher(config)
+    if config.text == TYPED:
+        _answer_lines(config, searcher, sys.stdin)
+        return []
+    hits = searcher.search(config.text, config.top_k)
+    _print_heads(config, searcher)
+    _print_hits(hits, config)
+    return hits
+
+
+def open_searcher(config: SearchConfig) -> PairSearcher:
+    """Return the index that the flags name, with its models. Raises an ErniePairError."""
+    same = {
+        name: getattr(config, name) for name in "recall_k threshold device threads breadth retrieval".split()
+    }
+    cuts = config.long_query == "cut"
+    return PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
+
+
+@with_standard_streams
+def hits_of_file(config: SearchConfig) -> List[List[Hit]]:
+    """Return the hits of each query of ``input_file``; nothing is written. Raises an ErniePairError."""
+    start_console(World())
+    rows, searcher = list(_queries_of(config)), open_searcher(config)
+    for row in rows:
+        searcher.refuse_query(row.text, f"{config.input_file}:{row.line}: ")
+    return list(searcher.search_many((row.text for row in rows), config.top_k))
+
+
+def _queries_of(config: SearchConfig) -> Iterator[NamedText]:
+    return read_texts(Path(config.input_file), columns=TextColumns(config.text_column, config.id_column))
+
+
+def _results(config: SearchConfig) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {
+        "embedding_model": files_of_model(config.embedding_model),
+        "model_path": files_of_model(config.model_path),
+        "input_file": files_of(config.input_file),
+        "index": files_of(os.path.join(config.index, INDEX_MANIFEST)),  # it has the hash of each file
+    }
+    usual = ["retrieval"] if config.retrieval == "auto" else []  # as it was before that flag
+    settings = settings_of(config, *inputs, "output_file", *usual)
+    return Results("search", [config.output_file], inputs, settings, config.overwrite)
+
+
+def _answer_file(config: SearchConfig, results: Results) -> None:
+    path = Path(config.input_file)
+    count = sum(1 for _ in _queries_of(config))
+    if not count:
+        raise InputError(f"{config.input_file} holds no query; give one on every line")
+    searcher = open_searcher(config)
+    for row in _queries_of(config):  # all of them, before the models run for the first
+        searcher.refuse_query(row.text, f"{path}:{row.line}: ")
+    progress = CountProgress(count, "query")
+    final = results.given[0]
+    with results.published() as (draft,), _answer_writer(draft, final) as write, progress:
+        answers = searcher.search_many((row.text for row in _queries_of(config)), config.top_k)
+        for row, hits in zip(_queries_of(config), answers):
+            write(row, hits)
+            progress.advance(1)
+    logger.info("answers to %s: %s", counted(count, "query", "queries"), config.output_file)
+
+
+@contextmanager
+def _answer_writer(draft: Path, final: Path) -> Iterator[Callable[[NamedText, List[Hit]], None]]:
+    """Yield what writes the hits of a query: a line of JSON, or in a table a row each; see `table_writer`."""
+    if is_stream(followed(final)) or ending_to_write(final) in JSON_ENDINGS:
+        with open(draft, "w", encoding="utf-8") as file:
+            yield lambda row, hits: print(_line_of(row, hits), end="", file=file)
+        return
+    with table_writer(draft, final, list(COLUMNS), COLUMNS) as write_row:
+
+        def write(row: NamedText, hits: List[Hit]) -> None:
+            for rank, hit in enumerate(hits, start=1):
+                found = hit.content(DIGITS)
+                write_row([row.id, row.text, rank, hit.id, *(found.get(name) for name in OF_A_HIT)])
+            if not hits:
+                write_row([row.id, row.text, *[None] * (len(COLUMNS) - 2)])
+
+        yield write
+
+
+def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -> None:
+    """Answer line by line: for a person, or as JSON if a program reads the answers."""
+    is_person = lines.isatty()
+    if is_person:
+        _print_heads(config, searcher)
+    for number, text in _typed(lines, PROMPT if is_person else ""):
+        if not is_person:
+            searcher.refuse_query(text, f"standard input:{number}: ")
+            hits = searcher.search(text, config.top_k)
+            sys.stdout.write(_line_of(NamedText(str(number - 1), text, number), hits))
+            sys.stdout.flush()
+            continue
+        try:
+            _print_hits(searcher.search(text, config.top_k), config)
+        except InputError as error:  # the next query may be fine
+            sys.stderr.write(f"{error.message}\n")
+
+
+def _typed(lines: TextIO, prompt: str) -> Iterator:
+    """Yield (number from 1, text) of the lines that are not blank, with ``prompt`` before each."""
+    number = 0
+    while True:
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+        number += 1
+        try:
+            line = lines.readline()
+        except UnicodeDecodeError:
+            raise InputError(f"standard input:{number}: not UTF-8; convert it with iconv -t UTF-8") from None
+        if not line:
+            return
+        line = line.removeprefix("\ufeff") if number == 1 else line  # as read_texts does with a file's
+        if line.strip():
+            yield number, line.strip("\r\n")
+
+
+def read_hits(path: Path) -> List[List[Hit]]:
+    """Return the hits of each query in a file of answers, as it was written."""
+    if ending_to_write(path) in JSON_ENDINGS:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [[Hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
+    found: List[List[Hit]] = []
+    for _, row in islice(records(path, form_of(path)), 1, None):
+        assert isinstance(row, list)  # of a file that was written here
+        _, _, rank, text_id, text, score, *others = row
+        if rank in (None, "", "1", 1):
+            found.append([])
+        if rank not in (None, ""):
+            similarity, bm25 = (None if one in (None, "") else float(one) for one in others)
+            found[-1].append(Hit(text_id, text, float(score), similarity, bm25))
+    return found
+
+
+def _line_of(row: NamedText, hits: List[Hit]) -> str:
+    content = {"id": row.id, "query": row.text, "hits": [hit.content(DIGITS) for hit in hits]}
+    return json.dumps(content, ensure_ascii=False) + "\n"
+
+
+def _print_heads(config: SearchConfig, searcher: PairSearcher) -> None:
+    """Print the column names on a terminal: a program reads only the hits."""
+    if sys.stdout.isatty():
+        say("{}\tid\ttext".format("score" if config.model_path else SCORES[searcher.texts.retrieval]))
+
+
+def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
+    for hit in hits:
+        say(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
+    if not hits and config.threshold is None:  # of BM25: of vectors, lists are searched until there are hits
+        logger.info("no text of the index shares a word with the query")
+    elif not hits:
+        logger.info("nothing reaches --threshold %g", config.threshold)

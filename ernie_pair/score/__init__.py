@@ -1,1 +1,0 @@
-"""What is done with trained models: evaluation, prediction, export, vectors."""

@@ -1,0 +1,265 @@
+"""ernie-pair serve: from its flags to the last answered request."""
+
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import List, Literal, Mapping, Optional, Tuple
+
+from ernie_pair.core.cli.options import (
+    ANY,
+    Options,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+    precision_option,
+)
+from ernie_pair.core.errors import InputError
+from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
+from ernie_pair.retrieval.index import SEARCHING
+from ernie_pair.retrieval.index_folder import open_index_folder
+from ernie_pair.retrieval.search_texts import BREADTH_HELP, RETRIEVAL_HELP
+from ernie_pair.retrieval.searcher import RECALL_K, TextRecall
+from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.service.batcher import Batching, answer_function
+from ernie_pair.service.request import Limits
+
+API_KEY = "ERNIE_PAIR_API_KEY"
+MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServeConfig(Options):
+    """Serve a classifier, an embedding model or both over HTTP: POST /predict, /rank, /search; / to try them.
+
+    Clients of OpenAI, Cohere and Jina find /v1/embeddings, /v1/rerank and /v2/rerank; /docs documents all.
+    """
+
+    EXAMPLE = "--model_path exported --port 8000"
+    NEEDS = dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "")
+
+    model_path: str = model_option(
+        "", help="the classifier: the folder that ernie-pair export made; empty: none"
+    )
+    host: str = devices_option(
+        "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
+    )
+    port: int = devices_option(8000, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option("auto", help=BACKEND_HELP)
+    precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=PRECISION_HELP)
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    threshold: Optional[float] = evaluation_option(
+        None,
+        help="for two classes: predict 1 at this probability or above; none: as exported",
+        at_least=0,
+        at_most=1,
+    )
+    symmetric: Literal["auto", "none", "average"] = evaluation_option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
+    )
+    index: str = model_option(
+        "", help="index for /search, made by ernie-pair index; empty: no /search", needs={ANY: SEARCHING}
+    )
+    embedding_model: str = model_option(
+        "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
+    )
+    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=EMBEDDING_HELP)
+    retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option(
+        "auto", help=f"for --index: {RETRIEVAL_HELP}"
+    )
+    long_text: Literal["stop", "cut"] = data_option(
+        "stop", help="a text that is too long for the embedding model: refuse the request, or truncate it"
+    )
+    recall_k: int = evaluation_option(
+        RECALL_K,
+        help="for --index: texts found for a query, which the classifier reranks",
+        unit="texts",
+        at_least=1,
+    )
+    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0)
+    max_wait_ms: float = devices_option(
+        5.0,
+        help="how long a request waits for others to share its forward pass, when requests have just been "
+        "answered",
+        unit="ms",
+        at_least=0,
+        at_most=60000,
+    )
+    max_batch: int = devices_option(
+        64, help="maximum pairs of several requests in one forward pass", unit="pairs", at_least=1
+    )
+    max_pairs: int = data_option(
+        256, help="maximum pairs or candidates in one request", unit="pairs", at_least=1
+    )
+    max_chars: int = data_option(2000, help="maximum characters per text", unit="characters", at_least=1)
+    max_body_kb: int = data_option(1024, help="maximum size of a request", unit="KB", at_least=1)
+    max_waiting: int = devices_option(
+        4096, help="maximum pairs in the queue; further requests are rejected", unit="pairs", at_least=1
+    )
+    max_connections: int = devices_option(
+        1000,
+        help="maximum concurrent connections, as far as ulimit -n allows",
+        unit="connections",
+        at_least=1,
+    )
+    api_key: str = devices_option(
+        "",
+        help="a key that requests must carry, as Authorization: Bearer KEY; empty: that of the environment "
+        "variable ERNIE_PAIR_API_KEY, which no list of processes shows, if it is set",
+        secret=True,
+    )
+    allowed_hosts: str = devices_option(
+        "", help="host names that requests may use, separated by commas, besides IP addresses; *: any"
+    )
+    stop_seconds: float = devices_option(
+        30.0,
+        help="after SIGTERM, how long open connections are still answered",
+        unit="seconds",
+        at_least=0,
+        at_most=86400,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_waiting < self.max_pairs:
+            raise InputError(
+                f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
+                f"{self.max_pairs}; raise the first or lower the second"
+            )
+        if not (self.model_path or self.embedding_model or self.index):
+            raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
+        usual = {item.name: item.default for item in fields(self)}
+        uses = dict.fromkeys(("backend", "precision", "threshold", "symmetric"), "model_path")
+        uses.update(
+            long_text="embedding_model",
+            embedding_precision="embedding_model",
+            retrieval="index",
+            breadth="index",
+            recall_k="index",
+        )
+        for name, needed in uses.items():
+            value = getattr(self, name)
+            if not getattr(self, needed) and value != usual[name]:
+                raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
+        if self.device != usual["device"] and not (self.model_path or self.embedding_model):
+            raise InputError(f"--device {self.device} is for a model, and BM25 takes none; leave it out")
+        if self.index and self.max_waiting < self.recall_k:
+            raise InputError(
+                f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
+                "raise the first or lower the second"
+            )
+
+
+def serve(config: ServeConfig) -> None:
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress. Raises an ErniePairError."""
+    start_console(World())
+    key = key_of(config.api_key, os.environ)
+    with listen(config.host, config.port) as listener:
+        predictor = embedder = None
+        if config.model_path:
+            predictor = PairPredictor.of(config)
+            predictor.decide_by(config.threshold, config.symmetric)
+            answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
+        if config.embedding_model:
+            options = EmbedderOptions(threads=config.threads or cpu_threads())
+            kernels = KernelFlags(precision=config.embedding_precision)
+            embedder = open_embedder(config.embedding_model, config.device, options, kernels)
+            embedder.embed(["你好"])
+        texts = _texts_of(config, predictor, embedder) if config.index else None
+        _serve(config, (predictor, embedder, texts), key, listener)
+
+
+def key_of(given: str, environment: Mapping[str, str]) -> str:
+    """Return the key of --api_key, or of the ``environment``; '' for none. Raises InputError, without it."""
+    name = "--api_key" if given else API_KEY
+    key = given or environment.get(API_KEY, "")
+    if API_KEY in environment and not key:
+        raise InputError(f"{API_KEY} is empty, and anyone could ask the service; fill it in, or unset it")
+    if not all("!" <= character <= "~" for character in key):
+        raise InputError(f"{name} holds a space or a character that is not ASCII; choose another key")
+    return key
+
+
+def _texts_of(
+    config: ServeConfig, predictor: Optional[PairPredictor], embedder: Optional[TextEmbedder]
+) -> TextRecall:
+    """Return the index of /search, opened. Raises an ErniePairError."""
+    if predictor is not None:
+        predictor.refuse_unrankable()
+    folder, threads = open_index_folder(Path(config.index)), config.threads or cpu_threads()
+    texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth, config.retrieval)
+    texts.recall(["你好"])  # as above
+    logger.info("/search searches the %d texts of %s by %s", texts.count, config.index, texts.retrieval)
+    return texts
+
+
+def _serve(
+    config: ServeConfig,
+    opened: Tuple[Optional[PairPredictor], Optional[TextEmbedder], Optional[TextRecall]],
+    key: str,
+    listener: socket.socket,
+) -> None:
+    import uvicorn
+
+    from ernie_pair.service.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, PatientServer, room_for
+    from ernie_pair.service.documentation import curl_line
+    from ernie_pair.service.service import Served, create_app
+
+    paths = config.model_path, config.embedding_model
+    model_name, embedding_name = (os.path.basename(os.path.abspath(path)) for path in paths)
+    served = Served(*opened, model_name, embedding_name, config.long_text == "cut")
+    batching = Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting)
+    limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
+    app = create_app(served, batching, limits, _hosts_of(config), key)
+    connections, backlog = room_for(config.max_connections)
+    settings = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=type("Connection", (BoundedProtocol,), {"most": connections}),
+        backlog=backlog,
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(config.stop_seconds) + MODEL_SECONDS,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
+    server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
+    # For a signal before uvicorn handles signals; and uvicorn raises the one that stopped it again.
+    if threading.current_thread() is threading.main_thread():  # which alone may
+        signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
+    address = address_of(listener)
+    if config.host not in LOOPBACK and not key:
+        logger.warning("%s can be used by anyone who reaches it: set a key in %s", address, API_KEY)
+    predictor, embedder, _ = opened
+    if predictor is not None:
+        if predictor.exported.has_classes:
+            logger.info("%s", predictor.describe_decision(config.threshold))
+        if predictor.exported.learned_nothing:
+            logger.warning("%s: %s", config.model_path, predictor.exported.learned_nothing)
+        logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)
+    if embedder is not None:
+        logger.info("%s by %s at %s", config.embedding_model, embedder.backend, address)
+    tried = "/predict" if predictor is not None else "/v1/embeddings" if embedder is not None else "/search"
+    logger.info("try it: %s", curl_line(address, tried, API_KEY if key else ""))
+    server.run(sockets=[listener])
+    logger.info("stopped")
+
+
+def _hosts_of(config: ServeConfig) -> List[str]:
+    given = [name.strip() for name in config.allowed_hosts.split(",")]
+    return [config.host, socket.gethostname(), *filter(None, given)]

@@ -1,0 +1,136 @@
+"""The best model of a run: OUT/best-accuracy-0.8962/, and the link OUT/best to it.
+
+Its .made.json says of which run it is and how good; other entries called best-* are the user's and stay.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Callable, Dict, Mapping, Optional
+
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checkpoint.run_folder import PREFIX, folders_of_run, point_best, publish_of_run, ranked_models
+from ernie_pair.core.files.atomic_folder import clear_leftovers, remove_made
+from ernie_pair.models.model_card import LEARNED_NOTHING, learned_nothing_in
+from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
+from ernie_pair.runtime.processes.world import World
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class BestModel:
+    """The best model of a run: one that beats those before it is published; of equal ones the first stays.
+
+    ``write`` fills a folder; the ``keep`` best stay. ``baseline``: what ``metric`` is without any learning,
+    None: it is not known. Called by every rank of ``world``; rank 0 writes, and
+    all wait, or raise the same error; see ``gather_results``.
+    """
+
+    output_dir: Path
+    write: Callable[[Path], None]
+    world: World
+    all_reduce: AllReduce
+    metric: str = "accuracy"
+    lower_is_better: bool = False
+    keep: int = 1
+    baseline: Optional[float] = None
+    facts: Callable[[], Mapping[str, object]] = dict  # what else the record of its folder says
+    learned_nothing: str = ""  # why the model that is published is no better than without training
+
+    def judge(self, state: TrainState, metrics: dict[str, float]) -> bool:
+        """Publish the model and note it in ``state`` if it is the best so far; return whether it is."""
+        value, best = metrics[self.metric], state.best_metric
+        if best is not None and not (value < best if self.lower_is_better else value > best):
+            return False
+        state.best_metric, state.best_step = value, state.step
+        self.learned_nothing = self._why_nothing(value, state.step)
+        own = partial(self._publish, value) if self.world.is_first else lambda: None
+        gather_results(self.all_reduce, self.world, own)
+        return True
+
+    def folder(self) -> Optional[Path]:
+        """Return the folder of the best model; None where there is none."""
+        found = ranked_models(self.output_dir, self.metric)
+        return found[0][0] if found else None
+
+    def restore_link(self) -> None:
+        """Point OUT/best to the best model, where a kill or an earlier version left it otherwise."""
+        best = self.folder()
+        if best is not None and self.world.is_first:
+            point_best(best)
+
+    def describe(self, state: TrainState) -> str:
+        """Return the best metric so far, and where its model lies: "accuracy 0.8962: OUT/best-..."."""
+        return f"{self.metric} {state.best_metric:.4f}: {self.folder()}"
+
+    def warn_of_nothing(self, state: TrainState) -> None:
+        """Warn where the best model is no better than that of step 0, or than the baseline."""
+        folder = self.folder() if self.world.is_first else None
+        if folder is None or state.best_metric is None or not state.step:
+            return
+        reason = learned_nothing_in(folder) or self._why_nothing(state.best_metric, state.best_step)
+        if reason:
+            logger.warning("%s; it is kept in %s", reason, folder)
+
+    def _why_nothing(self, value: float, step: Optional[int]) -> str:
+        if step == 0:
+            return (
+                f"the best {self.metric}, {value:.4f}, is that of step 0: training did not improve on the "
+                "initial model"
+            )
+        if self.baseline is None or value > self.baseline:
+            return ""
+        return (
+            f"the best {self.metric}, {value:.4f}, is not above the {self.baseline:.4f} of counting shared "
+            "characters: the model has learned nothing that these do not show"
+        )
+
+    def _publish(self, value: float) -> None:
+        clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
+        about: Dict[str, object] = {"metric": self.metric, "value": value, **self.facts()}
+        about["lower_is_better"] = self.lower_is_better
+        about.update({LEARNED_NOTHING: self.learned_nothing} if self.learned_nothing else {})
+        named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
+        folder = publish_of_run(named, self.write, about)
+        point_best(folder)
+        ranked = [path for path, _ in ranked_models(self.output_dir, self.metric) if path != folder]
+        kept = [folder, *ranked[: self.keep - 1]]
+        for path, _ in folders_of_run(self.output_dir, PREFIX):
+            if path not in kept:
+                remove_made(path)
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """A rule that ends a run after ``patience`` evaluations without a gain above ``min_delta``; 0: never.
+
+    All that it remembers is in the TrainState, so a resumed run counts on. The gain is measured from the last
+    evaluation that was better, at first from the initial weights: many small steps that add up to more than
+    ``min_delta`` count.
+    """
+
+    patience: int
+    min_delta: float = 0.0
+    lower_is_better: bool = False
+
+    def judge(self, state: TrainState, value: float) -> None:
+        """Count in ``state`` an evaluation whose metric is ``value``."""
+        if not self.patience:
+            return
+        before = value if state.metric_to_beat is None else state.metric_to_beat
+        gain = before - value if self.lower_is_better else value - before
+        if state.metric_to_beat is None or gain > self.min_delta:
+            state.metric_to_beat, state.stale_evaluations = value, 0
+        else:
+            state.stale_evaluations += 1
+
+    def is_due(self, state: TrainState) -> bool:
+        """Return whether the run is to end now."""
+        return 0 < self.patience <= state.stale_evaluations
+
+    def reason(self, state: TrainState, metric: str) -> str:
+        """Return why a run ends that goes by ``metric``."""
+        count, best = state.stale_evaluations, state.metric_to_beat
+        return f"early: {count} evaluations in a row without a better {metric} than {best:.4f}"

@@ -1,0 +1,139 @@
+"""The process group of a run: ranks wait for each other, all-reduce arrays, and average gradients."""
+
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache
+from typing import ContextManager, Iterator
+
+import numpy as np
+
+from ernie_pair.core.errors import CollectiveError
+from ernie_pair.runtime.paddle_patches.process_groups import (
+    average_gradients,
+    join_processes,
+    open_store,
+    share_weights,
+)
+from ernie_pair.runtime.processes.sockets import MeetingPlace
+from ernie_pair.runtime.processes.stop_signals import skip_destructors
+from ernie_pair.runtime.processes.watchdog import all_start
+from ernie_pair.runtime.processes.world import World
+
+
+class ProcessGroup:
+    """The processes of a run. Every method is called by all ranks, in the same order.
+
+    A single process has nobody to wait for: what it gives is the sum and the mean. A method raises
+    CollectiveError when the connection to the others breaks.
+    """
+
+    def __init__(self, world: World = World()):  # noqa: B008
+        self.rank, self.size = world.rank, world.size
+        self._is_nccl = self._widens = self._averages_afterwards = False
+        if self.size == 1:
+            return
+        import paddle.distributed
+
+        self._dist = paddle.distributed
+        with all_start(world):
+            join_processes()
+            self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
+        self._is_nccl = self._dist.get_backend() == "NCCL"
+        if not self._is_nccl:
+            skip_destructors()
+
+    @property
+    def _averages_in_backward(self) -> bool:
+        return self._is_nccl and not (self._widens or self._averages_afterwards)
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come, however long one of them takes."""
+        self.all_reduce(np.zeros(1))
+
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
+        """Return the sum of ``array`` over all ranks, which may come at very different times."""
+        self.meet()
+        return self.all_reduce_now(array)
+
+    def meet(self) -> None:
+        """Wait for the other ranks where the collectives that follow would soon time out."""
+        if self.size > 1:
+            with self._meeting():
+                self._meeting_place.wait_for_all()
+
+    def all_reduce_now(self, array: np.ndarray) -> np.ndarray:
+        """All-reduce ``array`` and return its sum over all ranks. Adding zeros changes no bit."""
+        if self.size == 1:
+            return array
+        import paddle
+
+        tensor = paddle.to_tensor(array)
+        with self._meeting():
+            self._dist.all_reduce(tensor)
+            return tensor.numpy()
+
+    def average(self, tensor) -> None:
+        """Make ``tensor``, of Paddle, the mean over all ranks, the same bits on each."""
+        if self.size > 1:
+            with self._meeting():
+                self._dist.all_reduce(tensor)
+            tensor.scale_(1.0 / self.size)
+
+    def broadcast(self, tensor, root: int) -> None:
+        """Copy ``tensor``, of Paddle, from rank ``root`` to all ranks."""
+        if self.size > 1:
+            with self._meeting():
+                self._dist.broadcast(tensor, src=root)
+
+    def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
+        """Return the forward pass of ``model``, its weights made equal to those of rank 0.
+
+        With NCCL it averages the gradients during the backward pass; elsewhere `average_gradients` does so
+        after it. gloo would gain nothing, and its errors would end the process there without a word: they are
+        C++ exceptions that Paddle's ``backward`` lets through. ``widens``: half gradients become float32
+        and are averaged so, for which there is no way during the backward pass. ``afterwards``: not during
+        it with NCCL either, which would wait for the gradient of a parameter that gets none.
+        """
+        if self.size == 1:
+            return model
+        import paddle
+
+        self._widens, self._averages_afterwards = widens, afterwards
+        with self._meeting():
+            if self._averages_in_backward:
+                return paddle.DataParallel(model)
+            share_weights(model)
+        return model
+
+    def passing(self, forward, is_last: bool) -> ContextManager:
+        """Return the context of a forward and backward pass; the last one of a step averages gradients.
+
+        With a backend other than NCCL the context does nothing, see `average_gradients`.
+        """
+        return forward.no_sync() if self._averages_in_backward and not is_last else nullcontext()
+
+    def average_gradients(self, model, of_forward: bool = True) -> None:
+        """Make the gradients of ``model`` the means over all ranks, unless the backward pass has done so.
+
+        It has not where the passes are not ``of_forward``, what `share_gradients` returns.
+        """
+        if self.size > 1 and not (of_forward and self._averages_in_backward):
+            with self._meeting():
+                average_gradients(model, self._widens)
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Guard a collective: whatever Paddle raises in it becomes a CollectiveError."""
+        try:
+            yield
+        except (RuntimeError, ValueError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise CollectiveError(
+                f"rank {self.rank}: the connection to the other processes broke ({reason[:300]}); see what "
+                "they printed, then start the same command again"
+            ) from error
+
+
+@lru_cache(maxsize=1)
+def join_process_group(world: World) -> ProcessGroup:
+    """Return the process group of this process, joined once however often it is asked for."""
+    return ProcessGroup(world)

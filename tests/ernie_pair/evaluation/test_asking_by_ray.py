@@ -1,0 +1,95 @@
+"""Prediction with Ray: the same bytes as from one process, for a trained and for an exported model."""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tiny_ship import random_texts, ship, write_trained
+
+from ernie_pair.core.errors import MachineError
+from ernie_pair.evaluation.inference_model import TrainedScorer
+from ernie_pair.evaluation.predict_pair import logits_of_window, predict_pair
+from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.ray_flags import RayModel
+from ernie_pair.pairs.config.ask_config import PredictConfig
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+RAY = {"engine": "ray", "workers": 2}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A trained model, its export, and pairs with one malformed row."""
+    folder = tmp_path_factory.mktemp("asking")
+    ship(write_trained(folder / "best"), folder / "ship", "both" if find_spec("onnxruntime") else "paddle")
+    lines = [f"{a}\t{b}\n" for a, b in random_texts(90, seed=4)]
+    lines[41] = "alone\n"
+    (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def asked(here, name, **flags):
+    config = {"output_file": str(here / name), "scores": True, "on_bad_row": "skip", "overwrite": True}
+    return {"input_file": str(here / "pairs.tsv"), **config, **flags}
+
+
+@needs_ray
+def test_ray_output_of_an_exported_model_is_byte_identical(here, monkeypatch):
+    monkeypatch.setattr(PairPredictor, "window", 20)
+    predict_pair(PredictConfig(str(here / "ship"), **asked(here, "alone.tsv", threads=2)))
+    predict_pair(PredictConfig(str(here / "ship"), **asked(here, "ray.tsv", **RAY)))
+    rows = (here / "ray.tsv").read_text().splitlines()
+    assert len(rows) == 91 and rows[42].split("\t")[0] == "41" and not rows[42].strip("41\t")
+    assert (here / "ray.tsv").read_bytes() == (here / "alone.tsv").read_bytes()
+
+
+@needs_ray
+def test_ray_output_of_a_trained_model_is_byte_identical(here, monkeypatch):
+    monkeypatch.setattr(TrainedScorer, "window", 30)
+    flags = {"model_path": str(here / "best"), "device": "cpu"}
+    predict_pair(PredictConfig(**flags, **asked(here, "one.tsv")))
+    predict_pair(PredictConfig(**flags, **asked(here, "tasks.tsv", **RAY)))
+    assert (here / "tasks.tsv").read_bytes() == (here / "one.tsv").read_bytes()
+
+
+def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
+    """What one engine has written, the other need not compute again."""
+    predict_pair(PredictConfig(str(here / "ship"), **asked(here, "made.tsv")))
+    again = asked(here, "made.tsv", overwrite=False, **RAY)
+    predict_pair(PredictConfig(str(here / "ship"), **again))
+    assert "nothing to do" in capfd.readouterr().err
+
+
+def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):
+    def ask(model, identity):
+        RayModel(open_scorer, (str(model), "cpu", 1), str(model), identity, logits_of_window)(None)
+
+    with pytest.raises(MachineError, match="is another model; give all machines the same$"):
+        ask(here / "ship", ("0" * 64, ""))
+    with pytest.raises(MachineError, match="not seen by .*; put it where all machines of the cluster see it"):
+        ask(tmp_path / "absent", ("0" * 64, ""))
+    with pytest.raises(MachineError, match="is another model, or computed by .*, or pass kernels plain"):
+        ask(here / "best", ("0" * 64, "fused"))
+
+
+def test_a_model_that_is_exported_again_is_opened_again(here, tmp_path):
+    """A second run in one process must not answer with the model that it opened for the first."""
+    other = ship(write_trained(tmp_path / "other", initializer_range=0.1), tmp_path / "ship")
+    predict_pair(PredictConfig(str(other), **asked(here, "wanted.tsv")))
+    folder = Path(shutil.copytree(here / "ship", tmp_path / "copy"))
+    predict_pair(PredictConfig(str(folder), **asked(here, "again.tsv")))
+    before = (here / "again.tsv").read_bytes()
+    shutil.rmtree(folder)
+    other.rename(folder)
+    predict_pair(PredictConfig(str(folder), **asked(here, "again.tsv")))
+    assert (here / "again.tsv").read_bytes() == (here / "wanted.tsv").read_bytes() != before
+
+
+def test_an_unreachable_ray_cluster_is_reported_first(here):
+    pytest.importorskip("ray")
+    flags = asked(here, "y.tsv", engine="ray", ray_address="127.0.0.1:9")
+    with pytest.raises(MachineError, match="no Ray cluster at ray_address 127.0.0.1:9"):
+        predict_pair(PredictConfig(str(here / "ship"), **flags))
+    assert not Path(flags["output_file"]).exists()

@@ -1,0 +1,149 @@
+"""Evaluations of models without classes, beside SciPy and a twin, and the charts of all reports."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from made_up_answers import answers_of, config_of
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+from sklearn import metrics as sk
+
+from ernie_pair.evaluation import evaluation_report
+from ernie_pair.evaluation.evaluation import (
+    ScoreAnswers,
+    evaluation_of,
+    ranking_evaluation_of,
+    score_evaluation_of,
+    slices_of,
+)
+from ernie_pair.pairs.data.pair_file import Pairs
+
+RNG = np.random.default_rng(7)
+
+
+def scored(labels, limits=None, groups=None, digits=1):
+    """Answers with ties, and those of the swapped pairs."""
+    texts = [f"今天{'很' * (row % 5)}{row % 3}" for row in range(len(labels))], ["今天很好"] * len(labels)
+    outputs = [(labels + RNG.normal(size=len(labels)))[:, None].round(digits) for _ in range(2)]
+    pairs = Pairs(*texts, labels, "0" * 64, groups=groups)
+    return ScoreAnswers(pairs, limits, *(each.astype(np.float32) for each in outputs))
+
+
+def ranking_answers():
+    """60 queries of 2 to 120 candidates, one of which is relevant, or two; one query has none."""
+    sizes = RNG.integers(2, 120, 60)
+    groups = np.repeat(np.arange(60), sizes)
+    labels = np.zeros(len(groups), np.int64)
+    starts = np.cumsum(sizes) - sizes
+    labels[starts[1:]] = labels[starts[1::3] + sizes[1::3] // 2] = 1
+    return scored(labels, groups=groups)
+
+
+def first_ranks(outputs, answers):
+    """The rank of the first relevant candidate of each query that has both kinds, behind its equals."""
+    ranks = []
+    for group in np.unique(answers.pairs.groups):
+        inside = answers.pairs.groups == group
+        scores, relevant = outputs[inside, 0], answers.labels[inside] == 1
+        if 0 < relevant.sum() < len(relevant):
+            ranks.append(1 + np.sum(scores[~relevant] >= scores[relevant].max()))
+    return np.array(ranks)
+
+
+def test_a_ranking_is_described_as_by_counting():
+    answers = ranking_answers()
+    found = ranking_evaluation_of(answers, config_of())
+    ranks, turned = first_ranks(answers.outputs, answers), first_ranks(answers.swapped, answers)
+    both = first_ranks((answers.outputs + answers.swapped) / 2, answers)
+    assert (found["rows"], found["queries"], found["ranked_queries"]) == (len(answers.labels), 60, len(ranks))
+    assert found["mrr"] == pytest.approx(np.mean(1 / ranks)) and found["hit_at_1"] == np.mean(ranks == 1)
+    assert found["swap"] == {
+        "mean_difference": pytest.approx(np.abs(answers.outputs - answers.swapped).mean()),
+        "mrr_swapped": pytest.approx(np.mean(1 / turned)),
+        "mrr_both_orders": pytest.approx(np.mean(1 / both)),
+    }
+    assert found["intervals"]["mrr"][0] < found["mrr"] < found["intervals"]["mrr"][1]
+    for most in (3, 50, ranks.max()):  # the table ends with the last rank that occurs
+        few = answers.outputs.copy()
+        first = [group for group, rank in zip(range(1, 60), ranks) if rank > most]
+        few[np.isin(answers.pairs.groups, first) & (answers.labels == 1)] = 99
+        there = first_ranks(few, answers)
+        ends = [end for end in (1, 2, 3, 5, 10, 20, 50) if end <= there.max()]
+        parts = ranking_evaluation_of(answers._replace(outputs=few), config_of())["first_ranks"]
+        assert [part["from"] for part in parts] == [1, *(end + 1 for end in ends if end < there.max())]
+        inside = [np.sum((part["from"] <= there) & (there <= part["to"])) for part in parts]
+        assert [part["queries"] for part in parts] == inside and sum(inside) == len(there)
+
+
+@pytest.mark.parametrize("limits", [None, (0.0, 5.0)])
+def test_scores_are_described_as_by_scipy(limits):
+    answers = scored(RNG.integers(0, 11, 80) / 2, limits)
+
+    def wanted(outputs, rows=...):
+        shown = outputs[:, 0][rows].astype(np.float64).clip(*(limits or (-np.inf, np.inf)))
+        labels = answers.labels[rows]
+        return pytest.approx((spearmanr(shown, labels)[0], np.abs(shown - labels).mean()), abs=1e-9)
+
+    found = score_evaluation_of(answers, config_of())
+    assert (found["spearman"], found["mae"]) == wanted(answers.outputs)
+    swap, differences = (
+        found["swap"],
+        np.abs(answers._replace(outputs=answers.swapped).scores - answers.scores),
+    )
+    assert swap["mean_difference"] == differences.mean() and swap["largest_difference"] == differences.max()
+    assert (swap["spearman_swapped"], swap["mae_swapped"]) == wanted(answers.swapped)
+    both = (answers.outputs + answers.swapped) / 2
+    assert (swap["spearman_both_orders"], swap["mae_both_orders"]) == wanted(both)
+    slices = slices_of(answers.pairs.left, answers.pairs.right)
+    assert [(each["by"], each["slice"]) for each in found["slices"]] == [each[:2] for each in slices]
+    for each, (_, _, rows) in zip(found["slices"], slices):
+        assert (each["spearman"], each["mae"]) == wanted(answers.outputs, rows)
+        assert (each["rows"], each["mean_label"]) == (rows.sum(), answers.labels[rows].mean())
+    assert sum(each["rows"] for each in found["bins"]) == found["rows"] == 80
+
+
+def drawn_charts(monkeypatch, answers, evaluation):
+    """{title: axes} of the charts of a report."""
+    charts = {}
+
+    def draw_chart(title, draw, note):
+        draw(charts.setdefault(title, Figure().subplots()))
+        return SimpleNamespace(title=title)
+
+    monkeypatch.setattr(evaluation_report, "draw_chart", draw_chart)
+    evaluation_report.KINDS[evaluation.get("target", "classification")].values(answers, evaluation)
+    return charts
+
+
+def test_charts_show_the_figures_and_what_their_axes_are(monkeypatch):
+    two, three, ranks = answers_of(2), answers_of(3), ranking_answers()
+    scores = scored(RNG.integers(0, 11, 80) / 2)
+    of_two = drawn_charts(monkeypatch, two, evaluation_of(two, config_of()))
+    made = {
+        "two": of_two,
+        "three": drawn_charts(monkeypatch, three, evaluation_of(three, config_of())),
+        "scores": drawn_charts(monkeypatch, scores, score_evaluation_of(scores, config_of())),
+        "ranks": drawn_charts(monkeypatch, ranks, ranking_evaluation_of(ranks, config_of())),
+    }
+    for axes in (axes for charts in made.values() for axes in charts.values()):
+        assert axes.get_xlabel() and (axes.get_ylabel() or len(axes.get_legend_handles_labels()[1]) > 1)
+    diagonal, roc = (line.get_xydata().T for line in of_two["ROC"].lines)
+    assert sk.auc(*roc) == pytest.approx(sk.roc_auc_score(two.labels, two.shown[:, 1]))
+    assert np.array_equal(*diagonal)
+    recall, precision = of_two["Precision and recall"].lines[0].get_xydata().T
+    average = sk.average_precision_score(two.labels, two.shown[:, 1])
+    assert -np.diff(recall) @ precision[:-1] == pytest.approx(average)
+    for chart, rows in (("Scores by label", two), ("Scores", three), ("Errors", scores)):
+        charts = next(each for each in made.values() if chart in each)
+        assert sum(bar.get_height() for bar in charts[chart].patches) == len(rows.labels)
+    relevant = ranks.labels == 1
+    by_label = [bar.get_height() for bar in made["ranks"]["Scores by label"].patches]
+    half = len(by_label) // 2
+    assert [sum(by_label[:half]), sum(by_label[half:])] == [(~relevant).sum(), relevant.sum()]
+    (ends, _), every = made["scores"]["Scores and labels"].lines, [*scores.labels, *scores.scores]
+    assert ends.get_xydata().ravel().tolist() == [min(every)] * 2 + [max(every)] * 2
+    shown = [made[name]["Reliability"].get_xlabel() for name in ("two", "three")]
+    assert shown == ["probability of <1>", "probability of the predicted class"]
+    bars = made["ranks"]["Where the answer stands"].patches
+    assert sum(bar.get_height() for bar in bars) == len(first_ranks(ranks.outputs, ranks))

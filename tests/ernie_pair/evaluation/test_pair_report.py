@@ -1,0 +1,268 @@
+"""The evaluation report, and the probabilities and thresholds of predictions."""
+
+import base64
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from made_up_answers import answers_of, config_of
+from run_files import events
+from tiny_pair import toy_rows, train_config, write_pairs, write_rows
+
+from ernie_pair.core.errors import InputError
+from ernie_pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.evaluation.evaluation import evaluation_of
+from ernie_pair.evaluation.evaluation_report import FILES, worst_rows, write_report
+from ernie_pair.evaluation.predict_pair import predict_pair
+from ernie_pair.models.temperature import CALIBRATION, read_calibration
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.train.train_pair import train_pair
+from ernie_pair.report.page import Made
+
+
+def written(folder, answers, most_rows=10, **flags):
+    folder.mkdir(exist_ok=True)
+    files = [folder / name for name in FILES]
+    write_report(files, evaluation_of(answers, config_of(**flags)), answers, most_rows)
+    return {name: (folder / name).read_text(encoding="utf-8") for name in FILES}
+
+
+class Page(HTMLParser):
+    """Collects the tags, references and texts of an HTML page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.sources, self.links, self.texts = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.sources += [value for name, value in attributes if name == "src"]
+        self.links += [value for name, value in attributes if name in ("href", "srcset", "action")]
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.mark.parametrize("classes, charts", [(2, 5), (3, 2)])
+def test_the_html_page_is_self_contained(tmp_path, classes, charts):
+    text = written(tmp_path, answers_of(classes))["report.html"]
+    page = Page(text)
+    assert not page.links and not {"link", "iframe"} & set(page.tags) and "url(" not in text
+    assert page.tags.count("script") == 1 and "alert" not in text.split("<script>")[1]
+    assert len(page.sources) == charts
+    for source in page.sources:
+        head, _, body = source.partition(",")
+        assert head == "data:image/svg+xml;base64"
+        svg = base64.b64decode(body).decode()
+        assert svg.startswith("<svg") and "<path" in svg
+        assert not re.search(r'(?:href|src)="(?!#)', svg) and "<text" not in svg and "<!DOCTYPE" not in svg
+
+
+def test_texts_are_escaped_in_the_html_and_the_tsv(tmp_path):
+    files = written(tmp_path, answers_of())
+    assert files["report.html"].count("<script>") == 1  # the page's own sorting script
+    texts = Page(files["report.html"]).texts
+    assert any("<script>alert(1)</script>" in text for text in texts) and "label <1>" in texts
+    assert "<script>alert(1)</script>\\t&\t今天0很好\n" in files["errors.tsv"]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_equal_answers_give_byte_identical_reports(tmp_path, monkeypatch, classes):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    answers = answers_of(classes)
+    first, again = (written(tmp_path / name, answers_of(classes)) for name in "ab")
+    assert first == again
+    other = answers._replace(logits=answers.logits * np.float32(1.01))
+    assert written(tmp_path / "c", other)["report.html"] != first["report.html"]
+
+
+@pytest.mark.parametrize("epoch", ["", "many", "²"])
+def test_a_source_date_epoch_that_is_no_number_is_ignored(monkeypatch, epoch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    assert Made().date >= "2026"
+
+
+def test_errors_tsv_lists_wrong_rows_by_descending_loss(tmp_path):
+    answers = answers_of()
+    header, *rows = (line.split("\t") for line in written(tmp_path, answers)["errors.tsv"].splitlines())
+    assert header == ["line", "loss", "probability", "label", "prediction", "text_a", "text_b"]
+    assert [rows[0][0], *rows[0][3:5]] == ["2", "<0>", "<1>"]
+    losses = [float(row[1]) for row in rows]
+    assert losses == sorted(losses, reverse=True) and losses[0] == pytest.approx(18, rel=1e-3)
+    assert [float(row[2]) for row in rows] == pytest.approx([math.exp(-loss) for loss in losses], rel=1e-4)
+    wrong = np.flatnonzero(answers.predictions != answers.labels)
+    assert {int(row[0]) - 2 for row in rows} <= set(wrong.tolist()) and len(rows) == min(10, len(wrong))
+    assert len(worst_rows(answers, 2)) == 2
+    many = answers_of(rows=900)
+    page, num_wrong = written(tmp_path, many, 70)["report.html"], np.sum(many.predictions != many.labels)
+    assert page.count('<td class="text">') == 2 * 50 and f"50 of {num_wrong} wrong rows" in page
+
+
+def test_report_json_holds_the_expected_metrics(tmp_path):
+    answers = answers_of()
+    report = json.loads(written(tmp_path, answers)["report.json"])
+    assert report["rows"] == 60 and report["model"] == "best-model" and report["input_file"] == "test.tsv"
+    assert np.sum(report["confusion"]) == 60
+    assert np.trace(report["confusion"]) / 60 == report["accuracy"]
+    assert report["intervals"]["accuracy"][0] <= report["accuracy"] <= report["intervals"]["accuracy"][1]
+    assert report["calibration"]["temperature"] == 2.0 and report["calibration"]["fitted_on"] == "dev.tsv"
+    assert report["swap"]["flip_rate"] == 1.0  # the fake answers for (B, A) are the opposite
+    shares = answers.shown[:, 1]
+    assert report["swap"]["mean_difference"] == pytest.approx(np.abs(2 * shares - 1).mean())
+    assert report["swap"]["accuracy_swapped"] == pytest.approx(1 - report["accuracy"])
+    assert report["thresholds"]["at_precision"]["asked"] == 0.95
+
+
+def test_swap_and_intervals_are_omitted_when_disabled(tmp_path):
+    report = json.loads(written(tmp_path, answers_of(swap=False), bootstrap=0)["report.json"])
+    assert "swap" not in report and "intervals" not in report
+
+
+def test_thresholds_apply_to_calibrated_probabilities():
+    plain, warm = (evaluation_of(answers_of(in_use=t), config_of())["thresholds"] for t in (1.0, 2.0))
+    odds = [math.log(t["best_f1"]["threshold"] / (1 - t["best_f1"]["threshold"])) for t in (plain, warm)]
+    assert odds[0] == pytest.approx(2 * odds[1], rel=0.05)
+    assert plain["best_f1"]["f1"] == warm["best_f1"]["f1"] and warm["temperature"] == 2.0
+
+
+def test_a_single_class_file_is_reported_without_curves(tmp_path):
+    answers = answers_of()
+    ones = answers._replace(pairs=Pairs(*answers.pairs[:2], np.ones(60, dtype=int), *answers.pairs[3:]))
+    files = written(tmp_path, ones)
+    report = json.loads(files["report.json"])
+    assert report["auc"] is None and "thresholds" not in report and "auc" not in report["intervals"]
+    assert len(Page(files["report.html"]).sources) == 2
+
+
+@pytest.mark.parametrize("rows, accuracy, is_low", [(1, 0.0, False), (20, 0.5, True), (4, 0.5, False)])
+def test_a_significantly_worse_slice_is_highlighted(tmp_path, rows, accuracy, is_low):
+    answers = answers_of()
+    found = {**evaluation_of(answers, config_of()), "accuracy": 0.8}
+    found["slices"] = [{"by": "length", "slice": "x", "rows": rows, "accuracy": accuracy, "f1": accuracy}]
+    write_report([tmp_path / name for name in FILES], found, answers, 10)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert (f'class="low">{accuracy:.4f}<' in page) == is_low
+
+
+def test_the_page_says_when_no_row_is_wrong(tmp_path):
+    answers = answers_of()
+    right = answers._replace(logits=np.eye(2, dtype=np.float32)[answers.labels])
+    assert "All rows are correct." in written(tmp_path, right)["report.html"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of the best model, and the one with the run and its pairs."""
+    folder = tmp_path_factory.mktemp("trained")
+    # The random draws of a dropout differ between processors.
+    config = train_config(folder, max_steps=60, dropout=0.0, learning_rate=5e-3, best_metric="loss")
+    write_pairs(folder / "dev.tsv", 61, seed=1)
+    train_pair(config)
+    (best,) = (folder / "out").glob("best-*")
+    return best, folder
+
+
+def test_best_metric_loss_keeps_the_model_with_the_lowest_loss(trained):
+    best, folder = trained
+    losses = [event["loss"] for event in events(folder / "out", "valid") if event["step"]]
+    assert best.name == f"best-loss-{min(losses):.4f}"
+
+
+def asked(trained, tmp_path, name="dev.tsv", **flags):
+    best, folder = trained
+    out = tmp_path / "metrics.json"
+    files = {"model_path": str(best), "input_file": str(folder / name), "output_file": str(out)}
+    evaluate_pair(EvaluateConfig(**files, bootstrap=10, device="cpu", overwrite=True, **flags))
+    return json.loads(out.read_text())
+
+
+def predicted(trained, tmp_path, **flags):
+    best, folder = trained
+    out = tmp_path / "predictions.tsv"
+    words = {"device": "cpu", "overwrite": True, "columns": "answers", **flags}
+    predict_pair(PredictConfig(str(best), str(folder / "dev.tsv"), str(out), **words))
+    header, *lines = (line.split("\t") for line in out.read_text().splitlines())
+    return header, np.array(lines, dtype=float)
+
+
+def test_report_json_equals_the_metrics_file(trained, tmp_path):
+    metrics = asked(trained, tmp_path, report=str(tmp_path / "report"))
+    assert json.loads((tmp_path / "report" / "report.json").read_text()) == metrics
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)
+    assert metrics["calibration"]["fitted_on"].endswith("dev.tsv") and metrics["calibration"]["rows"] == 61
+    assert metrics["calibration"]["loss_calibrated"] <= metrics["loss"]
+
+
+def test_swap_metrics_equal_those_of_a_file_of_swapped_pairs(trained, tmp_path):
+    _, folder = trained
+    write_rows(folder / "exchanged.tsv", ((b, a, label) for a, b, label in toy_rows(61, 1)))
+    one, other = (asked(trained, tmp_path, name) for name in ("dev.tsv", "exchanged.tsv"))
+    assert one["swap"]["accuracy_swapped"] == other["accuracy"]
+    assert one["swap"]["flip_rate"] == other["swap"]["flip_rate"] > 0
+    both = asked(trained, tmp_path, "dev.tsv", symmetric="average")
+    assert one["swap"]["accuracy_both_orders"] == other["swap"]["accuracy_both_orders"] == both["accuracy"]
+    assert "swap" not in asked(trained, tmp_path, swap=False)
+
+
+def test_a_saved_temperature_calibrates_predictions(trained, tmp_path):
+    best, folder = trained
+    header, before = predicted(trained, tmp_path, scores=True)
+    assert header == ["index", "prediction", "probability_0", "probability_1"]
+    assert before[:, 2:].sum(axis=1) == pytest.approx(1, rel=1e-5)
+    assert (before[:, 1] == before[:, 2:].argmax(axis=1)).all()
+    noisy = (
+        (a, b, 1 - label if row % 8 == 0 else label) for row, (a, b, label) in enumerate(toy_rows(80, 5))
+    )
+    write_rows(folder / "other.tsv", noisy)
+    try:
+        fitted = asked(trained, tmp_path, calibrate_on=str(folder / "other.tsv"), save_temperature=True)
+        temperature = fitted["calibration"]["temperature"]
+        assert fitted["calibration"]["rows"] == 80 and fitted["thresholds"]["temperature"] == temperature
+        assert read_calibration(best, 2).temperature == temperature != 1.0
+        _, after = predicted(trained, tmp_path, scores=True)
+        odds = [np.log(shares[:, 3] / shares[:, 2]) for shares in (before, after)]
+        assert odds[1] == pytest.approx(odds[0] / temperature, rel=1e-3, abs=1e-4)
+        assert (after[:, :2] == before[:, :2]).all()
+        judged = asked(trained, tmp_path)["calibration"]
+        assert judged["temperature"] == temperature and judged["fitted_on"].endswith(CALIBRATION)
+    finally:
+        (best / CALIBRATION).unlink(missing_ok=True)
+
+
+def test_predicting_at_the_threshold_gives_its_precision(trained, tmp_path):
+    chosen = asked(trained, tmp_path, at_precision=0.8)["thresholds"]["at_precision"]
+    header, rows = predicted(trained, tmp_path, threshold=chosen["threshold"])
+    assert header == ["index", "prediction"] and rows[:, 1].sum() == chosen["rows"]
+    labels = np.array([label for _, _, label in toy_rows(61, 1)])
+    assert labels[rows[:, 1] == 1].mean() == pytest.approx(chosen["precision"])
+
+
+def test_a_threshold_from_few_predictions_gives_a_warning(trained, tmp_path, capfd):
+    for precision, warns in ((0.6, False), (0.999, True)):
+        chosen = asked(trained, tmp_path, at_precision=precision)["thresholds"]["at_precision"]
+        warning = f"precision {precision:g} is based on {chosen['rows']} predictions"
+        assert chosen["reached"] and (warning in capfd.readouterr().err) is warns
+
+
+def test_an_invalid_number_is_rejected():
+    for flags, reason in (
+        ({"at_precision": 0.0}, "at_precision=0.0 is not above 0"),
+        ({"at_precision": float("nan")}, "at_precision takes a number, not nan"),
+        ({"bootstrap": -1}, "bootstrap=-1 is below 0"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            config_of(**flags)
+    with pytest.raises(InputError, match="threshold=1.5 is above 1"):
+        PredictConfig("m", "in", "out", threshold=1.5)
+
+
+def test_a_report_folder_does_not_overwrite_a_file(trained, tmp_path):
+    (tmp_path / "report").write_text("mine")
+    with pytest.raises(InputError, match="report .* is a file; give the name of a folder"):
+        asked(trained, tmp_path, report=str(tmp_path / "report"))
+    assert (tmp_path / "report").read_text() == "mine" and not (tmp_path / "metrics.json").exists()

@@ -1,0 +1,61 @@
+"""One scorer for every folder of a pair model: trained, exported, and several combined."""
+
+import logging
+
+import numpy as np
+import pytest
+from tiny_ship import MAX_SEQ_LEN, random_texts, ship, write_trained
+
+from ernie_pair.__main__ import _run
+from ernie_pair.core.errors import InputError
+from ernie_pair.evaluation import scorer
+from ernie_pair.evaluation.scorer import open_scorer, scorer_of
+from ernie_pair.models.temperature import Calibration, write_calibration
+from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.runtime.processes.world import World
+
+PAIRS = random_texts(30, longest=MAX_SEQ_LEN // 4)
+DECIDED = Calibration(1.5, threshold=0.4, symmetric="average")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scorer")
+    write_calibration(write_trained(folder / "trained", initializer_range=0.5), DECIDED)
+    ship(folder / "trained", folder / "exported")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["trained", "exported"])
+def test_every_folder_scores_and_decides_alike(folder, name):
+    opened, trained = (open_scorer(str(folder / each), "cpu", 1) for each in (name, "trained"))
+    assert (opened.threshold, opened.symmetric) == (0.4, "average") and opened.unit.name == "a probability"
+    scores = opened.score(PAIRS)
+    assert np.abs(scores - trained.score(PAIRS)).max() < 1e-3 and len(set(scores.round(3))) > 20
+    assert np.array_equal(scores, opened.score([pair[::-1] for pair in PAIRS]))
+    logits = opened.logits_of_texts(*zip(*PAIRS))
+    assert logits.shape == (30, 2) and len(opened.answers(logits).classes) == 30
+    with pytest.raises(InputError, match="pair 0 is .*; give two texts"):
+        opened.score(["今"])
+    opened.decide_by(0.9, "auto")
+    assert opened.threshold == 0.9
+    with pytest.raises(InputError, match="were tuned with symmetric average"):
+        opened.decide_by(None, "none")
+
+
+def test_an_exported_model_is_computed_by_one_process(folder, tmp_path, monkeypatch):
+    config = PredictConfig(str(folder / "exported"), "in.tsv", str(tmp_path / "out.tsv"), device="cpu")
+    assert scorer_of(config).world.size == 1
+    monkeypatch.setattr(scorer, "launched_world", lambda: World(0, 2))
+    with pytest.raises(InputError, match="is an exported model, which one process computes; start the com"):
+        scorer_of(config)
+
+
+def test_a_command_on_an_exported_model_has_a_log(folder, tmp_path, capfd, monkeypatch):
+    logger = logging.getLogger("ernie_pair")
+    monkeypatch.setattr(logger, "handlers", [])  # that of the fixture's command
+    monkeypatch.setattr(logger, "propagate", False)  # to those that other tests set up
+    (tmp_path / "in.tsv").write_text("今天\t今天好\n", encoding="utf-8")
+    files = ["--input_file", str(tmp_path / "in.tsv"), "--output_file", str(tmp_path / "out.tsv")]
+    _run(["predict", "--model_path", str(folder / "exported"), *files])
+    assert "1 prediction by paddle" in capfd.readouterr().err

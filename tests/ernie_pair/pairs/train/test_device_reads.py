@@ -1,0 +1,121 @@
+"""How often a step of pair training reads a value back from the device, which waits for the GPU."""
+
+from collections import Counter
+
+import numpy as np
+import paddle
+import pytest
+from tiny_pair_job import STEPS, run, same, tiny_job, weights, write_files
+
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.world import World
+from ernie_pair.training.hooks import NoStop
+from ernie_pair.training.process_group import ProcessGroup
+
+LOOKS = ("numpy", "item", "tolist", "__float__", "__bool__", "__int__", "__array__")
+WAYS = {
+    "plain": {},
+    "R-Drop": {"rdrop_alpha": 1.0},
+    "FGM": {"fgm_epsilon": 0.5},
+    "accumulation": {"gradient_accumulation_steps": 2, "batch_size": 8},
+    "clipping": {"grad_clip": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Counts the reads of tensor values, by method name; nested reads count as one."""
+    found, inside = Counter(), []
+
+    def counted(name, method):
+        def look(self, *arguments, **named):
+            if not inside:
+                found[name] += 1
+            inside.append(name)
+            try:
+                return method(self, *arguments, **named)
+            finally:
+                inside.pop()
+
+        return look
+
+    for name in LOOKS:
+        if hasattr(paddle.Tensor, name):
+            monkeypatch.setattr(paddle.Tensor, name, counted(name, getattr(paddle.Tensor, name)))
+    return found
+
+
+def steps(tiny, first, last):
+    """The metrics of steps ``first`` to ``last``, unread."""
+    return [
+        tiny.job.step(batches, number, NoStop())
+        for number, batches in zip(range(first, last + 1), tiny.updates)
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_read_no_values_and_reading_metrics_reads_once(folder, looks, way):
+    tiny = tiny_job(folder, kernels="plain", sync_freq=100, logging_freq=3, **WAYS[way])
+    steps(tiny, 1, 1)
+    looks.clear()  # the first step creates the state of the optimizer
+    unread = steps(tiny, 2, 7)
+    assert not looks
+    assert unread[0]["loss"] > 0 and looks == {"numpy": 1}
+    assert [("gradient_norm" in metrics) for metrics in unread] == [False, True, False, False, True, False]
+    assert looks == {"numpy": 1}
+
+
+def test_on_nan_skip_reads_one_value_per_step(folder, looks):
+    tiny = tiny_job(folder, kernels="plain", on_nan="skip", sync_freq=100)
+    steps(tiny, 1, 1)
+    looks.clear()
+    steps(tiny, 2, 4)
+    assert looks == {"numpy": 3}
+
+
+def test_an_evaluation_copies_its_logits_once(folder, looks):
+    tiny = tiny_job(folder, kernels="plain")
+    assert len(tiny.job.valid) > 2 * tiny.job.config.batch_size
+    looks.clear()
+    tiny.job.evaluate("valid")
+    assert looks == {"numpy": 1}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_deferred_reads_change_no_metric_and_no_weight(folder, way):
+    each, late = (tiny_job(folder, sync_freq=freq, **WAYS[way]) for freq in (1, 100))
+    wanted, found = run(each, 5), steps(late, 1, 5)
+    assert list(map(dict, found)) == list(map(dict, wanted))
+    assert same(weights(each.job), weights(late.job))
+
+
+def test_a_run_with_deferred_reads_resumes_bit_identically(folder, tmp_path):
+    whole, half, rest = (
+        tiny_job(folder, consumed=consumed, sync_freq=100, logging_freq=4) for consumed in (0, 0, 3 * 16)
+    )
+    wanted = list(map(dict, steps(whole, 1, 6)))
+    steps(half, 1, 3)
+    kept = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
+    kept.save(TrainState(3, 48), {}, half.job.state_files(), {})
+    rest.job.restore(kept.newest())
+    kept.close()
+    assert list(map(dict, steps(rest, 4, 6))) == wanted[3:]
+    assert same(weights(whole.job), weights(rest.job))
+
+
+def test_training_mode_is_set_at_the_start_and_after_evaluation(folder, monkeypatch):
+    tiny, entered = tiny_job(folder), []
+    train = type(tiny.job.model).train
+    monkeypatch.setattr(type(tiny.job.model), "train", lambda self: (entered.append(1), train(self)))
+    run(tiny, 3)
+    assert len(entered) == 1
+    tiny.job.evaluate("valid")
+    run(tiny, 5, first=4)
+    assert len(entered) == 2 and tiny.job.model.training
+    assert STEPS > 5 and np.isfinite(weights(tiny.job)["classifier.weight"]).all()

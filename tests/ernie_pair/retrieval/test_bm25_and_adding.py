@@ -1,0 +1,328 @@
+"""BM25 beside vectors and alone, one ranking of both, and texts that are added to an index."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+from tiny_search import index_of, texts_of, write_lines
+
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files import atomic_folder
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.index import read_index
+from ernie_pair.retrieval.index_folder import FILES_OF, open_index_folder
+from ernie_pair.retrieval.search_texts import SearchConfig, search_texts
+from ernie_pair.retrieval.searcher import UNITS, PairSearcher, fuse
+from ernie_pair.retrieval.word_index import BM25_FILES, WordIndex, words_of, write_bm25
+
+for library in ("bm25s", "faiss", "rjieba"):
+    pytest.importorskip(library)
+TEXTS = texts_of(300)
+FAQ = ["怎么开户", "如何注销信用卡", "信用卡丢了怎么办", "iPhone 12 多少钱", "你好"]
+
+
+def bm25_of(folder, texts=FAQ):
+    path = write_lines(folder / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(texts)))
+    make_index(IndexConfig(str(path), str(folder / "index"), retrieval="bm25"))
+    return folder / "index"
+
+
+def add(folder, texts, begin, name="more.tsv", **flags):
+    path = write_lines(folder / name, (f"t{begin + place}\t{text}" for place, text in enumerate(texts)))
+    make_index(IndexConfig(str(path), str(folder / "index"), add=True, **{"embedding_model": "any", **flags}))
+
+
+def content_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_word_is_counted_whole_by_its_parts_and_characters():
+    assert words_of("中国科学院！") == ["中国", "科学", "学院", "科学院", "中国科学院", *"中国科学院"]
+    assert words_of("ＩＰｈｏｎｅ １２，x") == ["iphone", "12", "x"] and words_of("？！ ") == []
+
+
+def test_bm25_alone_needs_no_model_and_finds_shared_words(tmp_path):
+    searcher = PairSearcher(bm25_of(tmp_path))
+    hits = searcher.search("注销信用卡")
+    assert [hit.id for hit in hits] == ["q1", "q2"] and hits[0].score == hits[0].bm25 > hits[1].score > 0
+    assert hits[0].similarity is None and hits[0].content(3)["similarity"] is None
+    assert [hit.id for hit in searcher.search("IPHONE")] == ["q3"] and searcher.search("再见") == []
+    with pytest.raises(InputError, match="the query has no visible character"):
+        searcher.search("\x00\x1b")
+    manifest = json.loads((tmp_path / "index" / "index.json").read_text())
+    assert manifest["format"] == 2 and set(manifest["files"]) == set(FILES_OF["bm25"])
+
+
+def test_bm25_scores_are_those_of_the_formula(tmp_path):
+    """Lucene's: idf ln(1 + (N - n + 0.5) / (n + 0.5)), k1 1.5, b 0.75."""
+    searcher = PairSearcher(bm25_of(tmp_path))
+    lengths = [len(words_of(text)) for text in FAQ]
+    found = {hit.id: hit.score for hit in searcher.search("信用卡")}
+    for place in (1, 2):
+        score = 0.0
+        for word in words_of("信用卡"):
+            holding = sum(word in words_of(text) for text in FAQ)
+            count = words_of(FAQ[place]).count(word)
+            norm = 1.5 * (0.25 + 0.75 * lengths[place] / np.mean(lengths))
+            score += np.log(1 + (len(FAQ) - holding + 0.5) / (holding + 0.5)) * count / (count + norm)
+        assert found[f"q{place}"] == pytest.approx(score, rel=1e-5)
+
+
+def test_ties_of_bm25_are_in_the_order_of_the_texts(tmp_path):
+    searcher = PairSearcher(bm25_of(tmp_path, ["开户", "再见", "开户", "开户"]))
+    assert [hit.id for hit in searcher.search("开户", top_k=2)] == ["q0", "q2"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_are_fused_by_their_reciprocals(seed):
+    """Cormack et al. 2009, with 10 in the place of 60; a tie is in the order of the texts."""
+    rng = np.random.default_rng(seed)
+    rankings = [rng.permutation(12)[: rng.integers(0, 12)].tolist() for _ in range(seed + 1)]
+    scores = np.zeros(12)
+    for ranking in rankings:
+        scores[ranking] += 1 / (10 + np.arange(1, len(ranking) + 1))
+    fused = fuse([{place: -rank for rank, place in enumerate(ranking)} for ranking in rankings])
+    places = np.argsort(-scores, kind="stable")
+    assert list(fused) == [place for place in places if scores[place]]
+    assert list(fused.values()) == pytest.approx(np.sort(scores[scores > 0])[::-1])
+    assert UNITS["both"].most == fuse([{0: 1}, {0: 1}])[0] and list(fuse([{1: 1}, {0: 1}])) == [0, 1]
+
+
+EQUAL = ["开户", "再见", "开户", "怎么开户", "开户", "开户"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_equal_texts_have_equal_scores_in_the_files_order(tmp_path, embedder, kind, dtype):
+    index = index_of(tmp_path, EQUAL * 20, retrieval="both", kind=kind, dtype=dtype)
+    equal = [place for place in range(120) if EQUAL[place % 6] == "开户"]
+    for retrieval, top_k in (("vectors", 3), ("vectors", 80), ("both", 3), ("bm25", 3)):
+        if kind == "hnsw" and top_k > 3:
+            continue  # its graph does not reach all that are equal
+        model = "" if retrieval == "bm25" else "any"
+        searcher = PairSearcher(
+            index, model, recall_k=top_k, retrieval=retrieval, breadth=0 if kind == "flat" else 200
+        )
+        for hits in searcher.search_many(["开户"] * 3, top_k=top_k):
+            assert [hit.id for hit in hits] == [f"t{place}" for place in equal[:top_k]]
+            assert len({hit.score for hit in hits}) == 1
+
+
+def test_equal_scores_have_one_rank():
+    fused = fuse([{3: 1.0, 1: 1.0, 2: 0.5}, {1: 7.0, 3: 7.0}])
+    assert list(fused.items()) == [(1, 2 / 11), (3, 2 / 11), (2, 1 / 13)]
+
+
+def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
+    index = index_of(tmp_path, TEXTS, retrieval="both")
+    query, count = TEXTS[40], len(TEXTS)
+    by = {
+        name: PairSearcher(index, "" if name == "bm25" else "any", recall_k=count, retrieval=name)
+        for name in ("auto", "vectors", "bm25")
+    }
+    hits = {name: searcher.search(query, top_k=count) for name, searcher in by.items()}
+    ranks = [{int(hit.id[1:]): hit.score for hit in hits[name]} for name in ("vectors", "bm25")]
+    fused = fuse(ranks)
+    assert [int(hit.id[1:]) for hit in hits["auto"]] == list(fused) and hits["auto"][0].id == "t40"
+    assert [hit.score for hit in hits["auto"]] == list(fused.values())
+    scores = {hit.id: hit.score for hit in hits["bm25"]}
+    assert all(hit.bm25 == scores.get(hit.id) and hit.similarity is not None for hit in hits["auto"])
+    plain = PairSearcher(index_of(tmp_path / "index", TEXTS), "any").search(query)
+    assert plain == hits["vectors"][:10] and "bm25" not in plain[0].content(3)
+
+
+def test_an_index_of_both_has_the_same_bytes_again(tmp_path, embedder):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        index_of(tmp_path / name, TEXTS, retrieval="both")
+    contents = [content_of(tmp_path / name / "index") for name in ("a", "b")]
+    assert all(contents[0][name] == contents[1][name] for name in FILES_OF["both"])
+
+
+@pytest.mark.parametrize("made, asked", [("vectors", "bm25"), ("vectors", "both"), ("bm25", "vectors")])
+def test_what_an_index_was_not_made_for_is_refused(tmp_path, embedder, made, asked):
+    index = bm25_of(tmp_path) if made == "bm25" else index_of(tmp_path, TEXTS)
+    with pytest.raises(InputError, match=f"retrieval {asked}: .* was made with retrieval {made}"):
+        PairSearcher(index, "any", retrieval=asked)
+
+
+def test_flags_that_bm25_cannot_use_are_refused(tmp_path, embedder):
+    index = bm25_of(tmp_path)
+    with pytest.raises(InputError, match="embedding_model any: BM25 takes no model; leave it out"):
+        PairSearcher(index, "any")
+    with pytest.raises(InputError, match="breadth=9: .* is a BM25 index"):
+        PairSearcher(index, breadth=9)
+    with pytest.raises(InputError, match="threshold=-1 is below 0.*a BM25 score"):
+        PairSearcher(index, threshold=-1)
+    with pytest.raises(InputError, match="takes no model and no vectors"):
+        IndexConfig("t", "o", "any", retrieval="bm25")
+    with pytest.raises(InputError, match="no text has a word"):
+        bm25_of(tmp_path / "index", ["？？", "。"])
+
+
+@pytest.mark.parametrize("name", BM25_FILES)
+def test_a_damaged_bm25_file_is_named(tmp_path, name):
+    path = bm25_of(tmp_path) / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=name):
+        PairSearcher(path.parent)
+
+
+def test_answers_are_printed_under_what_scored_them(tmp_path, capsys, monkeypatch):
+    index = str(bm25_of(tmp_path))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    search_texts(SearchConfig(index, text="开户", top_k=100))
+    head, hit = capsys.readouterr().out.splitlines()
+    assert head == "bm25\tid\ttext" and hit.endswith("\tq0\t怎么开户")
+    search_texts(SearchConfig(index, text="再见"))
+    assert "no text of the index shares a word with the query" in capsys.readouterr().err
+
+
+def test_a_top_k_above_a_small_index_is_answered(tmp_path, embedder, capsys):
+    index = index_of(tmp_path, TEXTS[:30])
+    search_texts(SearchConfig(str(index), "any", text="今天", top_k=100))
+    assert len(capsys.readouterr().out.splitlines()) == 30
+
+
+@pytest.mark.parametrize("retrieval", ["vectors", "both"])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_added_texts_are_found_as_if_made_at_once(tmp_path, embedder, kind, retrieval):
+    index_of(tmp_path, TEXTS[:200], kind=kind, retrieval=retrieval)
+    embedder.calls.clear()
+    add(tmp_path, TEXTS[200:], 200)
+    assert sum(embedder.calls) == 100  # the others are not embedded again
+    folder = open_index_folder(tmp_path / "index")
+    assert [folder.texts[place] for place in range(300)] == TEXTS and folder.ids[299] == "t299"
+    assert folder.manifest.kind == kind and folder.manifest.recall_at_10 > 0.8
+    found = PairSearcher(tmp_path / "index", "any", breadth=0 if kind == "flat" else 400)
+    (tmp_path / "whole").mkdir()
+    whole = index_of(tmp_path / "whole", TEXTS, kind=kind, retrieval=retrieval)
+    wanted = PairSearcher(whole, "any", breadth=0 if kind == "flat" else 400)
+    for query in texts_of(9, seed=7):
+        assert [hit.id for hit in found.search(query)] == [hit.id for hit in wanted.search(query)]
+    if kind == "ivf":  # nothing is written that reading the vectors needs
+        assert read_index(tmp_path / "index" / "index.faiss", folder.manifest.expected).direct_map.no()
+    if kind == "flat":
+        assert (whole / "index.faiss").read_bytes() == (tmp_path / "index/index.faiss").read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+def test_vectors_of_fewer_bits_are_added_too(tmp_path, embedder, dtype):
+    index_of(tmp_path, TEXTS[:200], dtype=dtype)
+    add(tmp_path, TEXTS[200:], 200)
+    searcher = PairSearcher(tmp_path / "index", "any")
+    assert [searcher.search(TEXTS[place])[0].id for place in (3, 290)] == ["t3", "t290"]
+
+
+def test_texts_are_added_to_bm25_alone(tmp_path):
+    index = bm25_of(tmp_path)
+    add(tmp_path, ["怎么销户"], 0, embedding_model="")
+    assert PairSearcher(index).search("销户")[0].id == "t0" and len(open_index_folder(index).texts) == 6
+    with pytest.raises(InputError, match="was made with retrieval bm25: to add texts, take no model"):
+        add(tmp_path, ["您好"], 1, "other.tsv")
+
+
+def test_line_numbers_go_on_behind_those_of_the_index(tmp_path, embedder):
+    path = write_lines(tmp_path / "a.txt", ["今天", "", "明天"])
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), "any", on_bad_row="skip"))
+    for name in ("b.txt", "c.txt"):
+        write_lines(tmp_path / name, ["今后", "明后"])
+        make_index(IndexConfig(str(tmp_path / name), str(tmp_path / "index"), "any", add=True))
+    ids = open_index_folder(tmp_path / "index").ids
+    assert [ids[place] for place in range(6)] == ["0", "2", "3", "4", "5", "6"]
+
+
+def test_adding_the_same_file_again_does_nothing(tmp_path, embedder, capfd):
+    index_of(tmp_path, TEXTS[:60])
+    add(tmp_path, TEXTS[60:80], 60)
+    before = content_of(tmp_path / "index")
+    add(tmp_path, TEXTS[60:80], 60)
+    assert content_of(tmp_path / "index") == before and "nothing to do" in capfd.readouterr().err
+
+
+def test_an_addition_that_does_not_fit_changes_nothing(tmp_path, embedder):
+    index_of(tmp_path, TEXTS[:60])
+    before = content_of(tmp_path / "index")
+    for begin, changes, reason in (
+        (59, {}, "more.tsv:1: repeats the id of a text in the index"),
+        (60, {"embedding_model": ""}, "to add texts, give embedding_model, or their vectors"),
+        (60, {"kind": "ivf"}, "kind ivf: add keeps that of the index"),
+        (60, {"overwrite": True}, "add keeps the texts that overwrite would replace"),
+    ):
+        with pytest.raises(InputError) as refused:
+            add(tmp_path, TEXTS[60:62], begin, **changes)
+        assert reason.replace(" ", "") in str(refused.value).replace("=", "").replace(" ", "")
+    embedder.fingerprint = "e" * 64
+    with pytest.raises(InputError, match="vectors are of another model"):
+        add(tmp_path, TEXTS[60:62], 60)
+    embedder.fingerprint = "f" * 64
+    embedder.settings = replace(embedder.settings, prompts={"passage": "p: "})
+    with pytest.raises(InputError, match="are of another prompt"):
+        add(tmp_path, TEXTS[60:62], 60)
+    assert content_of(tmp_path / "index") == before
+    shutil.rmtree(tmp_path / "index")
+    with pytest.raises(InputError, match="is no index yet; make it without that flag first"):
+        add(tmp_path, TEXTS[60:62], 60)
+
+
+def test_a_killed_addition_leaves_the_index_and_goes_on(tmp_path, embedder, capfd):
+    index_of(tmp_path, TEXTS[:60])
+    before = content_of(tmp_path / "index")
+    path = write_lines(tmp_path / "more.tsv", (f"n{place}\t{text}" for place, text in enumerate(TEXTS[60:])))
+    flags = ["--input_file", str(path), "--embedding_model", "any", "--output_dir", str(tmp_path / "index")]
+    script = Path(__file__).with_name("killed_index.py")
+    words = [sys.executable, str(script), json.dumps([*flags, "--add", "true"])]
+    killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    assert killed.returncode == -signal.SIGKILL and content_of(tmp_path / "index") == before
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), "any", add=True))
+    assert "reused 100 of 240 vectors" in capfd.readouterr().err
+    assert len(open_index_folder(tmp_path / "index").texts) == 300
+    assert sorted(os.listdir(tmp_path)) == ["index", "more.tsv", "texts.jsonl"]
+
+
+def test_a_folder_is_replaced_in_one_step(tmp_path, monkeypatch):
+    """Without the swap there would be an instant without the old folder and without the new one."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "new").touch()
+    assert atomic_folder.swap(tmp_path / "draft", tmp_path / "folder")
+    assert os.listdir(tmp_path / "folder") == ["new"] and os.listdir(tmp_path / "draft") == []
+    monkeypatch.setattr(atomic_folder, "to_disk", lambda path: (_ for _ in ()).throw(OSError(5, "failed")))
+    with pytest.raises(OSError):
+        atomic_folder.swap(tmp_path / "draft", tmp_path / "folder")
+    assert os.listdir(tmp_path / "folder") == ["new"]
+    assert not atomic_folder.swap(tmp_path / "absent", tmp_path / "folder")
+
+
+def test_a_full_disk_names_the_path(tmp_path, embedder, capfd):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    usual, config = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        IndexConfig(str(path), str(tmp_path / "i"), "any"),
+    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, usual[1]))  # above what the capture of this test writes
+    try:
+        code = exit_code_of(lambda: make_index(config))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert code == 5 and f"File too large at {tmp_path / 'i'}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_bm25_finds_as_many_texts_as_are_asked_for(tmp_path, count):
+    texts = ["蓝天", "蓝天白云", "天", "白云", "蓝天"]
+    write_bm25(tmp_path, texts)
+    index = WordIndex(tmp_path, len(texts))
+    (every,) = index.best(["蓝天"], len(texts))
+    assert [*every][:2] == [0, 4] and len(every) == 4  # equal ones in the order of the texts
+    assert index.best(["蓝天"], count) == [dict(list(every.items())[:count])]

@@ -1,0 +1,344 @@
+"""Indexes of texts: their content, their search results, and how a killed run is resumed."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from places import ROOT
+from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_embedder, write_lines
+
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.progress import CountProgress
+from ernie_pair.retrieval import build_index as building
+from ernie_pair.retrieval import index as faiss_index
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.index import IndexShape, VectorIndex, require_faiss, trained_index, write_index
+from ernie_pair.retrieval.index_checks import Expected
+from ernie_pair.retrieval.index_folder import FILES, open_index_folder
+from ernie_pair.retrieval.searcher import PairSearcher, TextRecall
+
+pytest.importorskip("faiss")
+TEXTS = texts_of(400)
+
+
+def exact(queries, count):
+    """The ids of the nearest texts by numpy alone."""
+    made = HashEmbedder()
+    cosines = made.embed(queries) @ made.embed(TEXTS).T
+    return [[f"t{place}" for place in row] for row in np.argsort(-cosines, axis=1, kind="stable")[:, :count]]
+
+
+def hashes_of(folder):
+    return {name: sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, kind, precision):
+    index = index_of(tmp_path, TEXTS, kind=kind, dtype=precision)
+    searcher = PairSearcher(index, "any", recall_k=10, breadth=0 if kind == "flat" else 400, threads=1)
+    queries = texts_of(30, seed=7)
+    found = [[hit.id for hit in hits] for hits in searcher.search_many(queries)]
+    wanted = exact(queries, 10)
+    shared = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, wanted)])
+    assert shared > (0.9 if precision == "int8" else 0.99)
+    if (kind, precision) == ("flat", "fp32"):
+        assert found == wanted
+    manifest = json.loads((index / "index.json").read_text())
+    assert manifest["recall_at_10"] > 0.8 and manifest["texts"] == 400 and manifest["dim"] == DIM
+    assert manifest["format"] == 1 and "retrieval" not in manifest  # as earlier versions wrote it
+
+
+def test_a_hit_contains_its_id_text_and_similarity(tmp_path, embedder):
+    searcher = PairSearcher(index_of(tmp_path, TEXTS), "any", threads=1)
+    (hit, *others) = searcher.search(TEXTS[123], top_k=4)
+    assert (hit.id, hit.text) == ("t123", TEXTS[123]) and hit.score == pytest.approx(1, abs=1e-5)
+    assert len(others) == 3 and all(other.score == other.similarity < hit.score for other in others)
+
+
+def test_a_top_k_above_recall_k_returns_that_many_hits(tmp_path, embedder):
+    searcher = PairSearcher(index_of(tmp_path, TEXTS), "any", recall_k=5, threads=1)
+    for query, hits in zip(TEXTS, searcher.search_many(TEXTS[:3], top_k=120)):
+        assert [hit.id for hit in hits] == exact([query], 120)[0]
+    assert len(searcher.search(TEXTS[0], top_k=9999)) == 400  # the whole index
+    assert [len(hits) for hits in searcher.texts.recall(TEXTS[:2])] == [5, 5]
+
+
+def test_a_smaller_breadth_lowers_recall(tmp_path, embedder, capfd):
+    folder = open_index_folder(index_of(tmp_path, TEXTS, kind="ivf", lists=10))
+    assert " % of the nearest 10 of each are found" in capfd.readouterr().err
+    narrow, wide = (TextRecall(folder, embedder, 10, 1, breadth) for breadth in (1, 10))
+    queries = texts_of(30, seed=7)
+    shares = [
+        np.mean(
+            [
+                len({hit.id for hit in hits} & set(ids))
+                for hits, ids in zip(one.recall(queries), exact(queries, 10))
+            ]
+        )
+        for one in (narrow, wide)
+    ]
+    assert shares[0] < 9 and shares[1] > 9.9
+
+
+def test_empty_lists_are_skipped_until_all_hits_are_found(tmp_path, embedder, capfd):
+    """With 60 texts in 40 lists, most lists hold one text or none; only one list is probed at first."""
+    index = index_of(tmp_path, TEXTS[:60], kind="ivf", lists=40)
+    told = capfd.readouterr().err
+    assert (
+        "60 texts are few for 40 lists" in told
+        and "--lists 1 has" in told
+        and "WARNING clustering" not in told
+    )
+    searcher = PairSearcher(index, "any", breadth=1, threads=1)
+    for query in texts_of(12, seed=7):
+        assert len(searcher.search(query, top_k=10)) == 10
+    assert [len(hits) for hits in searcher.search_many(texts_of(12, seed=7), top_k=60)] == [60] * 12
+    alone = [searcher.texts.recall([query])[0] for query in texts_of(12, seed=7)]  # as the service asks
+    assert alone == searcher.texts.recall(texts_of(12, seed=7)) and {len(hits) for hits in alone} == {50}
+
+
+def count_progress(monkeypatch):
+    """{unit: [how many are announced, how many are counted]}"""
+    counted = {}
+
+    class Counting(CountProgress):
+        def __init__(self, total, unit):
+            super().__init__(total, unit)
+            counted[unit] = [total, 0]
+
+        def advance(self, count):
+            counted[self._unit][1] += count
+
+    monkeypatch.setattr(building, "CountProgress", Counting)
+    return counted
+
+
+FORMS = {
+    "texts.txt": (lambda rows: [text for _, text in rows], lambda place: str(place)),
+    "chinese.tsv": (
+        lambda rows: ["编号\t问题", *("\t".join(row) for row in rows)],
+        lambda place: f"t{place}",
+    ),
+    "texts.tsv": (lambda rows: ["id\ttext", *("\t".join(row) for row in rows)], lambda place: f"t{place}"),
+    "texts.jsonl": (
+        lambda rows: [json.dumps({"text": text, "id": name, "more": [1]}) for name, text in rows],
+        lambda place: f"t{place}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_file_format_gives_the_same_texts(tmp_path, embedder, name, packed):
+    lines, id_of = FORMS[name]
+    path = write_lines(tmp_path / name, lines([(f"t{place}", text) for place, text in enumerate(TEXTS)]))
+    if packed:
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path = path.with_name(f"{name}.gz")
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any"))
+    folder = open_index_folder(tmp_path / "index")
+    assert [folder.texts[place] for place in range(400)] == TEXTS
+    assert [folder.ids[place] for place in (0, 7, 399)] == [id_of(place) for place in (0, 7, 399)]
+    assert [text for chunk in folder.texts.chunks(33) for text in chunk] == TEXTS
+
+
+def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, monkeypatch, capfd):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    flags = ["--input_file", str(path), "--embedding_model", "any", "--output_dir"]
+    script = ROOT / "tests/ernie_pair/retrieval/killed_index.py"
+    words = [sys.executable, str(script), json.dumps([*flags, str(tmp_path / "cut")])]
+    killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
+    pieces = tmp_path / ".cut.vectors" / "pieces.txt"
+    assert len(pieces.read_text().splitlines()) == 3  # the key, and two chunks
+    counted = count_progress(monkeypatch)
+    make_index(IndexConfig(str(path), str(tmp_path / "cut"), embedding_model="any"))
+    assert embedder.calls == [50] * 6 and "reused 100 of 400 vectors" in capfd.readouterr().err
+    assert counted == {"text": [300, 300], "vector": [400, 400]}
+    older = tmp_path / ".whole.vectors"  # what a killed run of an earlier version left
+    older.mkdir()
+    for name in (f"vectors-{'0' * 32}.npy", f"vectors-{'0' * 32}.json", "run.lock"):
+        (older / name).touch()
+    make_index(IndexConfig(str(path), str(tmp_path / "whole"), embedding_model="any"))
+    assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else is left
+
+
+def test_vectors_of_another_model_are_not_reused(tmp_path, embedder, monkeypatch):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any")
+    monkeypatch.setattr(building, "write_index", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make_index(config)
+    monkeypatch.undo()
+    other = HashEmbedder("other" * 13)
+    use_embedder(monkeypatch, other)
+    monkeypatch.setattr(building, "CHUNK", 50)
+    make_index(config)
+    assert sum(other.calls) == 400 and not (tmp_path / ".index.vectors").exists()
+
+
+def test_a_damaged_chunk_of_a_killed_run_is_recomputed(tmp_path, embedder, monkeypatch):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any")
+    with monkeypatch.context() as failing:
+        failing.setattr(building, "write_index", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            make_index(config)
+    chunk = tmp_path / ".index.vectors" / "vectors.npy"
+    content = bytearray(chunk.read_bytes())
+    content[-3] ^= 1
+    chunk.write_bytes(content)
+    embedder.calls.clear()
+    make_index(config)
+    assert embedder.calls == [50]
+
+
+def test_rerunning_the_same_command_does_nothing(tmp_path, embedder, capfd):
+    index_of(tmp_path, TEXTS)
+    before = hashes_of(tmp_path / "index")
+    embedder.calls.clear()
+    index_of(tmp_path, TEXTS)
+    assert embedder.calls == [] and "nothing to do" in capfd.readouterr().err
+    with pytest.raises(InputError, match="made with --kind|made with kind"):
+        index_of(tmp_path, TEXTS, kind="hnsw")
+    index_of(tmp_path, TEXTS[:60], overwrite=True)
+    assert hashes_of(tmp_path / "index") != before and len(open_index_folder(tmp_path / "index").texts) == 60
+
+
+@pytest.mark.parametrize(
+    "kind, precision, lists, count, size",
+    [("ivf", "fp32", 3, 1000, 192), ("ivf", "fp32", 3, 100, 100), ("ivf", "int8", 3, 1000, 300),
+     ("ivf", "int8", 9, 1000, 576), ("flat", "int8", 0, 1000, 300), ("hnsw", "int8", 0, 100, 100)],
+)  # fmt: skip
+def test_an_index_is_trained_on_a_sample_of_all_chunks(monkeypatch, kind, precision, lists, count, size):
+    taken = []
+    fake = SimpleNamespace(cp=SimpleNamespace(), hnsw=SimpleNamespace(), is_trained=False, train=taken.append)
+    library = SimpleNamespace(omp_set_num_threads=lambda threads: None, METRIC_INNER_PRODUCT=0)
+    library.index_factory = lambda dim, words, metric: fake
+    monkeypatch.setattr(faiss_index, "require_faiss", lambda: library)
+    monkeypatch.setattr(faiss_index, "FOR_RANGES", 300)
+    vectors, shape = (
+        np.arange(2 * count, dtype=np.float32).reshape(count, 2),
+        IndexShape(kind, precision, lists),
+    )
+    for step in (count, 33):
+        chunks = lambda: (vectors[begin : begin + step] for begin in range(0, count, step))  # noqa: B023, E731
+        trained_index(shape, count, 2, chunks, threads=1)
+    one, other = taken
+    picked = one[:, 0].astype(int) // 2
+    assert np.array_equal(one, other) and np.array_equal(one, vectors[picked])
+    assert len(one) == size == len(set(picked)) and (size < count) == (picked.max() - picked.min() >= size)
+
+
+def test_lists_are_searched_until_each_query_has_all_hits(tmp_path):
+    """As by faiss itself, query by query: twice as many lists, until the last place is filled."""
+    rng = np.random.default_rng(5)
+    vectors, queries = (rng.normal(size=(count, DIM)).astype(np.float32) for count in (60, 400))
+    for rows in (vectors, queries):
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    index = trained_index(IndexShape("ivf", lists=12), 60, DIM, lambda: iter([vectors]), threads=1)
+    index.add(vectors)
+    write_index(index, tmp_path / "index")
+    for breadth, count in ((1, 1), (1, 2), (3, 9), (0, 60), (1, 60), (1, 61)):
+        found = VectorIndex(tmp_path / "index", Expected("ivf", "fp32", 60, DIM), 1, breadth).nearest(
+            queries, count
+        )
+        for row, query in enumerate(queries):
+            index.nprobe = min(breadth or 12, 12)
+            while index.search(query[None], min(count, 60))[1][0, -1] < 0:
+                index.nprobe = min(2 * index.nprobe, 12)
+            cosines, places = index.search(query[None], count)
+            assert np.array_equal(found[1][row], places[0])
+            np.testing.assert_allclose(found[0][row], cosines[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_the_index_is_identical_for_any_number_of_threads(tmp_path, embedder, kind):
+    for threads in (1, 2):
+        (tmp_path / str(threads)).mkdir()
+        index_of(tmp_path / str(threads), TEXTS, kind=kind, threads=threads)
+    assert hashes_of(tmp_path / "1" / "index") == hashes_of(tmp_path / "2" / "index")
+
+
+def test_an_index_is_built_on_the_threads_of_the_flag():
+    faiss, vectors = require_faiss(), np.eye(4, dtype=np.float32)
+    before = faiss.omp_get_max_threads()
+    try:
+        for threads in (3, 1):
+            trained_index(IndexShape(), 4, 4, lambda: iter([vectors]), threads)
+            assert faiss.omp_get_max_threads() == threads
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def test_the_memory_estimate_grows_with_the_index(monkeypatch):
+    size = IndexShape().size(1_000_000, 128)
+    assert size == 1_000_000 * 128 * 4
+    assert IndexShape(precision="int8").size(10**7, 128) < IndexShape(precision="fp16").size(10**7, 128)
+    assert IndexShape("hnsw").size(10**6, 128) > size
+    assert IndexShape("ivf").words(1_000_000) == "IVF4000,Flat" and IndexShape("ivf").words(50) == "IVF1,Flat"
+
+
+def test_end_to_end_by_command_with_a_real_model(tmp_path):
+    """Checks the exit codes, stdout and the file of answers."""
+    model = write_embedder(tmp_path / "model")
+    path = write_lines(tmp_path / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(TEXTS[:120])))
+    queries = write_lines(tmp_path / "queries.txt", TEXTS[:5])
+    common = [sys.executable, "-m", "ernie_pair"]
+    index = ["index", "--input_file", path, "--embedding_model", model, "--output_dir", tmp_path / "index"]
+    asked = ["search", "--index", tmp_path / "index", "--embedding_model", model, "--model_path", model]
+    asked += ["--top_k", "3"]
+    answers = ["--input_file", queries, "--output_file", tmp_path / "answers.jsonl"]
+    said = []
+    for words, typed in ((index, ""), ([*asked, *answers], ""), (asked, f"{TEXTS[0]}\n\n{TEXTS[1]}\n")):
+        done = subprocess.run(
+            list(map(str, [*common, *words])), cwd=ROOT, input=typed, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert words is asked or f"{tmp_path}/" in done.stderr  # what was written where
+        said.append(done.stdout)
+    written = (tmp_path / "answers.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in written.splitlines()]
+    assert TEXTS[0] in written  # as it is, and not in escapes
+    assert [row["query"] for row in rows] == TEXTS[:5] and all(len(row["hits"]) == 3 for row in rows)
+    typed_rows = [json.loads(line) for line in said[2].splitlines()]
+    assert [row["hits"][0]["id"] for row in typed_rows] == [row["hits"][0]["id"] for row in rows[:2]]
+    with pytest.raises(InputError, match="has 21[0-9] tokens, above the 128 of the model"):
+        PairSearcher(tmp_path / "index", model).search("今" * 210)
+    config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="x")
+    assert exit_code_of(lambda: make_index(config)) == 2
+
+
+def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
+    """Several processes can then share it, and its file may be replaced while it is open."""
+    path = index_of(tmp_path, TEXTS) / "index.faiss"
+    opened = VectorIndex(path, Expected("flat", "fp32", 400, DIM), threads=1)
+    assert str(path) in Path("/proc/self/maps").read_text()
+    path.unlink()
+    query = HashEmbedder().embed(TEXTS[5:6])
+    assert opened.nearest(query, 1)[1].tolist() == [[5]]
+
+
+def test_an_index_write_failure_is_a_machine_error(tmp_path, capfd):
+    index = trained_index(IndexShape(), 3, 4, lambda: iter([np.eye(3, 4, dtype=np.float32)]), threads=1)
+    assert exit_code_of(lambda: write_index(index, tmp_path / "absent" / "index.faiss")) == 5
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert "faiss could not write it" in line and "index.faiss" in line
+
+
+def test_faiss_does_not_tell_which_instructions_it_tries():
+    """It would, in the log of a process where a library has turned on all loggers."""
+    program = "import logging; logging.basicConfig(level=1)\n"
+    program += "from ernie_pair.retrieval.index import require_faiss; require_faiss()"
+    assert not subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stderr

@@ -1,0 +1,77 @@
+"""Indexes built from vectors written by ernie-pair embed."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from tiny_search import texts_of, write_embedder, write_lines
+
+from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.embeddings.embed_config import EmbedConfig
+from ernie_pair.evaluation.embeddings.embed import embed
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.searcher import PairSearcher
+
+pytest.importorskip("faiss")
+TEXTS = texts_of(80)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A folder with the model, texts.txt, and its vectors in float16 and in int8."""
+    folder = tmp_path_factory.mktemp("stored")
+    model = str(write_embedder(folder / "model"))
+    texts = str(write_lines(folder / "texts.txt", TEXTS))
+    for dtype in ("float16", "int8"):
+        embed(EmbedConfig(model_path=model, input_file=texts, output_dir=str(folder / dtype), dtype=dtype))
+    return folder
+
+
+def indexed(stored, folder, dtype="float16", texts="texts.txt"):
+    make_index(IndexConfig(str(stored / texts), str(folder / "index"), vectors=str(stored / dtype)))
+    return folder / "index"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_stored_vectors_give_the_same_hits_as_the_model(stored, tmp_path, dtype):
+    texts, model = str(stored / "texts.txt"), str(stored / "model")
+    make_index(IndexConfig(texts, str(tmp_path / "own"), embedding_model=model))
+    of_both = [
+        PairSearcher(index, stored / "model", threads=1).search(TEXTS[5], top_k=5)
+        for index in (tmp_path / "own", indexed(stored, tmp_path, dtype))
+    ]
+    assert of_both[0][0].id == of_both[1][0].id == "5"
+    close = [[hit.similarity for hit in hits] for hits in of_both]
+    assert np.abs(np.subtract(*close)).max() < (0.001 if dtype == "float16" else 0.02)
+    about = [json.loads((tmp_path / name / "index.json").read_text()) for name in ("own", "index")]
+    assert about[0]["fingerprint"] == about[1]["fingerprint"]
+    assert about[0]["max_seq_len"] == about[1]["max_seq_len"] > 0
+
+
+def test_texts_with_ids_give_the_same_vectors_and_keep_ids(stored, tmp_path):
+    rows = ["id\ttext", *(f"q{place}\t{text}" for place, text in enumerate(TEXTS))]
+    texts, vectors = write_lines(tmp_path / "faq.tsv", rows), tmp_path / "vectors"
+    embed(EmbedConfig(model_path=str(stored / "model"), input_file=str(texts), output_dir=str(vectors)))
+    of_plain = stored / "float16" / "vectors.npy"
+    assert (vectors / "vectors.npy").read_bytes() == of_plain.read_bytes()
+    make_index(IndexConfig(str(texts), str(tmp_path / "index"), vectors=str(vectors)))
+    assert PairSearcher(tmp_path / "index", stored / "model", threads=1).search(TEXTS[5])[0].id == "q5"
+
+
+def test_vectors_of_another_file_are_refused(stored, tmp_path):
+    write_lines(stored / "other.txt", reversed(TEXTS))
+    with pytest.raises(InputError, match="80 vectors of another file than .*other.txt, with 80 texts"):
+        indexed(stored, tmp_path, texts="other.txt")
+    assert os.listdir(tmp_path) == []
+
+
+def test_damaged_vectors_are_refused(stored, tmp_path):
+    path = stored / "float16" / "vectors.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    try:
+        with pytest.raises(CheckpointError, match="is not the file that was written"):
+            indexed(stored, tmp_path)
+    finally:
+        path.write_bytes(whole)

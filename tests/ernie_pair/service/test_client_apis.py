@@ -1,0 +1,346 @@
+"""The clients of OpenAI, Cohere and Jina: answers, refusals in their forms, keys; and the page of the API."""
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_predictor import Model, ask
+from places import ROOT
+from tiny_search import HashEmbedder, texts_of, write_lines
+from tiny_ship import ship, write_trained
+
+from ernie_pair.core.errors import InputError
+from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.models.embedding_json import EmbeddingSettings
+from ernie_pair.retrieval.searcher import PairSearcher
+from ernie_pair.service.serve import API_KEY, ServeConfig, key_of
+
+for library in ("cohere", "httpx", "fastapi", "openai", "prometheus_client"):
+    pytest.importorskip(library)
+
+KEY = "sk-pairs-1"
+TEXTS = ["今天", "明天好", "再见"]
+
+
+def post(path, content, **settings):
+    """The status and the content of the answer to one request, of a service with two models made up."""
+    settings = {"embedder": HashEmbedder(), **settings}
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    answer = ask(Model(), lambda client: client.post(path, content=body), **settings)
+    return answer.status_code, answer.json()
+
+
+def test_embeddings_are_those_of_the_model_as_numbers_or_base64():
+    wanted = HashEmbedder().embed(TEXTS)
+    status, answer = post(
+        "/v1/embeddings", {"input": TEXTS, "model": "encoder", "user": "me", "dimensions": None}
+    )
+    assert status == 200 and np.array_equal([row["embedding"] for row in answer["data"]], wanted)
+    assert [row["index"] for row in answer["data"]] == [0, 1, 2]
+    tokens = sum(len(text) + 2 for text in TEXTS)
+    assert answer["model"] == "encoder" and answer["object"] == "list"
+    assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    _, answer = post("/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64"})
+    (row,) = answer["data"]
+    assert np.array_equal(np.frombuffer(base64.b64decode(row["embedding"]), "<f4"), wanted[0])
+
+
+def test_vectors_are_shortened_where_trained_for_it():
+    embedder = HashEmbedder()
+    status, answer = post("/v1/embeddings", {"input": TEXTS, "dimensions": 16})
+    assert status == 200 and len(answer["data"][0]["embedding"]) == 16
+    _, refused = post("/v1/embeddings", {"input": TEXTS, "dimensions": 5})
+    assert "were not trained to be shortened" in refused["error"]["message"]
+    embedder.settings = replace(embedder.settings, dims=(4, 16))
+    _, answer = post("/v1/embeddings", {"input": TEXTS, "dimensions": 5}, embedder=embedder)
+    found = np.array([row["embedding"] for row in answer["data"]])
+    whole = embedder.embed(TEXTS)[:, :5]
+    assert np.allclose(found, whole / np.linalg.norm(whole, axis=1, keepdims=True), atol=1e-6)
+
+
+BAD_EMBEDDINGS = [
+    (b"", 400, None, "the body is empty; send {"),
+    ({}, 400, "input", "the body holds no list of input"),
+    ({"input": []}, 400, "input", "the list of input is empty"),
+    ({"input": ""}, 400, None, "input 0 is empty"),
+    ({"input": ["a", "\x02"]}, 400, None, "input 1 has no visible character"),
+    ({"input": [1, 2]}, 400, "input", "input 0 is token ids, which are not taken"),
+    ({"input": [[1, 2]]}, 400, "input", "check_embedding_ctx_length=False"),
+    ({"input": [None]}, 400, "input", "input 0 is not a text"),
+    ({"input": ["a"] * 6}, 413, "input", "6 input are above 5"),
+    ({"input": "a" * 19}, 400, "input", "input 0 has 21 tokens, above the 20 of the model"),
+    ({"input": "a", "dimensions": 17}, 400, "dimensions", "dimensions is not a number from 1 to 16"),
+    ({"input": "a", "dimensions": 0}, 400, "dimensions", "dimensions is not a number"),
+    ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "is not float or base64"),
+    ({"input": "a", "truncate": 3}, 400, "truncate", '"truncate" is not known here'),
+    ({"input": "a", "\ud800": 3}, 400, "\\ud800", '"\\ud800" is not known here'),
+    ({"input": "a", "model": "gpt"}, 404, "model", 'the model "gpt" is not served here; ask for encoder'),
+]
+
+
+@pytest.mark.parametrize("body, status, param, reason", BAD_EMBEDDINGS, ids=range(len(BAD_EMBEDDINGS)))
+def test_bad_embedding_requests_are_refused_as_openai_does(body, status, param, reason):
+    embedder = HashEmbedder()
+    found, answer = post("/v1/embeddings", body, embedder=embedder)
+    error = answer.pop("error")
+    assert found == status and answer == {} and embedder.calls == []
+    assert reason in error["message"] and "\n" not in error["message"]
+    assert error["type"] == "invalid_request_error" and error["param"] == param and "code" in error
+
+
+def test_a_failing_embedding_model_is_a_server_error():
+    embedder = HashEmbedder()
+    embedder.embed = lambda texts: 1 / 0
+    status, answer = post("/v1/embeddings", {"input": "a"}, embedder=embedder)
+    assert status == 500 and answer["error"]["type"] == "server_error"
+
+
+def test_documents_are_reranked_best_first():
+    body = {
+        "query": "q",
+        "documents": ["xxx", {"text": "x"}, "xx"],
+        "model": "ship",
+        "max_tokens_per_doc": 4096,
+    }
+    status, answer = post("/v1/rerank", {**body, "top_n": 2})
+    best = [{"index": 1, "relevance_score": 0.98, "document": {"text": "x"}}]
+    best += [{"index": 2, "relevance_score": 0.97, "document": {"text": "xx"}}]
+    assert status == 200 and answer["results"] == best and answer["model"] == "ship" and answer["id"]
+    _, answer = post("/v1/rerank", {**body, "return_documents": False})
+    assert [row["index"] for row in answer["results"]] == [1, 2, 0] and "document" not in answer["results"][0]
+    assert "document" not in post("/v2/rerank", body)[1]["results"][0]
+
+
+BAD_RERANKS = [
+    ({"query": "q"}, "the body holds no list of documents"),
+    ({"query": "q", "documents": []}, "the list of documents is empty"),
+    ({"query": "\x01", "documents": ["a"]}, "the query has no visible character"),
+    ({"query": "q", "documents": ["a", 1]}, "document 1 is neither a text nor {"),
+    ({"query": "q", "documents": [{"text": "a", "title": "b"}]}, "document 0 is neither a text nor {"),
+    ({"query": "q", "documents": ["a"], "top_n": 0}, "top_n is not a whole number of 1 or more"),
+    ({"query": "q", "documents": ["a"], "return_documents": 1}, "return_documents is neither true nor false"),
+    ({"query": "q", "documents": ["a"], "max_tokens_per_doc": 9}, "max_tokens_per_doc: the model reads 128"),
+    ({"query": "q", "documents": ["a"], "priority": 1}, '"priority" is not known here'),
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+@pytest.mark.parametrize("body, reason", BAD_RERANKS, ids=range(len(BAD_RERANKS)))
+def test_bad_rerank_requests_are_refused_in_their_form(path, body, reason):
+    status, answer = post(path, body)
+    message = answer["message"] if path == "/v2/rerank" else answer["error"]["message"]
+    assert status == 400 and reason in message and "\n" not in message
+
+
+def test_a_three_class_model_cannot_rerank():
+    model = Model()
+    model.exported = replace(model.exported, labels=("a", "b", "c"))
+    answer = ask(model, lambda client: client.post("/v1/rerank", json={"query": "q", "documents": ["a"]}))
+    assert answer.status_code == 400 and "has 3 classes" in answer.json()["error"]["message"]
+
+
+def test_models_are_listed_and_described():
+    async def asked(client):
+        return [await client.get(f"/v1/models{name}") for name in ("", "/encoder", "/gpt")]
+
+    listed, one, absent = ask(Model(), asked, embedder=HashEmbedder())
+    assert [row["id"] for row in listed.json()["data"]] == ["ship", "encoder"]
+    assert one.json() == listed.json()["data"][1] and one.json()["object"] == "model"
+    assert absent.status_code == 404 and absent.json()["error"]["code"] == "model_not_found"
+
+
+def test_what_is_not_served_has_no_route_and_says_why():
+    async def asked(client):
+        paths = ("/predict", "/rank", "/v2/rerank", "/search")
+        return (await client.get("/health")).json(), [await client.post(path) for path in paths]
+
+    health, answers = ask(None, asked, embedder=HashEmbedder())
+    assert [answer.status_code for answer in answers] == [404] * 4
+    assert all("no classifier: start it with --model_path" in answer.text for answer in answers[:3])
+    assert health["models"] == ["encoder"] and health["labels"] is None and health["vector_length"] == 16
+    status, answer = post("/v1/embeddings", {"input": "a"}, embedder=None)
+    assert (
+        status == 404 and "no embedding model: start it with --embedding_model" in answer["error"]["message"]
+    )
+
+
+def test_metrics_count_the_requests_of_these_clients():
+    async def asked(client):
+        await client.post("/v1/embeddings", json={"input": TEXTS})
+        await client.post("/v1/embeddings", json={"input": []})
+        await client.post("/v2/rerank", json={"query": "q", "documents": TEXTS})
+        return (await client.get("/metrics")).text
+
+    text = ask(Model(), asked, embedder=HashEmbedder())
+    for line in (
+        'ernie_pair_endpoint_seconds_count{endpoint="/v1/embeddings"} 1.0',
+        'ernie_pair_endpoint_seconds_count{endpoint="/v2/rerank"} 1.0',
+        'ernie_pair_requests_total{status="400"} 1.0',
+        "ernie_pair_texts_total 3.0",
+        "ernie_pair_pairs_total 3.0",
+    ):
+        assert f"\n{line}\n" in text, line
+
+
+def test_requests_without_the_key_are_refused_in_their_form():
+    given = ["", KEY, f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer ", "Bearer \xff"]
+
+    async def asked(client):
+        for words in given:
+            headers = {"authorization": words.encode("latin-1")} if words else {}
+            for path in ("/predict", "/v1/embeddings", "/v2/rerank"):
+                answer = await client.post(path, json={"input": "a"}, headers=headers)
+                assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+                said = answer.json()
+                assert KEY not in answer.text and set(said) == {"message" if path[:3] == "/v2" else "error"}
+                assert path != "/v1/embeddings" or said["error"]["code"] == "invalid_api_key"
+            assert (await client.get("/v1/models", headers=headers)).status_code == 401
+            assert (await client.get("/metrics", headers=headers)).status_code == 401
+            for path in ("/", "/docs", "/openapi.json", "/health"):
+                assert (await client.get(path, headers=headers)).status_code == 200
+        for scheme in ("Bearer", "bearer"):
+            headers = {"authorization": f"{scheme} {KEY}"}
+            assert (
+                await client.post("/v1/embeddings", json={"input": "a"}, headers=headers)
+            ).status_code == 200
+
+    ask(Model(), asked, embedder=HashEmbedder(), key=KEY)
+
+
+def test_a_key_comes_from_the_flag_or_the_environment():
+    assert key_of("", {}) == "" and key_of("a", {}) == "a" and key_of("", {API_KEY: "b"}) == "b"
+    assert key_of("a", {API_KEY: "b"}) == "a" and KEY not in repr(ServeConfig("m", api_key=KEY))
+    for given, environment, reason in (
+        ("", {API_KEY: ""}, f"{API_KEY} is empty"),
+        ("a b", {}, "api_key holds a space"),
+        ("", {API_KEY: "钥匙"}, f"{API_KEY} holds a space or a character that is not ASCII"),
+    ):
+        with pytest.raises(InputError, match=reason) as refused:
+            key_of(given, environment)
+        assert "a b" not in str(refused.value) and "钥匙" not in str(refused.value)
+
+
+def test_the_api_page_shows_every_route_and_loads_nothing():
+    async def both(client):
+        return await client.get("/docs"), (await client.get("/openapi.json")).json()
+
+    page, document = ask(Model(), both, embedder=HashEmbedder())
+    for path, methods in document["paths"].items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in page.text
+    assert re.findall(r"<script|https?:|//\w|url\(|@import|<link|src=", page.text) == []
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "怎么注销信用卡" in page.text
+
+
+@contextmanager
+def service(*words, key=""):
+    """The address of a service that is started for real, with a key or without."""
+    command = [sys.executable, "-m", "ernie_pair", "serve", *map(str, words), "--port", "0"]
+    environment = {**os.environ, **({API_KEY: key} if key else {})}
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment) as run:
+        said = []
+        try:
+            for line in run.stderr:
+                said.append(line)
+                if "try it" in line:
+                    break
+            yield re.search(r"http://127\.0\.0\.1:\d+", "".join(said))[0]
+        finally:
+            run.send_signal(signal.SIGTERM)
+            said.append(run.stderr.read())
+            assert run.wait(60) == 0 and (not key or key not in "".join(said))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A classifier, an embedding model with vectors of 8 and 32 numbers, both exported, and an index."""
+    from ernie_pair.__main__ import _run as run_here
+    from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
+    from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
+
+    folder = tmp_path_factory.mktemp("clients")
+    write_trained(folder / "trained")
+    ship(folder / "trained", folder / "ship", "onnx")
+    settings = EmbeddingSettings("mean", 32, (8, 32), 24, 0.05)
+    (folder / "trained" / "embedding.json").write_text(settings.to_json())
+    export_embedding(ExportEmbeddingConfig(str(folder / "trained"), str(folder / "encoder")))
+    texts = write_lines(folder / "texts.txt", texts_of(60))
+    run_here(
+        f"index --input_file {texts} --output_dir {folder}/index --embedding_model {folder}/encoder "
+        "--retrieval both".split()
+    )
+    run_here(
+        f"embed --model_path {folder}/encoder --input_file {texts} --output_dir {folder}/vectors".split()
+    )
+    return folder
+
+
+def test_the_clients_of_openai_and_cohere_are_answered(folder):
+    import cohere
+    import openai
+
+    texts = texts_of(60)
+    embedder, models = open_embedder(folder / "encoder"), ("--model_path", folder / "ship")
+    models += ("--embedding_model", folder / "encoder", "--index", folder / "index")
+    with service(*models, key=KEY) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
+        assert [model.id for model in client.models.list()] == ["ship", "encoder"]
+        assert client.models.retrieve("encoder").object == "model"
+        answer = client.embeddings.create(input=texts, model="encoder")
+        vectors = np.array([row.embedding for row in answer.data], dtype=np.float32)
+        assert np.array_equal(vectors, embedder.embed(texts)) and answer.usage.total_tokens > len(texts)
+        written = np.load(folder / "vectors" / "vectors.npy")
+        assert np.array_equal(vectors.astype(np.float16), written)
+        plain = client.embeddings.create(input=texts, model="encoder", encoding_format="float")
+        assert [row.embedding for row in plain.data] == [row.embedding for row in answer.data]
+        short = client.embeddings.create(input=texts[0], model="encoder", dimensions=8).data[0].embedding
+        assert np.allclose(short, open_short(folder).embed(texts[:1])[0], atol=1e-6)
+        with pytest.raises(openai.NotFoundError, match="is not served here"):
+            client.embeddings.create(input="今", model="text-embedding-3-small")
+        with pytest.raises(openai.BadRequestError, match="input 0 is token ids"):
+            client.embeddings.create(input=[[1, 2]], model="encoder")
+        with pytest.raises(openai.AuthenticationError, match="the key is missing or wrong"):
+            openai.OpenAI(base_url=f"{address}/v1", api_key="sk", max_retries=0).models.list()
+        ranker = cohere.ClientV2(api_key=KEY, base_url=address)
+        ranked = ranker.rerank(model="ship", query=texts[0], documents=texts[:9], top_n=4).results
+        wanted = PairPredictor(folder / "ship").rank(texts[0], texts[:9], top_k=4)
+        assert [row.index for row in ranked] == [row.place for row in wanted]
+        scores = [row.relevance_score for row in ranked]
+        assert scores == pytest.approx([row.score for row in wanted], abs=1e-5)
+        with pytest.raises(cohere.core.ApiError) as refused:
+            ranker.rerank(model="ship", query=texts[0], documents=[])
+        assert refused.value.status_code == 400 and "is empty" in refused.value.body["message"]
+
+
+def open_short(folder):
+    from ernie_pair.inference.embedder import EmbedderOptions
+
+    return open_embedder(folder / "encoder", options=EmbedderOptions(dim=8))
+
+
+def test_an_embedding_model_and_an_index_are_served_alone(folder):
+    models = ("--embedding_model", folder / "encoder", "--index", folder / "index", "--long_text", "cut")
+    with service(*models) as address:
+        body = json.dumps({"input": ["今" * 99]}).encode()
+        with urllib.request.urlopen(f"{address}/v1/embeddings", body, timeout=60) as answer:
+            assert json.load(answer)["usage"]["total_tokens"] == 24
+        body = json.dumps({"query": texts_of(60)[7], "top_k": 3}).encode()
+        with urllib.request.urlopen(f"{address}/search", body, timeout=60) as answer:
+            hits = json.load(answer)["hits"]
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{address}/predict", b"{}", timeout=60)
+    wanted = PairSearcher(folder / "index", folder / "encoder").search(texts_of(60)[7], top_k=3)
+    assert [hit["id"] for hit in hits] == [hit.id for hit in wanted] and hits[0]["id"] == "7"
+    assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in wanted], abs=1e-5)

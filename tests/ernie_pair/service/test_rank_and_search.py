@@ -1,0 +1,268 @@
+"""/rank and /search of the service, and the response times of each endpoint in /metrics."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_predictor import Model, ask
+from test_serve import texts, waiting
+from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
+
+from ernie_pair.core.errors import InputError, NumbersError
+from ernie_pair.service.serve import ServeConfig
+
+for library in ("httpx", "fastapi", "prometheus_client"):
+    pytest.importorskip(library)
+
+
+@pytest.fixture
+def model():
+    return Model()
+
+
+def rank(client, *candidates, **more):
+    return client.post("/rank", json={"query": "q", "candidates": candidates, **more})
+
+
+def test_candidates_are_ranked_best_first_with_ties_in_order(model):
+    answer = ask(model, lambda client: rank(client, "xxx", "x", "xxxx", "x", "xx", top_k=3))
+    content = answer.json()
+    assert answer.status_code == 200 and content.pop("milliseconds") >= 0
+    places = [{"place": 1, "text": "x", "score": 0.98}, {"place": 3, "text": "x", "score": 0.98}]
+    assert content == {"ranking": [*places, {"place": 4, "text": "xx", "score": 0.97}]}
+
+
+def test_ranking_and_prediction_share_a_model_call(model):
+    async def both(client):
+        model.gate.clear()
+        first = asyncio.ensure_future(rank(client, "x"))
+        await waiting(client, model, 0)
+        others = [rank(client, "x", "xx"), client.post("/predict", json={"pairs": texts(1)})]
+        later = [asyncio.ensure_future(other) for other in others]
+        await waiting(client, model, 3)
+        model.gate.set()
+        return await asyncio.gather(first, *later)
+
+    answers = ask(model, both, max_wait=0.0)
+    assert [answer.status_code for answer in answers] == [200] * 3 and model.calls == [1, 3]
+
+
+BAD_RANKS = [
+    ({}, 422, "the body holds no query; send"),
+    ({"query": " ", "candidates": ["a"]}, 422, "the query is empty"),
+    ({"query": "q"}, 422, "the body holds no list of candidates"),
+    ({"query": "q", "candidates": []}, 422, "the list of candidates is empty"),
+    ({"query": "\x01\x7f", "candidates": ["a"]}, 422, "the query has no visible character; fill it in"),
+    ({"query": "q", "candidates": ["a", 1]}, 422, "candidate 1 is not a text"),
+    ({"query": "q", "candidates": ["a", " "]}, 422, "candidate 1 is empty"),
+    ({"query": "q", "candidates": ["a"] * 6}, 413, "6 candidates are above 5; send fewer"),
+    ({"query": "q" * 21, "candidates": ["a"]}, 413, "the query has 21 characters, above 20"),
+    ({"query": "q", "candidates": ["a"], "top_k": 0}, 422, "top_k is not a whole number of 1 or more"),
+    ({"query": "q", "candidates": ["a"], "top_k": 1.5}, 422, "top_k is not a whole number"),
+]
+
+
+@pytest.mark.parametrize("body, status, reason", BAD_RANKS, ids=range(len(BAD_RANKS)))
+def test_a_bad_rank_request_is_refused_before_the_model_runs(model, body, status, reason):
+    answer = ask(model, lambda client: client.post("/rank", content=json.dumps(body).encode()))
+    said = answer.json()["error"]
+    assert answer.status_code == status and reason in said and "\n" not in said and model.calls == []
+
+
+def test_a_three_class_model_cannot_rank(model, monkeypatch):
+    monkeypatch.setattr(model, "exported", replace(model.exported, labels=("a", "b", "c")))
+    answer = ask(model, lambda client: rank(client, "x"))
+    assert answer.status_code == 422 and "has 3 classes" in answer.json()["error"]
+
+
+def test_without_an_index_search_returns_404(model):
+    async def both(client):
+        return await client.post("/search", json={"query": "q"}), await client.get("/health")
+
+    answer, health = ask(model, both)
+    assert answer.status_code == 404 and health.json()["indexed_texts"] is None
+
+
+@pytest.fixture
+def recall(tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    from ernie_pair.retrieval.index_folder import open_index_folder
+    from ernie_pair.retrieval.searcher import TextRecall
+
+    embedder = HashEmbedder()
+    use_embedder(monkeypatch, embedder)
+    return TextRecall(open_index_folder(index_of(tmp_path, texts_of(200))), embedder, recall_k=6, threads=1)
+
+
+def search(client, query, **more):
+    return client.post("/search", json={"query": query, **more})
+
+
+def test_a_search_recalls_and_then_reranks_with_the_model(model, recall):
+    query = texts_of(200)[17]
+    near = {hit.id: hit for hit in recall.recall([query])[0]}
+    answer = ask(model, lambda client: search(client, query, top_k=4), recall)
+    assert answer.status_code == 200
+    hits = answer.json()["hits"]
+    assert len(hits) == 4 and {hit["id"] for hit in hits} <= set(near) and model.calls == [6]
+    expected = [round(1 - (len(query) + len(hit["text"])) / 100, 6) for hit in hits]
+    assert [hit["score"] for hit in hits] == expected == sorted(expected, reverse=True)
+    assert [hit["similarity"] for hit in hits] == [round(near[hit["id"]].similarity, 6) for hit in hits]
+
+
+def test_hits_below_the_threshold_are_left_out(model, recall):
+    query = texts_of(200)[17]
+    scores = [hit["score"] for hit in ask(model, lambda c: search(c, query), recall).json()["hits"]]
+    middle = sorted(scores)[3]
+    hits = ask(model, lambda c: search(c, query, threshold=middle), recall).json()["hits"]
+    assert [hit["score"] for hit in hits] == [score for score in scores if score >= middle] != scores
+    assert ask(model, lambda c: search(c, query, threshold=1.0), recall).json()["hits"] == []
+
+
+def test_top_k_may_exceed_a_small_index(model, recall):
+    recall.recall_k = recall.count  # as for an index of fewer texts than recall_k
+    answer = ask(model, lambda client: search(client, "今天", top_k=999), recall, max_waiting=999)
+    assert len(answer.json()["hits"]) == 200
+
+
+def test_simultaneous_searches_are_embedded_together(model, recall):
+    async def many(client):
+        return await asyncio.gather(*(search(client, query) for query in texts_of(200)[:9]))
+
+    before = len(recall._embedder.calls)
+    answers = ask(model, many, recall, max_wait=0.3)
+    asked = recall._embedder.calls[before:]
+    assert sum(asked) == 9 and len(asked) <= 3
+    for query, answer in zip(texts_of(200), answers):  # each has its own hits
+        assert {hit["id"] for hit in answer.json()["hits"]} == {hit.id for hit in recall.recall([query])[0]}
+
+
+BAD_SEARCHES = [
+    ({}, 422, "the body holds no query"),
+    ({"query": "今" * 19}, 413, "the query has 21 tokens, above the 20 of the model; shorten it"),
+    ({"query": "今", "threshold": 2}, 422, "threshold 2 is above 1; use 1 or less: it is a probability"),
+    ({"query": "今", "threshold": "a"}, 422, "threshold is not a number; leave it out for none"),
+    ({"query": "今", "top_k": True}, 422, "top_k is not a whole number"),
+    ({"query": "今", "top_k": 7}, 422, "top_k 7 is above the 6 texts that this service retrieves"),
+]
+
+
+@pytest.mark.parametrize("body, status, reason", BAD_SEARCHES, ids=range(len(BAD_SEARCHES)))
+def test_a_bad_search_is_refused_before_the_model_runs(model, recall, body, status, reason):
+    answer = ask(model, lambda client: client.post("/search", json=body), recall)
+    assert answer.status_code == status and reason in answer.json()["error"] and model.calls == []
+
+
+def test_a_nan_vector_gives_a_one_line_error(model, recall, monkeypatch):
+    def broken(texts):
+        raise NumbersError("the vector of text 0 is NaN, infinite or zero; look at the weights")
+
+    async def both(client):
+        first = await search(client, "今天")
+        monkeypatch.undo()
+        return first, await search(client, "今天")
+
+    monkeypatch.setattr(recall._embedder, "embed", broken)
+    refused, answered = ask(model, both, recall)
+    said = refused.json()["error"]
+    assert refused.status_code == 500 and "\n" not in said and "Traceback" not in refused.text
+    assert answered.status_code == 200  # and the service keeps running
+
+
+def test_a_rank_request_above_the_size_limit_is_refused(model):
+    body = json.dumps({"query": "q", "candidates": ["x"] * 1_000_000}).encode()
+    answer = ask(model, lambda client: client.post("/rank", content=body))
+    assert answer.status_code == 413 and "\n" not in answer.json()["error"] and model.calls == []
+
+
+def test_a_regression_threshold_must_lie_in_the_label_range(model, recall):
+    model.exported = replace(model.exported, labels=("score",), target="regression", label_range=(0.0, 5.0))
+    model.score = lambda pairs: np.linspace(4, 5, len(pairs))
+    refused = ask(model, lambda client: search(client, "今", threshold=6), recall)
+    assert refused.status_code == 422 and "threshold 6 is above 5.0" in refused.json()["error"]
+    hits = ask(model, lambda client: search(client, "今", threshold=4.5), recall).json()["hits"]
+    assert len(hits) == 3 and min(hit["score"] for hit in hits) >= 4.5
+
+
+def test_metrics_report_median_and_p99_of_each_endpoint(model, recall):
+    async def some(client):
+        for _ in range(3):
+            await client.post("/predict", json={"pairs": texts(1)})
+        await rank(client, "x")
+        await rank(client, " ")  # refused, so its time is not counted
+        await search(client, "今天")
+        return await client.get("/metrics")
+
+    lines = ask(model, some, recall).text.splitlines()
+    assert "# TYPE ernie_pair_endpoint_seconds summary" in lines
+    numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    for endpoint, count in (("/predict", 3), ("/rank", 1), ("/search", 1)):
+        of = f'endpoint="{endpoint}"'
+        assert float(numbers[f"ernie_pair_endpoint_seconds_count{{{of}}}"]) == count
+        median, slowest = (
+            float(numbers[f'ernie_pair_endpoint_seconds{{{of},quantile="{share}"}}'])
+            for share in ("0.5", "0.99")
+        )
+        assert 0 < median <= slowest <= float(numbers[f"ernie_pair_endpoint_seconds_sum{{{of}}}"]) + 1e-9
+    assert numbers['ernie_pair_requests_total{status="200"}'] == "5.0"
+    assert numbers["ernie_pair_pairs_total"] == str(3.0 + 1 + 6)
+
+
+def test_the_page_offers_ranking_and_search(model):
+    page = ask(model, lambda client: client.get("/")).text
+    assert set(re.findall(r'fetch\("(\w+)"', page)) == {"predict", "rank", "search", "health"}
+    named = set(re.findall(r'part\("(\w+)"\)', page)) | {"ask", "rank", "search", "answer", "found"}
+    assert named <= set(re.findall(r'id="(\w+)"', page))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js to read the script with")
+def test_the_script_of_the_page_is_valid_javascript(model, tmp_path):
+    page = ask(model, lambda client: client.get("/")).text
+    script = tmp_path / "page.js"
+    script.write_text(page.split("<script>")[1].split("</script>")[0], encoding="utf-8")
+    assert subprocess.run(["node", "--check", str(script)], capture_output=True, timeout=60).returncode == 0
+
+
+def test_openapi_describes_requests_and_responses(model, recall):
+    async def all_routes(client):
+        document = (await client.get("/openapi.json")).json()
+        schemas = document["components"]["schemas"]
+        own = {"/predict", "/rank", "/search", "/health"}
+        foreign = {"/v1/embeddings", "/v1/rerank", "/v2/rerank"}
+        others = {"/", "/docs", "/metrics", "/v1/models", "/v1/models/{name}"}
+        assert set(document["paths"]) == own | foreign | others
+        for path in sorted(own | foreign):
+            ((method, route),) = document["paths"][path].items()
+            body = None
+            if method == "post":
+                schema = route["requestBody"]["content"]["application/json"]["schema"]
+                body = schema["example"]
+                assert schema["required"] == list(body)
+                refused = await client.post(path, content=b"{")
+                assert str(refused.status_code) in route["responses"]
+                assert set(refused.json()) == ({"message"} if path.startswith("/v2") else {"error"})
+            answer = await client.request(method.upper(), path, json=body)
+            name = route["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+            assert answer.status_code == 200
+            assert set(answer.json()) == set(schemas[name.rsplit("/", 1)[-1]]["properties"])
+
+    ask(model, all_routes, recall, embedder=HashEmbedder())
+
+
+def test_inconsistent_index_flags_are_refused():
+    for flags in ({"retrieval": "bm25"}, {"recall_k": 9}, {"breadth": 9}):
+        with pytest.raises(InputError, match="is for index; give both, or neither"):
+            ServeConfig("m", **flags)
+    with pytest.raises(InputError, match="long_text cut is for embedding_model"):
+        ServeConfig("m", long_text="cut")
+    with pytest.raises(InputError, match="threshold=0.5 is for model_path"):
+        ServeConfig(embedding_model="e", threshold=0.5)
+    with pytest.raises(InputError, match="nothing to serve; give model_path, embedding_model, or both"):
+        ServeConfig()
+    with pytest.raises(InputError, match="no room for one search of recall_k=5000"):
+        ServeConfig("m", index="i", embedding_model="e", recall_k=5000)

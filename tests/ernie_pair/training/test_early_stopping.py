@@ -1,0 +1,56 @@
+"""When a run ends early, against a search through the evaluations, and what a checkpoint keeps of it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
+from ernie_pair.core.errors import CheckpointError
+from ernie_pair.training.best_model import EarlyStopping
+
+
+def ends_after(values, *rules, state=None):
+    """The number of evaluations until the run ends, or 0 if it does not."""
+    stopping, state = EarlyStopping(*rules), state or TrainState()
+    for number, value in enumerate(values, start=1):
+        stopping.judge(state, value)
+        if stopping.is_due(state):
+            return number
+    return 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_run_ends_after_patience_evaluations_without_gain(seed):
+    """In sixteenths, which are exact; a gain of at most ``min_delta`` is none, but such gains add up."""
+    rng = np.random.default_rng(seed)
+    values = (rng.integers(0, 12, 12) / 16).tolist()
+    patience, min_delta = int(rng.integers(0, 5)), rng.choice([0, 1, 2]) / 16
+    better, ends = 0, 0
+    for number in range(1, len(values)):
+        better = number if values[number] - values[better] > min_delta else better
+        if not ends and 0 < patience <= number - better:
+            ends = number + 1
+    assert ends_after(values, patience, min_delta) == ends
+    assert ends_after([-value for value in values], patience, min_delta, True) == ends
+
+
+def test_counting_resumes_from_the_saved_state():
+    values, state = [0.5, 0.6, 0.4, 0.5, 0.6], TrainState()
+    ends_after(values, 0, state=state)
+    assert state == TrainState()  # without patience nothing is counted
+    assert ends_after(values[:3], 3, state=state) == 0
+    read = parse_state(state_bytes(state), Path("state.json"))
+    assert read == state and ends_after(values[3:], 3, state=read) == 2
+
+
+def test_a_state_from_before_early_stopping_can_be_read():
+    old = asdict(TrainState(7, 14))
+    for name in ("metric_to_beat", "stale_evaluations"):
+        del old[name]
+    assert parse_state(json.dumps(old).encode(), Path("state.json")) == TrainState(7, 14)
+    for damage in ({"metric_to_beat": "0.5"}, {"stale_evaluations": -1}, {"stale_evaluations": 0.5}):
+        with pytest.raises(CheckpointError, match="does not hold the state of a run"):
+            parse_state(json.dumps({**old, **damage}).encode(), Path("state.json"))
