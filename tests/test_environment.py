@@ -1,6 +1,5 @@
 """Which environment the scripts use, on a copy of them with a Python that only prints its arguments."""
 
-import json
 import os
 import re
 import shutil
@@ -142,21 +141,6 @@ def test_an_edit_updates_the_environment_in_place(clone, name):
     assert (clone / ".venv" / "mine").read_text() == "kept"
 
 
-def test_pip_shows_its_progress_on_a_terminal(clone):
-    terminal, its_end = os.openpty()
-    done = run(clone, "sh", "scripts/runs.sh", stderr=its_end)
-    os.close(its_end)
-    shown = os.read(terminal, 1 << 16).decode()
-    os.close(terminal)
-    assert asked(done) == ["asked: -c import data_tools._helpers", "asked: runs"]
-    assert INSTALL.format(clone, "constraints.txt").replace(" --quiet", "") in shown
-
-
-def test_no_script_sets_ld_library_path():
-    scripts = [ROOT / ".ci" / "run", *(ROOT / "scripts").glob("*.sh")]
-    assert not [path for path in scripts if "LD_LIBRARY_PATH" in path.read_text(encoding="utf-8")]
-
-
 FETCHES = (
     "asked: -m pip download --quiet --disable-pip-version-check --no-deps --retries 1 --timeout 30 "
     "--index-url {} --constraint {}/constraints.txt --dest {}/.venv/fetched paddlepaddle-gpu"
@@ -171,15 +155,6 @@ def test_the_gpu_build_replaces_the_cpu_build(clone):
     start, *rest = installs(clone, "gpu,dev")
     assert FETCHES.format("https://paddle/cu126/", clone, clone) in done.stderr.splitlines()
     assert asked(done) == [start, "asked: -m pip uninstall --quiet --yes paddlepaddle", *rest, TEST]
-
-
-def test_an_outdated_gpu_environment_keeps_the_gpu_build_on_cpu(clone):
-    (clone / PACKAGES / "paddlepaddle_gpu-3.3.1.dist-info").mkdir(parents=True)
-    done = run(clone)
-    assert asked(done) == [*installs(clone, "gpu,dev"), TEST]
-    for device in ("cpu", "gpu", "cpu"):  # neither build replaces the other
-        done = run(clone, device=device)
-        assert asked(done) == [TEST] and done.stderr == ""
 
 
 # A Python whose pip cannot fetch the GPU build, and one whose GPU build does not compute on the card.
@@ -261,18 +236,6 @@ def test_an_incomplete_environment_is_completed(clone, tmp_path):
     assert asked(run(clone, PYTHON="/no/python")) == [*installs(clone, "cpu,dev"), TEST]
 
 
-def test_an_environment_without_pip_gets_it(clone):
-    python = clone / PYTHON
-    write_program(python, SAYS + '[ "$2 $3" != "pip --version" ]\n')
-    done = run(clone)
-    assert done.returncode == 0, done.stderr
-    assert asked(run(clone)) == [TEST]
-    write_program(python, f'echo "$*" >>\'{clone}/log\'\n[ "$2 $3" != "pip --version" ]\n')
-    (clone / "setup.py").write_text("# edited")
-    run(clone)
-    assert "-m ensurepip --upgrade" in (clone / "log").read_text().splitlines()
-
-
 def test_an_environment_of_another_python_is_left_alone(clone):
     write_program(clone / PYTHON, '#!/bin/sh\n[ "$1" != -c ]\n')
     done = run(clone)
@@ -319,30 +282,6 @@ def test_only_test_tools_are_added_to_an_active_environment(clone, tmp_path):
     ]
 
 
-def test_the_active_environment_may_be_the_clones_own_venv(clone):
-    finish(clone, "cpu")
-    done = run(clone, VIRTUAL_ENV=str(clone / ".venv"), CONDA_PREFIX="/conda")
-    assert asked(done) == [TEST] and not done.stderr
-
-
-def test_a_missing_active_environment_is_ignored_with_a_note(clone):
-    finish(clone, "cpu")
-    done = run(clone, VIRTUAL_ENV="/no/environment")
-    assert asked(done) == [TEST]
-    assert done.stderr == (
-        "note: the active environment /no/environment is not used: its Python does not run\n"
-    )
-
-
-def test_a_python_without_wheels_is_refused(clone, tmp_path):
-    old = write_program(tmp_path / "old", "#!/bin/sh\nexit 1\n")
-    shutil.rmtree(clone / ".venv")
-    done = run(clone, PYTHON=str(old))
-    assert done.returncode == 2 and done.stdout == ""
-    refused = f"error: PYTHON={old} does not run or is not CPython 3.10 to 3.13; set another one"
-    assert refused in done.stderr
-
-
 def fault_of_this_environment(root, device, tools=""):
     text = (ROOT / "scripts/environment.sh").read_text()
     program = re.search(r"FAULT_OF_ENVIRONMENT='(.*?)'\n", text, re.S)[1]
@@ -358,19 +297,6 @@ def test_missing_packages_of_an_active_environment_are_found():
     assert fault_of_this_environment("/", "cpu") == "this package is not installed in it from here"
     lacks = fault_of_this_environment(root, "gpu")
     assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu<3.4,>=3.3")
-
-
-def test_an_installed_copy_is_enough_without_tools(tmp_path, monkeypatch):
-    site, info, clone = tmp_path / "site", tmp_path / "site" / "ernie_pair-0.1.0.dist-info", tmp_path / "a b"
-    info.mkdir(parents=True)
-    for name in ("ernie_pair", "data_tools"):
-        (site / name).symlink_to(ROOT / name)
-    (info / "METADATA").write_text("Name: ernie-pair\nVersion: 0.1.0\n")
-    (info / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {}}))
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    assert fault_of_this_environment(clone, "cpu") == ""
-    for folder, tools in ((tmp_path, ""), (clone, "true")):
-        assert "not installed in it from here" in fault_of_this_environment(folder, "cpu", tools)
 
 
 # A Python whose environment the user made: it suits, for the CPU alone.
@@ -389,17 +315,6 @@ def test_an_environment_of_the_user_is_used_as_it_is(clone, with_driver):
         asked(done) == ["asked: runs"] and "note: the CPU build of Paddle is used: it is in " in done.stderr
     )
     assert asked(run(clone)) == [*installs(clone, "cpu,dev"), TEST]  # which are to work on what is here
-
-
-def test_an_installation_that_takes_long_says_so(clone):
-    script = clone / "scripts" / "environment.sh"
-    script.write_text(script.read_text().replace("sleep 30", "sleep 0.1"))
-    write_program(clone / PYTHON, SAYS + '[ "$3" != install ] || sleep 0.5\n')
-    done = run(clone, "sh", "scripts/runs.sh")
-    assert asked(done)[-1] == "asked: runs" and f"still installing into {clone}/.venv\n" in done.stderr
-    write_program(clone / PYTHON, SAYS + '[ "$3" != install ]\n')
-    (clone / ".venv" / "stamp").unlink()
-    assert run(clone, "sh", "scripts/runs.sh").returncode == 1 and not (clone / ".venv" / "stamp").exists()
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
@@ -459,11 +374,3 @@ def test_peer_tests_are_skipped_if_torch_cannot_be_installed(clone):
     assert done.returncode == 0 and "tests/peer is not run" in done.stderr
     assert "-m pytest tests/peer" not in done.stdout
     assert done.stdout.endswith(f"asked: -m pytest {SPREAD}\n")
-
-
-def test_type_check_errors_end_the_check_before_the_tests(clone):
-    finish(clone, "cpu")
-    write_program(clone / PYTHON, SAYS + '[ "$2" != mypy ]\n')
-    for words in (("sh", "scripts/check.sh"), ("bash", ".ci/run")):
-        done = run(clone, *words)
-        assert done.returncode == 1 and "pytest" not in done.stdout

@@ -60,10 +60,6 @@ def test_readme_layouts_match_the_number_of_processes(start, processes, flags, g
     refuse_unready(replace(config, global_batch_size=0), world, world)
 
 
-def test_warmup_steps_replace_the_warmup_rate(start):
-    assert config_of(start(1, "--warmup_steps 30")).num_warmup_steps == 30
-
-
 @pytest.mark.parametrize("rate", ["--max-lr 0.5", "--max_lr=0.5", "--max-lr=0.5"])
 def test_a_flag_replaces_that_of_the_recipe_however_spelled(start, rate):
     done = start(1, f"{rate} --sharding-degree 1")
@@ -86,15 +82,3 @@ def test_all_visible_gpus_are_taken_unless_some_are_named(start, tmp_path, named
     assert f" --gpus {started} " in done.stdout
     config = config_of(done)
     assert config.dp_degree == len(started.split(",")) and config.device == "gpu"
-
-
-def test_without_a_visible_gpu_the_script_ends_with_an_error(start, tmp_path):
-    use_python(tmp_path, "echo 'error: no NVIDIA driver is loaded' >&2\nexit 2")
-    done = start(1, "")
-    assert done.returncode == 2 and done.stderr == "error: no NVIDIA driver is loaded\n"
-
-
-def test_more_shards_than_processes_are_a_one_line_error(start):
-    done = start(2, "--sharding_degree 4")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "error: --sharding_degree 4 is above 2 processes"

@@ -1,9 +1,7 @@
 """The requirements in pyproject.toml, against the tested versions, the imports and the install page."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -85,12 +83,6 @@ def brought_by(requirements):
 
 
 EXTRAS = [name for name in asked_by_extra() if name]
-
-
-def test_the_extras_are_read_from_pyproject_toml():
-    assert {"predict", "train", "cpu", "gpu", "ray", "tune", "test", "dev"} <= set(EXTRAS)
-    assert {"visualdl", "numpy", "paddlepaddle", "onnxruntime"} <= set(with_own_extras("cpu"))
-    assert "paddlenlp" not in with_own_extras("predict")
 
 
 def test_a_requirement_of_several_extras_has_one_range():
@@ -206,32 +198,3 @@ def test_the_install_page_has_the_table_of_doctor(language):
 def test_the_cpu_and_gpu_extras_differ_in_paddle_alone():
     cpu, gpu = ({*map(str, with_own_extras(name).values())} for name in ("cpu", "gpu"))
     assert {one.replace("-gpu", "") for one in gpu} == cpu and len(gpu - cpu) == 1
-
-
-# What few need: each has an extra of its own. All other extras are for who works on the package.
-OF_FEW_EXTRAS = {"ray", "tune", "tensorboard", "wandb", "mlflow"}
-
-
-def test_the_extras_are_the_stack_what_few_need_and_tools():
-    tools = {"peer", "docs", "test", "dev"}
-    assert {*EXTRAS} == {"predict", "train", "cpu", "gpu", *OF_FEW_EXTRAS, *tools}
-
-
-def test_an_editable_installation_warns_of_nothing(tmp_path):
-    """Setuptools tells how it finds the files, which pip shows in a frame."""
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    for name in ("data_tools", "ernie_pair"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    program = "from setuptools import build_meta; build_meta.build_editable('.')"
-    pipes = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 300}
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "CC": "false"}, **pipes)
-    assert done.returncode == 0 and "is not compiled" in done.stderr, done.stderr
-    assert "Editable" not in done.stderr and "*****" not in done.stderr, done.stderr
-
-
-def test_a_convolution_does_not_abort_the_process():
-    """Even on a CPU the GPU build loads cuDNN for it, which loads nvrtc."""
-    program = "import paddle; paddle.set_device('cpu'); paddle.nn.Conv1D(2, 2, 1)(paddle.ones([1, 2, 3]))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr

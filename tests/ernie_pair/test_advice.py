@@ -16,7 +16,6 @@ from tiny_ship import ship, write_trained
 from ernie_pair.__main__ import _loaded, main
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.cli.cli import exit_code_of
-from ernie_pair.core.cli.foreign_flags import nearest
 from ernie_pair.core.errors import InputError, OpenError, SeveralErrors, for_outer
 from ernie_pair.models.model_path import download_hint
 from ernie_pair.training.run import tell_skipped
@@ -123,18 +122,6 @@ def test_the_download_command_is_one_of_the_library():
 
 def _programs(name):
     return [f"{sys.prefix}/bin/{name}", *(f"{place}/{name}" for place in os.environ["PATH"].split(":"))]
-
-
-@pytest.mark.parametrize("word", ["threshold", "temperature", "file"])
-def test_a_longer_flag_that_does_another_thing_is_not_suggested(word):
-    names = ["save_threshold", "save_temperature", "robustness_file", "device"]
-    assert "did you mean" not in nearest([word], names)
-    assert "did you mean --save_threshold?" in nearest(["save_treshold"], names)
-
-
-def test_evaluate_takes_the_threshold_that_predict_takes(said):
-    words = "evaluate --model_path 'my service/exported' --input_file pairs.tsv --threshold 0.7 --bootstrap 0"
-    assert said(words)[0] == 0
 
 
 def test_an_inner_command_does_not_advise_flags_of_its_own():

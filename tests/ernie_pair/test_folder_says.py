@@ -152,15 +152,6 @@ def test_a_flag_of_the_other_kind_is_refused(world, name, flags, message):
         predict_pair(config)
 
 
-def test_nothing_is_saved_into_an_exported_folder(world):
-    pairs = str(world / "pairs.tsv")
-    config = EvaluateConfig(str(world / "exported"), pairs, save_temperature=True, calibrate_on=pairs)
-    with pytest.raises(
-        InputError, match="is an exported model, into which nothing is saved; evaluate the tr"
-    ):
-        evaluate_pair(config)
-
-
 def test_evaluate_prints_and_keeps_only_what_is_asked_for(world, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["evaluate", "--model_path", str(world / "exported"), "--input_file", str(world / "pairs.tsv")]

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import logging
 import re
 import signal
 import threading
@@ -24,7 +23,6 @@ from waiting import until
 import ernie_pair
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
-from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.cli.python_call import takes_options
 from ernie_pair.core.errors import Stopped
 
@@ -78,14 +76,6 @@ def test_a_function_has_the_options_of_its_command(name):
         assert public == [one.__name__]
 
 
-def test_a_configuration_and_its_options_by_name_are_the_same(tmp_path):
-    write_lines(tmp_path / "a.txt", ["今天天气很好", "明天天气不好"])
-    given = {"input_path": tmp_path / "a.txt", "output_file": tmp_path / "vocab.txt", "min_count": 1}
-    first = ernie_pair.build_vocab(**given)
-    assert first == ernie_pair.build_vocab(ernie_pair.VocabConfig(**given)) == tmp_path / "vocab.txt"
-    assert "天" in first.read_text(encoding="utf-8").split()
-
-
 FILES = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv"}
 WRONG = {
     "input_file and output_dir are missing; give them: IndexConfig(input_": lambda: ernie_pair.index(),
@@ -122,10 +112,6 @@ def test_an_error_of_the_system_is_one_of_the_package():
 
     with pytest.raises(ernie_pair.MachineError, match="Permission denied at /out; check the free space"):
         fail(output_dir="/out")
-
-
-def test_a_value_of_a_command_is_no_exit_code():
-    assert [exit_code_of(lambda: value) for value in ({"rows": 3}, None, 0, 1)] == [0, 0, 0, 1]  # noqa: B023
 
 
 # --- their results, and what they show
@@ -229,15 +215,6 @@ def test_distill_takes_datasets_beside_its_options(folder, tmp_path):
     student = ernie_pair.distill(None, pairs, pairs, output_dir=tmp_path / "student", **given)
     named = {"train_dataset": pairs, "eval_dataset": pairs}
     assert ernie_pair.distill(output_dir=tmp_path / "again", **named, **given).metrics == student.metrics
-
-
-def test_a_log_of_the_user_is_kept(folder, monkeypatch):
-    logger, own = logging.getLogger("ernie_pair"), logging.NullHandler()
-    monkeypatch.setattr(logger, "handlers", [own])
-    given = {"model_path": folder / "embedder", "input_file": folder / "texts.txt"}
-    for verbose in (False, True):
-        ernie_pair.embed(**given, verbose=verbose)
-        assert logger.handlers == [own]
 
 
 # --- a process that does it all; signals

@@ -246,20 +246,3 @@ def test_the_last_output_of_a_stopped_run_is_shown(tmp_path):
     assert running.stdout.readline() == "ready\n"
     running.send_signal(signal.SIGTERM)
     assert running.communicate(timeout=60)[0] == "saved, and stopped\n" and running.returncode == 143
-
-
-def test_a_multi_machine_run_reports_that_it_is_waiting(capsys):
-    launcher.tell_of_waiting(1, "10.0.0.1:6170")
-    launcher.tell_of_waiting(2, "10.0.0.1:6170")
-    assert capsys.readouterr().err == "waiting until 2 machines have been started, at 10.0.0.1:6170\n"
-
-
-def test_the_pretraining_script_reports_absent_gpus(tmp_path, monkeypatch):
-    (tmp_path / "run.sh").write_text((ROOT / "scripts" / "run_pretrain_static.sh").read_text())
-    (tmp_path / "environment.sh").write_text(f"ROOT={ROOT}\nDEVICE=gpu\nPY={sys.executable}\n")
-    for name, value in {"GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "", "OUTPUT": "out"}.items():
-        monkeypatch.setenv(name, value)
-    words = ["sh", "run.sh", "--from_scratch", "true"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and done.stderr.startswith("error: --gpus 0,1, but ")
-    assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()

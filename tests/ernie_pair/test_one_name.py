@@ -3,15 +3,12 @@
 import re
 from collections import defaultdict
 from dataclasses import MISSING, fields
-from typing import get_args, get_type_hints
+from typing import get_type_hints
 
 import pytest
 
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
-from ernie_pair.core.cli.cli import parse_config
-from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.former_flags import FORMER_FLAGS, FORMER_VALUES, renamed
 from ernie_pair.training.run_flags import BEST_IF_AUTO
 
 OPTIONS = [
@@ -82,32 +79,6 @@ def test_a_flag_has_one_type():
 def test_a_flag_has_one_default():
     found = differing(lambda item, hint: None if item.default in (MISSING, "") else repr(item.default))
     assert found == {name for names in DEFAULTS for name in names.split()}
-
-
-def test_no_command_has_a_flag_by_its_former_name():
-    for command, names in FORMER_FLAGS.items():
-        matching = [config_class_of(entry) for name, entry in COMMANDS.items() if name.split()[0] == command]
-        for config_class in matching:
-            flags = {item.name for item in fields(config_class)}
-            assert flags.isdisjoint(set(names) - set(names.values())), command
-            assert set(names.values()) <= flags, command
-
-
-@pytest.mark.parametrize("flag, values", FORMER_VALUES.items())
-def test_a_former_value_is_read_from_files_and_renamed_in_words(flag, values, tmp_path):
-    for config_class in {config_class_of(entry) for entry in COMMANDS.values()}:
-        hints = get_type_hints(config_class)
-        if hints.get(flag) is not str:
-            assert not set(values) & set(get_args(hints.get(flag))), "the choices are those of today"
-            continue
-        words = [f"--{i.name}=x" for i in fields(config_class) if i.default is MISSING]
-        for former, now in values.items():
-            path = tmp_path / "flags.yaml"
-            path.write_text(f"{flag}: {former}+mean\n")
-            assert getattr(parse_config(config_class, [*words, f"--config={path}"]), flag) == f"{now}+mean"
-            with pytest.raises(InputError, match=f"{flag} {former} is called {now} now"):
-                parse_config(config_class, [*words, f"--{flag}={former}"])
-            assert renamed("embed", {flag: former, "dim": 8}) == {flag: now, "dim": 8}
 
 
 def test_auto_of_best_metric_is_explained_in_one_sentence():

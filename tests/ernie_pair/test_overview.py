@@ -11,7 +11,7 @@ from places import ROOT
 import ernie_pair
 from ernie_pair import commands as versions_module
 from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, PURPOSES, _run
-from ernie_pair.commands import FORMER_NAMES, OTHER_NAMES, form_of
+from ernie_pair.commands import form_of
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.version import __version__
 
@@ -84,15 +84,6 @@ def test_an_unknown_command_error_suggests_the_nearest_ones(word, meant, capsys)
         assert capsys.readouterr().err == (
             f"error: {word} is not a command of ernie-pair; {meant}ernie-pair --help lists the commands\n"
         )
-
-
-def test_other_and_former_names_are_those_of_commands(capsys):
-    for word, commands in OTHER_NAMES.items():
-        assert word not in ALL and word == word.lower() and "_" not in word
-        assert set(commands) <= {*ALL, "--version"}, word
-    for former, name in FORMER_NAMES.items():
-        assert {name, name.partition(" --")[0]} & set(COMMANDS) and run(former, "--help") == 2
-        assert capsys.readouterr().err == (f"error: {former} is called {name} now; write ernie-pair {name}\n")
 
 
 @pytest.mark.parametrize(

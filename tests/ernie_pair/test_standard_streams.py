@@ -12,7 +12,6 @@ from command_configs import CONFIGS
 from tiny_search import HashEmbedder, texts_of, use_embedder
 from tiny_ship import random_texts, ship, write_trained
 
-from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair import load_config
 from ernie_pair.__main__ import COMMANDS, _run
 from ernie_pair.commands import config_class_of, function_of
@@ -22,7 +21,7 @@ from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.embeddings.embed_config import EmbedConfig
-from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.retrieval.build_index import IndexConfig
 
 
@@ -168,11 +167,6 @@ def test_an_audit_of_stdin_shows_no_temporary_file_name(run_here, tmp_path):
     assert len(kept) == 3 and all("standard input" in one and "stdin." not in one for one in kept)
 
 
-def test_an_error_in_a_pair_names_the_pair_flag(exported, capfd):
-    assert exit_code_of(lambda: _run(["predict", "--model_path", str(exported), "--pair", "", "b"])) == 2
-    assert capfd.readouterr().err.startswith("error: --pair: ")
-
-
 def test_text_can_be_piped_through_to_a_vocabulary(run_here):
     text = "今天天气真的非常好啊啊\n\n明天的天气也会非常好的吧\n"
     words = ("--input_path", "-", "--output_path", "-", "--no_shuffle", "true", "--workers", "2")
@@ -186,16 +180,6 @@ def test_text_can_be_piped_through_to_a_vocabulary(run_here):
     assert code == 0 and vocabulary.startswith("[PAD]\n") and "天\n" in vocabulary, told
     report, told, code = run_here("audit", "text", "-", given=lines)
     assert code == 0 and "odd characters 0" in report, told
-
-
-def test_the_temporary_copy_of_stdin_is_deleted(monkeypatch, tmp_path):
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("今天天气真的非常好啊啊\n".encode())))
-    trans_to_json(TransConfig(input_path="-", output_path=str(tmp_path / "out")))
-    assert (tmp_path / "out.jsonl").read_text(encoding="utf-8").count("\n") == 1
-    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def streams_of(config_class):
@@ -226,26 +210,6 @@ def parse(config_class, item, value):
 @with_standard_streams
 def asked(config):
     return config
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: PredictConfig("x"),
-            r"^input_file and output_file are missing \(pair=... takes the place of input_file and "
-            r"output_file\); give them: PredictConfig\(input_file=..., output_file=...\)$",
-        ),
-        (lambda: PredictConfig("x", "a"), "^output_file is missing; give it"),
-        (lambda: PredictConfig("x", "a", "b", pair=["a", "b"]), "^pair and input_file exclude each other"),
-        (lambda: PredictConfig("x", output_file="b", pair=["a", "b"]), "^pair and output_file exclude each"),
-        (lambda: PredictConfig("x", pair=["a"]), "^pair takes 2 words, not 1; correct it"),
-        (lambda: PredictConfig("x", pair="ab"), "^pair takes a list"),
-    ],
-)
-def test_invalid_combinations_with_pair_are_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 @pytest.mark.parametrize("words", ["--pair a", "--pair", "--pair a --scores true", "--pair -5 -3"])

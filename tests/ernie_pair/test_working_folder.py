@@ -1,16 +1,12 @@
 """No process that is started imports from the working folder, which may hold a stranger's random.py."""
 
 import ast
-import json
 import os
-import re
-import signal
 import subprocess
 import sys
 
 import pytest
 from places import ROOT
-from tiny_pair import write_model, write_pairs
 
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.prepare import PrepareConfig, prepare
@@ -67,24 +63,6 @@ def ran(words, folder):
     return done.stdout
 
 
-def begun(words, folder, line):
-    """Run a command until it has printed ``line``: then its first processes have ended well."""
-    command = subprocess.Popen(
-        [*ERNIE_PAIR, *map(str, words)], cwd=folder, env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    said = []
-    for text in command.stdout:
-        said.append(text)
-        if re.match(line, text):
-            break
-    else:
-        pytest.fail("".join(said))
-    os.killpg(command.pid, signal.SIGKILL)
-    command.wait()
-    command.stdout.close()
-
-
 def test_a_module_that_is_run_by_name(stranger):
     assert ran([sys.executable, "-m", "ernie_pair", "--version"], stranger).startswith("ernie-pair")
     assert "--output_file" in ran([sys.executable, "-m", "data_tools.build_vocab", "--help"], stranger)
@@ -115,35 +93,6 @@ def test_the_workers_of_a_tool(words, sample, stranger, tmp_path):
         pytest.importorskip("ray")
     given = [sample / word if word in ("vocab.txt", "corpus.txt", "ids") else word for word in words.split()]
     ran([*ERNIE_PAIR, *given, tmp_path / "out", "--workers", "2"], stranger)
-
-
-def test_check_and_quickstart(stranger, tmp_path):
-    begun(["check", "--device", "cpu"], stranger, "OK +make-sample")
-    small = ["--documents", 60, "--pairs", 90, "--output_dir", tmp_path / "quick"]
-    begun(["quickstart", "--device", "cpu", *small], stranger, r"\[2/7\]")
-
-
-def test_pipeline(sample, stranger, tmp_path):
-    pairs = write_pairs(tmp_path / "pairs.tsv", 300)
-    places = ["--input_path", sample / "corpus.txt", "--output_dir", tmp_path / "service"]
-    begun(["pipeline", "--device", "cpu", "--train_file", pairs, *places], stranger, r"\[2/8\]")
-
-
-def test_compare_starts(stranger, tmp_path):
-    model, pairs = write_model(tmp_path / "model"), write_pairs(tmp_path / "pairs.tsv", 40)
-    flags = {"model_type": "ernie", "train_file": str(pairs), "dev_file": str(pairs), "max_steps": 1}
-    (tmp_path / "train.yaml").write_text(json.dumps({**flags, "device": "cpu"}))
-    starts = f"a=random:{model} b=random:{model}"
-    words = ["--starts", starts, "--train_config", tmp_path / "train.yaml", "--output_dir", tmp_path / "out"]
-    begun(["compare", "starts", *words, "--seeds", 1], stranger, r".*2 of 2")
-
-
-def test_launch(stranger, tmp_path):
-    model, pairs = write_model(tmp_path / "model"), write_pairs(tmp_path / "pairs.tsv", 40)
-    places = {"model_name_or_path": model, "model_type": "ernie", "train_file": pairs, "dev_file": pairs}
-    flags = {**places, "output_dir": tmp_path / "out", "from_scratch": True, "max_steps": 1, "device": "cpu"}
-    words = [f"--{name}={value}" for name, value in flags.items()]
-    ran([*ERNIE_PAIR, "launch", "train", "--processes", 2, *words], stranger)
 
 
 def test_launch_of_a_script_finds_what_lies_beside_it(stranger, tmp_path):

@@ -122,15 +122,6 @@ def test_an_operator_that_does_not_load_is_recompiled(compiler, tmp_path, monkey
     assert find_operator(tmp_path) == stale
 
 
-def test_forget_operator_keeps_a_file_replaced_meanwhile(compiler, tmp_path):
-    path = find_operator(tmp_path)
-    operator.forget_operator(path, path.stat().st_ino + 1)
-    assert path.exists()
-    operator.forget_operator(path, path.stat().st_ino)
-    operator.forget_operator(path, 0)
-    assert {each.suffix for each in (tmp_path / FOLDER).iterdir()} == {".lock"}
-
-
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
 @pytest.mark.parametrize("of", ["folder", "file"])
 def test_an_operator_writable_by_other_users_is_rejected(compiler, tmp_path, of, mode):

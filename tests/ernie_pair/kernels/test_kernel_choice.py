@@ -7,10 +7,8 @@ import platform
 import re
 import shutil
 import sys
-from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -22,10 +20,9 @@ from tiny_pair import train_config, write_model, write_new
 
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.core.errors import InputError
-from ernie_pair.kernels import choice as choice_module
 from ernie_pair.kernels import library
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
-from ernie_pair.kernels.library import Kernels, open_kernels
+from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.source import open_model
@@ -132,23 +129,6 @@ def test_a_requested_lower_level_is_used_and_rejects_bf16(monkeypatch, level):
     refused(rf"--precision bf16 needs .*AVX512-BF16 \({why}\); use --precision fp32", precision="bf16")
 
 
-@needs_bf16
-def test_float32_is_told_that_bf16_is_faster():
-    of_float32, of_bf16 = (choose_kernels(KernelFlags("auto", name), "cpu") for name in ("fp32", "bf16"))
-    assert of_float32.describe().endswith("products in fp32; --precision bf16 is faster")
-    assert "faster" not in of_bf16.describe()
-
-
-@needs_kernels
-def test_bf16_missing_from_the_build_is_reported_as_such(monkeypatch):
-    monkeypatch.delenv(LEVEL_ASKED, raising=False)
-    library = SimpleNamespace(fused_processor_level=lambda: LEVELS.index("avx512_bf16"))
-    kernels = Kernels(library, "avx512")
-    monkeypatch.setattr(choice_module, "open_kernels", lambda: kernels)
-    said = choose_kernels(KernelFlags(), "cpu").describe()
-    assert said.endswith("the kernels were compiled without it, or libdnnl.so.3 of this Paddle has none")
-
-
 @needs_kernels
 def test_embeddings_computed_by_paddle_are_reported(tmp_path):
     """The kernels do not support ELECTRA's embeddings."""
@@ -179,19 +159,6 @@ def test_without_kernels_or_processor_the_reason_is_given(without, monkeypatch):
 
 
 @needs_kernels
-@pytest.mark.parametrize(
-    "level, why", [(0, "this processor has no AVX2"), (1, "of this Paddle does not work")]
-)
-def test_kernels_that_do_not_open_say_why(monkeypatch, level, why):
-    answers = {"fused_version": library.VERSION, "fused_processor_level": level}
-    fake = SimpleNamespace()
-    for name, *_ in library.FUNCTIONS:
-        setattr(fake, name, partial(lambda answer, *given: answer, answers.get(name, 0)))
-    monkeypatch.setattr(library.ctypes, "CDLL", lambda *given, **flags: fake)
-    assert library._open.__wrapped__(library.FOLDER, "avx512").reason.endswith(why)
-
-
-@needs_kernels
 def test_weights_of_another_dtype_get_no_fused_kernels(tmp_path):
     source = open_model(str(write_model(tmp_path / "m")), model_type="ernie", from_scratch=True)
     model = build_classifier(source, 0, 0.0)
@@ -219,14 +186,6 @@ def test_a_file_that_is_no_kernels_falls_back_to_plain(without, kind):
         (without / "_fused.so").write_bytes(b"\x7fELF nothing of the kind")
     assert choose_kernels(KernelFlags(), "cpu").reason.startswith("_fused.so cannot be used (")
     refused("--kernels fused: _fused.so cannot be used", kernels="fused")
-
-
-@needs_kernels
-def test_an_outdated_compiled_file_falls_back_to_plain(monkeypatch):
-    monkeypatch.setattr(library, "VERSION", 99)
-    monkeypatch.setenv(LEVEL_ASKED, "avx2")  # not the level that is already loaded
-    assert re.search(r"has version \d+ of the kernels, not 99", choose_kernels(KernelFlags(), "cpu").reason)
-    library._open.cache_clear()
 
 
 @needs_kernels

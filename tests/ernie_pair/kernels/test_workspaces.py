@@ -1,6 +1,5 @@
 """Buffers return to the pool when dropped, no two holders share one; and how fast products are."""
 
-import threading
 from types import SimpleNamespace
 
 import paddle
@@ -76,22 +75,6 @@ def test_a_buffer_dropped_during_take_is_counted_once(pool):
     taken = pool.take(40_000)  # which releases a free buffer
     assert not held and pool.in_use == taken.size
     assert pool.free_bytes == sum(buffer.size for buffer in pool._free)
-
-
-def test_concurrent_takes_are_serialised(pool):
-    """The list must not change between finding a free buffer and taking it, or the size would be wrong."""
-    for workspace in [pool.take(size) for size in (4096, 8192, 1 << 16)]:
-        workspace.release()
-    other = threading.Thread(target=pool.take, args=(4096,))
-
-    def meanwhile():
-        other.start()
-        other.join(0.2)  # long enough if nothing blocks it
-
-    pool._free = Interrupted(pool._free, meanwhile)
-    taken = pool.take(8192)
-    other.join()
-    assert taken._buffer.size == taken.size == 8192
 
 
 # --- the rate of products, which is measured once

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tiny_pair import write_model, write_pairs
 
-from ernie_pair.core.cli.cli import exit_code_of, parse_config
+from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.run_module import RUN_MODULE
 from ernie_pair.launch import launch as launching
@@ -152,23 +152,6 @@ def test_training_and_pretraining_start_with_or_without_a_file(folder):
 
 
 @pytest.mark.parametrize(
-    "asked, reason",
-    [
-        (["--processes=2", "--sharding_degree=4"], "--sharding_degree 4 is above 2 processes; lower it"),
-        (["--processes=4", "--dp_degree=2"], "asks for 2 processes, but 4 were started"),
-        (["--use_amp=true"], "needs a GPU: Paddle has no half-precision CPU kernels"),
-        (["--command=train"], "pretrain and --command train are two commands; leave one of them out"),
-        (["--train_file=a.tsv"], "unrecognized arguments: --train_file"),
-    ],
-)
-def test_invalid_pretraining_flags_fail_before_launch(monkeypatch, asked, reason):
-    monkeypatch.setattr(launching.os, "execve", None)
-    with pytest.raises(InputError) as caught:
-        launch(["pretrain", *PRETRAIN, "--device=cpu", *asked])
-    assert reason in caught.value.message
-
-
-@pytest.mark.parametrize(
     "block, flags, words, reason",
     [
         ({"proceses": 2}, {}, [], "pair.yaml:2: proceses is not a flag; did you mean --processes?"),
@@ -254,13 +237,6 @@ def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
     assert started("--nproc-per-node=2", "pretrain", *words) == started("pretrain", "--processes=2", *words)
 
 
-def test_help_before_a_script_is_that_of_launch(folder, capsys):
-    (folder / "my.py").write_text(SCRIPT)
-    with pytest.raises(SystemExit) as left:
-        launch(["--processes", "2", "--help", "my.py"])
-    assert left.value.code == 0 and "--nnodes" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "name, text, is_one",
     [
@@ -285,22 +261,6 @@ def test_a_file_that_is_neither_script_nor_flags_is_refused(folder, text):
 
 
 @pytest.mark.parametrize(
-    "words, reason",
-    [
-        (["--command=train"], "--command chooses a command of ernie-pair, and my.py is a script; leave it"),
-        (["--config", "a.yaml"], "--config is for a command, and my.py is a script; leave it out"),
-        (["--processes", "-1"], "--processes -1 is below 0"),
-        (["--gpus", "0", "--processes", "2"], "--gpus 0 and --processes 2 differ"),
-    ],
-)
-def test_flags_that_a_script_cannot_have_are_refused(folder, words, reason):
-    (folder / "my.py").write_text(SCRIPT)
-    with pytest.raises(InputError) as caught:
-        launch([*words, "my.py"])
-    assert reason in caught.value.message
-
-
-@pytest.mark.parametrize(
     "build, said",
     [("", "this Paddle is the CPU build and no NVIDIA driver"), ("12", "no NVIDIA driver is loaded")],
 )
@@ -313,12 +273,6 @@ def test_gpus_without_a_gpu_blame_no_flag_that_is_not_given(monkeypatch, build, 
     message = caught.value.message
     assert message.startswith("--gpus 0,1, but there is no GPU to use: ") and said in message
     assert message.endswith("or use the CPU: --processes 2 in its place") and "--device" not in message
-
-
-def test_a_launch_file_given_as_config_is_refused(folder):
-    file = write(folder, {"processes": 2})
-    with pytest.raises(InputError, match="pair.yaml:1: launch: is for `ernie-pair launch pair.yaml`"):
-        parse_config(TrainConfig, ["--config", file])
 
 
 def test_unused_gpus_are_hidden_from_the_launcher(folder, monkeypatch):
@@ -385,13 +339,6 @@ def test_a_wrong_answer_from_a_pipe_is_an_error_at_once(folder, monkeypatch, pla
     assert reason in str(caught.value) and not (folder / "pair.yaml").exists()
 
 
-@pytest.mark.parametrize("wrong", ["x", "0,", "0, 0", "1,01"])
-def test_the_wizard_takes_the_gpus_that_launch_takes(folder, monkeypatch, wrong):
-    with pytest.raises(InputError, match="^gpus"):
-        answer(monkeypatch, "gpu", wrong)
-    assert not list(folder.glob("pair.yaml*"))
-
-
 def test_an_existing_file_is_kept_unless_overwrite_is_set(folder, monkeypatch):
     (folder / "pair.yaml").write_text("mine")
     with pytest.raises(InputError, match="pair.yaml exists; pass overwrite"):
@@ -452,28 +399,6 @@ def test_contradicting_answers_repeat_the_question_concerned(folder, monkeypatch
     assert not list(folder.glob("pair.yaml*"))
 
 
-def test_another_device_asks_only_what_it_needs_anew(folder, monkeypatch):
-    def check(words):
-        if "gpus" in yaml.safe_load(Path(words[0]).read_text())["launch"]:
-            raise InputError("--device gpu is not here; choose another")
-
-    monkeypatch.setattr(wizard, "read_launch", check)
-    words = ("gpu", "0,1", "", "float16", "8", "", "stage2", "model", "ernie", "train.tsv", "dev.tsv")
-    type_answers(monkeypatch, *words, "", "cpu", "3")
-    read = yaml.safe_load((folder / "pair.yaml").read_text())
-    assert read["launch"] == {"processes": 3, "nnodes": 1} and read["device"] == "cpu"
-    assert (read["batch_size"], read["train_file"]) == (8, "train.tsv")
-    assert not {"use_amp", "amp_dtype", "sharding"} & set(read)
-
-
-def test_a_broken_model_folder_is_asked_again(folder, monkeypatch, capsys):
-    (folder / "broken").mkdir()
-    (folder / "broken" / "config.json").write_text("{")
-    type_answers(monkeypatch, *ON_CPU[:5], "broken", *ON_CPU[5:])
-    assert "  broken/config.json" in capsys.readouterr().out
-    assert yaml.safe_load((folder / "pair.yaml").read_text())["model_name_or_path"] == "model"
-
-
 def test_answers_that_end_too_soon_are_an_error(folder, monkeypatch):
     with pytest.raises(InputError, match="the answers end before 'Training pairs"):
         answer(monkeypatch, *ON_CPU[:7])
@@ -529,18 +454,3 @@ def test_a_signal_reaches_the_run(folder):
             break
     rest = running.communicate(timeout=60)[1]
     assert running.returncode == 130 and "stopped by SIGINT after step" in rest and ", saved" in rest
-
-
-def test_the_command_line_has_config_and_launch(capsys, monkeypatch):
-    from ernie_pair.__main__ import _run
-
-    monkeypatch.setattr(sys, "argv", ["ernie-pair"])
-    assert exit_code_of(lambda: _run([])) == 0
-    said = capsys.readouterr().out
-    assert "config " in said and "launch " in said
-    assert exit_code_of(lambda: _run(["launch"])) == 2
-    assert "give a file or one of train, " in capsys.readouterr().err
-    assert exit_code_of(lambda: _run(["lunch"])) == 2
-    with pytest.raises(SystemExit) as stop:
-        _run(["launch", "--help"])
-    assert stop.value.code == 0 and "--gpus" in capsys.readouterr().out

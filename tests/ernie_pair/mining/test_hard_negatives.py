@@ -15,7 +15,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings import open_embedder as opening
 from ernie_pair.embeddings.train.train_embedding import train_embedding
 from ernie_pair.evaluation.scorer import open_scorer
-from ernie_pair.inference.scores import PROBABILITY, ScoreUnit
+from ernie_pair.inference.scores import PROBABILITY
 from ernie_pair.mining import mine_pairs as mining
 from ernie_pair.mining.mine_pairs import SPARE, MineConfig, mine_pairs
 from ernie_pair.pairs.train.train_pair import train_pair
@@ -293,28 +293,6 @@ def test_the_mined_file_trains_at_once(models, tmp_path, capfd):
     assert (tmp_path / "pair" / "out" / "best").exists()
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ({"min_rank": 5, "max_rank": 5}, "min_rank=5 leaves none of max_rank"),
-        ({"threshold": 0.5}, "threshold=0.5 needs model_path"),
-        ({"model_path": "any", "threshold": 1.5}, "threshold[ =]1.5 is above 1.*a probability"),
-        ({"corpus": "nowhere.txt"}, "nowhere.txt is not a file"),
-        ({"corpus": "bad.txt"}, "bad.txt:2: an empty text"),
-        ({"corpus": "gb.txt"}, "gb.txt:2: not UTF-8 .*: write all of them in one encoding"),
-        ({"corpus": "folder"}, "holds no index.json"),
-    ],
-)
-def test_invalid_mining_flags_are_named(models, tmp_path, monkeypatch, flags, message):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "bad.txt", ["好", "", "不"])
-    (tmp_path / "gb.txt").write_bytes("北京\n".encode() + "上海的天气\n".encode("gb18030"))
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match=message):
-        mine(tmp_path, labelled(0)[1], **flags)
-    assert not (tmp_path / "mined.tsv").exists()
-
-
 def test_a_corpus_needs_pairs_that_mean_the_same(models, tmp_path):
     corpus = str(write_lines(tmp_path / "corpus.txt", texts_of(9)))
     rows = [(one, other, 0) for one, other, _ in labelled(0)[1]]
@@ -322,10 +300,3 @@ def test_a_corpus_needs_pairs_that_mean_the_same(models, tmp_path):
         mine(tmp_path, rows, corpus=corpus)
     found = mine(tmp_path, rows, absolute_margin=0.1)
     assert not found, "no text has a match to be below"
-
-
-def test_scores_without_classes_need_a_threshold(models, tmp_path):
-    models.labels, models.unit = SimpleNamespace(has_classes=False), ScoreUnit("a score of the model")
-    with pytest.raises(InputError, match="model_path any gives scores; name a match's with threshold"):
-        mine(tmp_path, labelled(0)[1], model_path="any")
-    assert mine(tmp_path, labelled(0)[1], model_path="any", threshold=0.3)

@@ -11,7 +11,6 @@ from tiny_ship import write_trained
 
 from ernie_pair.__main__ import _run
 from ernie_pair.core.cli.cli import exit_code_of
-from ernie_pair.core.errors import InputError
 from ernie_pair.mining import neighbours
 from ernie_pair.mining import neighbours as kept_blocks
 from ernie_pair.mining.mine_pairs import MineConfig, TextGraph, mine_pairs
@@ -154,18 +153,6 @@ def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
     assert all("\t0\tnear 0." in line for line in near)
 
 
-@pytest.mark.parametrize(
-    "limits, cure", [((0.98, 1.0), "lower --min_similarity"), ((0.0, 1e-9), "raise --max_similarity")]
-)
-def test_no_near_pair_reports_the_similarities_found(train, tmp_path, capfd, limits, cure):
-    asked = dict(zip(("min_similarity", "max_similarity"), limits))
-    assert len(mine(train, tmp_path / "out.tsv", **asked)) == 1
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if "near: no new pair" in line]
-    least, most = (float(word) for word in re.findall(r"from (\S+) to (\S+?),", line)[0])
-    assert limits[1] < least < most or least < most < limits[0]
-    assert line.endswith(cure)
-
-
 @pytest.mark.parametrize("name, value", [("absolute_margin", 0.9), ("min_rank", 1000), ("", 0)])
 def test_no_near_pair_names_the_flags_that_are_in_the_way(train, tmp_path, capfd, name, value):
     """Without any, the one near pair is labelled, and both of its texts find the same similarity."""
@@ -219,23 +206,6 @@ def test_a_damaged_block_is_computed_again(tmp_path):
     assert KeptBlocks(tmp_path / "out.tsv", {"a": 2}).read("x") is None  # made with other flags
     kept.remove()
     assert not kept.folder.exists() and kept_blocks.ENDING == ".work"
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ({"min_similarity": 0.9, "max_similarity": 0.5}, "min_similarity=0.9 is above"),
-        ({"label_map": "a,b,c"}, "mining needs two classes"),
-        ({"same": "equal"}, "same equal is not one of 0, 1"),
-        ({"embedding_model": "/nowhere"}, "/nowhere is not a folder"),
-        ({"output": "out.txt"}, "name a file that ends with"),
-    ],
-)
-def test_invalid_mining_inputs_are_rejected(train, tmp_path, flags, message):
-    out = tmp_path / flags.pop("output", "out.tsv")
-    with pytest.raises(InputError, match=message):
-        mine(train, out, **flags)
-    assert not out.exists()
 
 
 def test_a_text_asks_as_a_query_and_is_found_as_a_passage(tmp_path):

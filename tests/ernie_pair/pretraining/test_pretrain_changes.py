@@ -1,7 +1,6 @@
 """What may change between a pretraining run and its resume, and what a step asks of its program."""
 
 import json
-import shlex
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.graph.step_monitors import PASS_SEED
-from ernie_pair.pretraining.pretrain import PretrainHooks
 from ernie_pair.pretraining.pretrain_job import PretrainJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.hooks import NoStop
@@ -167,11 +165,3 @@ def test_every_rank_step_and_pass_has_its_own_dropout_seed(which):
 
 def test_step_seeds_depend_only_on_run_rank_step_and_pass():
     assert seeds_of(1, 7) == seeds_of(1, 7, "--max_lr", "0.5") != seeds_of(1, 7, "--seed", "5")
-
-
-def test_the_command_in_the_last_line_can_be_pasted():
-    said = []
-    hooks = PretrainHooks(SimpleNamespace(output_dir="a run"), World(), None, None)
-    hooks.lines = SimpleNamespace(tell_end=lambda state, words: said.append(words))
-    hooks.on_end(TrainState(2))
-    assert shlex.split(said[0].partition("with: ")[2]) == ["ernie-pair", "board", "a run"]

@@ -114,18 +114,11 @@ def test_a_custom_masking_function_is_used(world):
 
 
 @pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"geometric": "true", "favor_longer_ngram": "true"}, "two distributions"),
-        ({"geometric": "true", "max_ngrams": 1}, "raise max_ngrams"),
-        ({"favor_longer_ngram": "true", "max_ngrams": 1}, "raise max_ngrams"),
-        ({"masking_fn": "nothing"}, "package.module:function"),
-        ({"input_dir": "5.0 data/a 7.0"}, "weight 7.0 has no folder"),
-        ({"input_dir": "1 data/none 2 data/a"}, "data/none is not a folder"),
-    ],
+    "flag, value", [("input_dir", "5.0 a 7.0"), ("input_dir", "1 none 2 a"), ("masking_fn", "x")]
 )
-def test_invalid_flag_combinations_are_refused(world, changes, message):
-    with pytest.raises(InputError, match=message):
+def test_data_that_cannot_be_read_are_refused(world, flag, value):
+    changes = {flag: value}
+    with pytest.raises(InputError):
         opened(world, changes.pop("input_dir", None), **changes)
 
 

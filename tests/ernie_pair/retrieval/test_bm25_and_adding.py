@@ -21,9 +21,8 @@ from ernie_pair.core.files import atomic_folder
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index import read_index
 from ernie_pair.retrieval.index_folder import FILES_OF, open_index_folder
-from ernie_pair.retrieval.search_texts import SearchConfig, search_texts
 from ernie_pair.retrieval.searcher import UNITS, PairSearcher, fuse
-from ernie_pair.retrieval.word_index import BM25_FILES, WordIndex, words_of, write_bm25
+from ernie_pair.retrieval.word_index import BM25_FILES, words_of
 
 for library in ("bm25s", "faiss", "rjieba"):
     pytest.importorskip(library)
@@ -118,11 +117,6 @@ def test_equal_texts_have_equal_scores_in_the_files_order(tmp_path, embedder, ki
             assert len({hit.score for hit in hits}) == 1
 
 
-def test_equal_scores_have_one_rank():
-    fused = fuse([{3: 1.0, 1: 1.0, 2: 0.5}, {1: 7.0, 3: 7.0}])
-    assert list(fused.items()) == [(1, 2 / 11), (3, 2 / 11), (2, 1 / 13)]
-
-
 def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
     index = index_of(tmp_path, TEXTS, retrieval="both")
     query, count = TEXTS[40], len(TEXTS)
@@ -139,14 +133,6 @@ def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
     assert all(hit.bm25 == scores.get(hit.id) and hit.similarity is not None for hit in hits["auto"])
     plain = PairSearcher(index_of(tmp_path / "index", TEXTS), "any").search(query)
     assert plain == hits["vectors"][:10] and "bm25" not in plain[0].content(3)
-
-
-def test_an_index_of_both_has_the_same_bytes_again(tmp_path, embedder):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        index_of(tmp_path / name, TEXTS, retrieval="both")
-    contents = [content_of(tmp_path / name / "index") for name in ("a", "b")]
-    assert all(contents[0][name] == contents[1][name] for name in FILES_OF["both"])
 
 
 @pytest.mark.parametrize("made, asked", [("vectors", "bm25"), ("vectors", "both"), ("bm25", "vectors")])
@@ -176,22 +162,6 @@ def test_a_damaged_bm25_file_is_named(tmp_path, name):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=name):
         PairSearcher(path.parent)
-
-
-def test_answers_are_printed_under_what_scored_them(tmp_path, capsys, monkeypatch):
-    index = str(bm25_of(tmp_path))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    search_texts(SearchConfig(index, text="开户", top_k=100))
-    head, hit = capsys.readouterr().out.splitlines()
-    assert head == "bm25\tid\ttext" and hit.endswith("\tq0\t怎么开户")
-    search_texts(SearchConfig(index, text="再见"))
-    assert "no text of the index shares a word with the query" in capsys.readouterr().err
-
-
-def test_a_top_k_above_a_small_index_is_answered(tmp_path, embedder, capsys):
-    index = index_of(tmp_path, TEXTS[:30])
-    search_texts(SearchConfig(str(index), "any", text="今天", top_k=100))
-    assert len(capsys.readouterr().out.splitlines()) == 30
 
 
 @pytest.mark.parametrize("retrieval", ["vectors", "both"])
@@ -240,14 +210,6 @@ def test_line_numbers_go_on_behind_those_of_the_index(tmp_path, embedder):
         make_index(IndexConfig(str(tmp_path / name), str(tmp_path / "index"), "any", add=True))
     ids = open_index_folder(tmp_path / "index").ids
     assert [ids[place] for place in range(6)] == ["0", "2", "3", "4", "5", "6"]
-
-
-def test_adding_the_same_file_again_does_nothing(tmp_path, embedder, capfd):
-    index_of(tmp_path, TEXTS[:60])
-    add(tmp_path, TEXTS[60:80], 60)
-    before = content_of(tmp_path / "index")
-    add(tmp_path, TEXTS[60:80], 60)
-    assert content_of(tmp_path / "index") == before and "nothing to do" in capfd.readouterr().err
 
 
 def test_an_addition_that_does_not_fit_changes_nothing(tmp_path, embedder):
@@ -316,13 +278,3 @@ def test_a_full_disk_names_the_path(tmp_path, embedder, capfd):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert code == 5 and f"File too large at {tmp_path / 'i'}" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_bm25_finds_as_many_texts_as_are_asked_for(tmp_path, count):
-    texts = ["蓝天", "蓝天白云", "天", "白云", "蓝天"]
-    write_bm25(tmp_path, texts)
-    index = WordIndex(tmp_path, len(texts))
-    (every,) = index.best(["蓝天"], len(texts))
-    assert [*every][:2] == [0, 4] and len(every) == 4  # equal ones in the order of the texts
-    assert index.best(["蓝天"], count) == [dict(list(every.items())[:count])]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,12 +18,11 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.retrieval import build_index as building
-from ernie_pair.retrieval import index as faiss_index
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
-from ernie_pair.retrieval.index import IndexShape, VectorIndex, require_faiss, trained_index, write_index
+from ernie_pair.retrieval.index import IndexShape, VectorIndex, trained_index, write_index
 from ernie_pair.retrieval.index_checks import Expected
 from ernie_pair.retrieval.index_folder import FILES, open_index_folder
-from ernie_pair.retrieval.searcher import PairSearcher, TextRecall
+from ernie_pair.retrieval.searcher import PairSearcher
 
 pytest.importorskip("faiss")
 TEXTS = texts_of(400)
@@ -71,23 +69,6 @@ def test_a_top_k_above_recall_k_returns_that_many_hits(tmp_path, embedder):
         assert [hit.id for hit in hits] == exact([query], 120)[0]
     assert len(searcher.search(TEXTS[0], top_k=9999)) == 400  # the whole index
     assert [len(hits) for hits in searcher.texts.recall(TEXTS[:2])] == [5, 5]
-
-
-def test_a_smaller_breadth_lowers_recall(tmp_path, embedder, capfd):
-    folder = open_index_folder(index_of(tmp_path, TEXTS, kind="ivf", lists=10))
-    assert " % of the nearest 10 of each are found" in capfd.readouterr().err
-    narrow, wide = (TextRecall(folder, embedder, 10, 1, breadth) for breadth in (1, 10))
-    queries = texts_of(30, seed=7)
-    shares = [
-        np.mean(
-            [
-                len({hit.id for hit in hits} & set(ids))
-                for hits, ids in zip(one.recall(queries), exact(queries, 10))
-            ]
-        )
-        for one in (narrow, wide)
-    ]
-    assert shares[0] < 9 and shares[1] > 9.9
 
 
 def test_empty_lists_are_skipped_until_all_hits_are_found(tmp_path, embedder, capfd):
@@ -216,31 +197,6 @@ def test_rerunning_the_same_command_does_nothing(tmp_path, embedder, capfd):
     assert hashes_of(tmp_path / "index") != before and len(open_index_folder(tmp_path / "index").texts) == 60
 
 
-@pytest.mark.parametrize(
-    "kind, precision, lists, count, size",
-    [("ivf", "fp32", 3, 1000, 192), ("ivf", "fp32", 3, 100, 100), ("ivf", "int8", 3, 1000, 300),
-     ("ivf", "int8", 9, 1000, 576), ("flat", "int8", 0, 1000, 300), ("hnsw", "int8", 0, 100, 100)],
-)  # fmt: skip
-def test_an_index_is_trained_on_a_sample_of_all_chunks(monkeypatch, kind, precision, lists, count, size):
-    taken = []
-    fake = SimpleNamespace(cp=SimpleNamespace(), hnsw=SimpleNamespace(), is_trained=False, train=taken.append)
-    library = SimpleNamespace(omp_set_num_threads=lambda threads: None, METRIC_INNER_PRODUCT=0)
-    library.index_factory = lambda dim, words, metric: fake
-    monkeypatch.setattr(faiss_index, "require_faiss", lambda: library)
-    monkeypatch.setattr(faiss_index, "FOR_RANGES", 300)
-    vectors, shape = (
-        np.arange(2 * count, dtype=np.float32).reshape(count, 2),
-        IndexShape(kind, precision, lists),
-    )
-    for step in (count, 33):
-        chunks = lambda: (vectors[begin : begin + step] for begin in range(0, count, step))  # noqa: B023, E731
-        trained_index(shape, count, 2, chunks, threads=1)
-    one, other = taken
-    picked = one[:, 0].astype(int) // 2
-    assert np.array_equal(one, other) and np.array_equal(one, vectors[picked])
-    assert len(one) == size == len(set(picked)) and (size < count) == (picked.max() - picked.min() >= size)
-
-
 def test_lists_are_searched_until_each_query_has_all_hits(tmp_path):
     """As by faiss itself, query by query: twice as many lists, until the last place is filled."""
     rng = np.random.default_rng(5)
@@ -269,25 +225,6 @@ def test_the_index_is_identical_for_any_number_of_threads(tmp_path, embedder, ki
         (tmp_path / str(threads)).mkdir()
         index_of(tmp_path / str(threads), TEXTS, kind=kind, threads=threads)
     assert hashes_of(tmp_path / "1" / "index") == hashes_of(tmp_path / "2" / "index")
-
-
-def test_an_index_is_built_on_the_threads_of_the_flag():
-    faiss, vectors = require_faiss(), np.eye(4, dtype=np.float32)
-    before = faiss.omp_get_max_threads()
-    try:
-        for threads in (3, 1):
-            trained_index(IndexShape(), 4, 4, lambda: iter([vectors]), threads)
-            assert faiss.omp_get_max_threads() == threads
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
-def test_the_memory_estimate_grows_with_the_index(monkeypatch):
-    size = IndexShape().size(1_000_000, 128)
-    assert size == 1_000_000 * 128 * 4
-    assert IndexShape(precision="int8").size(10**7, 128) < IndexShape(precision="fp16").size(10**7, 128)
-    assert IndexShape("hnsw").size(10**6, 128) > size
-    assert IndexShape("ivf").words(1_000_000) == "IVF4000,Flat" and IndexShape("ivf").words(50) == "IVF1,Flat"
 
 
 def test_end_to_end_by_command_with_a_real_model(tmp_path):
@@ -328,17 +265,3 @@ def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
     path.unlink()
     query = HashEmbedder().embed(TEXTS[5:6])
     assert opened.nearest(query, 1)[1].tolist() == [[5]]
-
-
-def test_an_index_write_failure_is_a_machine_error(tmp_path, capfd):
-    index = trained_index(IndexShape(), 3, 4, lambda: iter([np.eye(3, 4, dtype=np.float32)]), threads=1)
-    assert exit_code_of(lambda: write_index(index, tmp_path / "absent" / "index.faiss")) == 5
-    (line,) = capfd.readouterr().err.strip().splitlines()
-    assert "faiss could not write it" in line and "index.faiss" in line
-
-
-def test_faiss_does_not_tell_which_instructions_it_tries():
-    """It would, in the log of a process where a library has turned on all loggers."""
-    program = "import logging; logging.basicConfig(level=1)\n"
-    program += "from ernie_pair.retrieval.index import require_faiss; require_faiss()"
-    assert not subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stderr

@@ -8,7 +8,6 @@ from tiny_pair import toy_rows, write_model, write_pairs
 from tiny_search import texts_of, write_embedder, write_lines
 from tiny_ship import write_trained
 
-from ernie_pair import EmbeddingConfig, EmbeddingTrainer
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
@@ -100,11 +99,3 @@ OF_LABELS = [
 def test_the_error_names_the_line_of_a_label_out_of_range(world, capfd, words):
     code, error = refusal_of(world, words, capfd)
     assert code == 2 and re.search(r"bad\.tsv:7: .*7", error), error
-
-
-def test_a_label_outside_the_range_is_refused_from_python(world, tmp_path):
-    rows = [("今天", "明天", 1), ("今天", "好", 3)]
-    config = EmbeddingConfig(str(tmp_path / "out"), from_scratch=True, model_type="ernie", device="cpu")
-    with pytest.raises(InputError, match=r"eval_dataset\[1\]: label 3 is not one of"):
-        EmbeddingTrainer(str(world / "bare"), config, rows, rows).train()
-    assert not (tmp_path / "out" / "checkpoints").exists()

@@ -6,17 +6,13 @@ import os
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_lines
 
-from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
-from ernie_pair.core.installation import extra_here, install_command
-from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval import index as faiss_index
@@ -29,7 +25,7 @@ from ernie_pair.retrieval.index_folder import (
     open_index_folder,
 )
 from ernie_pair.retrieval.search_texts import SearchConfig, read_hits, search_texts
-from ernie_pair.retrieval.searcher import PairSearcher, TextRecall
+from ernie_pair.retrieval.searcher import PairSearcher
 
 pytest.importorskip("faiss")
 TEXTS = texts_of(60)
@@ -114,31 +110,6 @@ def test_too_little_memory_or_text_is_reported_at_once(tmp_path, embedder, monke
     assert embedder.calls == []  # the model was not run
 
 
-def test_breadth_is_refused_for_a_flat_index(index, embedder):
-    embedder.calls.clear()
-    with pytest.raises(InputError, match="breadth=8: .*index is a flat index") as told:
-        PairSearcher(index, "any", breadth=8)
-    with pytest.raises(InputError, match="breadth=8: .*index is a flat index"):  # as the service opens it
-        TextRecall(open_index_folder(index), embedder, breadth=8)
-    assert "\n" not in told.value.message and embedder.calls == []
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({}, "give either embedding_model or vectors"),
-        ({"embedding_model": "m", "vectors": "v"}, "give either embedding_model or vectors"),
-        ({"vectors": "v", "dim": 8}, "dim=8 needs embedding_model"),
-        ({"embedding_model": "m", "lists": 8}, "lists=8 is for kind ivf"),
-        ({"embedding_model": "m", "links": 8, "kind": "ivf"}, "links=8 is for kind hnsw"),
-        ({"embedding_model": "m", "output_dir": " "}, "output_dir is empty"),
-    ],
-)
-def test_inconsistent_index_flags_are_refused(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        IndexConfig(**{"input_file": "t", "output_dir": "o", **flags})
-
-
 def test_a_folder_with_foreign_files_is_not_replaced(tmp_path, embedder):
     (tmp_path / "index").mkdir()
     write_lines(tmp_path / "index" / "dear.txt", ["dear"])
@@ -151,19 +122,6 @@ def test_two_runs_cannot_build_the_same_index_at_once(tmp_path, embedder):
     with building.part_folder(tmp_path / ".index.vectors", "busy"):
         error = refusal_of(path)
     assert error.exit_code == 5 and "another run makes this index" in error.message
-
-
-def test_a_work_folder_with_other_files_is_left_without_error(tmp_path, monkeypatch):
-    rmdir = Path.rmdir
-
-    def too_late(folder):
-        (folder / "new").touch()  # by a run that has begun after the look into the folder
-        rmdir(folder)
-
-    monkeypatch.setattr(Path, "rmdir", too_late)
-    with building.part_folder(tmp_path / "work", "busy"):
-        pass
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["new"]
 
 
 def test_an_index_of_another_model_is_refused(index, embedder):
@@ -213,13 +171,6 @@ def test_a_wrong_manifest_is_refused(index, embedder, change, reason):
         PairSearcher(index, "any")
 
 
-def test_a_folder_without_an_index_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is not a folder; give the output_dir of ernie-pair index"):
-        PairSearcher(tmp_path / "absent", "any")
-    with pytest.raises(InputError, match="holds no index.json; make an index with ernie-pair index"):
-        PairSearcher(tmp_path, "any")
-
-
 @pytest.mark.parametrize("unit, inside, outside", [
     (COSINE, -1, 1.5),
     (PROBABILITY, 1, -0.5),
@@ -240,25 +191,6 @@ def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeyp
             PairSearcher(index, "any", reranker, threshold=outside)
 
 
-@pytest.mark.parametrize("value", [2.5, True, "3", None, np.float64(2), 0, -1])
-def test_a_number_that_is_not_whole_is_refused_by_name(index, embedder, value):
-    searcher = PairSearcher(index, "any")
-    calls = {
-        "top_k": lambda: searcher.search("今", top_k=value),
-        "recall_k": lambda: PairSearcher(index, "any", recall_k=value),
-        "threads": lambda: PairSearcher(index, "any", threads=-1 if value == 0 else value),
-        "breadth": lambda: PairSearcher(index, "any", breadth=-1 if value == 0 else value),
-        "batch_size": lambda: EmbedderOptions(batch_size=value),
-        "dim": lambda: EmbedderOptions(dim=-1 if value == 0 else value),
-    }
-    for name, call in calls.items():
-        with pytest.raises(InputError, match=f"{name}( takes a whole number, not|=-?[01] is below)"):
-            call()
-    with pytest.raises(InputError, match="threshold takes a number, not 'x'"):
-        PairSearcher(index, "any", threshold="x")
-    assert len(searcher.search("今", top_k=np.int64(2))) == 2
-
-
 def test_an_invalid_query_is_refused(index, embedder):
     searcher, cutting = PairSearcher(index, "any"), PairSearcher(index, "any", cuts=True)
     assert len(cutting.search("今" * 19, top_k=2)) == 2
@@ -270,12 +202,6 @@ def test_an_invalid_query_is_refused(index, embedder):
     ):
         with pytest.raises(InputError, match=reason):
             each.search(query)
-
-
-def test_one_text_is_no_list_of_queries(index, embedder):
-    for query in ("今天", b"x"):
-        with pytest.raises(InputError, match="the queries are one text, .*; give a list, or use"):
-            next(PairSearcher(index, "any").search_many(query))
 
 
 def config_of(index, **flags):
@@ -327,22 +253,6 @@ def test_existing_answers_are_not_overwritten(index, embedder, tmp_path, capfd):
         search_texts(config)
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_column_names_are_printed_only_on_a_terminal(index, embedder, capsys, monkeypatch, is_terminal):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    search_texts(config_of(index, text="今天", top_k=2))
-    first, *others = capsys.readouterr().out.splitlines()
-    assert (first == "cosine\tid\ttext") == is_terminal
-    assert len(others) == 1 + is_terminal and all(len(line.split("\t")) == 3 for line in others)
-
-
-def test_a_closed_stdin_is_a_one_line_error(index, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match="text -: standard input is closed; give a query"):
-        search_texts(config_of(index))
-    assert search_texts(config_of(index, text="今天"))  # which reads nothing there
-
-
 def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeff今天\n\ufeff昨天\n"))
     search_texts(config_of(index))
@@ -361,37 +271,6 @@ def test_a_person_is_prompted_for_each_query(index, embedder, monkeypatch, capsy
         shown = capsys.readouterr()
         assert shown.err.count("> ") == 3 * is_person
         assert shown.out.startswith("cosine\tid\ttext\n") == is_person
-
-
-def test_an_empty_result_names_the_threshold(index, embedder, capfd):
-    search_texts(config_of(index, text="今天", threshold=1.0))
-    assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"text": ""}, "text is empty; fill it in, or leave it out"),
-        ({"text": " "}, "text is empty"),
-        ({"text": "q", "input_file": "f", "output_file": "o"}, "exclude each other"),
-        ({"input_file": "f"}, "input_file and output_file go together"),
-        ({"output_file": "f"}, "input_file and output_file go together"),
-        ({"top_k": 9, "recall_k": 5, "model_path": "ship"}, "recall_k=5 is below top_k=9"),
-        ({"top_k": 0}, "top_k=0 is below 1"),
-    ],
-)
-def test_inconsistent_search_flags_are_refused(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        config_of("i", **flags)
-    assert config_of("i", top_k=5, recall_k=5, model_path="ship").top_k == 5
-
-
-def test_missing_faiss_is_reported_with_its_install_command(monkeypatch, capfd, tmp_path):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    path = write_lines(tmp_path / "texts.txt", TEXTS)
-    flags = {"input_file": str(path), "output_dir": str(tmp_path / "index"), "embedding_model": "any"}
-    assert exit_code_of(lambda: make_index(IndexConfig(**flags))) == 2
-    assert f"error: faiss is not installed; {install_command(extra_here())}" in capfd.readouterr().err
 
 
 def test_a_table_keeps_every_text_and_a_failed_one_is_damaged(tmp_path):

@@ -7,7 +7,7 @@ import paddle
 import pytest
 from run_files import events
 from tiny_pair import train_config
-from tiny_pair_job import STEPS, run, same, tiny_config, tiny_job, weights, write_files
+from tiny_pair_job import STEPS, run, same, tiny_job, weights, write_files
 
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
@@ -129,11 +129,6 @@ def test_a_restored_scale_goes_on_counting(is_finite, value):
     assert restored.value == value
 
 
-def test_bfloat16_and_no_amp_need_no_loss_scale():
-    assert not AmpFlags(use_amp=True, amp_dtype="bfloat16").scales_loss
-    assert not AmpFlags().scales_loss
-
-
 @pytest.fixture
 def config(tmp_path):
     return train_config(tmp_path, max_steps=4, eval_freq=4, checkpoint_steps=2)
@@ -156,31 +151,6 @@ def test_a_run_whose_gradients_are_never_finite_is_aborted(config, monkeypatch):
     monkeypatch.setattr(PairJob, "__init__", poisoned)
     with pytest.raises(NumbersError, match=f"^{MOST_SKIPPED_IN_A_ROW} steps in a row were skipped"):
         train_pair(replace(config, max_steps=60, checkpoint_steps=60, eval_freq=60, **SCALED))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_needs_a_gpu(folder, dtype):
-    with pytest.raises(InputError, match=f"^use_amp=True amp_dtype {dtype} needs a GPU: .*kernels; use"):
-        tiny_config(folder, use_amp=True, amp_dtype=dtype)
-    assert tiny_config(folder, use_amp=True, amp_dtype=dtype, device="gpu").amp_dtype == dtype
-
-
-@pytest.mark.parametrize("flags, message", [
-    ({"incr_every_n_steps": 0}, "incr_every_n_steps=0 is below 1; use 1 or more"),
-    ({"decr_every_n_nan_or_inf": 0}, "decr_every_n_nan_or_inf=0 is below 1"),
-    ({"init_loss_scaling": 0.5}, "init_loss_scaling=0.5 is below 1"),
-    ({"init_loss_scaling": float("nan")}, "init_loss_scaling takes a number, not nan"),
-    ({"incr_ratio": 1.0}, "incr_ratio=1.0 is not above 1"),
-    ({"decr_ratio": 1.0}, "decr_ratio=1.0 is not below 1"),
-    ({"amp_dtype": "float32", "amp_level": "O2"}, "with amp_dtype float32 use O1"),
-    ({"amp_level": "O2", "gradient_accumulation_steps": 2},
-     "in half precision; use O1, or raise batch_size until one micro-batch makes a step"),
-    ({"amp_level": "O2", "fgm_epsilon": 1.0}, "fgm_epsilon=1.0 moves the embedding by less .* use O1"),
-])  # fmt: skip
-def test_invalid_precision_flags_give_a_one_line_error(folder, flags, message):
-    with pytest.raises(InputError, match=message) as caught:
-        tiny_config(folder, use_amp=True, device="gpu", **flags)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

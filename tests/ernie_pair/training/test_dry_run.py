@@ -16,15 +16,13 @@ from tiny_pair import train_config, write_model
 
 from ernie_pair import EmbeddingTrainer, PairTrainer, distill
 from ernie_pair.checkpoint.run_folder import LOCK, RunLock
-from ernie_pair.core.errors import CheckpointError, InputError, MachineError
+from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import keeps, nothing_kept, something_kept
 from ernie_pair.core.files.keyed_cache import KeyedCache
 from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.embeddings.train.train_embedding import train_embedding
-from ernie_pair.experiments.config import CrossValidateConfig
 from ernie_pair.pairs.distill.distill import distill_pair
 from ernie_pair.pairs.train.train_pair import train_pair
-from ernie_pair.training.dry_run import Stretch, measure, stretches_of
 
 
 def tree(folder):
@@ -107,21 +105,6 @@ def test_a_run_or_its_plan_is_refused_while_another_runs(tmp_path, dry_run):
         lock.release()
 
 
-def test_missing_and_damaged_checkpoints_are_refused(tmp_path):
-    config = pairs(tmp_path, max_steps=2, dry_run=False)
-    train_pair(config)
-    dry = replace(config, dry_run=True)
-    (folder,) = (tmp_path / "out" / "checkpoints").iterdir()
-    (folder / "state.json").write_text("{}")
-    before = tree(tmp_path)
-    with pytest.raises(CheckpointError, match="no usable checkpoint in"):
-        train_pair(dry)
-    assert tree(tmp_path) == before
-    folder.rename(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="was used before"):
-        train_pair(dry)
-
-
 @pytest.mark.parametrize("flags, reason", [
     ({"train_file": "none.tsv"}, "none.tsv"),
     ({"model_name_or_path": "no-such-model"}, "no-such-model"),
@@ -136,12 +119,6 @@ def test_a_dry_run_refuses_what_a_real_run_refuses(tmp_path, flags, reason):
         messages.add(caught.value.message)
         assert not dry_run or tree(tmp_path) == before
     assert len(messages) == 1
-
-
-def test_an_output_folder_that_cannot_be_created_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(MachineError, match="Not a directory"):
-        train_pair(replace(pairs(tmp_path), output_dir=str(tmp_path / "file" / "out")))
 
 
 def test_bad_rows_are_reported_but_not_written(tmp_path, capsys):
@@ -174,22 +151,6 @@ def test_a_dry_run_from_python_leaves_the_model_unchanged(tmp_path, capsys):
     assert_unchanged(trainer, before)
     assert tree(tmp_path) == disk
     assert keeps()  # the next run of this process writes again
-
-
-def test_a_dry_run_from_python_widens_what_o2_narrowed(tmp_path, monkeypatch):
-    """On a GPU --amp_level O2 puts the weights in half precision; here the opened run only does as much."""
-    config = pairs(tmp_path)
-    trainer, before = trainer_of(config)
-
-    def narrow():
-        trainer.model.to(dtype="float16")
-        raise InputError("no memory for this plan")
-
-    monkeypatch.setattr(trainer, "_open_run", narrow)
-    monkeypatch.setattr(type(config), "narrows_weights", True)
-    with pytest.raises(InputError, match="no memory for this plan"):
-        trainer.train()
-    assert_unchanged(trainer, before)
 
 
 def test_a_dry_run_plans_distillation(tmp_path, capsys):
@@ -232,33 +193,6 @@ def test_a_dry_run_plans_pretraining_phase_by_phase(tmp_path):
     assert len(plan["seconds_per_step"]) == 2 and "in each phase" in plan["time_is_of"]
     assert plan["evaluations"] == 5 + 1 and plan["checkpoints"] == 6  # and one of the test split, at the end
     assert tree(tmp_path) == before
-
-
-def test_a_dry_run_of_several_runs_is_refused():
-    with pytest.raises(InputError, match="dry_run=True is for a single run"):
-        CrossValidateConfig(model_name_or_path="m", train_file="t", output_dir="out", dry_run=True)
-
-
-def test_a_stretch_is_measured_on_its_own_batches():
-    assert stretches_of([0, 4, 12], 0, 12) == [Stretch(0, 4), Stretch(4, 12)]
-    assert stretches_of([0, 4, 12], 6, 12) == [Stretch(6, 12)]
-    assert stretches_of([0], 12, 12) == []
-    asked, taken = [], []
-
-    class Job:
-        def step(self, batches, number, stop):
-            taken.append((batches, number))
-            return {"loss": 1.0}
-
-    def updates(consumed):
-        asked.append(consumed)
-        yield from ([consumed + step] for step in range(100))
-
-    found = measure(Stretch(5, 50), Job(), updates, 8, lambda batches: [*batches, "placed"], None)
-    assert asked == [40] and found.measured == 3
-    assert taken == [([40 + step, "placed"], 6 + step) for step in range(4)]
-    assert found.all_seconds == 45 * found.seconds
-    assert measure(Stretch(5, 6), Job(), updates, 8, None, None).measured == 1
 
 
 def test_a_dry_run_reads_a_cache_but_does_not_write_it(tmp_path):

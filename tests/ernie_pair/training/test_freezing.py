@@ -65,17 +65,6 @@ def gradients(model, seed=3):
     return {n: None if p.grad is None else p.grad.numpy() for n, p in model.named_parameters()}
 
 
-def nodes_behind(tensor):
-    """The number of nodes in the backward graph of ``tensor``."""
-    seen, waiting = set(), [tensor.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node.node_ptr() not in seen:
-            seen.add(node.node_ptr())
-            waiting.extend(node.next_functions)
-    return len(seen)
-
-
 def is_below(name, layers):
     if ".embeddings." in name:
         return True
@@ -108,18 +97,6 @@ def test_frozen_weights_do_not_change_and_have_no_state(make, flags, layers):
     assert len(optimizer.state_dict()) == 4 * len(owners)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_freezing_more_shrinks_the_backward_graph(make, pooling):
-    counts = []
-    for flags in ({}, *(flags for flags, _ in FREEZINGS)):
-        model, _ = make(pooling=pooling, **flags)
-        model.train()
-        counts.append(nodes_behind(model(IDS, TYPES)))
-    assert counts == sorted(counts, reverse=True) and len(set(counts)) == len(counts)
-    states, _ = model.encoder(IDS, token_type_ids=TYPES)
-    assert states.stop_gradient and states.grad_fn is None  # a frozen encoder has no backward graph
-
-
 @pytest.mark.parametrize("flags, layers", FREEZINGS)
 def test_dropout_is_off_only_in_the_frozen_part(make, flags, layers):
     model, _ = make(dropout=0.5, **flags)
@@ -136,42 +113,12 @@ def test_dropout_is_off_only_in_the_frozen_part(make, flags, layers):
     assert not np.array_equal(*answers)
 
 
-def test_the_number_of_trained_parameters_is_reported(make):
-    model, said = make()
-    assert "(100.0%)" in said and "frozen" not in said
-    every = sum(p.size for p in model.parameters())
-    model, said = make(freeze_layers=2)
-    trained = sum(int(np.prod(p.shape)) for n, p in model.named_parameters() if not is_below(n, 2))
-    assert said == (
-        f"{trained:,} of {every:,} parameters are trained ({trained / every:.1%}); "
-        "the embeddings and 2 of 3 layers are frozen, and drop nothing out"
-    )
-    _, said = make(pooling="mean")
-    pooler = 16 * 16 + 16
-    assert said.startswith(f"{every - pooler:,} of {every:,} parameters are trained")
-
-
 def test_a_model_is_unfrozen_when_no_flag_freezes_it(make):
     model, _ = make(freeze="encoder", use_recompute=True)
     freeze(model, flags_of())
     recompute_layers(model, False)
     assert not model.frozen_modules and all("forward" not in vars(layer) for layer in model.layers())
     assert all(gradient is not None for gradient in gradients(model).values())
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"freeze_layers": 4}, "freeze_layers=4 is more than the 3 layers of the model; use freeze"),
-        ({"freeze_layers": -1}, "freeze_layers=-1 is below 0; use 0 or more"),
-        ({"freeze_layers": 1, "freeze": "encoder"}, "freeze_layers=1 some; leave one of them out"),
-        ({"freeze": "embeddings", "fgm_epsilon": 1.0}, "fgm_epsilon"),
-        ({"freeze_layers": 1, "fgm_epsilon": 1.0}, "fgm_epsilon"),
-    ],
-)
-def test_invalid_freezing_flags_are_refused(make, flags, reason):
-    with pytest.raises(InputError, match=reason):
-        make(**flags)
 
 
 @pytest.fixture

@@ -184,10 +184,6 @@ def test_an_evaluation_requested_at_a_stop_runs_on_resume():
     assert again.judged == [5, 6, 9, 10]
 
 
-def test_the_end_of_an_epoch_is_evaluated():
-    assert Run(10, eval_freq=0, samples_per_epoch=7)().steps("valid") == [0, 4, 7, 10]
-
-
 def test_a_training_line_holds_means_since_the_previous_line():
     """SumJob's loss of step n is 2 n."""
     run = Run(5, logging_freq=2)()
@@ -215,11 +211,6 @@ def test_a_resumed_run_sees_the_same_batches_as_a_whole_run():
     assert [event for event in whole.log.events if event[1] > state.step] == rest.log.events
 
 
-def test_a_finished_run_does_nothing():
-    run = Run(4, SumJob([7]), TrainState(4, 8))()
-    assert run.job.seen == [7] and not run.log.events and not run.saved
-
-
 @pytest.mark.parametrize("step", range(1, 10))
 def test_a_stopped_run_saves_and_resumes_as_if_never_stopped(step):
     whole, first = Run(10, export_steps=5)(), Run(10, export_steps=5, heard=lambda now: TERM * (now == step))
@@ -233,12 +224,6 @@ def test_a_stopped_run_saves_and_resumes_as_if_never_stopped(step):
     assert first.judged + second.judged == whole.judged
     assert first.exported + second.exported == whole.exported
     assert not second.state.evaluation_pending
-
-
-def test_an_evaluation_due_at_a_stop_is_left_pending():
-    run = Run(10, heard=lambda now: TERM * (now == 3))
-    stopped(run, "after step 3")
-    assert run.steps("valid") == [0] and run.saved[-1][0].evaluation_pending
 
 
 def test_a_stop_in_the_last_step_has_no_effect():
@@ -267,16 +252,6 @@ def test_a_skipped_update_is_counted_and_the_run_continues():
     assert run.state == TrainState(10, 20, skipped_updates=2) and len(run.job.seen) == 16
     again = Run(12, SumJob(odd=[12], skips=True, skipped=2), TrainState(**vars(run.state)))()
     assert again.state.skipped_updates == 3
-
-
-def test_a_non_finite_loss_after_a_skipped_step_is_an_error():
-    class Late(SumJob):
-        def step(self, batches, number, stop):
-            metrics = super().step(batches, number, stop)
-            return {**metrics, "loss": NAN if number == 6 else metrics["loss"]}
-
-    with pytest.raises(NumbersError, match="step 6"):
-        Run(10, Late(odd=[5], skips=True))()
 
 
 def test_too_many_skips_in_a_row_end_the_run():

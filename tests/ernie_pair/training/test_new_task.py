@@ -66,13 +66,6 @@ def test_it_learns_keeps_its_best_model_and_writes_its_card(whole):
     assert "ErnieForTokenClassification" in (best / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_stops_where_nothing_is_gained(config, tmp_path):
-    """Without learning each evaluation is as the first one, at step 0."""
-    rules = {"early_stopping_patience": 2, "learning_rate": 1e-12, "eval_freq": 5}
-    run(TokenTask, replace(config, output_dir=str(tmp_path / "out"), **rules))
-    assert [event["step"] for event in events(tmp_path / "out", "valid")] == [0, 5, 10]
-
-
 def test_its_folder_loads_in_paddlenlp(whole):
     from paddlenlp.transformers import ErnieForTokenClassification
 
@@ -132,20 +125,3 @@ def test_another_rate_is_another_run(config, whole):
         run(TokenTask, replace(config, learning_rate=0.5))
     with pytest.raises(InputError, match="best_metric was|max_seq_len was 128 and is now 64"):
         run(TokenTask, replace(config, max_seq_len=64))
-
-
-def test_a_wrong_line_is_refused_by_its_number(config, tmp_path):
-    (tmp_path / "bad.tsv").write_text("我 你\tO\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"bad\.tsv:1: words and tags differ in number"):
-        run(TokenTask, replace(config, train_file=str(tmp_path / "bad.tsv"), output_dir=str(tmp_path / "o")))
-    assert not (tmp_path / "o").exists()
-
-
-def test_a_refused_start_leaves_no_folder_and_keeps_a_users(config, tmp_path):
-    """This refusal comes late: the names that exist follow from the data."""
-    out, theirs = tmp_path / "o", tmp_path / "theirs"
-    theirs.mkdir()
-    for folder in (out, theirs):
-        with pytest.raises(InputError, match="allow_change nonsense: there is no such key"):
-            run(TokenTask, replace(config, output_dir=str(folder), allow_change="nonsense"))
-    assert not out.exists() and theirs.exists()

@@ -16,7 +16,6 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import install_command
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.run_flags import REPORTERS
 from ernie_pair.training.run_log import RunLog
 from ernie_pair.training.step_work import StepWork
@@ -164,14 +163,6 @@ def test_a_resumed_run_continues_in_each_tool(tmp_path, tools):
     assert len(tools.mlflow.params) == 3 and losses(tools.mlflow.metrics)[3:] == [(3, 1 / 3), (4, 0.25)]
 
 
-def test_environment_variables_set_project_and_run_names(tmp_path, tools, monkeypatch):
-    for name, value in {"WANDB_PROJECT": "p", "WANDB_NAME": "n", "MLFLOW_EXPERIMENT_NAME": "e"}.items():
-        monkeypatch.setenv(name, value)
-    log_steps(tmp_path, [1], REPORTERS)
-    (started,) = tools.wandb.started
-    assert (started["project"], started["name"]) == ("p", "n") and set(tools.mlflow.experiments) == {"e"}
-
-
 @pytest.mark.parametrize("failing", ["init", "log", "finish"])
 def test_a_failing_tool_is_dropped_and_the_run_continues(tmp_path, tools, monkeypatch, failing, caplog):
     def fail(*args, **kwargs):
@@ -264,19 +255,3 @@ def test_report_to_is_passed_on_by_pair_training(tmp_path, tools):
     train_pair(config)
     assert [step for step, _ in losses(points_of(tools.wandb.logged))] == [1, 2]
     assert (tools.wandb.told["warmup_steps"], tools.wandb.told["output_dir"]) == (1, config.output_dir)
-
-
-def test_report_to_is_passed_on_by_pretraining(tools):
-    from ernie_pair.pretraining.pretrain import _settings_of
-
-    words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=tensorboard,mlflow"]
-    config = parse_config(PretrainConfig, words)
-    source = SimpleNamespace(spec=SimpleNamespace(shape={}, family="ernie"))
-    data = SimpleNamespace(
-        has=lambda split: True,
-        fingerprint="f",
-        tokenizer=SimpleNamespace(sha256="s"),
-        samples_per_epoch=9.0,
-        ngrams=None,
-    )
-    assert _settings_of(config, World(), source, data, "plain").flags.reporters == ("tensorboard", "mlflow")

@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -16,7 +15,7 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training import run_log as runlog
-from ernie_pair.training.run_log import RemainingTime, RunLog, Silent, open_log
+from ernie_pair.training.run_log import RemainingTime, RunLog, Silent
 from ernie_pair.training.step_work import StepWork
 
 
@@ -130,14 +129,6 @@ def test_invalid_probability_counts_are_not_drawn(tmp_path, counts):
     assert "pr_curve" not in curves(tmp_path).get_tags()
 
 
-def test_only_the_first_rank_writes(tmp_path):
-    log = open_log(tmp_path, World(1, 2), resumed=TrainState(), max_steps=1)
-    assert isinstance(log, Silent)
-    log.scalars("train", {"loss": 1.0}, TrainState())
-    log.close()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("owes, kept", [(False, ["train", "valid"]), (True, ["train"])])
 def test_a_pending_evaluation_replaces_an_interrupted_one(tmp_path, owes, kept):
     log = RunLog(tmp_path, TrainState(), max_steps=9)
@@ -169,36 +160,6 @@ def test_a_full_disk_loses_metrics_but_does_not_end_the_run(tmp_path, caplog, mo
         log.scalars("train", {"loss": 1.0}, TrainState(step))
     log.close()
     assert caplog.text.count("No space left on device; metrics are lost from here on") == 1
-
-
-def test_a_closed_console_does_not_end_the_run(monkeypatch):
-    class Gone:
-        def write(self, text):
-            raise BrokenPipeError(32, "Broken pipe")
-
-        flush = write
-
-    start_console(World())
-    monkeypatch.setattr(sys, "stderr", Gone())
-    logging.getLogger("ernie_pair").info("said to nobody")
-
-
-@dataclass
-class Flags:
-    max_lr: float = 1e-4
-    use_amp: bool = True
-    masking_fn: str = ""
-
-
-def test_the_text_tab_shows_the_command_line_and_each_sample(tmp_path):
-    log = RunLog(tmp_path, TrainState(), max_steps=1)
-    log.configuration(Flags())
-    log.texts("masked samples", ["one", "two"])
-    log.close()
-    (flags,) = curves(tmp_path).get_data("text", "configuration")
-    assert flags.text.encoded_text_string == "--max_lr 0.0001 --use_amp true"
-    samples = curves(tmp_path).get_data("text", "masked samples")
-    assert [(r.id, r.text.encoded_text_string) for r in samples] == [(0, "one"), (1, "two")]
 
 
 class Terminal(io.StringIO):

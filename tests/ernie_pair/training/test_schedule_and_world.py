@@ -6,7 +6,6 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.world import (
-    World,
     count_accumulation_steps,
     launched_world,
     local_world,
@@ -51,18 +50,6 @@ def test_a_non_numeric_launcher_variable_is_an_error(name, value, monkeypatch):
             with pytest.raises(InputError, match=reason):
                 launched_world(), local_world()
             assert cpu_threads() > 0
-
-
-@pytest.mark.parametrize("name", ["PADDLE_TRAINER_ID", "PADDLE_LOCAL_RANK"])
-def test_a_launcher_rank_out_of_range_is_an_error(name, monkeypatch):
-    monkeypatch.setenv(name, "1")
-    with pytest.raises(InputError, match=f"^{name}=1 in the environment is no rank of"):
-        launched_world(), local_world()
-
-
-def test_a_rank_outside_the_world_raises_value_error():
-    with pytest.raises(ValueError):
-        World(2, 2)
 
 
 def test_derived_seeds_are_distinct():
@@ -116,12 +103,6 @@ def test_the_warm_up_may_be_given_in_steps():
     assert recipe(warmup_rate="none").num_warmup_steps == 2_000
 
 
-def test_a_constant_learning_rate_ignores_decay_steps():
-    config = recipe(lr_decay_style="constant", decay_steps=1000)
-    said = "learning rate: rises to 1e-4 at step 2,000, is 1e-4 at the last step, 200,000"
-    assert describe_schedule(config.rates, config.max_steps) == said
-
-
 def test_a_sharding_degree_above_1_implies_sharding():
     assert recipe(dp_degree=2, sharding_degree=4).processes == 8
     assert recipe(use_sharding="true", sharding_degree=4).processes == 4
@@ -133,16 +114,3 @@ def test_compatibility_flags_of_the_recipe_are_accepted():
     assert config.first_loss_scale == 1024 and recipe(init_loss_scaling=64).first_loss_scale == 64
     assert [config.iters_of(split) for split in ("valid", "test")] == [10, 7]
     assert recipe(eval_iters=3).iters_of("test") == 3
-
-
-@pytest.mark.parametrize("flags, reason", [
-    ({"warmup_steps": 300}, "warmup_rate=0.01 and warmup_steps=300 both set the warm-up; leave one"),
-    ({"warmup_rate": "none", "warmup_steps": 200_000}, "warmup_steps=200000 covers all 200000 steps of the"),
-    ({"decay_steps": 1000}, "a warm-up of 2000 steps, and decay_steps=1000 ends the decay"),
-    ({"use_sharding": "false", "sharding_degree": 4}, "use_sharding=False does not; leave use_sharding out"),
-    *(({flag: degree}, f"{flag}={degree}: .* is not supported.*pass {flag}=1")
-      for flag in ("mp_degree", "pp_degree") for degree in (0, 2)),
-])  # fmt: skip
-def test_flags_that_the_recipe_cannot_have_are_refused(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        recipe(**flags)

@@ -91,7 +91,3 @@ def test_work_counts_are_removed_from_the_metrics():
         "tera_flops_per_second": 2.0,
         "product_share": 0.25,
     }
-
-
-def test_missing_counts_give_no_speed():
-    assert take_work({"loss": 1.0}, samples=3).speeds(seconds=1.0) == {"samples_per_second": 3.0}

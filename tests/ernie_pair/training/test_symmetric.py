@@ -94,20 +94,6 @@ def test_a_step_runs_two_passes_and_counts_their_flops(tmp_path, symmetric):
     assert both["loss"] != plain["loss"] and ("divergence" in both) == (symmetric == "consistency")
 
 
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        ({"symmetric": "average", "rdrop_alpha": 1.0}, "^symmetric average runs every pair in both"),
-        ({"symmetric": "consistency", "rdrop_alpha": 1.0}, "leave one of them out$"),
-        ({"symmetric_alpha": 2.0}, "^symmetric_alpha.2.0 is for symmetric consistency"),
-        ({"symmetric": "average", "symmetric_alpha": 0.5}, "and this is symmetric average; leave it out$"),
-    ],
-)
-def test_flags_incompatible_with_symmetric_are_refused(tmp_path, flags, said):
-    with pytest.raises(InputError, match=said):
-        train_config(tmp_path, **flags)
-
-
 def evaluated(tmp_path, best, **flags):
     out = tmp_path / "metrics.json"
     asked = {"input_file": str(tmp_path / "dev.tsv"), "output_file": str(out), "bootstrap": 0, **flags}

@@ -108,17 +108,6 @@ def test_an_error_in_any_process_is_raised_with_its_traceback(rank, error):
     assert f"rank {rank}:" in str(caught.value.__cause__) and "in fail" in str(caught.value.__cause__)
 
 
-def test_a_peers_own_error_wins_over_an_error_about_the_peer():
-    def both(seconds):
-        if launched_world().rank == 0:
-            raise LostProcessError("rank 1 is gone")
-        time.sleep(seconds)
-        raise LookupError("the reason")
-
-    with pytest.raises(LookupError, match="the reason"):
-        notebook_launcher(both, (0.5,))
-
-
 @pytest.mark.parametrize(
     "function, arguments, end",
     [
@@ -142,18 +131,6 @@ def test_what_cannot_be_sent_or_launched_is_rejected(monkeypatch):
     monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:1,127.0.0.1:2")
     with pytest.raises(InputError, match="is one of several already"):
         notebook_launcher(where)
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"num_processes": 0}, "num_processes 0 is below 1"),
-        ({"gpus": "0,1,2"}, "gpus 0,1,2 are 3 for 2 processes"),
-    ],
-)
-def test_invalid_launch_arguments_are_rejected(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        notebook_launcher(where, **flags)
 
 
 def test_processes_get_the_launchers_environment(monkeypatch):

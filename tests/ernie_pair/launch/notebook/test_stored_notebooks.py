@@ -71,12 +71,6 @@ def run(tmp_path, monkeypatch):
     return execute
 
 
-def test_there_are_two_short_notebooks():
-    assert {path.stem for path in NOTEBOOKS} == set(PICTURES)
-    for path in NOTEBOOKS:
-        assert len(cells_of(path, "code")) <= 12 and path.stat().st_size < 20_000
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_without_outputs(path):
     cells = cells_of(path, "code")

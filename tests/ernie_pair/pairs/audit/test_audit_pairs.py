@@ -1,7 +1,6 @@
 """The pair audit finds exactly the planted faults, with their file and line; without paddle."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from ernie_pair.__main__ import _run
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
-from ernie_pair.pairs.audit.findings import coded, report_lines, warnings_of
+from ernie_pair.pairs.audit.findings import coded, warnings_of
 from ernie_pair.pairs.data.pair_file import read_file
 
 CLEAN = ["今天 天气 1", "明天 昨天 0", "大小 多少 1", "上下 左右 0"]
@@ -342,14 +341,3 @@ def test_an_unlabelled_test_file_needs_no_label_column(tmp_path):
     (tmp_path / "T.csv").write_text("q1x,q2x\n五,六\n", encoding="utf-8")
     files = {"train_file": str(tmp_path / "L.csv"), "test_file": str(tmp_path / "T.csv")}
     audit_pairs(AuditPairsConfig(**files, text_a="q1x", text_b="q2x", label="same"))
-
-
-def test_an_audit_serialises_to_json_and_report_lines(tmp_path):
-    made = audit(tmp_path, train=[*CLEAN, CLEAN[0]], dev=["今天 天气 0"])
-    assert json.loads(json.dumps(asdict(made)))["findings"][0]["rows"] == 1
-    lines = list(report_lines(made))
-    assert (
-        "repeated      train: 1 row (20.00 %) repeating an earlier pair and its label "
-        "(1 exactly, 0 only when normalised)"
-    ) in lines
-    assert "one class     dev: " in "\n".join(lines)

@@ -57,25 +57,6 @@ def test_the_command_line_writes_to_standard_output(files, tmp_path, capfd):
     assert "written: 4 documents" in told.err
 
 
-@pytest.mark.parametrize(
-    "changes, fault",
-    [
-        ({"output_file": "pairs.tsv"}, "output_file pairs.tsv: raw text is a .txt file"),
-        ({"output_file": ""}, "output_file"),
-        ({"dev_file": "TRAIN"}, "every pair stands in the dev or the test file"),
-        ({"text_a": "nothing"}, "nothing"),
-    ],
-)
-def test_invalid_arguments_give_a_one_line_error(files, tmp_path, capsys, changes, fault):
-    flags = {**files, **changes}
-    flags = {name: files["train_file"] if value == "TRAIN" else value for name, value in flags.items()}
-    words = [f"--{name}={value}" for name, value in flags.items() if name != "train_file"]
-    assert exit_code_of(lambda: _run(["build", "text", "--train_file", flags["train_file"], *words])) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ") and fault in error
-    assert not (tmp_path / "pairs.txt").exists()
-
-
 def test_a_rerun_succeeds_and_a_user_file_is_not_overwritten(files, tmp_path, capsys):
     for _ in range(2):
         pairs_to_text(PairsToTextConfig(**files))

@@ -1,12 +1,8 @@
 """The options of pair training: how errors name them in Python and on the command line."""
 
-import subprocess
-import sys
-
 import pytest
-from places import ROOT
 
-from ernie_pair import PairConfig, PairTrainer
+from ernie_pair import PairConfig
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.pairs.config.pair_config import TrainConfig
@@ -31,35 +27,6 @@ def test_option_errors_in_python_do_not_mention_flags(settings, words):
     with pytest.raises(InputError) as caught:
         PairConfig("o", **settings)
     assert str(caught.value) == words
-
-
-def test_a_missing_model_is_reported_without_flags_in_python():
-    with pytest.raises(InputError) as caught:
-        PairTrainer("no/such", PairConfig("o", device="cpu"))
-    told = "no/such is not a folder; give one that holds config.json; a model of the Hugging Face Hub is "
-    assert str(caught.value).startswith(told) and " --local-dir such" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "flag, message",
-    [
-        ("--learning_rate=many", "--learning_rate takes a number, not 'many'; correct it"),
-        ("--batch_size=0", "--batch_size 0 is below 1; use 1 or more"),
-        ("--batch_sise=1", "did you mean --batch_size? --help lists the flags"),
-    ],
-)
-def test_command_line_errors_name_the_flag(flag, message, tmp_path):
-    (tmp_path / "pairs.tsv").write_text("a\tb\t0\nb\tc\t1\n")
-    words = ["--output_dir=o", "--train_file=pairs.tsv", "--dev_file=pairs.tsv", "--device=cpu", flag]
-    words.append("--model_name_or_path=m")
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "train_pair.py", *words],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: ") and message in done.stderr
 
 
 def test_a_custom_best_metric_is_allowed_only_from_python():

@@ -117,23 +117,6 @@ def test_negatives_beside_a_label_are_used(tmp_path, words):
     assert rows_of(read(path, labels=None)) == found
 
 
-def test_what_is_not_read_is_named_once_for_every_reader(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    path = tmp_path / "train.tsv"
-    path.write_text("anchor\tpositive\tnegative\tlabel\n问\t答\t甲\t1\n天\t地\t乙\t0\n")
-    for _ in range(2):
-        assert len(read(path, RowRules())) == 2
-    scored = [{**row, "pos_scores": [1.0], "type": "qa"} for row in FLAG_EMBEDDING]
-    read(write(tmp_path / "scored.jsonl", scored))
-    read([{"sentence1": "问", "sentence2": "答", "label": 1, "source": "faq"}], RowRules())
-    assert [line.partition(": ")[2] for line in caplog.messages] == [
-        "reads anchor and positive as the texts, label as the label; not read: negative",
-        "reads query and pos as the texts, neg as hard negatives; no column is a label: the two texts of "
-        "each row belong together; not read: pos_scores, type",
-        "reads sentence1 and sentence2 as the texts, label as the label; not read: source",
-    ]
-
-
 def test_a_key_that_only_a_late_row_has_is_not_lost(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     rows = [{"anchor": f"问{n}", "positive": f"答{n}"} for n in range(300)]

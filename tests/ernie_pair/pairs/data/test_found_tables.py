@@ -15,17 +15,15 @@ from package_command import command
 from pandas import DataFrame
 from tiny_pair import CHARACTERS, toy_rows, train_config, write_model
 
-from data_tools.text.tables import form_of, records
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.core import errors
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
-from ernie_pair.models.labels import Labels, label_map_of
+from ernie_pair.models.labels import label_map_of
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pairs.data import pair_file
 from ernie_pair.pairs.data.in_memory_pairs import GivenPairs
 from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
@@ -261,23 +259,6 @@ def test_a_first_row_that_may_be_a_header_is_said(tmp_path, caplog, typed):
     assert len(replace(source_of(path, text_a="客户问法", text_b="知识库问法"), labels=None).read()) == 4
 
 
-def test_a_large_table_is_read_row_by_row(tmp_path, monkeypatch):
-    path, taken = tmp_path / "large.csv", []
-    text(path, "text_a;text_b;label\n" + "左边;右边;1\n" * 50_000)
-    lines = pair_file.records
-
-    def counted(*args):
-        for record in lines(*args):
-            taken.append(1)
-            yield record
-
-    monkeypatch.setattr(pair_file, "records", counted)
-    rows = replace(source_of(path), labels=Labels.numbered(2)).rows()
-    assert next(rows).left == "左边" and len(taken) <= pair_file.LOOKED_AT + 1
-    DataFrame({"s1": ["左"] * 30_000, "s2": ["右"] * 30_000}).to_parquet(tmp_path / "a.parquet")
-    assert sum(1 for _ in records(tmp_path / "a.parquet", form_of(tmp_path / "a.parquet"))) == 30_001
-
-
 # Bad input
 
 
@@ -313,17 +294,6 @@ def test_two_columns_that_may_be_the_label_are_told(tmp_path, typed):
     fails(path, "several columns are called label; rename all but")
 
 
-def test_labels_that_no_map_covers_are_told_with_rows(tmp_path, typed):
-    rows = [*FLAT, *FLAT]
-    marks = ["是", "否", "未知", "是", "否", "是", "未知", "待定"]
-    text(tmp_path / "a.tsv", tabs([(*row[:2], mark) for row, mark in zip(rows, marks)]))
-    found = "a.tsv: its labels are 是 in 3 rows, 否 in 2 rows, 未知 in 2 rows, 待定 in 1 row"
-    command = f"{typed} --label old --label_map '0=否,1=是,2=未知,3=待定'"
-    fails(tmp_path / "a.tsv", found, command)
-    named = Labels.named({"否": 0, "是": 1})
-    fails(tmp_path / "a.tsv", ":3: label '未知' is not one of 否, 是", "in line 7, 8", labels=named)
-
-
 def test_a_sheet_with_merged_or_formula_cells_is_told(tmp_path, typed):
     def change(made):
         made.merge_cells("A2:A3")
@@ -345,18 +315,6 @@ def test_nested_columns_of_parquet_are_told(tmp_path, typed):
     assert read(path, text_a="pair.a", text_b="pair.b", label="y") == ROWS
 
 
-def test_mixed_encodings_are_told_with_their_lines(tmp_path, typed):
-    first = tabs(FLAT).encode("gb18030")
-    for path, content, reason in (
-        (tmp_path / "gb.tsv", first * 3 + tabs(FLAT).encode(), ""),
-        (tmp_path / "u.tsv", tabs(FLAT).encode() * 3 + first, "u.tsv:13: not UTF-8"),
-    ):
-        path.write_bytes(content)
-        fails(
-            path, reason, "in line 14, 15, 16", f"{typed} --label old --label_map 0=a,1=b --on_bad_row skip"
-        )
-
-
 def test_files_whose_columns_differ_are_told_at_once(tmp_path, capfd):
     config = train_config(tmp_path)
     frame(("甲", "乙", "丙"), toy_rows(40, 0)).to_csv(tmp_path / "train.csv", index=False)
@@ -370,17 +328,6 @@ def test_files_whose_columns_differ_are_told_at_once(tmp_path, capfd):
     assert told.count("no column 'x'") == 2 and told.count("error: ") == 1
     assert not (tmp_path / "out").exists()
     assert exit_code_of(lambda: train_pair(replace(named, label="丙", max_steps=1))) == 0
-
-
-def test_everything_wrong_with_two_files_is_one_message(tmp_path, capfd):
-    config = train_config(tmp_path)
-    text(Path(config.train_file), tabs([("今", "天", 1), ("今", "", 1), ("今", "天", 0)]))
-    text(Path(config.dev_file), tabs([("今", "天", 1), ("今", "天", 7), ("今", "天", 8)]))
-    assert exit_code_of(lambda: train_pair(config)) == 2
-    told = capfd.readouterr().err
-    assert f"{config.train_file}:2: sentence2 is empty" in told and f"{config.dev_file}:2: label '7'" in told
-    assert "in line 3" in told and told.count("error: ") == 1
-    assert not (tmp_path / "out").exists()
 
 
 # Commands
@@ -449,18 +396,6 @@ def test_a_model_reads_the_words_that_it_was_trained_on(trained, tmp_path, capfd
     )
     with pytest.raises(InputError, match="names class 2, and the model has 2, numbered from 0: 否, 是"):
         evaluate_pair(replace(asked, output_file="", label_map="0=乙,1=甲,2=丙"))
-
-
-def test_the_audit_shows_the_columns_the_words_and_rows(trained, tmp_path, capsys):
-    folder, _ = trained
-    audit_pairs(AuditPairsConfig(str(folder / "train.csv"), dev_file=str(folder / "dev.csv")))
-    lines = capsys.readouterr().out.splitlines()
-    path = folder / "train.csv"
-    assert (
-        lines[0] == f"{path}: reads 用户问题 and 标准问题 as the texts, 是否匹配 as the label; 否 = 0, 是 = 1"
-    )
-    first = next(iter(toy_rows(90, 90)))
-    assert lines[1] == f"  2: {first[0]} | {first[1]} | 否"
 
 
 def test_the_audit_shows_each_word_and_knows_mixed_ones(tmp_path, capsys):

@@ -219,12 +219,6 @@ def test_a_cure_never_drops_half_of_the_rows(tmp_path, typed, labels, rules, tol
         assert ("on_bad_row" in told) == ("on_bad_row" in caught.value.message)
 
 
-def test_an_iterator_is_not_read_for_its_words():
-    rows = [*pairs_of("01", 8), ("今天", "明天", "甲"), *pairs_of("01", 8)]
-    given = GivenPairs("x", iter(rows), Labels.numbered(2), rules=replace(RULES, skips=True))
-    assert len(given.read()) == 16
-
-
 def test_files_without_labels_are_told_so(tmp_path):
     rows = [(a, b) for a, b, _ in pairs_of("01", 9)]
     reason = "no row of .* has one: predict, distill and train-embedding take pairs without labels"

@@ -13,10 +13,8 @@ from tiny_ship import write_trained
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.cli.cli import exit_code_of
-from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
-from ernie_pair.inference.token_rows import evaluation_batches
-from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.data.encoded_pairs import encode_pairs
 from ernie_pair.pairs.data.pair_file import read_pairs
 from ernie_pair.pairs.train.train_pair import train_pair
@@ -68,14 +66,6 @@ def test_a_bad_line_ends_training_with_its_line_number(tmp_path, config, capfd, 
     error = refused(lambda: train_pair(replace(config, **{flag: path})), capfd)
     assert error.startswith(f"error: {path}:3: ") and reason in error
     assert not (tmp_path / "out").exists()
-
-
-def test_quotes_bom_and_nul_do_not_merge_rows(tmp_path, config, capfd):
-    rows = ['"今天\t明天"\t1', '今""天\t"明天\t0', "今\x00天\t明\u2028天\x85\t1", "' 今\t天 '\t0"]
-    path = write(tmp_path / "some.tsv", "\ufeff" + "\r\n".join(rows))
-    assert exit_code_of(lambda: train_pair(replace(config, train_file=path))) == 0
-    assert f"{path}: 4 pairs (2 of class 0, 2 of class 1)" in capfd.readouterr().err
-    assert read_pairs(path, 2).left == ['"今天', '今""天', "今\x00天", "' 今"]
 
 
 WARNINGS = {
@@ -140,15 +130,6 @@ def test_a_huge_pair_is_truncated_and_keeps_both_texts(tmp_path, config, capfd):
     assert kept == [(7, 6, 16), (1, 12, 16), (1, 1, 5)]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
-@pytest.mark.parametrize("num_rows", [1, 40, 41])
-def test_ranks_together_evaluate_every_row_once(num_rows, ranks):
-    lengths = np.random.default_rng(num_rows).integers(5, 30, size=num_rows)
-    batches = evaluation_batches(lengths, 4)
-    dealt = [row for rank in range(ranks) for rows in batches[rank::ranks] for row in rows]
-    assert sorted(dealt) == list(range(num_rows))
-
-
 @pytest.mark.parametrize(
     "labels", [[], ["0", "1", "0"], ["", "", ""], ["?", "9", "-1"]], ids=["none", "good", "empty", "strange"]
 )
@@ -176,11 +157,3 @@ def test_a_blank_line_is_rejected_before_predicting(tmp_path, model, capfd, numb
     error = refused(lambda: predict_pair(PredictConfig(model, path, str(out), device="cpu")), capfd)
     assert f"{path}:{number}: the line is blank; remove it, so that rows and lines agree" in error
     assert not out.exists()
-
-
-def test_evaluation_reports_the_line_without_a_label(tmp_path, model, capfd):
-    path = write(
-        tmp_path / "test.json", '{"query": "今", "title": "天", "label": 1}\n{"query": "今", "title": "天"}\n'
-    )
-    asked = EvaluateConfig(model, path, str(tmp_path / "m.json"), device="cpu")
-    assert f"{path}:2: no label; each row needs one of 0, 1" in refused(lambda: evaluate_pair(asked), capfd)

@@ -259,18 +259,6 @@ def test_rows_skipped_by_a_cache_are_reported_at_every_start(tmp_path, capfd):
     assert (tmp_path / "again/train.rejected.jsonl").read_bytes() == first
 
 
-def test_resuming_may_skip_rows_but_not_change_the_encoding(tmp_path):
-    config = train_config(tmp_path, max_steps=2)
-    train_pair(config)
-    train_pair(replace(config, on_bad_row="skip"))
-    ascii_rows = [("a", "b", label) for *_, label in TRAIN]
-    path = csv_of(tmp_path / "ascii.csv", ascii_rows)
-    config = replace(config, train_file=path, output_dir=str(tmp_path / "ascii"))
-    train_pair(config)
-    with pytest.raises(InputError, match="encoding"):
-        train_pair(replace(config, encoding="gb18030", dev_file=csv_of(tmp_path / "d.csv", DEV, "gb18030")))
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The folder of an untrained model."""

@@ -12,8 +12,6 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import BatchRules, evaluation_batches, kept_lengths, open_tokenizer
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.spec import read_spec
-from ernie_pair.pairs.config.ask_config import EvaluateConfig
-from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pairs.data.pair_file import read_pairs
 from ernie_pair.runtime.processes.world import World
@@ -101,10 +99,6 @@ def test_json_labels_may_be_text_or_number(tmp_path, label):
 def test_labels_are_ignored_when_not_requested(tmp_path, name, line):
     pairs = read(tmp_path, line, name, num_classes=None)
     assert (pairs.left, pairs.right, pairs.labels) == (["左"], ["右"], None)
-
-
-def test_more_classes_allow_more_labels(tmp_path):
-    assert columns(read(tmp_path, "左\t右\t2\n", num_classes=3)) == [("左", "右", 2)]
 
 
 GOOD = "今天\t明天\t0\n"
@@ -361,34 +355,3 @@ def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tmp_path, changes, 
     files = folder / "config.json", folder / "vocab.txt"
     with pytest.raises(InputError, match=reason):
         open_tokenizer(files[1], read_spec(*files), length)
-
-
-FLAGS = {"model_name_or_path": "m", "train_file": "t", "dev_file": "d", "output_dir": "o"}
-
-
-@pytest.mark.parametrize(
-    "flag, values",
-    [
-        ("epochs", (0, -1)),
-        ("max_steps", (-1,)),
-        ("batch_size", (0, -1)),
-        ("max_seq_len", (0, 4)),
-        ("learning_rate", (0.0, -1e-5, float("nan"), float("inf"))),
-        ("warmup_rate", (-0.1, 1.0, float("nan"))),
-        ("weight_decay", (-0.1, float("nan"), float("inf"))),
-        ("dropout", (-0.1, 1.0, float("nan"))),
-        ("eval_freq", (0, -1)),
-        ("logging_freq", (0, -1)),
-        ("checkpoint_steps", (0, -1)),
-        ("seed", (-1, 2**40)),
-    ],
-)
-def test_an_invalid_option_value_is_rejected_by_name(flag, values):
-    for value in values:
-        with pytest.raises(InputError, match=rf"^{flag}(=.*; use | takes a number, not (nan|inf))"):
-            TrainConfig(**FLAGS, **{flag: value})
-
-
-def test_evaluation_rejects_an_invalid_batch_size():
-    with pytest.raises(InputError, match="batch_size=0"):
-        EvaluateConfig(model_path="m", input_file="i", output_file="o", batch_size=0)

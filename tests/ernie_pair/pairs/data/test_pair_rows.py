@@ -11,7 +11,7 @@ import pytest
 from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
 
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.errors import InputError
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data import row_cache
@@ -173,18 +173,6 @@ def test_a_bad_row_in_any_source_leaves_no_cache(tmp_path, source, tokenizer):
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_cache_path_that_is_a_file_is_an_error(tmp_path, source, tokenizer):
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(MachineError, match="cache: not a folder; choose another output path"):
-        open_rows(tmp_path, source, tokenizer)
-
-
-def test_a_cache_that_cannot_be_read_back_is_an_error(tmp_path, source, tokenizer, monkeypatch):
-    monkeypatch.setattr(row_cache, "_load", lambda *args: None)
-    with pytest.raises(MachineError, match="cannot be read back as written"):
-        open_rows(tmp_path, source, tokenizer)
-
-
 def test_a_file_with_too_many_tokens_must_be_streamed(tmp_path, source, tokenizer, monkeypatch):
     monkeypatch.setattr(row_cache, "MOST_TOKENS", 100)
     with pytest.raises(InputError, match="too large for memory; pass streaming=True"):
@@ -280,12 +268,6 @@ def test_a_bad_row_ends_the_stream_when_it_is_reached(tmp_path, tokenizer):
     assert number > 800 and len(list(islice(stream, 50))) == 50
     with pytest.raises(InputError, match=rf"train\.tsv:{number}: label '甲' is not one of 0, 1"):
         list(islice(stream, 500))
-
-
-def test_a_stream_without_rows_is_an_error(tmp_path, tokenizer):
-    (tmp_path / "empty.tsv").write_text("text_a\ttext_b\tlabel\n")
-    with pytest.raises(InputError, match=r"empty\.tsv: it holds no pairs"):
-        updates(source_of(tmp_path / "empty.tsv"), tokenizer, 1)
 
 
 def test_a_text_without_tokens_takes_no_place(tmp_path, tokenizer):

@@ -132,11 +132,6 @@ def test_a_row_that_is_no_pair_of_the_model_is_refused(change, reason):
     assert [row.place for row in left_out] == [1]
 
 
-def test_rows_that_are_too_long_are_refused():
-    with pytest.raises(InputError, match=r"x\[0\]: 6 tokens, more than max_seq_len=5; cut the pair"):
-        source([ROW], form=FORM._replace(max_seq_len=5)).read()
-
-
 @pytest.mark.parametrize(
     "other", [("今天", "明天", 1), {"text_a": "今", "text_b": "天", "label": 1}], ids=repr
 )
@@ -150,9 +145,3 @@ def test_texts_among_rows_of_ids_are_refused(other):
 def test_a_model_of_one_token_type_takes_any_of_them():
     rows = [{**ROW, "token_type_ids": [0] * 6}, {"input_ids": ROW["input_ids"], "labels": 1}]
     assert source(rows, form=FORM._replace(token_types=1)).read().heads.tolist() == [4, 4]
-
-
-def test_what_is_not_read_of_a_row_of_ids_is_named(caplog):
-    caplog.set_level("INFO")
-    source([{**ROW, "idx": 7, "sentence1": "a"}]).read()
-    assert "x: not read: idx, sentence1" in caplog.messages

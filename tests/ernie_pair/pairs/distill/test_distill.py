@@ -118,14 +118,6 @@ def test_distill_returns_the_best_student(config):
     assert distill(config).metrics == result.metrics  # the run is already finished
 
 
-def test_a_run_without_its_log_returns_what_it_knows(tmp_path, config):
-    """Nothing but metrics.jsonl says which metrics an earlier start has found, save the one that decides."""
-    result = distill(config)
-    (tmp_path / "small" / "metrics.jsonl").unlink()
-    again = distill(config)  # the run is already finished
-    assert again.metrics == {"accuracy": result.best_metric} and again.best_model == result.best_model
-
-
 def student_config(config, **changes):
     """The flags of ``config`` without its files."""
     names = {item.name for item in fields(StudentConfig)}
@@ -172,20 +164,6 @@ def test_missing_or_invalid_python_datasets_are_rejected(tmp_path, config):
     with pytest.raises(InputError, match="unlabelled_dataset is read whole, and streaming reads one dataset"):
         distill(replace(given, streaming=True), rows, rows, rows)
     assert not (tmp_path / "small" / "checkpoints").exists()
-
-
-def test_a_generator_is_not_read_to_its_end_when_streaming(config):
-    read = []
-
-    def endless():
-        while True:
-            read.append(1)
-            yield ("怎么开户", "如何开户", 1)
-
-    given = student_config(config, streaming=True, max_steps=2)
-    with pytest.raises(InputError, match="train_dataset"):
-        distill(given, endless(), list(toy_rows(20, 0)))
-    assert len(read) < 10
 
 
 def test_cached_and_on_the_fly_teacher_logits_are_equivalent(tmp_path, config):
@@ -268,12 +246,6 @@ def test_unlabelled_rows_are_used_in_training(tmp_path, config, capfd):
     assert all(e["loss"] == e["soft_loss"] for e in events(tmp_path / "soft", "train"))
     streamed = {"streaming": True, "output_dir": str(tmp_path / "streamed"), "train_file": str(mixed)}
     assert distill(replace(config, **streamed)).is_done
-
-
-def test_a_dev_row_without_a_label_is_rejected(tmp_path, config):
-    (tmp_path / "bare.tsv").write_text("今天\t明天\n")
-    with pytest.raises(InputError, match=r"bare\.tsv:1: no label"):
-        distill(replace(config, dev_file=str(tmp_path / "bare.tsv")))
 
 
 def test_killed_teacher_inference_resumes_at_the_next_part(tmp_path, config, monkeypatch):
@@ -379,28 +351,7 @@ def test_bad_input_is_a_one_line_error_and_writes_nothing(
     assert not (tmp_path / "small").exists()
 
 
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"label_map": "0=a,1=b"}, "the classes of a student are those of its teacher"),
-        ({"soft_weight": 0.0}, "learns nothing from the teacher"),
-        ({"layer_map": "last"}, "layer_map last needs hidden_weight"),
-        ({"hidden_weight": 1.0, "symmetric": "average"}, "symmetric average runs every pair twice"),
-        ({"hidden_weight": 1.0, "rdrop_alpha": 1.0}, "rdrop_alpha.1.0 runs every pair twice"),
-        ({"hidden_weight": 1.0, "teacher_logits": "cached"}, "hidden_weight asks it"),
-        ({"streaming": True, "teacher_logits": "cached"}, "never has all rows"),
-        ({"streaming": True, "unlabelled_file": "more.tsv"}, "unlabelled_file is read whole"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"target": "regression"}, "target regression: the classes of a student are .*; leave it out"),
-        ({"target": "ranking"}, "target ranking: the classes of a student are those of its teacher"),
-        ({"label_range": "0,5"}, "label_range 0,5: the classes of a student are those of its teacher"),
-        ({"query": "topic"}, "query topic is for target ranking, not classification; leave it out"),
-        ({"most_candidates": 4}, "most_candidates.4 is for target ranking"),
-        ({"ranking_loss": "margin"}, "ranking_loss margin is for target ranking"),
-        ({"margin": 2.0}, "margin.2.0 is for target ranking"),
-        ({"hidden_weight": 1.0, "to_static": True}, "a compiled program returns no hidden states"),
-    ],
-)
-def test_flags_that_exclude_each_other_are_refused(config, flags, reason):
-    with pytest.raises(InputError, match=reason):
+@pytest.mark.parametrize("flags", [{"query": "topic"}, {"most_candidates": 4}, {"margin": 2.0}])
+def test_flags_of_ranking_are_refused_for_students(config, flags):
+    with pytest.raises(InputError, match=f"{next(iter(flags))}.* is for target ranking"):
         distill(replace(config, **flags))

@@ -19,7 +19,6 @@ from ernie_pair.pairs.targets.metrics import (
     chosen_metric,
     class_averages,
     class_table,
-    class_weights_in,
     class_weights_of,
     error_bins,
     measure_of,
@@ -141,28 +140,6 @@ def test_ranking_metrics_need_a_query_with_two_labels():
     assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 2, 0])).tolist() == [1, 3]
 
 
-def test_a_long_query_is_split_and_keeps_all_its_candidates():
-    groups, labels = (
-        np.repeat([0, 1, 2], [9, 3, 2]),
-        np.array([1, 0, 0, 0, 0, 0, 0, 1, 0] + [1, 0, 0] + [0, 0]),
-    )
-    found = training_groups(groups, labels, most=4)
-    assert all(len(rows) <= 4 and labels[rows].sum() and (labels[rows] == 0).any() for rows in found)
-    assert set(np.concatenate(found).tolist()) == set(range(12))  # query 2 has no relevant candidate
-    assert all(len(set(groups[rows])) == 1 for rows in found)
-    assert [rows.tolist() for rows in training_groups(groups, labels, 9)] == [
-        [0, 7, 1, 2, 3, 4, 5, 6, 8],
-        [9, 10, 11],
-    ]
-
-
-def test_a_query_with_many_positives_stays_within_the_limit():
-    labels = np.array([1] * 7 + [0] * 2)
-    found = training_groups(np.zeros(9, dtype=np.int64), labels, most=4)
-    assert all(len(rows) <= 4 and 0 < labels[rows].sum() < len(rows) for rows in found)
-    assert set(np.concatenate(found).tolist()) == set(range(9))
-
-
 def test_per_class_metrics_match_scikit_learn():
     labels, predictions = RNG.integers(0, 3, 50), RNG.integers(0, 4, 50)
     confusion = confusion_matrix(labels, predictions, labels=range(5))
@@ -202,19 +179,6 @@ def test_balanced_weights_are_those_of_scikit_learn():
 def test_balanced_weights_need_every_class_to_occur():
     with pytest.raises(InputError, match=r"^train\.tsv has no pair of class 1, so class_weights balanced"):
         class_weights_of("balanced", 3, np.array([0, 2]), "train.tsv")
-
-
-@pytest.mark.parametrize("text", ["1,2", "1,2,3,4", "3"])
-def test_the_number_of_weights_must_match_the_classes(text):
-    names = rf"names {len(text.split(','))} class\(es\), and there are 3"
-    with pytest.raises(InputError, match=f"^class_weights.{text} {names}"):
-        class_weights_of(text, 3, None, "train.tsv")
-
-
-@pytest.mark.parametrize("text", ["-1,2", "nan,1", "1,inf", "one,two", "1;2", ",", "0,0", "balance"])
-def test_invalid_class_weights_are_refused(text):
-    with pytest.raises(InputError, match=f"^class_weights.{text} must be a number of 0 or more for each"):
-        class_weights_in(text)
 
 
 @pytest.mark.parametrize("found", [None, 0.5, {"accuracy": "high"}, {"accuracy": None}, [("accuracy", 1.0)]])

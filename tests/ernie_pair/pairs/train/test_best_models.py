@@ -16,7 +16,6 @@ from ernie_pair.checkpoint.run_folder import best_of, point_best
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files.atomic_files import own_name
 from ernie_pair.core.files.atomic_folder import content_of
-from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.networks.classifier import load_classifier
@@ -158,12 +157,6 @@ def test_every_path_in_a_run_can_be_used_as_a_model(run, given, tmp_path):
     assert answers["given"] == answers["direct"]
     config = PairConfig(str(tmp_path / "unused"), max_seq_len=128, device="cpu")
     assert PairTrainer(str(run / given), config).evaluate(pairs)["accuracy"] == answers["given"][1]
-
-
-def test_a_run_folder_can_be_exported(run, tmp_path):
-    export_pair(ExportConfig(str(run / "out"), str(tmp_path / "ship"), max_seq_len=40))
-    said = json.loads((tmp_path / "ship" / "export.json").read_text())
-    assert said["model"] == os.readlink(run / "out" / "best")
 
 
 def test_a_temperature_is_not_saved_into_a_checkpoint(run, tmp_path):

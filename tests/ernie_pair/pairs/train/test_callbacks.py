@@ -61,13 +61,6 @@ class MyCallback(PairCallback):
         print("Starting training")
 
 
-def test_a_callback_can_be_given_as_a_class_or_an_instance(make, capsys):
-    trainer = make(MyCallback, MyCallback(), max_steps=1)
-    trainer.add_callback(MyCallback)
-    trainer.train()
-    assert capsys.readouterr().out.splitlines() == ["Starting training"] * 3
-
-
 def test_all_events_occur_in_the_same_order_as_in_transformers(make):
     diary = Diary()
     make(diary, max_steps=7, eval_freq=7).train()
@@ -98,17 +91,6 @@ def test_micro_batches_and_predictions_have_their_events(make):
     diary.events.clear()
     trainer.predict(DEV[:20])
     assert diary.events == [("on_prediction_step", 1), ("on_prediction_step", 1), ("on_predict", 1)]
-
-
-def test_the_state_reports_the_progress_of_the_run(make):
-    diary = Diary()
-    trainer = make(diary, max_steps=7)
-    assert trainer.state == TrainerState()
-    result, last = trainer.train(), diary.states[-1]
-    assert last == trainer.state and last is not trainer.state
-    assert (last.global_step, last.max_steps, last.epoch) == (7, 7, 7 * 16 / 90)
-    assert last.best_metric == result.best_metric and last.best_model_checkpoint == str(result.best_model)
-    assert last.is_world_process_zero and last.is_local_process_zero
 
 
 def test_the_log_history_is_complete_after_a_resume(make):
@@ -186,20 +168,6 @@ def test_a_callback_that_is_never_called_is_refused(make, callback, reason):
         make(callback)
     with pytest.raises(InputError, match=f"^callbacks: {reason}"):
         make().add_callback(callback)
-
-
-@pytest.mark.parametrize(
-    "given, reason",
-    [
-        ({"config": {"epochs": 1}}, "config takes a PairConfig, not {'epochs': 1}"),
-        ({"model": None}, "model takes a name, a folder or a paddle.nn.Layer, not a NoneType"),
-        ({"compute_metrics": "accuracy"}, "compute_metrics takes a function, not 'accuracy'"),
-    ],
-)
-def test_an_argument_of_the_wrong_type_is_reported(model, given, reason):
-    arguments = {"model": model, "config": PairConfig("out", **SETTINGS), **given}
-    with pytest.raises(InputError, match=f"^PairTrainer: {reason}; correct it$"):
-        PairTrainer(**arguments)
 
 
 class Evens(PairCallback):

@@ -9,7 +9,7 @@ from tiny_pair_job import run, same, tiny_config, tiny_job, weights, write_files
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.pairs.train.train_pair import compile_forward, why_not_compiled
+from ernie_pair.pairs.train.train_pair import compile_forward
 from ernie_pair.training.recompute import freeze
 
 PLAIN = {"kernels": "plain"}
@@ -70,10 +70,6 @@ def model_of(folder, model_class=PairClassifier):
     return build_classifier(source, 1, 0.1, model_class=model_class)
 
 
-class Own(PairClassifier):
-    pass
-
-
 def settings(**changes):
     nothing = {"to_static": True, "device": "gpu", "use_recompute": False, "use_amp": False}
     return SimpleNamespace(**{**nothing, **changes})
@@ -92,23 +88,6 @@ def test_flags_incompatible_with_to_static_are_refused(folder, changes, processe
     with pytest.raises(InputError, match=f"to_static=True: .*{reason}.*; leave it out"):
         compile_forward(settings(**changes), model, processes)
     assert compile_forward(settings(to_static="auto", **changes), model, processes) is None
-
-
-def test_a_custom_model_class_is_not_compiled(folder):
-    with pytest.raises(InputError, match="Own is a class of your own"):
-        compile_forward(settings(), model_of(folder, Own), 1)
-
-
-def test_an_unverified_model_family_is_not_compiled():
-    model = SimpleNamespace(family="nezha", fused_state=None)
-    assert "nezha is untested; tested are" in why_not_compiled(settings(), as_own(model), 1)
-
-
-def as_own(model):
-    """A PairClassifier with the attributes of ``model``, made without its constructor."""
-    made = PairClassifier.__new__(PairClassifier)
-    vars(made).update(vars(model))
-    return made
 
 
 def test_fused_kernels_cannot_be_compiled(folder):

@@ -58,12 +58,6 @@ def test_only_the_first_process_audits(config):
         assert len(list(Path(config.output_dir, "cache").glob("audit-*.json"))) == num_audits
 
 
-def test_the_cache_is_in_the_output_folder_by_default(tmp_path, config):
-    train_pair(replace(config, max_steps=1))
-    endings = {path.suffix for path in (tmp_path / "out" / "cache").iterdir()}
-    assert endings == {".arrow", ".json", ".lock"}
-
-
 def test_bucketing_reduces_padding_and_its_share_is_logged(tmp_path, config):
     shares = {}
     for bucket in (True, False):
@@ -84,12 +78,6 @@ def test_resuming_a_checkpoint_on_different_data_is_refused(tmp_path, config, ch
     train_pair(replace(config, max_steps=1))
     with pytest.raises(InputError, match="is a checkpoint of another run: .* was .* and is now"):
         train_pair(replace(config, max_steps=1, **changes))
-
-
-def test_a_streamed_run_learns_the_task(config):
-    train_pair(replace(config, max_steps=60, checkpoint_steps=60, streaming=True, shuffle_buffer=32))
-    found = losses(config.output_dir)
-    assert found[0] > 0.6 and found[-1] < 0.25
 
 
 HALVES = {"batch_size": 4, "gradient_accumulation_steps": 4, "max_steps": 9}
@@ -142,26 +130,6 @@ def test_class_weights_are_computed_logged_and_saved(tmp_path, config, capfd):
     assert told in capfd.readouterr().err and count < 40
     with pytest.raises(InputError, match="class_weights was 'balanced' and is now '1,2'"):
         train_pair(replace(config, max_steps=2, class_weights="1,2"))
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_class_weights_of_a_wrong_number_are_refused(tmp_path, config, streaming):
-    with pytest.raises(InputError, match=r"class_weights 1,2,3 names 3 class\(es\), and there are 2"):
-        train_pair(replace(config, streaming=streaming, class_weights="1,2,3"))
-    with pytest.raises(InputError, match="class_weights balanced counts the labels of all training pairs"):
-        replace(config, streaming=True, class_weights="balanced")
-    assert not (tmp_path / "out" / "checkpoints").exists()
-
-
-def test_streaming_needs_max_steps_and_a_file_of_rows(tmp_path, config):
-    (tmp_path / "bad.tsv").write_text("今\t天\t甲\n")
-    with pytest.raises(InputError, match="streaming=True does not know the number of rows; pass max_st"):
-        replace(config, streaming=True, max_steps=0)
-    with pytest.raises(InputError, match="streaming reads a file, and train_file lcqmc is a set"):
-        train_pair(replace(config, streaming=True, train_file="lcqmc"))
-    with pytest.raises(InputError, match=r"bad\.tsv:1: label '甲'"):
-        train_pair(replace(config, streaming=True, train_file=str(tmp_path / "bad.tsv")))
-    assert not (tmp_path / "out").exists()
 
 
 def write_named(path, count, seed):

@@ -157,16 +157,6 @@ def test_texts_may_come_from_sets_of_paddle_too(make, kind, texts):
     assert (found.left, found.right, found.sha256) == (expected.left, expected.right, expected.sha256)
 
 
-def test_a_row_of_an_iterdataset_of_a_generator_is_not_lost(make):
-    assert len(make().predict(IterDataset(row for row in DEV)).predictions) == len(DEV)
-
-
-def test_ids_and_texts_may_be_mixed_between_sets(tmp_path, make, tokenizer, by_texts):
-    make(KINDS["MapDataset"](TRAIN, tokenizer), DEV).train()
-    make(TRAIN, KINDS["Dataset"](DEV, tokenizer), folder="other").train()
-    assert events(tmp_path / "out") == events(tmp_path / "other") == by_texts[0]
-
-
 STREAMED = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the second epoch
 
 
@@ -179,11 +169,6 @@ def test_flags_of_data_and_loss_work_on_ids(tmp_path, make, ids, flags):
     make(folder="texts", **flags).train()
     make(Stream(ids[0]), DEV, **flags).train()
     assert events(tmp_path / "out") == events(tmp_path / "texts")
-
-
-def test_an_iterator_of_rows_cannot_be_streamed(make):
-    with pytest.raises(InputError, match="an iterator or generator can be read once"):
-        make(IterDataset(iter(TRAIN)), DEV, **STREAMED).train()
 
 
 def test_scores_are_learned_from_ids(tmp_path, make):
@@ -204,13 +189,6 @@ def test_what_needs_texts_is_refused_for_ids(tmp_path, make, ids):
     with pytest.raises(InputError, match="ranking tells queries by their texts, and train_dataset"):
         make(candidates, list(candidate_rows(4, 1)), target="ranking").train()
     assert not list(tmp_path.glob("out/checkpoints/*"))
-
-
-def test_ids_are_not_audited_and_the_log_says_so(make, ids, capfd):
-    make(ids[1], ids[1]).train()
-    log = capfd.readouterr().err
-    assert "train_dataset, eval_dataset: token ids, neither audited nor cached" in log
-    assert "audit pairs" not in log
 
 
 def test_a_bad_row_of_ids_is_named_and_nothing_written(tmp_path, make, ids):
@@ -323,17 +301,6 @@ BAD = [
 def test_a_batch_that_cannot_be_used_is_refused(make, collator, reason):
     with pytest.raises(InputError, match=f"^data_collator returned .*{reason}"):
         make(data_collator=collator).evaluate(DEV)
-
-
-def test_a_data_collator_must_be_callable(make):
-    with pytest.raises(InputError, match="data_collator takes a function, not 'pad'"):
-        make(data_collator="pad")
-
-
-def test_a_collator_may_change_the_ids(make):
-    trainer = make(data_collator=changed(input_ids=lambda f: np.where(f["input_ids"] > 4, 5, f["input_ids"])))
-    found = trainer.predict(DEV).predictions
-    assert np.isfinite(found).all() and not np.allclose(found, make().predict(DEV).predictions, atol=1e-7)
 
 
 def test_batches_of_encode_and_collate_are_those_of_training(make, tokenizer):

@@ -7,17 +7,14 @@ import numpy as np
 import paddle
 import pytest
 from killed_runs import killed_after
-from own_layers import TINY, Bag, TeachingPlanModel, bag, paddlenlp_model, state, tutorial_model
-from package_command import command
+from own_layers import TINY, Bag, bag, paddlenlp_model, state, tutorial_model
 from paddle import nn
 from paddlenlp.transformers import (
     BertForSequenceClassification,
-    BertModel,
     ErnieForSequenceClassification,
-    ErnieGramTokenizer,
 )
 from run_files import events
-from tiny_pair import VOCAB, write_pairs
+from tiny_pair import VOCAB
 from tiny_trainer import DEV, TRAIN
 from tiny_trainer import SETTINGS as TINY_RUN
 
@@ -224,21 +221,6 @@ def saved(tmp_path_factory):
     return folder / "saved"
 
 
-@pytest.mark.parametrize("words", [
-    "evaluate --model_path MODEL --input_file PAIRS --output_file OUT",
-    "export --model_path MODEL --output_dir OUT",
-    "convert --model_path MODEL --output_dir OUT --to hf",
-    "serve --model_path MODEL --port 0",
-    "train --model_name_or_path MODEL --train_file PAIRS --dev_file PAIRS --output_dir OUT",
-])  # fmt: skip
-def test_commands_refuse_the_folder_of_a_layer_by_name(tmp_path, saved, words):
-    places = {"MODEL": saved, "PAIRS": write_pairs(tmp_path / "pairs.tsv", 8), "OUT": tmp_path / "result"}
-    done = command(*(places.get(word, word) for word in words.split()))
-    line = done.told.strip().splitlines()[-1]
-    assert done.code != 0 and "made from the class TeachingPlanModel" in line and "Traceback" not in done.told
-    assert not (tmp_path / "result").exists()
-
-
 def test_weights_of_another_kind_are_refused(tmp_path, make):
     make(bag()).save_model(tmp_path / "saved")
     with pytest.raises(InputError, match="made from the class Bag, and the model is a TeachingPlanModel"):
@@ -327,26 +309,6 @@ def make_classifier(layer):
     return classifier_around(layer, spec)
 
 
-@pytest.mark.parametrize("given", [BertModel, nn.Linear, {"a": 1}, object()])
-def test_a_model_of_a_wrong_type_is_refused_in_a_short_line(make, given):
-    with pytest.raises(InputError, match="model takes a name, a folder or a paddle.nn.Layer, not") as error:
-        make(given)
-    assert len(str(error.value)) < 160
-
-
-def test_the_folder_of_a_tokenizer_of_paddlenlp_is_taken(tmp_path, make, vocab_file):
-    ErnieGramTokenizer(str(vocab_file), do_lower_case=False).save_pretrained(str(tmp_path / "tokenizer"))
-    trainer = make(tutorial_model(), own={"vocab_file": tmp_path / "tokenizer"}, max_steps=2)
-    assert not trainer.model.spec.lower_case and trainer.train().is_done
-
-
-def test_a_layer_without_vocabulary_is_refused(make, tmp_path):
-    with pytest.raises(InputError, match="a model in memory has no vocabulary"):
-        make(bag(), own={"vocab_file": None})
-    with pytest.raises(InputError, match="no-such.txt is no file; give the vocabulary"):
-        make(bag(), own={"vocab_file": tmp_path / "no-such.txt"})
-
-
 @pytest.mark.parametrize("family", ["ernie", "bert"])
 def test_a_classifier_of_paddlenlp_gives_its_own_numbers(make, tmp_path, family):
     layer = paddlenlp_model(family)
@@ -376,16 +338,6 @@ def test_a_changed_classifier_of_paddlenlp_is_a_plain_layer(make):
     for layer in (changed, Sharper(paddlenlp_model("bert").config)):
         trainer = make(layer, max_steps=3, folder=type(layer).__name__)
         assert isinstance(trainer.model, PlainModel) and trainer.train().is_done
-
-
-def test_attributes_of_the_layer_are_those_of_the_model(make):
-    layer = tutorial_model()
-    trainer = make(layer)
-    assert trainer.model.clf is layer.clf and isinstance(layer, TeachingPlanModel)
-    with pytest.raises(AttributeError):
-        _ = trainer.model.no_such_part
-    trainer.model.set_dict(tutorial_model(seed=4).state_dict())
-    assert np.array_equal(state(layer)["clf.weight"], state(tutorial_model(seed=4))["clf.weight"])
 
 
 def test_a_loop_of_ones_own_trains_the_layer(make):

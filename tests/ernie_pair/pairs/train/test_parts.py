@@ -6,14 +6,12 @@ import numpy as np
 import paddle
 import pytest
 from levels import needs_bf16
-from paddlenlp.transformers import LinearDecayWithWarmup
 from places import ROOT
 from tiny_trainer import DEV, TRAIN, UNTRAINED
 
-from ernie_pair import PairCallback, PairConfig, PairTrainer
+from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.core.errors import InputError, NumbersError
-from ernie_pair.training.data_parallel import Zero2
 from ernie_pair.weights.weight_files import read_weights
 
 SETTINGS = {**UNTRAINED, "epochs": 2, "dropout": 0.1, "logging_freq": 10}
@@ -161,43 +159,6 @@ def test_a_step_of_ones_own_gives_the_weights_of_the_trainer(same_as_trainer, ta
     same_as_trainer(take_step, **changes)
 
 
-@pytest.mark.parametrize("scale", [{}, {"use_amp": True, "amp_dtype": "float32"}], ids=str)
-def test_gradients_may_be_clipped_by_hand(make, scale):
-    losses = {}
-    for limit in (0.05, 0.0):
-        parts = make(f"clip_{limit}", grad_clip=limit, dropout=0.0, max_steps=4, **scale).open_parts()
-        losses[limit] = []
-        for _, (batch,) in parts.steps:
-            loss = parts.loss(batch)
-            parts.backward(loss)
-            if not limit:
-                paddle.nn.utils.clip_grad_norm_(parts.model.parameters(), 0.05)
-            parts.update()
-            losses[limit].append(float(loss))
-    np.testing.assert_allclose(losses[0.0], losses[0.05], rtol=1e-5)
-
-
-def test_a_scheduler_that_the_loop_moves_too_is_refused(make):
-    trainer = make()
-    trainer.lr_scheduler = schedule = LinearDecayWithWarmup(5e-3, 12, 0)
-    parts = trainer.open_parts()
-    _, (batch,) = next(parts.steps)
-    parts.backward(parts.loss(batch))
-    assert parts.update()["learning_rate"] == 5e-3
-    schedule.step()
-    with pytest.raises(InputError, match="^LinearDecayWithWarmup was moved outside of the run.*leave its"):
-        next(parts.steps)
-
-
-def test_a_loss_of_the_model_itself_is_refused_when_sharded(make, monkeypatch):
-    parts = make().open_parts()
-    _, (batch,) = next(parts.steps)
-    loss = parts.model(*map(paddle.to_tensor, (batch.input_ids, batch.token_type_ids))).mean()
-    monkeypatch.setattr(parts._job, "parallel", object.__new__(Zero2))
-    with pytest.raises(InputError, match="^sharding stage2 sums .* this loss is of parts.model; use parts.f"):
-        parts.backward(loss)
-
-
 def test_batches_of_ones_own_move_through_the_schedule(make):
     parts = make(max_steps=4, warmup_steps=2).open_parts()
     inputs = {"input_ids": np.array([[1, 5, 2, 6, 2]]), "token_type_ids": np.array([[0, 0, 0, 1, 1]])}
@@ -223,17 +184,6 @@ def test_all_dev_pairs_are_given_once(make):
     batches = list(parts.dev_batches())
     assert [len(batch.labels) for batch in batches] == [16, 16, 9]
     assert np.concatenate([batch.labels for batch in batches]).tolist() == [label for *_, label in DEV]
-
-
-def test_evaluation_leaves_the_mode_that_it_found(make):
-    trainer = make()
-    parts = trainer.open_parts()
-    for set_mode, is_training in ((parts.model.train, True), (parts.model.eval, False)):
-        set_mode()
-        trainer.evaluate()
-        trainer.predict(DEV[:2])
-        assert parts.model.training == is_training
-        assert all(layer.training == is_training for layer in parts.model.sublayers())
 
 
 @pytest.mark.parametrize(
@@ -271,28 +221,6 @@ def test_micro_batches_that_are_missing_or_too_many_are_refused(make):
         parts.backward(parts.loss(batches[1]))
 
 
-def test_a_batch_without_ids_is_refused(make):
-    with pytest.raises(InputError, match="^a batch has no token_type_ids; give input_ids and token_type_ids"):
-        make().open_parts().forward({"input_ids": [[1, 2]]})
-
-
-def test_callbacks_that_a_loop_never_calls_are_refused(make):
-    class Loud(PairCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            return control
-
-        def on_prediction_step(self, args, state, control, **kwargs):
-            return control
-
-    trainer = make()
-    trainer.add_callback(Loud)
-    with pytest.raises(InputError, match="on_step_end is called by PairTrainer.train, and not by a loop"):
-        trainer.open_parts()
-    logging = type("Logging", (PairTrainer,), {"log": lambda self, logs: None})
-    with pytest.raises(InputError, match="Logging.log is called by PairTrainer.train, and not by a loop"):
-        make(kind=logging).open_parts()
-
-
 def test_a_step_without_its_update_is_refused(make):
     parts = make().open_parts()
     for _, (batch,) in parts.steps:
@@ -312,16 +240,3 @@ def test_a_loss_that_is_not_finite_ends_a_loop(make):
     with pytest.raises(NumbersError, match="the loss is not finite up to step 1 of your loop"):
         parts.update()
     np.testing.assert_array_equal(parts.model.classifier.weight.numpy(), before)
-
-
-def test_looking_ahead_moves_no_scheduler(make):
-    class Scheduled(PairTrainer):
-        def create_scheduler(self, num_training_steps, optimizer=None):
-            return paddle.optimizer.lr.ExponentialDecay(0.1, 0.5)
-
-    parts = make(kind=Scheduled, max_steps=3).open_parts()
-    plan = [parts.learning_rate(step) for step in (1, 2, 3)]
-    assert plan == [0.1, 0.05, 0.025]
-    for rate, (_, (batch,)) in zip(plan, parts.steps):
-        parts.backward(parts.loss(batch))
-        assert parts.update()["learning_rate"] == rate

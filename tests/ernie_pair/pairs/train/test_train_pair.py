@@ -169,20 +169,6 @@ def test_a_model_below_shared_characters_says_so_everywhere(tmp_path, idle, capf
     assert f"{tmp_path}/ship: {reason}" in capfd.readouterr().err
 
 
-def test_a_model_that_has_learned_says_nothing_of_it(best):
-    assert learned_nothing_in(Path(best)) == "" and "caution" not in (Path(best) / "README.md").read_text()
-
-
-def test_fewer_rows_than_a_batch_give_a_warning(tmp_path, idle, capfd):
-    few = replace(idle, batch_size=91, max_steps=1)  # of 90 rows
-    line = "the training data hold 90 samples, fewer than the 91 of a step, so some"
-    train_pair(replace(few, batch_size=90, output_dir=str(tmp_path / "enough")))
-    assert line not in capfd.readouterr().err
-    for config in (replace(few, output_dir=str(tmp_path / "planned"), dry_run=True), few):
-        train_pair(config)
-        assert line in capfd.readouterr().err
-
-
 def test_a_one_class_classifier_is_reported_once_after_step_0(tmp_path, idle, capfd):
     train_pair(replace(idle, early_stopping_patience=0, max_steps=4, label_map="0=different,1=same"))
     log = capfd.readouterr().err
@@ -218,13 +204,6 @@ def test_a_training_line_shows_means_epoch_and_remaining_time(tmp_path, short, c
 def test_resuming_with_a_changed_flag_is_refused(short, change):
     with pytest.raises(InputError, match="is a checkpoint of another run: .* was .* and is now"):
         train_pair(replace(short.config, **change))
-
-
-def test_resuming_with_a_reversed_metric_is_refused(short):
-    reason = r"best_metric was 'accuracy' and is now 'accuracy \(lower is better\)'"
-    with pytest.raises(InputError, match=reason):
-        train_pair(replace(short.config, greater_is_better=False))
-    train_pair(replace(short.config, greater_is_better=True))
 
 
 def test_the_model_family_is_read_from_the_model_folder(tmp_path, config):
@@ -314,27 +293,3 @@ def test_bad_input_gives_a_one_line_error_and_no_output(
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("command, kind", [(evaluate_pair, EvaluateConfig), (predict_pair, PredictConfig)])
-@pytest.mark.parametrize(
-    "changes, reason",
-    [
-        ({"model_path": "absent"}, "--model_path absent is not a folder"),
-        ({"model_path": "model"}, "holds no weights"),
-        ({"model_path": "broken"}, "neither model_type nor architectures"),
-        ({"input_file": "absent.tsv"}, "absent.tsv: no such file"),
-        ({"input_file": "gbk.tsv"}, "gbk.tsv:2: not UTF-8 (byte 1"),
-        ({"input_file": "empty.tsv"}, "it holds no pairs"),
-        ({"output_file": "no/such/folder.json"}, "does not exist; make it first"),
-        ({"output_file": "model"}, "is a folder; give the name of a file"),
-    ],
-)
-def test_evaluate_and_predict_report_bad_input_in_one_line(
-    tmp_path, long, best, bad_files, capfd, command, kind, changes, reason
-):
-    flags = {"model_path": best, "input_file": long.config.dev_file, "output_file": "result.json", **changes}
-    assert exit_code_of(lambda: command(kind(**flags, device="cpu"))) == 2
-    error = capfd.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ") and reason in error
-    assert not [path for path in tmp_path.iterdir() if "result" in path.name or path.name.startswith(".tmp")]

@@ -9,7 +9,6 @@ from tiny_trainer import DEV, TRAIN, UNTRAINED
 
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.core.errors import InputError
-from ernie_pair.pairs.train.own_parts import CALLED, OF_OTHERS
 from ernie_pair.pairs.train.parts import batch_of
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import read_weights
@@ -267,19 +266,6 @@ def test_optimizers_of_a_subclass_that_do_not_fit_are_refused(make, kind, reason
         make(kind).train()
 
 
-def test_an_optimizer_kept_by_an_override_is_made_anew(make):
-    class Kept(PairTrainer):
-        def create_optimizer(self):
-            self.optimizer = self.optimizer or momentum(self)
-            return self.optimizer
-
-    trainer = make(Kept, fresh_start=True)
-    trainer.train()
-    first = losses_of(trainer)
-    trainer.train()
-    assert losses_of(trainer) == first
-
-
 def test_a_run_resumes_with_an_optimizer_of_the_same_kind(make):
     make(own={"callbacks": [stop_at(3)]}).train()
     with pytest.raises(InputError, match="optimizer .*Momentum"):
@@ -393,17 +379,6 @@ def test_what_is_no_batch_is_refused(make, batch, reason):
         batch_of(batch, "loader", make().model.spec)
 
 
-class Stream(paddle.io.IterableDataset):
-    def __iter__(self):
-        return iter(TRAIN)
-
-
-@pytest.mark.parametrize("loader", [iter([1]), paddle.io.DataLoader(Stream(), batch_size=2)])
-def test_a_loader_without_a_length_is_refused(make, loader):
-    with pytest.raises(InputError, match="get_train_dataloader returned what has no length"):
-        make(subclass(get_train_dataloader=lambda self: loader)).train()
-
-
 def test_evaluate_and_log_of_a_subclass_are_called(make):
     class Noting(PairTrainer):
         seen = []
@@ -446,42 +421,3 @@ def test_the_command_without_evaluations_leaves_the_last_model(tmp_path):
     train_pair(train_config(tmp_path, max_steps=2, evaluation_strategy="no"))
     assert (tmp_path / "out" / "model_last" / "model.safetensors").is_file()
     assert not (tmp_path / "out" / "best").exists()
-
-
-@pytest.mark.parametrize("found", [None, {"accuracy": "good"}, {"accuracy": float("nan")}])
-def test_an_evaluation_without_numbers_is_refused(make, found):
-    with pytest.raises(InputError, match="evaluate of Mine returned"):
-        make(subclass(evaluate=lambda self: found)).train()
-
-
-def test_times_of_an_evaluation_of_ones_own_are_not_logged(make):
-    trainer = make(subclass(evaluate=lambda self: PairTrainer.evaluate(self)))
-    assert "runtime" not in trainer.train().metrics and "runtime" in trainer.evaluate()
-
-
-@pytest.mark.parametrize("flag", [{"save_format": "hf"}, {"keep_best": 2}, {"early_stopping_patience": 3}])
-def test_flags_of_best_models_without_evaluations_are_refused(flag):
-    with pytest.raises(InputError, match="is for best models, and evaluation_strategy no chooses none"):
-        PairConfig("out", evaluation_strategy="no", **flag)
-
-
-@pytest.mark.parametrize("name", ["evaluation_strategy", "save_strategy"])
-def test_epochs_of_a_stream_are_refused(name):
-    with pytest.raises(InputError, match=f"streaming=True has no epochs, and {name} epoch waits for them"):
-        PairConfig("out", streaming=True, max_steps=3, **{name: "epoch"})
-
-
-def test_a_dry_run_calls_no_callback_and_counts_no_evaluation(make, capsys):
-    class Loud(PairCallback):
-        def on_pre_optimizer_step(self, args, state, control, **kwargs):
-            raise AssertionError
-
-    make(dry_run=True, evaluation_strategy="no", own={"callbacks": [Loud]}).train()
-    assert "evaluations: 0" in capsys.readouterr().out
-
-
-def test_every_method_of_paddlenlps_trainer_is_known():
-    from paddlenlp.trainer import Trainer
-
-    theirs = {name for name, value in vars(Trainer).items() if callable(value) and not name.startswith("_")}
-    assert theirs - {*CALLED, *OF_OTHERS, *dir(PairTrainer), "end"} == set()

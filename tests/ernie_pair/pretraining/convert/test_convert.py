@@ -14,13 +14,12 @@ import pytest
 from foreign_weights import ernies_names, write_checkpoints
 from tiny_pretrain import VOCAB, write_model
 
-from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.core.files.atomic_folder import MADE
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretraining.convert import convert as convert_module
-from ernie_pair.pretraining.convert.convert import ConvertConfig, convert, find_static_weights, parity_batches
+from ernie_pair.pretraining.convert.convert import ConvertConfig, convert, parity_batches
 from ernie_pair.weights.weight_files import read_weights
 
 SQUARE = np.ones((4, 4), np.float32)
@@ -76,15 +75,6 @@ def test_all_weights_of_a_recipe_pickle_are_converted(theirs, given, tmp_path, c
 @pytest.mark.parametrize("given", ["single/static_vars", "single"])
 def test_a_recipe_folder_of_single_files_is_fully_converted(theirs, given, tmp_path):
     assert holds(run(theirs["folder"] / given, tmp_path / "out"), theirs["weights"])
-
-
-@pytest.mark.parametrize("layout, inside", [("pickled", ""), ("single", ""), ("single", "static_vars")])
-def test_the_working_folder_can_be_given_as_a_dot(theirs, layout, inside, tmp_path, monkeypatch):
-    monkeypatch.chdir(theirs["folder"] / layout / inside)
-    assert find_static_weights(Path(".")) == find_static_weights(theirs["folder"] / layout)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=rf"static_model_path \.: neither {tmp_path.name}\.safetensors"):
-        find_static_weights(Path("."))
 
 
 def test_the_converted_folder_loads_as_encoder_and_classifier(theirs, tmp_path):
@@ -366,38 +356,6 @@ def test_a_malicious_pickle_is_never_executed(theirs, end, tmp_path, monkeypatch
 def sha256_of(folder):
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MADE)
     return {path: hashlib.sha256(path.read_bytes()).digest() for path in paths}
-
-
-def test_a_file_of_a_damaged_checkpoint_is_refused(theirs, tmp_path):
-    prefix = copied(theirs, "pickled", tmp_path / "checkpoint")
-    assert find_static_weights(prefix).is_file()
-    (tmp_path / "checkpoint" / MANIFEST).write_text("{}", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="checkpoint"):
-        find_static_weights(prefix)
-
-
-def test_bad_paths_give_one_line_errors(theirs, tmp_path):
-    folder = theirs["folder"]
-    before = sha256_of(folder)
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "diary.txt").write_text("mine")
-    good = folder / "pickled" / "static_vars"
-    cases = [
-        (folder / "nothing", tmp_path / "out", "neither nothing.safetensors nor nothing.pdparams"),
-        (folder, tmp_path / "out", "it is not a folder of parameters"),
-        (folder / "pickled" / "static_vars.pdopt", tmp_path / "out", "neither static_vars.pdopt.safetensors"),
-        (good, tmp_path / "file", "is a file; give a folder"),
-        (good, tmp_path / "home", "holds diary.txt, which would be lost"),
-        (good, folder / "pickled", "is where the model came from"),
-    ]
-    with pytest.raises(InputError, match="overwrite takes true or false, not 'both'"):
-        run(good, tmp_path / "out", overwrite="both")
-    for weights, output, message in cases:
-        with pytest.raises(InputError, match=re.escape(message)) as caught:
-            run(weights, output)
-        assert "\n" not in str(caught.value) and caught.value.exit_code == 2
-    assert sha256_of(folder) == before and (tmp_path / "home" / "diary.txt").exists()
 
 
 def test_overwrite_replaces_a_result_but_a_failure_keeps_it(theirs, tmp_path, monkeypatch):

@@ -2,10 +2,8 @@
 
 import io
 import json
-import shutil
 import sys
 from dataclasses import replace
-from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -195,22 +193,6 @@ def test_a_bad_line_is_reported_and_no_output_is_left(theirs, tmp_path, line, me
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
 
 
-@pytest.mark.parametrize(
-    "asked, message",
-    [
-        ({}, "no text is given; pass text"),
-        ({"text": "天[MASK]", "input_file": "a"}, "both given"),
-        ({"text": "天[MASK]", "top_k": 0}, "top_k=0 is below 1"),
-    ],
-)
-def test_missing_or_invalid_flags_are_refused(filler, asked, message):
-    with pytest.raises(InputError, match=message):
-        fill_mask(FillMaskConfig("model", **asked))
-    for name, value in product(("top_k", "beam_size"), (0, -1)):
-        with pytest.raises(InputError, match=f"{name}={value} is below 1"):
-            filler.fill(TEXT, **{name: value})
-
-
 def test_models_without_head_or_weights_are_refused(theirs, tmp_path):
     source = open_model(str(theirs / "pickled"), model_type="", from_scratch=False)
     weights = {
@@ -324,30 +306,6 @@ def test_rerunning_does_nothing_unless_something_is_another(place, tmp_path, cap
             evaluate_mlm(replace(config, **{name: value}))
 
 
-def test_impossible_evaluations_are_refused(place, tmp_path):
-    out = tmp_path / "out.json"
-    with pytest.raises(CheckpointError, match="holds no cls.predictions"):
-        evaluate_mlm(config_of(place, out, model="no_head"))
-    with pytest.raises(InputError, match="max_seq_len=48 is above the model's 40 positions"):
-        evaluate_mlm(config_of(place, out, max_seq_len=48))
-    with pytest.raises(InputError, match="leaves no document for test"):
-        evaluate_mlm(config_of(place, out, part="test", split="90,10,0"))
-    assert not out.exists()
-
-    def with_config(**changes):
-        folder = tmp_path / "_".join(changes)
-        shutil.copytree(place / "whole", folder)
-        settings = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**settings, **changes}))
-        return config_of(place, tmp_path / "out.json", model_path=folder)
-
-    with pytest.raises(InputError, match="type_vocab_size 1 cannot tell two .*; use binary_head=False"):
-        evaluate_mlm(with_config(type_vocab_size=1))
-    with pytest.raises(InputError, match=r"\[PAD\] is token 0 of .* masks its pad_token_id 5"):
-        evaluate_mlm(with_config(pad_token_id=5))
-    assert not (tmp_path / "out.json").exists()
-
-
 class MadeUpSample:
     """A sample of eight tokens, the first ``count`` of them masked; ``order``: the label of its order."""
 
@@ -404,31 +362,6 @@ def test_the_interval_is_over_documents_not_samples():
     assert interval_of([1.0, 3.0] * 10, [4, 9] * 10) == pytest.approx(two)
     low, high = interval_of([1.0, 3.0] * 10, range(20))
     assert two[0] < low < high < two[1]
-
-
-def test_text_that_is_used_several_times_is_counted(place, tmp_path, capsys):
-    config = config_of(place, tmp_path / "out.json", num_samples=400)
-    corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
-    assert evaluate_mlm(config, verbose=True)["documents"] == corpus.num_documents
-    told = f"the {corpus.num_documents} documents of --part all give fewer than --num_samples 400"
-    assert told in capsys.readouterr().err
-    found = evaluate_mlm(config_of(place, tmp_path / "few.json", num_samples=3), verbose=True)
-    assert 0 < found["documents"] <= 3
-    assert "--num_samples" not in capsys.readouterr().err
-
-
-def test_a_whole_pass_uses_no_text_twice(place, tmp_path, caplog):
-    source = open_model(str(place / "whole"), model_type="", from_scratch=False)
-    corpus = open_corpus(find_corpus(str(place / "corpus"), "--input_dir"))
-    for count in range(1, 400):
-        dataset, _ = masked_loss._held_out(
-            config_of(place, tmp_path / "out.json", num_samples=count), corpus, source
-        )
-        taken = (dataset.sample_map[:, 1] - dataset.sample_map[:, 0]).sum()
-        assert ("their text is used" in caplog.text) == (taken > len(corpus.lens))
-        if taken >= len(corpus.lens):
-            break
-    assert taken == len(corpus.lens)  # the samples of a pass end with it
 
 
 def test_the_command_writes_a_file_and_prints_the_loss(place, tmp_path):

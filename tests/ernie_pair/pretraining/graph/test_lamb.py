@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 from children import output_of
 from pretrain_runs import arrays, assert_same_files
-from tiny_pretrain import VOCAB, events, flags, pretrain, write_corpus, write_model
-
-from ernie_pair.core.cli.cli import parse_config
-from ernie_pair.core.errors import InputError
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+from tiny_pretrain import VOCAB, events, pretrain, write_corpus, write_model
 
 STEPS = Path(__file__).with_name("lamb_steps.py")
 LAMB = {"optimizer": "lamb", "adam_epsilon": 1e-6}
@@ -89,9 +85,3 @@ def test_another_optimizer_learns_otherwise_and_cannot_resume(world):
     assert not np.array_equal(*(arrays(output)[EMBEDDING] for output in (short, world / "adamw")))
     refused = pretrain(world, short, 2, max_steps=2, adam_epsilon=1e-6)
     assert "optimizer was 'lamb' and is now 'adamw'" in refused
-
-
-def test_lamb_without_weight_decay_is_refused(world):
-    words = flags(world / "model", world / "data", world / "out", weight_decay=0, **LAMB)
-    with pytest.raises(InputError, match="layer would be adapted; pass a weight_decay above 0"):
-        parse_config(PretrainConfig, words)

@@ -285,14 +285,6 @@ def config_of(world, **changes):
     return parse_config(PretrainConfig, list(map(str, flags(world, world, world, **changes))))
 
 
-def test_continue_training_requests_a_warm_start(tmp_path):
-    assert not config_of(tmp_path, from_scratch="false", continue_training="true").starts_from_scratch
-    assert config_of(tmp_path, from_scratch="false", continue_training="false").starts_from_scratch
-    assert config_of(tmp_path, from_scratch="true").starts_from_scratch
-    with pytest.raises(InputError, match="from_scratch=True and continue_training=True contradict"):
-        config_of(tmp_path, from_scratch="true", continue_training="true")
-
-
 @pytest.mark.parametrize("model_type", ["", "ernie-gram", "ernie_gram"])
 def test_model_type_is_detected_or_given_in_two_spellings(world, model_type):
     source = open_model(str(world / "gram"), model_type=model_type, from_scratch=True)

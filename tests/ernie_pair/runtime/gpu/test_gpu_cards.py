@@ -5,12 +5,12 @@ import os
 import paddle
 import pytest
 
-from ernie_pair.core.cli.cli import exit_code_of, parse_config
+from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import device
-from ernie_pair.runtime.gpu import builds, cards, check_process, kernels, visible
+from ernie_pair.runtime.gpu import builds, cards, check_process
 from ernie_pair.runtime.gpu.builds import Build, installed_build
 from ernie_pair.runtime.gpu.cards import (
     Card,
@@ -70,12 +70,6 @@ def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch, error, r
     assert summary_of(OSError("")) == "OSError"
 
 
-def test_a_successful_first_kernel_prints_nothing(capsys):
-    open_card(A100)  # on the CPU, which is the current device here
-    device.open_device()
-    assert capsys.readouterr() == ("", "")
-
-
 def test_the_launchers_variable_selects_a_visible_gpu(machine, monkeypatch):
     machine((9, 0), (8, 6))
     monkeypatch.setenv(cards.CHOSEN, "1")
@@ -98,12 +92,6 @@ def test_no_visible_gpu_is_an_error_that_says_what_to_check(machine, monkeypatch
         choose_card(0)
     message = caught.value.message
     assert said in message and message.startswith("--device gpu, but ") and message.endswith("--device cpu")
-
-
-def test_no_gpu_to_choose_is_an_error(monkeypatch):
-    monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: False)
-    with pytest.raises(InputError, match="this Paddle is the CPU build; pip "):
-        choose_card(0)
 
 
 def test_the_driver_is_found_on_linux_and_on_wsl(monkeypatch):
@@ -202,14 +190,6 @@ def test_tf32_is_enabled_only_for_training_that_requests_it(started):
     assert started(flags(TrainConfig))[1].cublas is False
 
 
-def test_a_gpu_is_chosen_and_then_opened(started):
-    words, _, said = started()
-    assert words == "gpu:0, card 0" and said == ["gpu:0", Card(0, "card 0", (8, 0))]
-    del said[:]
-    started(opens=False)
-    assert said == ["gpu:0"]
-
-
 @pytest.mark.parametrize("size, backend", [(1, None), (2, "gloo")])
 def test_cpu_processes_use_gloo_with_any_build(monkeypatch, size, backend):
     monkeypatch.setenv(device.BACKEND, "auto")
@@ -259,26 +239,3 @@ def test_a_failing_check_process_is_reported_in_one_line(what, monkeypatch, tmp_
     monkeypatch.setattr(check_process.sys, "executable", str(python))
     (fault,) = check_process.run_check("kernels", 0, 1 if what == "hangs" else 60).faults
     assert fault.startswith("kernels: ") and said in fault and "\n" not in fault
-
-
-def test_wrong_kernels_are_reported_by_name(monkeypatch):
-    def matmul(rng, dtype):
-        raise RuntimeError("CUDA error(700)\n  an illegal memory access")
-
-    def softmax(rng, dtype):
-        return paddle.ones([2]), 2.0
-
-    for wrong in (matmul, softmax):
-        monkeypatch.setattr(kernels, wrong.__name__, wrong)
-    wrong = [str(result) for result in kernels.compare_kernels() if not result.is_right]
-    assert wrong == [
-        "matmul in float32: RuntimeError: CUDA error(700) an illegal memory access",
-        "softmax in float32: differs from numpy by 5.0e-01, above 1e-05",
-    ]
-
-
-@pytest.mark.parametrize("count, code, said", [(2, 0, "0,2\n"), (0, 2, "or set DEVICE=cpu")])
-def test_visible_gpus_are_printed_for_scripts(monkeypatch, capsys, count, code, said):
-    monkeypatch.setattr(visible, "visible_gpus", lambda: ["0", "2"])
-    monkeypatch.setattr(visible, "count_cards", lambda: count)
-    assert exit_code_of(visible.main) == code and said in "".join(capsys.readouterr())

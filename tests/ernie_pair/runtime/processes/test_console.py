@@ -10,7 +10,7 @@ import pytest
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes import console
 from ernie_pair.runtime.processes.console import start_console
-from ernie_pair.runtime.processes.event_lines import EventLines, Improvement, improvement_of
+from ernie_pair.runtime.processes.event_lines import EventLines, Improvement
 from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger("ernie_pair.somewhere")
@@ -128,17 +128,3 @@ def test_an_improvement_must_beat_all_earlier_evaluations():
     losses = [3.0, 2.0, 2.5, 2.0, 1.0, float("nan"), 0.5]
     assert [judge.judge({"loss": loss}) for loss in losses] == [False, True, False, False, True, False, True]
     assert not judge.judge({"accuracy": 1.0}) and not judge.judge({"loss": "nan"})
-
-
-@pytest.mark.parametrize(
-    "flags, first, second",
-    [
-        ({}, {"loss": 2.0}, {"loss": 1.0}),
-        ({"best_metric": "accuracy"}, {"accuracy": 0.5}, {"accuracy": 0.6}),
-        ({"best_metric": "mae", "lower_is_better": True}, {"mae": 0.5}, {"mae": 0.4}),
-    ],
-)
-def test_a_run_is_judged_by_its_configured_metric(flags, first, second):
-    config = type("Flags", (), flags)()
-    judge = improvement_of(config)
-    assert [judge.judge(values) for values in (first, second, first)] == [False, True, False]

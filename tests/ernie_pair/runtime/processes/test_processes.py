@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,23 +14,13 @@ from children import python
 from waiting import until
 
 from ernie_pair.core.cli.cli import exit_code_of
-from ernie_pair.core.errors import InputError, Stopped
-from ernie_pair.runtime.processes import child_command, sockets
+from ernie_pair.core.errors import Stopped
+from ernie_pair.runtime.processes import child_command
 from ernie_pair.runtime.processes.read_ahead import ReadAhead
-from ernie_pair.runtime.processes.sockets import MeetingPlace, shorten_socket_names
+from ernie_pair.runtime.processes.sockets import MeetingPlace
 from ernie_pair.runtime.processes.stop_signals import SIGNAL_WEIGHTS, StopSignals
 
 # --- exit codes, read without taking Popen's lock
-
-
-class InterruptedLock:
-    """A Popen lock with Ctrl-C at the worst moment: acquired, but the caller does not know it."""
-
-    is_taken = False
-
-    def acquire(self, blocking=True):
-        self.is_taken = True
-        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -43,25 +32,6 @@ def test_the_exit_code_equals_that_of_wait(last, code):
     until(lambda: child_command.exit_code_of(process) is not None)
     assert child_command.exit_code_of(process) == code and process.returncode is None
     assert process.wait() == code and child_command.exit_code_of(process) == code
-
-
-def test_a_process_reaped_elsewhere_counts_as_ended():
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitpid(process.pid, 0)
-    assert child_command.exit_code_of(process) == 0  # as Popen does when the code is unknown
-
-
-def test_an_interrupt_leaves_no_lock_held():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    lock, process._waitpid_lock = process._waitpid_lock, InterruptedLock()
-    with pytest.raises(KeyboardInterrupt):
-        process.poll()
-    assert process._waitpid_lock.is_taken  # the problem that exit_code_of avoids
-    process._waitpid_lock = InterruptedLock()
-    assert child_command.exit_code_of(process) is None and not process._waitpid_lock.is_taken
-    process._waitpid_lock = lock
-    process.stdin.close()
-    assert process.wait() != 0  # input() got end of file
 
 
 # Stands in for a C++ destructor that aborts. What C prints stays buffered until the process exits.
@@ -121,18 +91,6 @@ def test_no_process_continues_before_the_last_one_arrives():
     assert went_on == [3] * 12
 
 
-def test_meetings_with_different_names_do_not_mix(monkeypatch):
-    store = Store()
-    MeetingPlace(store, 1, "pair").wait_for_all()
-
-    def give_up(seconds):
-        raise TimeoutError
-
-    monkeypatch.setattr(sockets.time, "sleep", give_up)
-    with pytest.raises(TimeoutError):
-        MeetingPlace(store, 2, "pretrain").wait_for_all()
-
-
 MANAGER = """
 import sys, tempfile
 from multiprocessing import Manager
@@ -156,16 +114,6 @@ def test_a_manager_starts_and_tempfile_keeps_its_folder(tmp_path, word, length):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{{'told': 1}} {folder}/")
     assert [path.name for path in folder.iterdir()] == [done.stdout.strip().rpartition("/")[2]]
-
-
-def test_only_a_folder_name_that_does_not_fit_is_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 76)
-    monkeypatch.setattr(sockets, "SHORT_FOLDERS", (str(tmp_path / "absent"),))
-    with pytest.raises(InputError, match="^TMPDIR /x+ is too long for the sockets of .* most 75 characters$"):
-        shorten_socket_names()
-    monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 74)
-    monkeypatch.setattr(sockets.util, "get_temp_dir", lambda: pytest.fail("a folder was made"))
-    shorten_socket_names()
 
 
 # --- signals
@@ -198,14 +146,6 @@ def test_a_signal_that_a_library_renamed_stops_the_run():
         except Stopped:
             raise ImportError("initialization failed") from None
     assert stopped.value.exit_code == 143
-
-
-def test_except_exception_does_not_swallow_a_stop():
-    with pytest.raises(Stopped), StopSignals():
-        try:
-            kill(signal.SIGTERM)
-        except Exception:
-            pytest.fail("swallowed")
 
 
 @pytest.mark.parametrize("number", SIGNAL_WEIGHTS)

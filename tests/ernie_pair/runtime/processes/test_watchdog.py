@@ -161,14 +161,6 @@ def test_a_rank_that_fails_says_why_and_tells_the_other(ranks, actions, which, c
     assert ended == code and all(word in said for word in words), said
 
 
-def test_an_error_ends_a_pause(tmp_path):
-    watch = watchdog.Watchdog(tmp_path, World(), "gpu")
-    with pytest.raises(LookupError), watch.paused():
-        assert watch._limit() == watchdog.LONGEST_PAUSE
-        raise LookupError("a bug")
-    assert watch._limit() == watchdog.FIRST_ON_GPU
-
-
 RECORD = {"pid": 1, "born": 2, "place": "here", "host": "node", "counter": 3, "error": ""}
 
 
@@ -192,13 +184,6 @@ def test_an_invalid_record_is_ignored(tmp_path, data):
     assert peer.look(path, 1.0) == ""
     path.write_bytes(data)
     assert "no sign of life" in peer.look(path, watchdog.SILENT_SECONDS) and peer.record == RECORD
-
-
-def test_a_pipe_or_link_as_a_record_does_not_block(tmp_path):
-    os.mkfifo(tmp_path / "00001.json")
-    (tmp_path / "00002.json").symlink_to("/dev/zero")
-    for name in ("00001.json", "00002.json"):
-        assert watchdog._Peer().look(tmp_path / name, 1.0) == ""
 
 
 def test_an_error_in_a_record_is_reported_on_one_line(tmp_path, ranks):
