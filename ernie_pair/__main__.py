@@ -32,7 +32,7 @@ from ernie_pair.runtime.processes.stop_signals import signals_wait
 COMMANDS = {
     "doctor": Entry("ernie_pair.checks.doctor", "DoctorConfig"),
     "check": Entry("ernie_pair.checks.self_check", "CheckConfig", "check"),
-    "check --gpu": Entry("ernie_pair.checks.gpu.check_gpu", "CheckGpuConfig"),
+    "check --gpu": Entry("ernie_pair.checks.check_gpu", "CheckGpuConfig"),
     "quickstart": Entry("ernie_pair.checks.quickstart", "QuickstartConfig"),
     "pipeline": Entry("ernie_pair.checks.pipeline", "PipelineConfig"),
     "make-sample": Entry("data_tools.make_sample", "SampleConfig"),

@@ -44,7 +44,6 @@ BELOW = {
         "ernie_pair/pretraining/config",
         "ernie_pair/evaluation",
     ),
-    "ernie_pair/checks/gpu": ("ernie_pair/checks",),
     "ernie_pair/models/networks": ("ernie_pair/inference",),
     "ernie_pair/embeddings": ("ernie_pair/models/networks", "ernie_pair/pairs/data"),
     "ernie_pair/pairs/audit": ("data_tools/audit", "data_tools/corpus", "ernie_pair/pairs/data"),

@@ -30,7 +30,7 @@ from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
-from ernie_pair.report.page import Made, Table, render_page
+from ernie_pair.report.page import Table, page_of_tables
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -39,7 +39,7 @@ MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/bes
 
 
 FILES = ("models.json", "models.md", "models.html")
-TEMPLATE, EXPORTED = Path(__file__).with_name("models.html"), "exported"
+EXPORTED = "exported"
 WARM_UP = 8  # pairs that are asked alone before the clock runs
 # What a reader sees of a model; a point is a hundredth of the accuracy.
 CELLS: Dict[str, Callable[[Dict[str, Any]], str]] = {
@@ -212,5 +212,5 @@ def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     markdown = f"{in_markdown(title)}\n\n{markdown_table(heads, rows)}\n"
     text.write_text(markdown, encoding="utf-8")
     table = Table(title, heads, rows, NOTE)
-    page.write_text(render_page(TEMPLATE, table=table, made=Made()), encoding="utf-8")
+    page.write_text(page_of_tables("Models compared", [table]), encoding="utf-8")
     return markdown

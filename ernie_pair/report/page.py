@@ -69,6 +69,14 @@ def render_page(template: Path, **values: object) -> str:
     return environment.get_template(template.name).render(**values)
 
 
+def page_of_tables(
+    title: str, tables: Sequence[Table], charts: Sequence[object] = (), made: Made = NOT_SAID
+) -> str:
+    """Return a page of tables, with `Chart`s below them, and how it was made."""
+    template = Path(__file__).with_name("tables.html")
+    return render_page(template, title=title, tables=tables, charts=charts, made=made)
+
+
 def metric_cards(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> List[Dict[str, str]]:
     """Return a card {name, value, below} of each metric of ``names``, {key in ``evaluation``: name shown}.
 

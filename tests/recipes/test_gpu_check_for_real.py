@@ -1,4 +1,4 @@
-"""A real run of check --gpu as far as it needs no GPU: every step on the CPU, with the shorter cases."""
+"""A real run of check --gpu as far as it needs no GPU: every check on the CPU, with shorter runs."""
 
 import json
 import os
@@ -21,14 +21,12 @@ def test_a_quick_check_of_the_cpu_passes(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(output.read_text(encoding="utf-8"))
-    verdicts = {step["number"]: step["verdict"] for step in report["steps"]}
-    assert verdicts == {**dict.fromkeys(range(9), "passed"), 5: "needs"}
-    cases = {case["name"]: case for step in report["steps"] for case in step["cases"]}
-    assert {case["said"] for case in cases.values() if case["verdict"] == "needs"} >= {"needs a GPU"}
-    figures = cases["48 tokens x 16, narrow model, Paddle's kernels"]["figures"]
-    assert figures["tokens/s"] > 0 and 0 < figures["share of the rate of products"] < 2
-    assert cases["pretraining, gradient merge"]["figures"]["steps"] >= 20
-    assert cases["a lost process ends the run, on the CPU"]["figures"]["seconds until it ended"] > 0
+    rows = {f"{row['group']}, {row['name']}": row for row in report["checks"]}
+    assert {row["verdict"] for row in rows.values()} == {"passed", "needs"} and report["passed"]
+    assert all("GPU" in row["said"] for row in rows.values() if row["verdict"] == "needs")
+    made = {row["group"] for row in rows.values() if row["verdict"] == "passed"}
+    assert made == {"libraries", "losses", "resume", "processes", "models", "speed"}
+    assert rows["speed, narrow model, CPU"]["figures"]["tokens_per_second"] > 0
     for name in (output, output.with_suffix(".html")):
         text = name.read_text(encoding="utf-8")
         assert str(tmp_path) not in text and str(ROOT) not in text

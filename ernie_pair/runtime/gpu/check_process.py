@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 from ernie_pair.core.run_module import python_words
 from ernie_pair.runtime.gpu.builds import paddle_capability
+from ernie_pair.runtime.gpu.cards import count_cards, why_no_gpu
 
 LONGEST = 300  # characters of the last output of a process
 
@@ -38,7 +39,19 @@ def check_kernels(number: int) -> Finding:
     return Finding(wrong, {"errors": {f"{r.kernel} {r.dtype}": r.error for r in results}})
 
 
-CHECKS: Dict[str, Callable[[int], Finding]] = {"kernels": check_kernels}
+def list_cards(number: int) -> Finding:
+    """Return all GPUs that Paddle sees; that there is none is a fault. ``number`` has no effect."""
+    from paddle.device import cuda
+
+    cards: List[Dict[str, Any]] = []
+    for place in range(count_cards()):
+        about = cuda.get_device_properties(place)
+        capability, memory = [about.major, about.minor], round(about.total_memory / 1e9, 1)
+        cards.append({"name": about.name, "capability": capability, "memory_gb": memory})
+    return Finding([] if cards else [why_no_gpu()], {"cards": cards})
+
+
+CHECKS: Dict[str, Callable[[int], Finding]] = {"kernels": check_kernels, "cards": list_cards}
 
 
 def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:

@@ -63,10 +63,13 @@ class ChildCommand(AbstractContextManager["ChildCommand"]):
         """Return its exit code, once it has ended. Raises subprocess.TimeoutExpired after ``seconds``."""
         return self._process.wait(seconds)
 
-    def finish(self) -> None:
-        """Wait until it ends. Raises the error that it ends with."""
+    def finish(self, seconds: Optional[float] = None) -> None:
+        """Wait until it ends. Raises the error that it ends with; after ``seconds`` it is killed."""
         try:
-            code = self._process.wait()
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise LostProcessError(f"no end after {seconds:.0f} s ({self._where})") from None
         except Stopped as stop:
             raise Stopped("stopped; run the same command to continue", stop.exit_code) from None
         if code:

@@ -1,1 +1,0 @@
-"""The check of a GPU: kernels, losses, layouts, resume, models and speed."""
