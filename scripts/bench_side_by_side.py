@@ -42,6 +42,7 @@ from ernie_pair.runtime.processes.world import World
 
 CASES = {**CASES_OF_STEPS, **CASES_OF_WAITING}
 OURS, PLAIN = "#1f77b4", "#999999"  # beside others, and beside Paddle's own kernels
+OF_RATIO = ("cpu", "cpu_low", "cpu_high", "wall", "wall_low", "wall_high")
 RATIO_HEAD = ("ours", "against", "CPU", "from", "to", "by the clock", "from", "to")
 COLUMNS = {  # head: a figure of a lane, and how it is shown
     "lane": ("name", "{}", 1),
@@ -124,7 +125,7 @@ def compare(config: BenchConfig) -> None:
             with published(*outputs) as (figures, markdown, picture):
                 write_json(figures, {"machine": facts, "cases": cases})
                 markdown.write_text(render(cases, facts), encoding="utf-8")
-                draw(picture, cases)
+                draw(picture, [{"case": each["name"], **ratio} for each in cases for ratio in each["ratios"]])
 
 
 def machine_facts(config: BenchConfig) -> Figures:
@@ -155,30 +156,36 @@ def render(cases: Sequence[Figures], facts: Figures) -> str:
             for lane in case["lanes"]
         ]
         parts.append(render_rows(tuple(COLUMNS), lanes))
-        rows = []
-        for ratio in case["ratios"]:
-            rows.append([ratio["ours"], ratio["other"]])
-            for times in (ratio["cpu"], ratio["wall"]):
-                rows[-1] += [f"{times[name]:.2f}" if times else "" for name in ("ratio", "low", "high")]
+        rows = [
+            [
+                row["ours"],
+                row["other"],
+                *(f"{row[name]:.2f}" if name in row else "" for name in OF_RATIO),
+            ]
+            for row in case["ratios"]
+        ]
         parts += [render_rows(RATIO_HEAD, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
-def draw(path: Path, cases: Sequence[Figures]) -> None:
-    """Draw every ratio, by CPU time where it is known, as a bar with a whisker over the rounds."""
+def draw(path: Path, bars: Sequence[Figures]) -> None:
+    """Draw every ratio, by CPU time where it is known, as a bar with a whisker over the rounds.
+
+    ``bars``: ratios with the name of their case.
+    """
     from matplotlib.figure import Figure
 
-    bars = [(case["name"], ratio) for case in cases for ratio in case["ratios"]]
     figure = Figure(figsize=(10, 1.5 + 0.3 * len(bars)), layout="constrained")
     axes = figure.add_subplot()
-    for place, (_, ratio) in enumerate(bars):
-        times = ratio["cpu"] or ratio["wall"]
+    for place, bar in enumerate(bars):
+        clock = "cpu" if "cpu" in bar else "wall"
+        ratio, low, high = bar[clock], bar[f"{clock}_low"], bar[f"{clock}_high"]
         # The ratio of medians may lie outside the ratios of single rounds.
-        errors = [[max(0.0, times["ratio"] - times["low"])], [max(0.0, times["high"] - times["ratio"])]]
-        colour = PLAIN if ratio["other"].startswith("plain") else OURS
-        axes.barh(place, times["ratio"], xerr=errors, color=colour, capsize=2)
-        axes.text(times["ratio"], place, f" {times['ratio']:.2f}", va="bottom", fontsize=7)
-    names = [f"{name}: {ratio['ours']} against {ratio['other']}" for name, ratio in bars]
+        errors = [[max(0.0, ratio - low)], [max(0.0, high - ratio)]]
+        colour = PLAIN if bar["other"].startswith("plain") else OURS
+        axes.barh(place, ratio, xerr=errors, color=colour, capsize=2)
+        axes.text(ratio, place, f" {ratio:.2f}", va="bottom", fontsize=7)
+    names = [f"{bar['case']}: {bar['ours']} against {bar['other']}" for bar in bars]
     axes.set_yticks(range(len(bars)), names, fontsize=7)
     axes.invert_yaxis()
     axes.axvline(1, color="black", linewidth=0.8)

@@ -17,14 +17,22 @@ from typing import Any, Dict, List
 from other_libraries.client import PYTHON, Peer, newest_python
 from other_libraries.families import COLUMNS, ROWS, measure
 from other_libraries.texts import assigned_characters, random_strings
-from readme_block import FAMILIES, ROOT, head_of, in_words, is_chinese, render_rows, replace_block
+from readme_block import (
+    FAMILIES,
+    FIGURES,
+    head_of,
+    in_words,
+    is_chinese,
+    render_rows,
+    replace_block,
+    write_table,
+)
 
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import Options, option
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.json_file import write_json
 
-PUBLISHED = ROOT / "scripts" / "results" / "families.json"
+PUBLISHED = FIGURES / "families.csv"
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ def compare_families(config: CompareFamiliesConfig) -> None:
             figures = measure(peer, row, place / str(number), texts)
             rows.append({"family": row.name, "transformers": peer.versions["transformers"], **figures})
             print(render_families(rows[-1:], "").splitlines()[-1], flush=True)
-    write_json(PUBLISHED, rows)
+    write_table(PUBLISHED, rows)
     replace_block(FAMILIES, lambda page: render_families(rows, page))
 
 
@@ -64,13 +72,15 @@ def render_families(rows: List[Dict[str, Any]], page: str) -> str:
 def cells(row: Dict[str, Any], page: str = "") -> List[str]:
     """Return a row in words: differences with two digits, and nothing where nothing was measured."""
     shown = [row["family"], row["transformers"]]
-    for value in (row[name] for name in COLUMNS):
-        if isinstance(value, list):
-            shown.append(("{1:,} 中 {0:,}" if is_chinese(page) else "{:,} of {:,}").format(*value))
+    for name in COLUMNS:
+        value = row.get(name)
+        if name == "ids" and row.get("of"):
+            form = "{1:,} 中 {0:,}" if is_chinese(page) else "{:,} of {:,}"
+            shown.append(form.format(value, row["of"]))
         elif isinstance(value, float) and math.isfinite(value):
             shown.append(f"{value:.1e}")
         else:
-            shown.append("" if value is None else value if value in ("", "yes") else "refused")
+            shown.append(value or "" if value in (None, "yes") else "refused")
     return shown
 
 

@@ -76,12 +76,14 @@ def compare_vectors(config: CompareVectorsConfig) -> None:
         "texts": len(texts),
         "beyond_ascii": sum(not each.isascii() for each in symbols),
         "symbols": len(set("".join(symbols))),
-        "cut": [embedder.num_cut, sum(len(row) > most for row in rows)],
-        "max_seq_len": [embedder.max_seq_len, most],
+        "cut_ours": embedder.num_cut,
+        "cut_theirs": sum(len(row) > most for row in rows),
+        "max_seq_len_ours": embedder.max_seq_len,
+        "max_seq_len_theirs": most,
         "cut_otherwise_by_ernie": sum(one != other.tolist() for one, other in zip(by_rule, rows)),
         "vectors": float(np.abs(here - there).max()),
         "cosines": float(np.abs(cosines[0] - cosines[1]).max()),
-        "versions": versions,
+        "peer": ", ".join(f"{library} {version}" for library, version in versions.items()),
     }
     with results.published() as (draft,):
         write_json(draft, figures)

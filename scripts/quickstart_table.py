@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import List
 
-from readme_block import QUICKSTART, ROOT, SEEDS, head_of, is_chinese, plain_rows, replace_block
+from readme_block import FIGURES, QUICKSTART, SEEDS, head_of, is_chinese, plain_rows, replace_block
 
 from ernie_pair.checks.quickstart import BASELINE, STARTS, Results, render_table
 from ernie_pair.core.files.json_file import write_json
 
-PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
+PUBLISHED = FIGURES / "quickstart.json"
 
 
 def publish(folders: List[Path]) -> None:

@@ -1,12 +1,17 @@
 """Tables of the pages in both languages, and the text between two marks, which a command generates."""
 
+import csv
+import json
 import re
 from pathlib import Path
-from typing import Callable, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import yaml
 
+from ernie_pair.core.files.atomic_files import published
+
 ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "docs" / "results"  # what the tables of the pages are made of
 PAGES = ("README.md", "README_cn.md")
 QUICKSTART, SEEDS, SIDE_BY_SIDE = "quickstart", "quickstart seeds", "side by side"
 FLAGS, RESULTS, FAMILIES = "flags of every command", "results", "families"
@@ -62,3 +67,25 @@ def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["-" * width for width in widths], *rows]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths)] for line in lines)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
+
+
+def read_table(path: Path) -> List[Dict[str, Any]]:
+    """Return the rows of a CSV, without their empty cells; what reads as a number is one."""
+
+    def value_of(cell: str) -> Any:
+        try:
+            return json.loads(cell)
+        except ValueError:
+            return cell
+
+    with open(path, encoding="utf-8", newline="") as file:
+        return [{name: value_of(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+def write_table(path: Path, rows: Sequence[Dict[str, Any]]) -> None:
+    """Write rows as a CSV; what a row lacks is an empty cell."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with published(path) as (draft,), open(draft, "w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, names, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)

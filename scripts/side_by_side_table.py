@@ -8,100 +8,124 @@ processor with those instructions give way to them; those of others stay beside 
 
 import json
 import sys
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from bench_side_by_side import draw
-from readme_block import PAGES, ROOT, SIDE_BY_SIDE, head_of, in_words, is_chinese, render_rows, replace_block
+from readme_block import (
+    FIGURES,
+    PAGES,
+    ROOT,
+    SIDE_BY_SIDE,
+    head_of,
+    in_words,
+    is_chinese,
+    read_table,
+    render_rows,
+    replace_block,
+    write_table,
+)
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.json_file import write_json
 
-PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
+PUBLISHED, MACHINES = FIGURES / "side_by_side.csv", FIGURES / "machines.csv"
 PICTURE = ROOT / "docs" / "pictures" / "side_by_side.png"
 OF_SENTENCES = ("embed ", "rerank ", "serve ", "cold embed ")  # cases whose peer is sentence-transformers
+KEY = ("processor", "instructions")  # of a machine
+CLOCKS = ("cpu", "wall")
+Row = Dict[str, Any]
 
 
 def publish(files: Sequence[Path]) -> None:
     """Keep the figures of ``files``, of one machine, in PUBLISHED and show all. Raises InputError."""
     parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    cases: Dict[str, Any] = {}
-    for case in [case for part in parts for case in part["cases"]]:
-        so_far = cases.setdefault(case["name"], {**case, "lanes": [], "ratios": []})
-        so_far.update({of: so_far[of] + case[of] for of in ("lanes", "ratios")})
-    figures = {"machine": parts[0]["machine"], "cases": list(cases.values())}
+    machine = {name: value for name, value in parts[0]["machine"].items() if value}
     for file, part in zip(files, parts):
-        if part["machine"] != figures["machine"]:
+        if part["machine"] != parts[0]["machine"]:
             raise InputError(f"{file}: measured on another machine than {files[0]}; measure all cases on one")
-    of = itemgetter("processor", "instructions")
-    machines = json.loads(PUBLISHED.read_text(encoding="utf-8"))["machines"] if PUBLISHED.exists() else []
-    machines = [each for each in machines if of(each["machine"]) != of(figures["machine"])] + [figures]
-    machines.sort(key=lambda each: each["machine"]["instructions"])
-    machines.sort(key=lambda each: each["machine"]["processor"], reverse=True)
-    PUBLISHED.parent.mkdir(exist_ok=True)
-    write_json(PUBLISHED, {"machines": machines})
-    draw(PICTURE, [main_ratios(each["machine"], case) for each in machines for case in each["cases"]])
-    replace_block(SIDE_BY_SIDE, lambda page: "\n\n".join(render_machine(each, page) for each in machines))
+    key = {name: machine[name] for name in KEY}
 
+    def others(path: Path) -> List[Row]:
+        return [row for row in read_table(path) if not key.items() <= row.items()] if path.exists() else []
 
-def is_main(ours: str, other: str) -> bool:
-    """Return whether fused kernels meet the peer's best settings in one precision, or whole commands meet."""
-    is_whole = other in ("peer service", "peer command") and "exported" not in ours
-    return is_whole or ours.startswith("fused ") and other == ours.replace("fused", "peer")
-
-
-def main_ratios(machine: Dict[str, Any], case: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a case with its main ratios alone, in the words of the README, for the picture."""
-    ratios = []
-    for ratio in case["ratios"]:
-        if is_main(ratio["ours"], ratio["other"]):
-            _, ours, other = names_of(case["name"], ratio, PAGES[0])
-            ratios.append({**ratio, "ours": ours, "other": other})
-    name = in_words(SIDE_BY_SIDE, case["name"], PAGES[0])
-    return {"name": f"{machine['instructions']}, {name}", "ratios": ratios}
-
-
-def names_of(case: str, ratio: Dict[str, Any], page: str) -> Sequence[str]:
-    """Return in words a case, and the two sides of one of its ratios."""
-    other = ratio["other"]
-    other = other.replace("peer ", "peer of sentences ") if case.startswith(OF_SENTENCES) else other
-    return [in_words(SIDE_BY_SIDE, text, page) for text in (case, ratio["ours"], other)]
-
-
-def render_machine(figures: Dict[str, Any], page: str) -> str:
-    """Return a machine in words, and its table of ratios: of medians, and the range over the rounds.
-
-    A README shows only the main ones. Paddle's own kernels are shown only as what the fused ones are compared
-    with.
-    """
-
-    def is_shown(ours: str, other: str) -> bool:
-        if page in PAGES:
-            return is_main(ours, other)
-        return not ours.startswith("plain") and not (
-            ours.startswith("exported") and other.startswith("plain")
-        )
-
-    def cell(ratio) -> str:
-        form = (
-            "{ratio:.2f}（{low:.2f} 到 {high:.2f}）" if chinese else "{ratio:.2f} ({low:.2f} to {high:.2f})"
-        )
-        return form.format(**ratio) if ratio else ""
-
-    chinese = is_chinese(page)
-    facts = ((in_words("machine", name, page), value) for name, value in figures["machine"].items() if value)
-    machine = ("，" if chinese else ", ").join(f"{name} {value}" for name, value in facts)
+    cases = [case for part in parts for case in part["cases"]]
+    names = list(dict.fromkeys(case["name"] for case in cases))  # lanes of a case may be in several files
     rows = [
-        [
-            *names_of(case["name"], ratio, page),
-            *(cell(ratio[clock]) for clock in ("cpu", "wall")),
-        ]
-        for case in figures["cases"]
+        {**key, "case": name, **ratio}
+        for name in names
+        for case in cases
+        if case["name"] == name
         for ratio in case["ratios"]
-        if is_shown(ratio["ours"], ratio["other"])
     ]
-    return f"{machine}\n\n{render_rows(head_of(SIDE_BY_SIDE, page), rows)}"
+    machines = sorted([*others(MACHINES), machine], key=lambda row: row["instructions"])
+    machines.sort(key=lambda row: row["processor"], reverse=True)
+    write_table(PUBLISHED, [*others(PUBLISHED), *rows])
+    write_table(MACHINES, machines)
+    show()
+
+
+def read_figures() -> List[Tuple[Row, List[Row]]]:
+    """Return each machine, and the ratios that were measured on it."""
+    rows = read_table(PUBLISHED)
+    return [
+        (machine, [row for row in rows if all(row[name] == machine[name] for name in KEY)])
+        for machine in read_table(MACHINES)
+    ]
+
+
+def show() -> None:
+    """Show what is kept in the pages, and draw the main ratios."""
+    figures = read_figures()
+    draw(PICTURE, [bar for each in figures for bar in main_bars(*each)])
+    replace_block(SIDE_BY_SIDE, lambda page: "\n\n".join(render_machine(*each, page) for each in figures))
+
+
+def is_main(row: Row) -> bool:
+    """Return whether fused kernels meet the peer's best settings in one precision, or whole commands meet."""
+    is_whole = row["other"] in ("peer service", "peer command") and "exported" not in row["ours"]
+    return (
+        is_whole or row["ours"].startswith("fused ") and row["other"] == row["ours"].replace("fused", "peer")
+    )
+
+
+def main_bars(machine: Row, rows: Sequence[Row]) -> List[Row]:
+    """Return the main ratios, in the words of the README, for the picture."""
+    bars = []
+    for row in filter(is_main, rows):
+        case, ours, other = names_of(row, PAGES[0])
+        bars.append({**row, "case": f"{machine['instructions']}, {case}", "ours": ours, "other": other})
+    return bars
+
+
+def names_of(row: Row, page: str) -> Sequence[str]:
+    """Return in words a case, and the two sides of one of its ratios."""
+    other, case = row["other"], row["case"]
+    other = other.replace("peer ", "peer of sentences ") if case.startswith(OF_SENTENCES) else other
+    return [in_words(SIDE_BY_SIDE, text, page) for text in (case, row["ours"], other)]
+
+
+def is_shown(row: Row) -> bool:
+    """Return whether ``docs`` show a ratio: Paddle's own kernels only as what the fused ones meet."""
+    of_plain = row["other"].startswith("plain") and row["ours"].startswith("exported")
+    return not row["ours"].startswith("plain") and not of_plain
+
+
+def render_machine(machine: Row, rows: Sequence[Row], page: str) -> str:
+    """Return a machine in words, and its table of ratios; a README shows only the main ones."""
+    chinese, shown = is_chinese(page), is_main if page in PAGES else is_shown
+    form = "{:.2f}（{:.2f} 到 {:.2f}）" if chinese else "{:.2f} ({:.2f} to {:.2f})"
+    facts = (f"{in_words('machine', name, page)} {value}" for name, value in machine.items())
+    cells = [
+        [
+            *names_of(row, page),
+            *(
+                form.format(row[clock], row[f"{clock}_low"], row[f"{clock}_high"]) if clock in row else ""
+                for clock in CLOCKS
+            ),
+        ]
+        for row in filter(shown, rows)
+    ]
+    return f"{('，' if chinese else ', ').join(facts)}\n\n{render_rows(head_of(SIDE_BY_SIDE, page), cells)}"
 
 
 if __name__ == "__main__":

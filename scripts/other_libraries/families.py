@@ -39,7 +39,7 @@ ROWS = [SimpleNamespace(**{**USUAL, **row}) for row in MODELS["rows"]]
 def measure(peer: Peer, row: SimpleNamespace, place: Path, texts: Texts = ()) -> Dict[str, Any]:
     """Return what differs between this package and ``peer`` on the folders of a row, by COLUMNS.
 
-    ids: how many of ``texts`` and of pairs have others, and of how many; then the largest differences. A
+    ids: how many of ``texts`` and of pairs have others, of: of how many; then the largest differences. A
     refused folder has its message in the column that it was needed for, and None in the others.
     """
     encoder, classifier = (
@@ -56,7 +56,8 @@ def measure(peer: Peer, row: SimpleNamespace, place: Path, texts: Texts = ()) ->
         figures["load"], at = "yes", "ids"
         different = len(different_rows(peer, encoder, texts))
         different += len(different_rows(peer, classifier, LEFT, RIGHT, MAX_LENGTH))
-        figures["ids"], at = [different, len(texts) + len(LEFT)], "hidden states"
+        figures.update(ids=different, of=len(texts) + len(LEFT))
+        at = "hidden states"
         here = classifier_here(classifier, rows_here(classifier, LEFT, RIGHT, MAX_LENGTH))
         settings = {"kind": "AutoModelForSequenceClassification", "max_length": MAX_LENGTH}
         _, there = peer.ask("outputs", folder=classifier, texts=LEFT, pairs=RIGHT, **settings)

@@ -6,17 +6,16 @@
 #   DATA=my_data NAME=characters sh scripts/results/pretrain_small.sh      not whole words; gram: an ErnieGram
 # DATA: text/*.txt, a paragraph per line, an empty line between documents, and vocab/ernie_1.0_zh.txt.
 # The model: WORK/weights/NAME, and WORK/weights/half of half the steps; the log: WORK/pretraining/NAME/run.log;
-# the figures: RESULTS/pretraining/NAME.json. Further flags: python scripts/results/run.py --help
+# the figures: WORK/figures/pretraining/NAME.json. Further flags: python scripts/results/run.py --help
 set -eu
 SCRIPT_TO_ROOT=../..
 . "$(dirname "$0")/../environment.sh"
 
 DATA="${DATA:-./data}"
 WORK="${WORK:-$ROOT/output/results}"
-RESULTS="${RESULTS:-$ROOT/scripts/results/runs}"
 NAME="${NAME:-pretrained}"
 
 exec "$PY" -u "$ROOT/scripts/results/run.py" pretraining --only "$NAME" --data "$DATA" --work "$WORK" \
-    --results "$RESULTS" --layers "${LAYERS:-4}" --hidden "${HIDDEN:-192}" --heads "${HEADS:-3}" \
+    --layers "${LAYERS:-4}" --hidden "${HIDDEN:-192}" --heads "${HEADS:-3}" \
     --length "${LENGTH:-64}" --batch "${BATCH:-128}" --steps "${STEPS:-2000}" --rate "${RATE:-0.001}" \
     --processes "${NPROC:-2}" --precision "${PRECISION:-fp32}" "$@"

@@ -1,11 +1,14 @@
-"""Make docs/RESULTS.md and its pictures of the JSON of the runs, and the short table of the READMEs.
+"""Make docs/RESULTS.md and its pictures of the tables beside them, and the short table of the READMEs.
 
 python scripts/results/write_results.py
+python scripts/results/write_results.py --results output/results/figures
 python scripts/results/write_results.py --results my_results --output my_results/RESULTS.md
 
-The pages are the templates in the folder proof; a table in them is made of its rows and columns.
+In the folder `results` beside the page lie its figures, a CSV for each table, and its pictures. `--results`
+puts finished runs of run.py into these tables first, in place of earlier figures of the same runs.
 """
 
+import csv
 import json
 import re
 import sys
@@ -15,8 +18,8 @@ from statistics import mean, stdev
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from jinja2 import Environment, FileSystemLoader
-from proof.experiments import TABLE, TITLES, Scale, of_today, runs_of
-from run import RESULTS, ROOT
+from proof.experiments import TABLE, TITLES, Scale, runs_of
+from proof.figures import OF_SEARCH
 
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import Options, data_option, refuse_empty
@@ -24,46 +27,50 @@ from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, draw_chart, svg_in
 
-sys.path.append(str(ROOT / "scripts"))  # Python adds only the folder of the launched file
+sys.path.append(str(Path(__file__).parents[1]))  # Python adds only the folder of the launched file
 import readme_block
 
-PAGE = ROOT / "docs" / "RESULTS.md"
+PAGE = readme_block.ROOT / "docs" / "RESULTS.md"
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 METRICS = ("accuracy", "f1", "auc", "loss", "calibration_error")
 COMPARED_WITH = {"options": "plain", "peer": "ours", "published": "ours"}  # whose difference a row shows
-GAIN = "nDCG@10"  # of a search, in which its stages are compared
 FIRST = "LCQMC"  # the data set of the other comparisons
 TITLE = re.compile(r"(\w+), (all|[\d,]+) rows(?:, (\d+) epochs?,)?")
 COUNTS = {"rows": re.compile(r"([\d,]+) rows"), "trials": re.compile(r"(\d+) trials")}
 
-Result = Dict[str, Any]
+Result = Dict[str, Any]  # of one run: its numbers and texts, and {table: its rows}
 Results = Dict[str, Result]
 
 
 @dataclass(frozen=True)
 class WriteConfig(Options):
-    """Make the page of the results of their JSON; what was not run is not on it."""
+    """Make the page of the results of its tables; what was not run is not on it."""
 
-    results: str = data_option(str(RESULTS), help="GROUP/NAME.json of run.py")
+    results: str = data_option(
+        "", help="a folder of GROUP/NAME.json of run.py whose figures are put in first"
+    )
     output: str = data_option(
-        str(PAGE),
-        help="the page; its pictures go into the folder results beside it, and the table of the page of the "
-        "project goes into its READMEs too",
+        str(PAGE), help="the page; of the page of the project a table goes into its READMEs too"
     )
 
 
 def write_results(config: WriteConfig) -> None:
-    """Write the page and its pictures. Raises InputError where there is no result."""
+    """Write tables, page and pictures. Raises InputError where there is no result."""
     refuse_empty(config, "output")
-    results = read_results(Path(config.results))
+    output = Path(config.output)
+    folder, scale = output.parent / "results", Scale()
+    known = [(group, run.name) for group in TITLES for run in runs_of(group, scale)]
+    results = read_tables(folder)
+    for group, runs in read_runs(Path(config.results)).items() if config.results else ():
+        results.setdefault(group, {}).update(runs)
     if not results:
         raise InputError(f"--results {config.results}: no run is there; make some with run.py")
-    order = {group: [run.name for run in runs_of(group, Scale())] for group in TITLES}
-    text, drawn = render_page(results, order)
-    output = Path(config.output)
-    pictures = {output.parent / "results" / name: svg for name, svg in drawn.items()}
-    with published(output, *pictures) as drafts:
-        for draft, content in zip(drafts, [text, *pictures.values()]):
+    results = in_order(results, known)
+    text, pictures = render_page(results)
+    write_tables(folder, results)
+    contents = {output: text, **{folder / name: svg for name, svg in pictures.items()}}
+    with published(*contents) as drafts:
+        for draft, content in zip(drafts, contents.values()):
             draft.write_text(content, encoding="utf-8")
     print(f"wrote {output}, {len(pictures)} pictures")
     if output.resolve() == PAGE:
@@ -72,50 +79,85 @@ def write_results(config: WriteConfig) -> None:
 
 def show_in_readmes(results: Dict[str, Results]) -> None:
     readme_block.replace_block(
-        readme_block.RESULTS, lambda page: summary_of(results, readme_block.is_chinese(page))
+        readme_block.RESULTS, lambda page: render_summary(results, readme_block.is_chinese(page))
     )
 
 
-def read_results(folder: Path) -> Dict[str, Results]:
-    """Return {group: {name: result}} in the order of the groups. Raises InputError for what is no result."""
+def in_order(results: Dict[str, Results], known: Sequence[Tuple[str, str]]) -> Dict[str, Results]:
+    """Return ``results`` in the order of the ``known`` runs, (group, name), and others behind them."""
+    ordered: Dict[str, Results] = {}
+    for group, name in [*known, *((group, name) for group, runs in results.items() for name in runs)]:
+        if name in results.get(group, {}):
+            ordered.setdefault(group, {})[name] = results[group][name]
+    return ordered
+
+
+def read_runs(folder: Path) -> Dict[str, Results]:
+    """Return {group: {name: result}} of the JSON of run.py. Raises InputError for what is none."""
     results: Dict[str, Results] = {}
-    for group in TITLES:
-        for path in sorted((folder / group).glob("*.json")):
-            try:
-                result = json.loads(path.read_text(encoding="utf-8"))
-                results.setdefault(group, {})[result["name"]] = result
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path}: {error!r}, no result of run.py; remove it") from None
+    for path in sorted(folder.glob("*/*.json")):
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+            results.setdefault(result["group"], {})[result["name"]] = result
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: {error!r}, no result of run.py; remove it") from None
     return results
 
 
-def render_page(results: Dict[str, Results], order: Dict[str, List[str]]) -> Tuple[str, Dict[str, str]]:
-    """Return the page of ``results``, in the ``order`` of their groups, and {name: its picture as SVG}."""
+def read_tables(folder: Path) -> Dict[str, Results]:
+    """Return {group: {name: result}} of the tables in ``folder``; {} if it has none."""
+    results: Dict[str, Results] = {}
+    for row in readme_block.read_table(folder / "runs.csv") if (folder / "runs.csv").exists() else ():
+        results.setdefault(row["group"], {})[row["name"]] = row
+    for path in sorted(folder.glob("*.csv")):
+        with open(path, encoding="utf-8") as file:
+            if next(csv.reader(file))[:2] != ["group", "run"]:  # a table of another page
+                continue
+        for row in readme_block.read_table(path):
+            results[row.pop("group")][row.pop("run")].setdefault(path.stem, []).append(row)
+    return results
+
+
+def write_tables(folder: Path, results: Dict[str, Results]) -> None:
+    """Write a row for each run into runs.csv, and the rows of its tables into theirs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables: Dict[str, List[Result]] = {"runs": []}
+    for group, runs in results.items():
+        for name, result in runs.items():
+            tables["runs"].append({})
+            for key, value in result.items():
+                if isinstance(value, list):
+                    tables.setdefault(key, []).extend({"group": group, "run": name, **row} for row in value)
+                elif not isinstance(value, dict):  # the recipe stays with the run
+                    tables["runs"][-1][key] = value
+    for table, rows in tables.items():
+        readme_block.write_table(folder / f"{table}.csv", rows)
+
+
+def render_page(results: Dict[str, Results]) -> Tuple[str, Dict[str, str]]:
+    """Return the page of ``results``, in their order, and {name: its picture as SVG}."""
     groups, pictures = [], {}
     for name, stored in results.items():
-        known = [run for run in order[name] if run in stored]
-        rows = [_row_of(stored[run]) for run in [*known, *(run for run in stored if run not in known)]]
-        curved = [row for row in rows if len(_points(row)) > 1]
+        rows = [_row_of(result) for result in stored.values()]
+        curved = [row for row in rows if len(row.get("curves", ())) > 1]
         if curved:
             pictures[f"{name}.svg"] = _loss_curves(TITLES[name], curved)
-        group = {"name": name, "title": TITLES[name], "rows": rows, "has_curves": bool(curved)}
-        groups.append({**group, "as_stored": list(stored.values())})
+        groups.append({"name": name, "title": TITLES[name], "rows": rows, "has_curves": bool(curved)})
     # Times mean nothing without the machines and versions behind them.
-    facts = [{**row["machine"], **row["versions"]} for each in results.values() for row in each.values()]
-    machines = sorted({", ".join(f"{name} {value}" for name, value in each.items()) for each in facts})
-    summary, same = summary_of(results, in_chinese=False), TABLE["flags"]["published"]
+    machines = sorted({result["machine"] for each in results.values() for result in each.values()})
+    summary, same = render_summary(results, in_chinese=False), TABLE["flags"]["published"]
     text = _render("results.md.jinja", groups=groups, machines=machines, summary=summary, same=same)
     return text + "\n", pictures
 
 
-def summary_of(results: Dict[str, Results], in_chinese: bool) -> str:
+def render_summary(results: Dict[str, Results], in_chinese: bool) -> str:
     """Return rows of {group: {name: result}}: comparisons of the three starts, and others; '' without one."""
     starts = {"continued", "pretrained", "scratch"}
-    rows = [each for each in results.get("starts", {}).values() if {*each["figures"]["models"]} == starts]
+    rows = [each for each in results.get("starts", {}).values() if {*_seeds_by_model(each)} == starts]
     if not rows:
         return ""
-    rows.sort(key=lambda each: not each["title"].startswith(FIRST))
-    titled = [zip(("data_set", "rows", "epochs"), TITLE.match(each["title"]).groups()) for each in rows]
+    rows.sort(key=lambda each: (not each["title"].startswith(FIRST), each["name"]))
+    titled = [zip(("data_set", "labelled", "epochs"), TITLE.match(each["title"]).groups()) for each in rows]
     peer, searched = results.get("peer", {}), results.get("scratch", {}).get("searched")
     shown = {
         "rows": [{**each, **dict(words)} for each, words in zip(rows, titled)],
@@ -127,11 +169,10 @@ def summary_of(results: Dict[str, Results], in_chinese: bool) -> str:
         shown["searched"] = {**searched, **counts}
     sides = {"ours": "ours", "theirs": "transformers"}
     for side, name in sides.items() if peer.keys() >= {*sides.values()} else ():
-        figures = peer[name]["figures"]
         shown[side] = {
             **peer[name],
-            "accuracy": mean_of(figures["models"][name], "accuracy"),
-            "speed": f"{mean(figures['pairs_per_second']):,.0f}",
+            "accuracy": mean_of(peer[name], name, "accuracy"),
+            "speed": f"{mean(run['speed'] for run in peer[name]['seeds']):,.0f}",
             "rows": COUNTS["rows"].search(peer["ours"]["title"])[1],
         }
     return _render("summary.md.jinja", in_chinese=in_chinese, **shown)
@@ -140,9 +181,9 @@ def summary_of(results: Dict[str, Results], in_chinese: bool) -> str:
 def _render(template: str, **values: object) -> str:
     loader = FileSystemLoader(Path(__file__).with_name("proof"))
     environment = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(shown=shown_difference, mean_of=mean_of)
-    functions = (table, counted, mean, zip, difference_of, models_of, seeds_of, steps_of, weights_of)
-    functions += (stages_of, texts_in, forgotten, of_today)
+    environment.filters.update(shown=show_difference, mean_of=mean_of)
+    functions = (table, counted, mean, zip, find_difference, models_of, losses_of, seeds_of)
+    functions += (stages_of, weights_of, texts_in, forgotten)
     environment.globals.update({function.__name__: function for function in functions})
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(template).render(**values)).strip()
 
@@ -155,88 +196,91 @@ def table(rows: Sequence[Result], columns: Sequence[Tuple[str, str]]) -> str:
 
 def _row_of(result: Result) -> Result:
     """Return a result with what the cells of its row say: of pairs means, and the gain over COMPARED_WITH."""
-    figures, name = result["figures"], result["name"]
+    name, seeds = result["name"], _seeds_by_model(result).get(result["name"], [])
     row = {
         **result,
         "command": f"`run.py {result['group']} --only {name}`",
-        "runs": len(result["seeds"]),
-        # 0 of what trains nothing.
-        "steps": max((point["step"] for point in result["curve"].get("valid", [])), default=0),
-        "versions_of_peer": ", ".join(f"{key} {value}" for key, value in figures.get("versions", {}).items()),
-        "gain": "",
-        "has_no_gain": False,
-    }
-    if name in figures.get("models", {}):
-        row.update(_model_row(figures["models"][name]))
-        gain = difference_of(result, name, COMPARED_WITH.get(result["group"], ""))
+        "peer": result.get("peer", ""),
+        "gain": "", "has_no_gain": False, "seconds": "", "speed": "", "sentence_order": "",
+    }  # fmt: skip
+    for when in ("before", "after"):
+        row[when] = {each["text"]: each for each in result.get("masked", ()) if each["when"] == when}
+    if seeds:
+        row.update(_model_row(seeds))
+        gain = find_difference(result, name, COMPARED_WITH.get(result["group"], ""))
         if gain:
-            row["gain"] = shown_difference(gain, "accuracy")
-            row["has_no_gain"] = gain["interval"]["accuracy"][0] <= 0
-    if "training_seconds" in figures:
-        seconds = figures["training_seconds"]
-        row["minutes"] = mean(seconds if isinstance(seconds, list) else [seconds]) / 60
-        row["seconds"] = _shown_values(seconds, 1) if isinstance(seconds, list) else ""
-        row["speed"] = _shown_values(figures["pairs_per_second"], 1) if isinstance(seconds, list) else ""
-    order = figures.get("masked", {}).get("corpus", {}).get("sop_accuracy")
+            row["gain"] = show_difference(gain, "accuracy")
+            row["has_no_gain"] = gain["accuracy_low"] <= 0
+    if seeds and "seconds" in seeds[0]:
+        row.update({key: _shown_values([run[key] for run in seeds], 1) for key in ("seconds", "speed")})
+    if "training_seconds" in result:
+        row["minutes"] = result["training_seconds"] / 60
+    order = row["after"].get("corpus", {}).get("sop_accuracy")
     row["sentence_order"] = "" if order is None else f"{order:.3f}"
     return row
 
 
-def _model_row(model: Result) -> Result:
-    return {**{metric: mean_of(model, metric) for metric in METRICS}, "runs": len(model["runs"])}
+def _seeds_by_model(result: Result) -> Dict[str, List[Result]]:
+    models: Dict[str, List[Result]] = {}
+    for row in result.get("seeds", ()):
+        models.setdefault(row["model"], []).append(row)
+    return models
+
+
+def _model_row(seeds: Sequence[Result]) -> Result:
+    shown = {metric: _shown_values([run[metric] for run in seeds], 4) for metric in METRICS}
+    return {**shown, "runs": len(seeds)}
 
 
 def models_of(result: Result) -> List[Result]:
-    models = result["figures"]["models"].items()
-    return [{"name": name, "interval": model["interval"], **_model_row(model)} for name, model in models]
+    seeds, rows = _seeds_by_model(result), []
+    for row in result["models"]:
+        runs = seeds[row["model"]]
+        chosen = {"chosen": mean(run["chosen"] for run in runs)} if "chosen" in runs[0] else {}
+        rows.append({**row, **_model_row(runs), **chosen})
+    return rows
+
+
+def losses_of(result: Result) -> Iterator[Result]:
+    for row in result["losses"]:
+        yield {**row, "difference": row["ours"] - row["transformers"]}
 
 
 def seeds_of(results: Sequence[Result]) -> Iterator[Result]:
     for result in results:
-        figures, name = result["figures"], result["name"]
-        timed = zip(figures["training_seconds"], figures["pairs_per_second"])
-        for seed, run, (seconds, speed) in zip(result["seeds"], figures["models"][name]["runs"], timed):
-            yield {**run, "name": name, "seed": seed, "seconds": seconds, "speed": speed}
-
-
-def steps_of(losses: Dict[str, List[float]]) -> Iterator[Result]:
-    for step, (one, other) in enumerate(zip(*losses.values()), start=1):
-        yield {"step": step, **dict(zip(losses, (one, other))), "difference": one - other}
+        yield from _seeds_by_model(result)[result["name"]]
 
 
 def stages_of(result: Result) -> Iterator[Result]:
     """Yield a row for each stage of a search: means over the seeds, with 95 % intervals.
 
-    ``gain``: in GAIN over the first stage; ``has_no_gain``: its interval includes or lies below 0.
+    ``gain``: in nDCG over the first stage; ``has_no_gain``: its interval includes or lies below 0.
     """
-    first: Optional[float] = None
-    for name, stage in result["figures"]["stages"].items():
-        row = {"name": name, "runs": len(stage["runs"]), "gain": "", "has_no_gain": False}
-        means = {metric: mean(run[metric] for run in stage["runs"]) for metric in stage["interval"]}
-        for metric, (low, high) in stage["interval"].items():
-            row[metric] = f"{means[metric]:.3f} ({low:.3f} to {high:.3f})"
-        if first is not None:
-            low, high = stage["gain"][GAIN]
-            row["gain"] = f"{means[GAIN] - first:+.3f} ({low:+.3f} to {high:+.3f})"
-            row["has_no_gain"] = low <= 0
-        first = means[GAIN] if first is None else first
+    first = result["stages"][0][OF_SEARCH[-1]]
+    for number, stage in enumerate(result["stages"]):
+        row = {**stage, "gain": "", "has_no_gain": bool(number) and stage["gain_low"] <= 0}
+        for metric in OF_SEARCH:
+            row[metric] = "{:.3f} ({:.3f} to {:.3f})".format(*_with_interval(stage, metric))
+        if number:
+            gain = (stage[OF_SEARCH[-1]] - first, stage["gain_low"], stage["gain_high"])
+            row["gain"] = "{:+.3f} ({:+.3f} to {:+.3f})".format(*gain)
         yield row
 
 
 def weights_of(rows: Sequence[Result]) -> List[str]:
-    names = {(name, digest) for row in rows for name, digest in row.get("weights", {}).items()}
-    return [f"{name} `{digest}`" for name, digest in sorted(names)]
+    found = {weights for row in rows for weights in row.get("weights", "").split(", ") if weights}
+    return ["{} `{}`".format(*weights.split()) for weights in sorted(found)]
 
 
 def texts_in(row: Result) -> List[str]:
     """Return the texts on which a masked loss was measured, in two segments."""
-    return [text for text in row["figures"]["masked"] if not text.endswith("_one_segment")]
+    return [text for text in row["after"] if not text.endswith("_one_segment")]
 
 
 def forgotten(rows: Sequence[Result]) -> Iterator[Result]:
     """Yield each row with its masked losses, their changes since the first row, and the largest, rise."""
     texts = texts_in(rows[0])
-    losses = [[row["figures"]["masked"][text]["lm_loss"] for text in texts] for row in rows]
+    losses = [[row["after"][text]["lm_loss"] for text in texts] for row in rows]
     for row, its_own in zip(rows, losses):
         changes = [now - before for now, before in zip(its_own, losses[0])]
         cells = [f"{loss:.3f} ({change:+.3f})" for loss, change in zip(its_own, changes)]
@@ -244,18 +288,21 @@ def forgotten(rows: Sequence[Result]) -> Iterator[Result]:
         yield {**row, "losses": dict(zip(texts, cells)), "rise": max(changes)}
 
 
-def difference_of(result: Result, one: str, other: str) -> Optional[Result]:
-    differences = result["figures"]["differences"]
+def find_difference(result: Result, one: str, other: str) -> Optional[Result]:
+    differences = result.get("differences", ())
     return next((each for each in differences if (each["one"], each["other"]) == (one, other)), None)
 
 
-def shown_difference(difference: Result, metric: str) -> str:
-    low, high = difference["interval"][metric]
-    return f"{difference['mean'][metric]:+.4f} ({low:+.4f} to {high:+.4f})"
+def show_difference(difference: Result, metric: str) -> str:
+    return "{:+.4f} ({:+.4f} to {:+.4f})".format(*_with_interval(difference, metric))
 
 
-def mean_of(model: Result, metric: str) -> str:
-    return _shown_values([run[metric] for run in model["runs"]], 4)
+def _with_interval(row: Result, metric: str) -> Tuple[float, float, float]:
+    return row[metric], row[f"{metric}_low"], row[f"{metric}_high"]
+
+
+def mean_of(result: Result, model: str, metric: str) -> str:
+    return _shown_values([run[metric] for run in _seeds_by_model(result)[model]], 4)
 
 
 def _shown_values(values: Sequence[float], digits: int) -> str:
@@ -263,18 +310,13 @@ def _shown_values(values: Sequence[float], digits: int) -> str:
     return f"{mean(values):.{digits}f}{deviation}"
 
 
-def _points(result: Result) -> List[Result]:
-    return [point for point in result["curve"].get("valid", []) if "lm_loss" in point]
-
-
 def _loss_curves(title: str, results: Sequence[Result]) -> str:
     """Return the SVG of the masked loss on the held-out text over the steps, a curve for each result."""
 
     def draw(axes) -> None:
         for number, result in enumerate(results):
-            points = _points(result)
             style = "-" if number < len(COLOURS) else "--"
-            steps, values = [point["step"] for point in points], [point["lm_loss"] for point in points]
+            steps, values = zip(*((point["step"], point["lm_loss"]) for point in result["curves"]))
             axes.plot(steps, values, style, color=COLOURS[number % len(COLOURS)], label=result["title"])
         axes.set(xlabel="step", ylabel="masked loss, held out")
 

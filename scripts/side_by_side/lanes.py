@@ -166,7 +166,10 @@ def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional
 
 
 def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
-    """Yield the ratios to each lane of ours: of the plain one, the peer's best alike, its defaults."""
+    """Yield the ratios to each lane of ours: of the plain one, the peer's best alike, its defaults.
+
+    cpu and wall, where they are known, with their low and high of the rounds.
+    """
     for ours, other in ((one, other) for one in lanes for other in lanes if one.side == "ours"):
         is_compared = other is not ours and other.name in BASES
         if other.side == "peer":
@@ -174,12 +177,16 @@ def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
             is_compared = alike or other.name == "peer defaults"
         if is_compared:
             cpu, wall = ratio_of(other.cpu_seconds, ours.cpu_seconds), ratio_of(other.seconds, ours.seconds)
-            yield {"ours": ours.name, "other": other.name, "cpu": cpu, "wall": wall}
+            yield {"ours": ours.name, "other": other.name, **_named("cpu", cpu), **_named("wall", wall)}
 
 
-def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Optional[Dict[str, float]]:
-    """Return the ratio of medians of times taken side by side, low and high of the rounds; None: unknown."""
+def ratio_of(slower: Sequence[float], faster: Sequence[float]) -> Sequence[float]:
+    """Return the ratio of medians of times taken side by side, low and high of the rounds; (): unknown."""
     if not (slower and faster):
-        return None
+        return ()
     paired = [a / b for a, b in zip(slower, faster)]
-    return {"ratio": median(slower) / median(faster), "low": min(paired), "high": max(paired)}
+    return median(slower) / median(faster), min(paired), max(paired)
+
+
+def _named(clock: str, ratio: Sequence[float]) -> Dict[str, float]:
+    return dict(zip((clock, f"{clock}_low", f"{clock}_high"), (round(each, 6) for each in ratio)))

@@ -96,8 +96,8 @@ def test_a_lane_that_exits_is_reported_with_its_last_line(tmp_path, ending):
 
 
 def test_a_ratio_is_of_medians_with_the_range_over_rounds():
-    assert ratio_of([2.0, 4.0, 12.0], [1.0, 2.0, 3.0]) == {"ratio": 2.0, "low": 2.0, "high": 4.0}
-    assert ratio_of([], [1.0]) is None
+    assert ratio_of([2.0, 4.0, 12.0], [1.0, 2.0, 3.0]) == (2.0, 2.0, 4.0)
+    assert ratio_of([], [1.0]) == ()
 
 
 def measured(name, side, precision, seconds, work=(), **counts):
@@ -123,7 +123,7 @@ def test_figures_count_work_and_compare_like_with_like():
     assert [fused[name] for name in names] == [8, 80, 100, 2e9]
     assert (fused["flops_per_cpu_second"], fused["product_share"]) == (4e9, 0.5)
     assert plain["product_share"] is None  # no product was measured in its precision
-    assert {(ratio["ours"], ratio["other"]): ratio["wall"]["ratio"] for ratio in case["ratios"]} == {
+    assert {(ratio["ours"], ratio["other"]): ratio["wall"] for ratio in case["ratios"]} == {
         ("plain fp32", "peer defaults"): 4.0,
         ("fused bf16", "plain fp32"): 2.0,
         ("fused bf16", "peer bf16"): 4.0,
@@ -375,16 +375,17 @@ def pages(tmp_path, monkeypatch) -> Path:
     for page in (*readme_block.PAGES, "docs/zh/speed.md"):
         (tmp_path / page).write_text("a\n<!-- side by side -->\nold\n<!-- end of side by side -->\nb\n")
     monkeypatch.setattr(readme_block, "ROOT", tmp_path)
-    monkeypatch.setattr(side_by_side_table, "PUBLISHED", tmp_path / "results" / "side_by_side.json")
+    monkeypatch.setattr(side_by_side_table, "PUBLISHED", tmp_path / "side_by_side.csv")
+    monkeypatch.setattr(side_by_side_table, "MACHINES", tmp_path / "machines.csv")
     monkeypatch.setattr(side_by_side_table, "PICTURE", tmp_path / "picture.png")
     return tmp_path
 
 
-def write_figures(path: Path, name: str, processor: str = "fast", instructions: str = "") -> Path:
+def write_figures(path: Path, name: str, processor: str = "fast", instructions: str = "all") -> Path:
     """Write the figures of one case, whose ratios are 2, and return their file."""
-    ratio = {"ratio": 2.0, "low": 1.5, "high": 2.25}
+    ratio = {"cpu": 2.0, "cpu_low": 1.5, "cpu_high": 2.25}
     others = ("peer fp32", "peer defaults", "plain fp32")
-    ratios = [{"ours": "fused fp32", "other": other, "cpu": ratio, "wall": None} for other in others]
+    ratios = [{"ours": "fused fp32", "other": other, **ratio} for other in others]
     machine = {"processor": processor, "instructions": instructions, "cores": 2, "peer": ""}
     path.write_text(
         json.dumps({"machine": machine, "cases": [{"name": name, "lanes": [], "ratios": ratios}]})
@@ -398,7 +399,7 @@ def test_the_pages_show_the_ratios_of_comparisons(pages):
     side_by_side_table.publish([write_figures(pages / f"{len(name)}.json", name) for name in names])
     shown = (pages / "README.md").read_text().splitlines()
     assert shown[0] == "a" and shown[-1] == "b" and "old" not in shown
-    assert shown[2] == "processor fast, cores 2"
+    assert shown[2] == "processor fast, instructions all, cores 2"
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown[6:-2]]
     assert cells == [
         [name, "fused fp32", "transformers fp32", "2.00 (1.50 to 2.25)", ""]
@@ -427,23 +428,23 @@ def test_figures_of_two_machines_are_not_combined(pages):
 def test_figures_of_another_processor_stay_and_old_ones_go(pages):
     """So do those that were measured with part of its instructions."""
     for of, name in (("b", "old"), ("a", "other"), ("b few", "slow"), ("b", "new")):
-        processor, _, few = of.partition(" ")
-        side_by_side_table.publish([write_figures(pages / "one.json", name, processor, few)])
+        processor, *few = of.split()
+        side_by_side_table.publish([write_figures(pages / "one.json", name, processor, *few)])
     shown = (pages / "README.md").read_text()
     assert (
-        shown.index("processor b, cores 2")
+        shown.index("processor b, instructions all")
         < shown.index("| new")
         < shown.index("processor b, instructions few")
     )
-    assert shown.index("| slow") < shown.index("processor a, cores 2") < shown.index("| other")
+    assert shown.index("| slow") < shown.index("processor a, instructions all") < shown.index("| other")
     assert "| old" not in shown and (pages / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_shows_the_main_ratios(pages):
-    figures = json.loads(write_figures(pages / "one.json", "pairs", instructions="few").read_text())
-    shown = side_by_side_table.main_ratios(figures["machine"], figures["cases"][0])
-    assert shown["name"] == "few, pairs"
-    assert [ratio["other"] for ratio in shown["ratios"]] == ["transformers fp32"]
+    side_by_side_table.publish([write_figures(pages / "one.json", "pairs", instructions="few")])
+    rows = readme_block.read_table(side_by_side_table.PUBLISHED)
+    (bar,) = side_by_side_table.main_bars({"instructions": "few"}, rows)
+    assert bar["case"] == "few, pairs" and bar["other"] == "transformers fp32" and bar["cpu_low"] == 1.5
 
 
 def test_the_peer_of_vectors_is_named(pages):
@@ -458,7 +459,6 @@ def test_the_readmes_and_a_page_of_docs_show_the_comparison():
 
 @pytest.mark.parametrize("page", readme_block.pages_with(readme_block.SIDE_BY_SIDE))
 def test_the_pages_show_the_published_figures(page):
-    figures = json.loads(side_by_side_table.PUBLISHED.read_text(encoding="utf-8"))
+    tables = (side_by_side_table.render_machine(*each, page) for each in side_by_side_table.read_figures())
     shown = readme_block.between(readme_block.SIDE_BY_SIDE).search((ROOT / page).read_text(encoding="utf-8"))
-    tables = [side_by_side_table.render_machine(each, page) for each in figures["machines"]]
     assert shown[0] == "\n\n".join(tables)

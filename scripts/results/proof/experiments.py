@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 import yaml
 
-from ernie_pair.commands import FORMER_NAMES
 from ernie_pair.core.cli.options import Options, option
 from ernie_pair.core.errors import InputError
 from proof import figures
@@ -68,7 +67,7 @@ class Run:
     seeds     what differs between repetitions within it
     files     {path: text}, written before the commands, such as the flags of a training
     needs     outputs of other runs: without them this one is left out
-    curve     a metrics.jsonl whose points are kept, thinned
+    curve     a metrics.jsonl whose evaluations are kept
     links     {link: its target}, made once all commands have ended
     """
 
@@ -110,7 +109,7 @@ def sizes_of(scale: Scale) -> Dict[str, Any]:
 
 def words_of(program: str, *words: str, **flags: object) -> Words:
     """Return the words of a script, or of a command of ernie-pair; a flag whose value is None is left out."""
-    first = (program,) if program.startswith("scripts/") else ("ernie-pair", program)
+    first = (program,) if program.startswith(("scripts/", "python")) else ("ernie-pair", program)
     named = (f"--{name}={_shown(value)}" for name, value in flags.items() if value is not None)
     return (*first, *words, *named)
 
@@ -147,22 +146,6 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
         tuple(fill(row.get("needs", []), values)), fill(row.get("curve", ""), values),
         fill(row.get("links", {}), values),
     )  # fmt: skip
-
-
-# What commands of before are now; recipes keep the words with which their runs were made.
-PROGRAMS = {"text-to-json": "data_tools.trans_to_json", "create-corpus": "data_tools.create_pretraining_data"}
-
-
-def of_today(words: Words) -> Words:
-    """Return the words of a command as it is called today; those of a script are the same."""
-    if words[0] != "ernie-pair":
-        return words
-    _, name, *flags = words
-    if name in PROGRAMS:
-        return ("python", "-m", PROGRAMS[name], *flags)
-    if name == "mine" and not flags[0].startswith("--"):
-        flags[0] = f"--train_file={flags[0]}"
-    return ("ernie-pair", *(FORMER_NAMES[name].split() if name in FORMER_NAMES else [name]), *flags)
 
 
 def _commands(entries: List[Any], values: Values) -> Iterator[Words]:

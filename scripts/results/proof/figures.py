@@ -1,4 +1,7 @@
-"""Read the figures of finished runs; what is published is small and names no path of the machine."""
+"""Read the figures of finished runs: numbers and texts of a run, and {table: its rows}.
+
+What is published is small and names no path of the machine.
+"""
 
 import json
 from functools import partial
@@ -19,12 +22,11 @@ from ernie_pair.pairs.data.pair_records import Columns
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.cpu_env import cpu_threads
 
-DIFFERENCE = ("one", "other", "mean", "interval")
 LABELS = Labels.numbered(2)
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
+OF_MASKED = ("lm_loss", "perplexity", "lm_accuracy", "sop_accuracy")
 DIGITS, LOSS_DIGITS, CURVE_DIGITS = 6, 8, 5
-MOST_POINTS = 60  # of a curve
-IN_CURVES = ("lm_loss", "sop_accuracy", "loss", "accuracy")
+OF_SEARCH = ("recall@1", "recall@10", "nDCG@10")
 CURE = "remove it and run the same group again"
 
 Figures = Dict[str, Any]
@@ -32,11 +34,11 @@ read_json = partial(read_json_object, cure=CURE, kind=CheckpointError)  # what a
 
 
 def compared_figures(places, folder: str, train: str, test: str, metric: str) -> Figures:
-    """Return the metrics, intervals and differences of a compare-starts, with calibration.
+    """Return the metrics, intervals and differences of a comparison of starts, with calibration.
 
     overlap: the metrics of the share of common characters. seen: how many test pairs have texts of the
-    training file. chosen_by: the ``metric`` that chooses the checkpoint, accuracy or auc. chosen: {start: for
-    each seed, its best value on the pairs for model selection}.
+    training file. chosen_by: the ``metric`` that chooses the checkpoint, accuracy or auc. chosen: of each
+    seed, its best value on the pairs for model selection.
     """
     comparison = read_json(places.path(folder) / "compare.json")
     trained, tested = places.path(train), places.path(test)
@@ -45,89 +47,94 @@ def compared_figures(places, folder: str, train: str, test: str, metric: str) ->
         for start in comparison["runs"]
     }
     predictions = {start: [run / "predictions.tsv" for run in each] for start, each in runs.items()}
-    return {
-        **_figures_of(comparison, predictions, read_pairs(tested).known_labels),
-        "overlap": _rounded(overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)),
-        "seen": _rounded(seen_figures(trained.with_name("train_all.jsonl"), tested)),
-        "chosen_by": metric,
-        "chosen": {
-            start: [best_of(run / "metrics.jsonl", metric) for run in each] for start, each in runs.items()
-        },
-    }
+    figures = _figures_of(comparison, predictions, read_pairs(tested).known_labels)
+    logs = [run / "metrics.jsonl" for each in runs.values() for run in each]
+    for row, log in zip(figures["seeds"], logs):
+        row["chosen"] = best_of(log, metric)
+    overlap = overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)
+    seen = seen_figures(trained.with_name("train_all.jsonl"), tested)
+    return {**figures, **_rounded({**overlap, **seen}), "chosen_by": metric}
 
 
-def classifier_figures(places, predictions: Dict[str, List[str]], test: str, bootstrap: int) -> Figures:
-    """Return metrics and intervals of predictions {name: a file per seed}, compared with the first name."""
+def classifier_figures(
+    places, predictions: Dict[str, List[str]], test: str, bootstrap: int, beside: Mapping[str, List[str]] = {}
+) -> Figures:
+    """Return metrics and intervals of predictions {name: a file per seed}, and how they differ.
+
+    ``beside``: predictions of other runs, that these are compared with as well.
+    """
     labels = read_pairs(places.path(test)).known_labels
-    files = {name: [places.path(each) for each in named] for name, named in predictions.items()}
+    files = {name: list(map(places.path, named)) for name, named in {**predictions, **beside}.items()}
     logits = {name: [_log_probabilities(path) for path in paths] for name, paths in files.items()}
     comparison = compare(logits, labels, list(range(len(next(iter(logits.values()))))), bootstrap)
     differences = [each._asdict() for each in comparison.differences]
-    return _figures_of({**comparison._asdict(), "differences": differences}, files, labels)
+    figures = _figures_of({**comparison._asdict(), "differences": differences}, files, labels)
+    for table in ("seeds", "models"):
+        figures[table] = [row for row in figures[table] if row["model"] in predictions]
+    return figures
 
 
-def sided_figures(places, folders: Sequence[str], precision: str, **compared: Any) -> Figures:
+def sided_figures(places, folders: Sequence[str], **compared: Any) -> Figures:
     """Return `classifier_figures`, and how fast the trainings in ``folders`` were by their own logs.
 
-    training_seconds and pairs_per_second are lists of a number per seed, of the steps alone. versions: of the
-    peer's libraries; {} for a training by this package, whose versions are recorded with the machine.
+    seconds and speed, pairs per second, are of the steps alone. peer: the versions of the peer's libraries;
+    empty for a training by this package, whose versions are recorded with the machine.
     """
-    logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
-    seconds = [seconds_in(log) for log in logs]
-    return {
-        **classifier_figures(places, **compared),
-        "training_seconds": [round(each, 1) for each in seconds],
-        "pairs_per_second": [round(pairs_in(log) / each, 2) for log, each in zip(logs, seconds)],
-        "precision": precision,
-        "threads": cpu_threads(),
-        "versions": _versions_in(logs[0].parent),
-    }
+    figures = classifier_figures(places, **compared)
+    for row, folder in zip(figures["seeds"], folders):
+        log = places.path(folder) / "metrics.jsonl"
+        seconds = seconds_in(log)
+        row.update(seconds=round(seconds, 1), speed=round(pairs_in(log) / seconds, 2))
+    return {**figures, "threads": cpu_threads(), "peer": _versions_in(places.path(folders[0]))}
 
 
 def loss_figures(places, folders: Dict[str, str]) -> Figures:
-    """Return all losses of two sides, {name: its folder}, their largest difference, the second's versions."""
+    """Return the losses of two sides, {name: its folder}, step by step, and their largest difference."""
     losses = {}
     for side, folder in folders.items():
         events = [each for each in _events_in(places.path(folder) / "metrics.jsonl") if "loss" in each]
         of_step = {event["step"]: event["loss"] for event in events if event.get("split") == "train"}
         losses[side] = [round(of_step[step], LOSS_DIGITS) for step in sorted(of_step)]
     one, other = map(np.array, losses.values())
+    rows = [
+        {"step": step, **dict(zip(losses, both))} for step, both in enumerate(zip(*losses.values()), start=1)
+    ]
     versions = _versions_in(places.path(list(folders.values())[1]))
-    return {"losses": losses, "largest_difference": float(np.abs(one - other).max()), "versions": versions}
+    return {"losses": rows, "largest_difference": float(np.abs(one - other).max()), "peer": versions}
 
 
 def mlm_figures(places, measured: Sequence[str], metrics: str = "", before: str = "") -> Figures:
-    """Return what evaluate-mlm measured in $RUN, in the folder ``before``, and the time by ``metrics``."""
-    folders = {"masked": "$RUN", **({"before": before} if before else {})}
-    figures: Figures = {
-        key: {name: _rounded(read_json(places.path(f"{folder}/{name}.json"))) for name in measured}
-        for key, folder in folders.items()
-    }
-    if metrics:
-        figures["training_seconds"] = round(seconds_in(places.path(metrics)), 1)
-    return figures
+    """Return what `evaluate mlm` measured in $RUN, in the folder ``before``, and the time by ``metrics``."""
+    folders = {"after": "$RUN", **({"before": before} if before else {})}
+    masked = []
+    for when, folder in folders.items():
+        for text in measured:
+            found = read_json(places.path(f"{folder}/{text}.json"))
+            own = {name: found[name] for name in OF_MASKED if name in found}
+            masked.append({"when": when, "text": text, **_rounded(own)})
+    seconds = {"training_seconds": round(seconds_in(places.path(metrics)), 1)} if metrics else {}
+    return {**seconds, "masked": masked}
 
 
 def search_figures(places, searched: Dict[str, str], **compared: Any) -> Figures:
-    """Return `classifier_figures`, and the best trial of each search {name: its folder}."""
-    best = {}
-    for name, folder in searched.items():
-        trials = read_json(places.path(folder) / "search.json")["trials"]
+    """Return `classifier_figures`, and the flags of the best trial of each search {name: its folder}."""
+    figures = classifier_figures(places, **compared)
+    for row in figures["models"]:
+        trials = read_json(places.path(searched[row["model"]]) / "search.json")["trials"]
         complete = [each for each in trials if each["state"] == "complete"]
-        chosen = max(complete, key=lambda each: each["value"])
-        value = round(chosen["value"], DIGITS)
-        best[name] = {"params": chosen["params"], "value": value, "complete": len(complete)}
-    return {**classifier_figures(places, **compared), "searched": best}
+        best = max(complete, key=lambda each: each["value"])["params"]
+        shown = {flag: f"{value:.3g}" if isinstance(value, float) else value for flag, value in best.items()}
+        row["trials"], row["flags"] = len(complete), ", ".join(f"{k} {v}" for k, v in shown.items())
+    return figures
 
 
 def circle_figures(places, stages: Dict[str, Any], bootstrap: int) -> Figures:
     """Return for each of ``stages`` {name: (files of the seeds, which search in them)} its metrics.
 
-    runs: {metric: mean over the queries} of each seed; interval: {metric: 95 %}, of resamples of queries and
-    seeds; gain: that of the difference to the first stage on the same resamples; queries and texts: their
-    numbers.
+    They are means over seeds and queries, with 95 % intervals, of resamples of both; gain: that of the
+    difference to the first stage on the same resamples; queries and texts: their numbers.
     """
-    figures: Figures = {"stages": {}}
+    figures: Figures = {"stages": []}
     first: np.ndarray = np.zeros(0)
     for name, (files, search) in stages.items():
         stored = [read_json(places.path(file)) for file in files]
@@ -140,11 +147,10 @@ def circle_figures(places, stages: Dict[str, Any], bootstrap: int) -> Figures:
         ])  # fmt: skip
         first, metrics = first if len(first) else means, stored[0]["metrics"]
         interval, gain = (np.quantile(each, (0.025, 0.975), axis=0).T for each in (means, means - first))
-        figures["stages"][name] = {
-            "runs": [_rounded(dict(zip(metrics, run))) for run in values_SQM.mean(axis=1)],
-            "interval": _rounded(dict(zip(metrics, interval))),
-            "gain": _rounded(dict(zip(metrics, gain))),
-        }
+        row = _with_intervals(dict(zip(metrics, values_SQM.mean((0, 1)))), dict(zip(metrics, interval)))
+        low, high = gain[metrics.index(OF_SEARCH[-1])]
+        ends = _rounded({"gain_low": low, "gain_high": high})
+        figures["stages"].append({"stage": name, "runs": seeds, **row, **ends})
         figures.update(queries=queries, texts=stored[0]["texts"])
     return figures
 
@@ -155,26 +161,31 @@ def figures_in(places, file: str) -> Figures:
 
 def _figures_of(comparison: Dict[str, Any], files: Mapping[str, List[Path]], labels: np.ndarray) -> Figures:
     """Return what the page shows of a comparison; ``files``: {name: the predictions of each seed}."""
-
-    def chosen(values: Mapping[str, Any]) -> Dict[str, Any]:
-        return _rounded({name: values[name] for name in METRICS})
-
-    models = {}
+    seeds, models = [], []
     for name, runs in comparison["runs"].items():
-        errors = []  # of calibration, as `evaluate` computes it
-        for path in files[name]:
+        for seed, run, path in zip(comparison["seeds"], runs, files[name]):
+            # As `evaluate` computes it.
             bins = equal_mass_bins(*confidences_and_hits(np.exp(_log_probabilities(path)), labels))
-            errors.append(round(calibration_error(bins), DIGITS))
-        models[name] = {
-            "runs": [{**chosen(run), "calibration_error": error} for run, error in zip(runs, errors)],
-            "interval": chosen(comparison["interval"][name]),
-        }
+            own = {metric: run[metric] for metric in METRICS}
+            own["calibration_error"] = calibration_error(bins)
+            seeds.append({"model": name, "seed": seed, **_rounded(own)})
+        low, high = _rounded(comparison["interval"][name])["accuracy"]
+        models.append({"model": name, "accuracy_low": low, "accuracy_high": high})
     differences = [
-        {**each, "mean": chosen(each["mean"]), "interval": chosen(each["interval"])}
-        for each in ({name: of[name] for name in DIFFERENCE} for of in comparison["differences"])
+        {"one": each["one"], "other": each["other"], **_with_intervals(each["mean"], each["interval"])}
+        for each in comparison["differences"]
     ]
     majority = round(comparison["chance"]["accuracy"], DIGITS)
-    return {"rows": comparison["rows"], "majority": majority, "models": models, "differences": differences}
+    tables = {"seeds": seeds, "models": models, "differences": differences}
+    return {"rows": comparison["rows"], "majority": majority, **tables}
+
+
+def _with_intervals(means: Mapping[str, Any], intervals: Mapping[str, Any]) -> Figures:
+    row = {}
+    for name in (name for name in means if name in (*METRICS, *OF_SEARCH)):
+        low, high = intervals[name]
+        row.update({name: means[name], f"{name}_low": low, f"{name}_high": high})
+    return _rounded(row)
 
 
 def _rounded(values: Mapping[str, Any]) -> Dict[str, Any]:
@@ -188,29 +199,23 @@ def _log_probabilities(path: Path) -> np.ndarray:
         raise CheckpointError(f"{path}: {error}; {CURE}") from None
 
 
-def _versions_in(folder: Path) -> Dict[str, str]:
-    versions = folder / "versions.json"
-    return read_json(versions) if versions.is_file() else {}
+def _versions_in(folder: Path) -> str:
+    path = folder / "versions.json"
+    return ", ".join(f"{key} {value}" for key, value in read_json(path).items()) if path.is_file() else ""
 
 
 def _events_in(metrics: Path) -> Iterable[Dict[str, Any]]:
     return map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
 
 
-def read_curve(metrics: Path) -> Dict[str, List[Dict[str, Any]]]:
-    """Return {split: points} of a metrics.jsonl, at most MOST_POINTS for each; {} where there is none."""
-    splits: Dict[str, Dict[int, Dict[str, Any]]] = {}
+def read_curve(metrics: Path) -> List[Dict[str, Any]]:
+    """Return the step, and the loss if it has one, of each evaluation in a metrics.jsonl; [] without it."""
+    points: Dict[int, Dict[str, Any]] = {}
     for event in _events_in(metrics) if metrics.is_file() else ():
-        numbers = {name: event[name] for name in IN_CURVES if isinstance(event.get(name), (int, float))}
-        if "step" in event and any(name in event for name in IN_CURVES):  # a resumed run repeats steps
-            point = {name: round(value, CURVE_DIGITS) for name, value in numbers.items()}
-            splits.setdefault(event.get("split", "train"), {})[event["step"]] = point
-    curve = {}
-    for split, points in splits.items():
-        steps = sorted(points)
-        places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round().astype(int))
-        curve[split] = [{"step": steps[place], **points[steps[place]]} for place in places]
-    return curve
+        if event.get("split") == "valid":  # a resumed run repeats steps
+            loss = {"lm_loss": round(event["lm_loss"], CURVE_DIGITS)} if "lm_loss" in event else {}
+            points[event["step"]] = {"step": event["step"], **loss}
+    return [points[step] for step in sorted(points)]
 
 
 def best_of(metrics: Path, metric: str) -> float:
@@ -244,8 +249,8 @@ def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
 def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[str, float]:
     """Return accuracy and auc of the share of common characters on ``test``, the baseline of every model.
 
-    Its threshold is the lowest of the most accurate ones on ``train``. chosen: its ``metric``, one of these,
-    on ``choose``, the pairs by which models are chosen.
+    Its threshold is the lowest of the most accurate ones on ``train``. overlap_chosen: its ``metric``, one of
+    these, on ``choose``, the pairs by which models are chosen.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -257,8 +262,9 @@ def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[
         pairs = read_pairs(path)
         shares, is_positive = shares_of(pairs, LABELS), pairs.known_labels == 1
         accuracy = float(np.mean((shares >= best) == is_positive))
-        figures.append({"accuracy": accuracy, "auc": float(roc_auc_score(is_positive, shares))})
-    return {**figures[0], "chosen": figures[1][metric]}
+        auc = float(roc_auc_score(is_positive, shares))
+        figures.append({"overlap_accuracy": accuracy, "overlap_auc": auc})
+    return {**figures[0], "overlap_chosen": figures[1][f"overlap_{metric}"]}
 
 
 def seen_figures(train: Path, test: Path) -> Dict[str, float]:
@@ -266,4 +272,4 @@ def seen_figures(train: Path, test: Path) -> Dict[str, float]:
     trained, tested = read_pairs(train), read_pairs(test)
     known = {*trained.left, *trained.right}
     counts = np.array([(a in known) + (b in known) for a, b in zip(tested.left, tested.right)])
-    return {"any": float(np.mean(counts > 0)), "both": float(np.mean(counts == 2))}
+    return {"seen_any": float(np.mean(counts > 0)), "seen_both": float(np.mean(counts == 2))}
