@@ -89,7 +89,7 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
     inputs = each_once(chain.from_iterable(found))
     folder = Path(config.output_dir)
     results = Results(
-        command="audit-text",
+        command="audit text",
         outputs=[folder / JSON_FILE, folder / PICTURE_FILE],
         inputs={"inputs": inputs},
         settings=settings_of(config, "inputs", "output_dir"),

@@ -109,7 +109,7 @@ def build_ngrams(config: NgramsConfig) -> None:
     }
     left_out = ("input_path", "vocab_file", "output_file", "counts_in_memory")
     settings = {**settings_of(config, *left_out), "sizes": config.most_of_lengths}
-    results = Results("build-ngrams", [Path(config.output_file)], inputs, settings, config.overwrite)
+    results = Results("build ngrams", [Path(config.output_file)], inputs, settings, config.overwrite)
     if results.are_done():
         return
     best = best_ngrams(corpus, tokenizer, config)

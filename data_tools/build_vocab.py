@@ -114,7 +114,7 @@ def build_vocab(config: VocabConfig) -> None:
         return
     inputs = list_inputs(config.input_path, (*RAW, *DOCUMENTS), apart_from=[output])
     settings = settings_of(config, "input_path", "add_twins_to", "output_file")
-    results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
+    results = Results("build vocab", [output], {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
         return
     tell_encodings(inputs)
@@ -142,7 +142,7 @@ def build_vocab(config: VocabConfig) -> None:
 
 
 def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
-    results = Results("build_vocab", [output], {"add_twins_to": [source]}, {}, overwrite)
+    results = Results("build vocab", [output], {"add_twins_to": [source]}, {}, overwrite)
     if results.are_done():
         return
     tokenizer = WordPiece.from_file(source)

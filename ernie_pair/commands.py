@@ -39,29 +39,6 @@ for _command, _words in MEANT.items():
     for _word in _words.split():
         OTHER_NAMES.setdefault(_word, []).append(_command)
 
-# What commands were called before; a record of an older version may name them.
-FORMER_NAMES = {
-    "check-gpu": "check --gpu",
-    "audit-text": "audit text",
-    "audit-pairs": "audit pairs",
-    "build-vocab": "build vocab",
-    "build-ngrams": "build ngrams",
-    "show-checkpoint": "checkpoint show",
-    "diff-checkpoints": "checkpoint diff",
-    "average-checkpoints": "checkpoint average",
-    "compare-starts": "compare starts",
-    "compare-models": "compare models",
-    "run": "predict",
-    "fill-mask": "predict mlm",
-    "robustness": "evaluate --robustness all",
-    "evaluate-mlm": "evaluate mlm",
-    "evaluate-embedding": "evaluate embedding",
-    "export-embedding": "export embedding",
-    "pairs-to-text": "build text",
-    "text-to-json": "prepare",
-    "create-corpus": "prepare",
-}
-
 
 class Entry(NamedTuple):
     """Where a command is: the module of its function, its flags as Class or module:Class, the function.
@@ -174,8 +151,6 @@ def asked_help(words: Sequence[str]) -> List[str]:
 
 def unknown_command(word: str, commands: Iterable[str]) -> InputError:
     """Return the error for a word that is no command: it names those that may be meant."""
-    if word in FORMER_NAMES:
-        return InputError(f"{word} is called {FORMER_NAMES[word]} now; write ernie-pair {FORMER_NAMES[word]}")
     meant = OTHER_NAMES.get(word.lower().replace("_", "-")) or nearest_names(word, list(commands))
     cure = f"did you mean {_either(meant)}? " if meant else ""
     return InputError(

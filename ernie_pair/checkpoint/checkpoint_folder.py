@@ -97,7 +97,7 @@ class Checkpoint:
     def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
         """Log a line about a changed number of processes or changed versions; neither prevents a resume."""
         for what, level, saved, now, nothing in (
-            ("continues with", logging.INFO, self.manifest.get("topology", topology), topology, "default"),
+            ("continues with", logging.INFO, self.manifest["topology"], topology, "default"),
             ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions(), "absent"),
         ):
             keys = [key for key in sorted({*saved, *now}) if saved.get(key) != now.get(key)]

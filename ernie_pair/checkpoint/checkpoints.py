@@ -121,7 +121,7 @@ class Checkpoints:
         checkpoint = self.newest()
         if checkpoint is not None:
             changes = checkpoint.refuse_other_run(fingerprint, allowed, rules)
-            self.changes = checkpoint.manifest.get("changes", []) + changes
+            self.changes = checkpoint.manifest["changes"] + changes
             checkpoint.tell_what_else_changed(topology)
         return checkpoint
 

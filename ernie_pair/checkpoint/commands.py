@@ -54,11 +54,11 @@ def _show_one(folder: Path) -> None:
     checkpoint = Checkpoint(folder)
     manifest = checkpoint.manifest
     _print("checkpoint", str(folder.resolve() if folder.is_symlink() else folder))
-    _print("run", manifest.get("run_id", "not noted"))
+    _print("run", manifest["run_id"])
     _print("step", f"{checkpoint.step:,}")
-    for name, values in (("topology", manifest.get("topology", {})), ("versions", manifest["versions"])):
-        _print(name, ", ".join(f"{key} {value}" for key, value in values.items()) or "not noted")
-    for change in manifest.get("changes", []):
+    for name, values in (("topology", manifest["topology"]), ("versions", manifest["versions"])):
+        _print(name, ", ".join(f"{key} {value}" for key, value in values.items()))
+    for change in manifest["changes"]:
         _print("changed", f"{change['key']} from {change['old']} to {change['new']} at step {change['step']}")
     checkpoint.verify()
     state = checkpoint.state()

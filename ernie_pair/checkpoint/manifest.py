@@ -3,7 +3,7 @@
 MANIFEST.json is {"format": 2, "run_id", "step", "fingerprint": {key: value}, "topology": {key: value},
 "changes": [{"key", "old", "new", "step"}], "versions": {package: version}, "files": [{"name", "size",
 "sha256", "rank"}], "checksum"}. The checksum is the sha256 of the manifest itself with 64 zeros in its
-place. Format 1, which is still read, has only step, fingerprint, versions and files.
+place.
 """
 
 import hashlib
@@ -28,8 +28,7 @@ LARGEST_COUNT = 2**63 - 1
 FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 NO_CHECKSUM = "0" * 64
-_FIRST_KEYS = {"format", "step", "fingerprint", "versions", "files"}
-KEYS = {1: _FIRST_KEYS, 2: _FIRST_KEYS | {"run_id", "topology", "changes", "checksum"}}
+KEYS = {"format", "step", "fingerprint", "versions", "files", "run_id", "topology", "changes", "checksum"}
 Buffer = Union[bytes, memoryview]
 VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
 
@@ -99,12 +98,12 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
             "version"
         )
     sound = (
-        type(written_by) is int
-        and manifest.keys() == KEYS.get(written_by)
-        and (written_by == 1 or _matches_checksum(manifest, data))
+        written_by == MANIFEST_FORMAT
+        and manifest.keys() == KEYS
+        and _matches_checksum(manifest, data)
         and _is_count(manifest["step"])
-        and all(isinstance(manifest.get(key, {}), dict) for key in ("fingerprint", "topology", "versions"))
-        and isinstance(manifest.get("changes", []), list)
+        and all(isinstance(manifest[key], dict) for key in ("fingerprint", "topology", "versions"))
+        and isinstance(manifest["changes"], list)
         and isinstance(manifest["files"], list)
         and len(manifest["files"]) <= MOST_FILES
         and all(map(_is_entry, manifest["files"]))

@@ -28,7 +28,6 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, Ty
 import yaml
 
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.commands import FORMER_NAMES
 from ernie_pair.core.cli.flag_words import read_flag_file
 from ernie_pair.core.cli.options import Options, hints_of, read_given
 from ernie_pair.core.cli.standard_streams import as_asked
@@ -83,7 +82,7 @@ def about_now(command: str, **more: object) -> Dict[str, Any]:
 
 def text_of_config(flags: Dict[str, Any], about: Dict[str, Any]) -> str:
     """Return the text of config.yaml."""
-    command = FORMER_NAMES.get(about["command"], about["command"])  # which records go by
+    command = about["command"]
     head = (
         f"# The flags of `ernie-pair {command}`, and what they ran on. To do the same once more:\n"
         f"#   ernie-pair {command} --config {CONFIG_YAML} --output_dir another\n"
@@ -220,8 +219,7 @@ def load_config(
     hints = hints_of(config_class)
     given = read_flag_file(str(Path(path)), hints)
     values = {name: read_given(text, hints[name]) for name, text in given.items()}
-    idle = config_class.idle_in({**values, **changes})
-    return config_class(**{**{name: value for name, value in values.items() if name not in idle}, **changes})
+    return config_class(**{**values, **changes})
 
 
 def git_state(folder: Path) -> Dict[str, object]:

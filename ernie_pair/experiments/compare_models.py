@@ -85,7 +85,7 @@ def compare_models(config: CompareModelsConfig) -> None:
         inputs[f"models ({name})"] = [*sources[name].weight_files, *filter(Path.is_file, beside)]
     outputs = [Path(config.output_dir, name) for name in FILES]
     settings = settings_of(config, "output_dir", "models", *(["input_file"] if inputs["input_file"] else []))
-    results = Results("compare-models", outputs, inputs, settings, config.overwrite)
+    results = Results("compare models", outputs, inputs, settings, config.overwrite)
     if results.are_done():
         print(outputs[1].read_text(encoding="utf-8"), end="")
         return
@@ -107,7 +107,7 @@ def compare_models(config: CompareModelsConfig) -> None:
     content.update(threads=config.threads or cpu_threads(), models=table)
     with results.published() as drafts:
         text = write_table(drafts, content)
-    replace_config(Path(config.output_dir), "compare-models", config)
+    replace_config(Path(config.output_dir), "compare models", config)
     print(text, end="")
 
 

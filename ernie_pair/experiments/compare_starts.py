@@ -111,13 +111,13 @@ def compare_starts(config: CompareConfig) -> None:
     pairs, names = _test_pairs(config, train, labels), labels.names
     inputs = {"train_config": config.train_config, "test_file": config.test_file}
     inputs.update(train_file=train.train_file, dev_file=train.dev_file)
-    series = Series("compare-starts", "comparison", TEST_KEY, config, FILES, inputs)
+    series = Series("compare starts", "comparison", TEST_KEY, config, FILES, inputs)
     series.refuse_foreign()
     if not series.path.is_file():
         refuse_existing([series.folder / TEST], config.overwrite)
     symmetric = "average" if train.scored_as == "average" else config.symmetric
     _keep_plan(series, train, symmetric, starts, pairs)
-    keep_config(series.folder, "compare-starts", config)
+    keep_config(series.folder, "compare starts", config)
     seeds = list(range(train.seed, train.seed + config.seeds))
     folders = {each.name: [series.folder / f"{each.name}-seed-{seed}" for seed in seeds] for each in starts}
     runs = [(start, seed, folders[start.name][n]) for n, seed in enumerate(seeds) for start in starts]
@@ -147,13 +147,11 @@ def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[
     """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
     plan: Plan = {name: value for name, value in asdict(train).items() if name not in OF_A_RUN}
     plan["symmetric of training"] = plan.pop("symmetric")
-    if train.warmup_steps is None:
-        plan["warmup_rate"] = train.warmup_share  # as older plans say it
     for split in ("train", "dev"):
         plan[f"{split}_file (sha256)"] = pair_source(train, split, None).sha256()
     plan.update({TEST_KEY: test.sha256, "symmetric": symmetric})
     plan.update((f"start {start.name} (sha256)", sha256_of_weights(start.source)) for start in starts)
-    series.keep(plan, {"symmetric": "none"})
+    series.keep(plan)
     rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
     with published(series.folder / TEST) as (draft,):
         draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

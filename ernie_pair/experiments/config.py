@@ -23,6 +23,7 @@ from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pairs.data.pair_records import ENCODING_HELP
 from ernie_pair.pairs.targets.metrics import AUTO, METRICS
+from ernie_pair.runtime.amp_flags import OF_AMP_ALONE
 from ernie_pair.training.run_flags import BEST_IF_AUTO, best_metric_option
 
 
@@ -172,8 +173,8 @@ class SearchParamsConfig(TrainConfig):
     def config_of(self, changes: Dict[str, Any]) -> TrainConfig:
         """Return these flags with ``changes``, for one run. Raises InputError for invalid values."""
         own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
-        idle = self.idle_in({**own, **changes})  # of a trial without AMP
-        return TrainConfig(**{**{name: own[name] for name in own if name not in idle}, **changes})
+        without_amp = changes.get("use_amp", self.use_amp) is False
+        return TrainConfig(**{**own, **(OF_AMP_ALONE if without_amp else {}), **changes})
 
 
 @dataclass(frozen=True)

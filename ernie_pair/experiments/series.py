@@ -6,8 +6,7 @@ OUT/plan.json is its record:
      "inputs": {"train_file": [["all.tsv", "sha256"]], ...}, "outputs": {"report.json": "sha256", ...}}
 
 ``settings`` is the plan: a folder with another one is refused. ``outputs`` are the files that show all runs
-together; they are replaced as long as nobody else has changed them. Folders of earlier versions have the bare
-plan in plan.json, and what was made in .FILE.made.json: both are read, and go on as one record.
+together; they are replaced as long as nobody else has changed them.
 
 A run is a folder. So a series that was killed goes on with the run that it was at, and no run is repeated.
 """
@@ -29,7 +28,7 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_files import CONFIG_YAML, published
 from ernie_pair.core.files.json_file import as_read, read_json_object, write_json
-from ernie_pair.core.files.results import MAKER, Results, files_of, followed
+from ernie_pair.core.files.results import Results, files_of, followed
 from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.models.labels import Labels, parse_label_map
@@ -40,7 +39,6 @@ from ernie_pair.pairs.data.pair_source import PairSource, label_map_in, refuse_u
 from ernie_pair.pairs.data.rejected import ENDING
 from ernie_pair.pairs.targets.metrics import METRICS
 from ernie_pair.pairs.train.trainer import PairTrainer
-from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.collectives import gather_results
@@ -77,54 +75,48 @@ class Series:
         self._command, self._kind, self._mark, self._overwrite = command, kind, mark, config.overwrite
         self._outputs = [self.folder / name for name in files]
         self._inputs: dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
-        self._older_record = self.folder / f".{files[0]}.made.json"
-        self._results = self._results_of({}, None if self._older_record.exists() else followed(self.path))
+        self._results = self._results_of({})
 
     def refuse_foreign(self) -> None:
         """Raise InputError if one of the files exists and is not as a series of this command has made it."""
         self._results.refuse_foreign()
 
-    def _results_of(self, plan: Plan, record: Optional[Path]) -> Results:
+    def _results_of(self, plan: Plan) -> Results:
+        record = followed(self.path)
         return Results(self._command, self._outputs, self._inputs, plan, self._overwrite, record=record)
 
-    def keep(self, plan: Plan, of_older: Optional[Plan] = None) -> None:
+    def keep(self, plan: Plan) -> None:
         """Write the record, with the files that are there as its outputs.
 
-        ``of_older``: what plans of before a key was there mean. Raises InputError, and writes nothing, when
-        the folder holds runs of another plan.
+        Raises InputError, and writes nothing, when the folder holds runs of another plan.
         """
-        plan = with_older_plan(self.path, as_read(plan), self._mark, self._kind, of_older or {})
-        self._results = results = self._results_of(plan, followed(self.path))
+        plan = merge_plan(self.path, as_read(plan), self._mark, self._kind)
+        self._results = results = self._results_of(plan)
         there = [path for path in results.outputs if path.is_file()]
         with published(self.path) as (draft,):
             folder = followed(self.path).parent
             write_json(draft, results.about({os.path.relpath(path, folder): path for path in there}))
-        self._older_record.unlink(missing_ok=True)
 
     def published(self):
         """Return the context that yields drafts of the ``files``, in their order, and records them."""
         return self._results.published()
 
 
-def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan) -> Plan:
+def merge_plan(path: Path, plan: Plan, mark: str, kind: str) -> Plan:
     """Return ``plan``, with what the one at ``path`` says besides.
 
-    ``mark`` is a key that only plans of this ``kind`` of series have; ``of_older``: what plans of before a
-    key was there mean. Raises InputError when the folder holds runs of another plan.
+    ``mark`` is a key that only plans of this ``kind`` of series have. Raises InputError when the folder holds
+    runs of another plan.
     """
     if not path.exists():
         return plan
-    before = read_json_object(path, "give another --output_dir, or remove the file")
-    settings = before.get("settings")
-    if before.get("made_by") == MAKER and isinstance(settings, dict):
-        before = settings
-    if mark not in before:
+    before = read_json_object(path, "give another --output_dir, or remove the file").get("settings")
+    if not isinstance(before, dict) or mark not in before:
         raise InputError(f"{path} is not a plan of a {kind}; give another --output_dir")
-    plan = dict(plan)
-    for key, value in {**of_older, **without_idle_amp(before)}.items():
-        if plan.setdefault(key, value) != value:
+    for key, value in before.items():
+        if plan.get(key, value) != value:
             raise InputError(f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir")
-    return plan
+    return {**before, **plan}
 
 
 def refuse_other_classes(flag: str, labels: dict[str, Labels], cure: str) -> Labels:

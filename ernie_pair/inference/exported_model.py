@@ -12,10 +12,9 @@ export.json                     how to use it, and the proof that it agrees with
      "threshold": 0.91, "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
      "parity": {"onnx": 3.1e-07}, "int8": {"accuracy": {"onnx": 0.86, "onnx-int8": 0.859}, ...}, ...}
 
-Any of the models may be missing; ``int8`` exists together with its file, which format 3 introduced, and
-``bf16``, in the same form, if export measured the Paddle model in it. ``threshold`` is
-null if the most probable class is predicted; it and ``symmetric`` came with format 2. ``target`` came with
-format 4: a model without classes has one label, score, and ``label_range``, null if any number is possible.
+Any of the models may be missing; ``int8`` exists together with its file, and ``bf16``, in the same form, if
+export measured the Paddle model in it. ``threshold`` is null if the most probable class is predicted. A model
+without classes has one label, score, and ``label_range``, null if any number is possible.
 ``learned_nothing`` is there if the model is no better than without training: the reason.
 ``shared_characters``: the thresholds of the baseline, chosen on the training pairs. ``data`` and ``measured``
 say what the model was made of and what it reached, as its README.md does.
@@ -38,7 +37,6 @@ from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperatur
 
 EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
 NEEDED = ("format", "labels", "files", "max_seq_len", "temperature")
-READABLE = (1, 2, 3, EXPORT_FORMAT)
 PADDLE_FILES = ("model.json", "model.pdiparams")
 ONNX_FILES, INT8_FILES = ("model.onnx",), ("model.int8.onnx",)
 # {backend: the files of its model}
@@ -125,7 +123,7 @@ def read_exported(folder: Path) -> ExportedModel:
         )
     manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
     missing = [repr(key) for key in NEEDED if key not in manifest]
-    if manifest.get("format", EXPORT_FORMAT) not in READABLE:
+    if manifest.get("format", EXPORT_FORMAT) != EXPORT_FORMAT:
         missing = [f"format {manifest['format']!r}, not {EXPORT_FORMAT}"]
     if missing:
         raise CheckpointError(f"{path}: wrong or missing: {missing[0]}; {CURE}")

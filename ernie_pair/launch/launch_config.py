@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple, Type
 
-from ernie_pair.core.cli.cli import build_config, leave_with_help, without_idle
+from ernie_pair.core.cli.cli import build_config, leave_with_help
 from ernie_pair.core.cli.flag_words import (
     Entry,
     flag_names,
@@ -223,7 +223,6 @@ def _read_started(
     program = f"ernie-pair launch {how}"
     of_file = read_entries(launch.file, beside, hints_of(started), program)
     flag_values = {**of_file, **given_by(split, started, program)}
-    flag_values = without_idle(started, flag_values)  # as words they would count as requested
     if started is PretrainConfig:
         # Without --dp_degree: the number of groups that the processes form; a sharding group counts once.
         sharding: Any = read_given(flag_values.get("sharding_degree", Given("1", "")), int)

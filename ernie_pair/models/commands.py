@@ -360,7 +360,7 @@ def average_checkpoints(config: AverageConfig) -> None:
     output_dir = Path(os.path.realpath(config.output_dir))
     refuse_loss(output_dir, (*MODEL_FILES, CONFIG_YAML))
     results = Results(
-        "average-checkpoints",
+        "checkpoint average",
         [output_dir / name for name in MODEL_FILES],
         {"checkpoints": [path for each in sources for path in (each.vocab_file, *each.weight_files)]},
         {**settings_of(config, "checkpoints", "output_dir"), "config.json": sources[0].spec.to_config()},
@@ -372,7 +372,7 @@ def average_checkpoints(config: AverageConfig) -> None:
         return
     weights = mean_of(sources)
     fill = partial(_fill, sources=sources, weights=weights)
-    publish_results(output_dir, fill, "average-checkpoints", config, results)
+    publish_results(output_dir, fill, "checkpoint average", config, results)
     print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
 
 

@@ -1,9 +1,9 @@
 """The file embedding.json, which marks a model folder as an embedding model.
 
-    {"format": 1, "pooling": "mean", "dim": 312, "dims": [64, 128, 312], "max_seq_len": 64,
+    {"format": 2, "pooling": "mean", "dim": 312, "dims": [64, 128, 312], "max_seq_len": 64,
      "temperature": 0.05}
 
-The poolings are those of sentence-transformers, by the names that they had in the first version here.
+The poolings are those of sentence-transformers, by their names there.
 
 ``dims`` are the lengths to which a vector may be truncated, the last of them ``dim``, see Kusupati et al.
 2022 (Matryoshka). An exported model also records its files, and the largest difference from the trained
@@ -16,9 +16,9 @@ vectors are not confused with those of the float model, and records their cosine
 
     {..., "int8": {"texts": 24, "mean_cosine": 0.9991, "least_cosine": 0.9978}}
 
-Format 2 adds what models of other makers do besides, each key only where it is not as in format 1:
+What models of other makers do besides has a key only where it is not the default:
 
-    {..., "pooling": "first_token+mean", "steps": [{"kind": "dense", "width": 256, "activation": "tanh"}],
+    {..., "pooling": "cls+mean", "steps": [{"kind": "dense", "width": 256, "activation": "tanh"}],
      "prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt": "query",
      "similarity": "dot", "lower_case": true, "includes_prompt": false}
 """
@@ -32,15 +32,13 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from data_tools.text.characters import lowered
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.former_flags import FORMER_VALUES, value_now
 from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json_object, shown
 from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB, json_bytes
 from ernie_pair.models.temperature import is_temperature
 
-EMBEDDING_FORMAT, WITH_STEPS = 1, 2
+EMBEDDING_FORMAT = 2
 EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
-USUAL_POOLINGS = ("mean", "cls")
-POOLINGS = (*USUAL_POOLINGS, "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+POOLINGS = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 POOLING_NAMES = ", ".join(POOLINGS)
 ACTIVATIONS = ("tanh", "identity", "relu", "gelu", "sigmoid", "silu")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -174,8 +172,8 @@ class EmbeddingSettings:
                 f"{' and '.join(SEARCHED)} are computed here; take another model"
             )
 
-    def beyond_format_1(self) -> Dict[str, Any]:
-        """Return {key: value} of what format 1 has no word for, where it is not as in format 1."""
+    def beyond_pooling(self) -> Dict[str, Any]:
+        """Return {key: value} of the steps, prompts and similarity that are not the default."""
         usual = {item.name: item.default for item in fields(self)}
         names = ("steps", "prompts", "default_prompt", "similarity", "lower_case", "includes_prompt")
         found = {name: getattr(self, name) for name in names}
@@ -184,12 +182,9 @@ class EmbeddingSettings:
 
     def to_json(self, **more: object) -> str:
         """Return the text of embedding.json, with further values ``more``."""
-        beyond = self.beyond_format_1()
         names = ("pooling", "dim", "dims", "max_seq_len", "temperature", "model_sha256", "files")
         first = {name: getattr(self, name) for name in names if getattr(self, name) not in ("", {})}
-        number = WITH_STEPS if beyond or self.pooling not in USUAL_POOLINGS else EMBEDDING_FORMAT
-        first["pooling"] = pooling_in_files(self.pooling)
-        return json_bytes({"format": number, **first, **beyond, **more}).decode()
+        return json_bytes({"format": EMBEDDING_FORMAT, **first, **self.beyond_pooling(), **more}).decode()
 
 
 def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
@@ -198,10 +193,12 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     if not path.exists():
         return None
     found = read_json_object(path, CURE)
-    if found.get("format") not in (EMBEDDING_FORMAT, WITH_STEPS):
-        raise InputError(f"{path}: format is {found.get('format')!r}, not {WITH_STEPS}; update ernie-pair")
+    if found.get("format") != EMBEDDING_FORMAT:
+        raise InputError(
+            f"{path}: format is {found.get('format')!r}, not {EMBEDDING_FORMAT}; update ernie-pair"
+        )
     found = {key: found[key] for key in EmbeddingSettings.__dataclass_fields__ if key in found}
-    steps, pooling = found.get("steps", [asdict(NORMALIZE)]), value_now("pooling", found.get("pooling"))
+    steps, pooling = found.get("steps", [asdict(NORMALIZE)]), found.get("pooling")
     dim, dims = found.get("dim"), found.get("dims")
     files, prompts = found.get("files") or {}, found.get("prompts") or {}
     model_sha256 = found.get("model_sha256") or ""
@@ -231,17 +228,8 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     return EmbeddingSettings(**{**found, "steps": tuple(Step(**step) for step in steps)})
 
 
-def pooling_in_files(pooling: str) -> str:
-    """Return what embedding.json and fingerprints of vectors call a pooling, since the first version."""
-    former = {now: before for before, now in FORMER_VALUES["pooling"].items()}
-    return "+".join(former.get(name, name) for name in pooling.split("+"))
-
-
 def refuse_pooling(pooling: str) -> None:
-    """Raise InputError for a --pooling that is not computed here, or is called otherwise now."""
-    now = value_now("pooling", pooling)
-    if now != pooling:
-        raise InputError(f"--pooling {pooling} is called {now} now; write --pooling {now}")
+    """Raise InputError for a --pooling that is not computed here."""
     wrong = bad_poolings(pooling.split("+"))
     if wrong:
         raise InputError(f"--pooling {pooling}: {wrong}; use one of them, or several joined by +")
@@ -287,10 +275,9 @@ def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> 
     exported model has the fingerprint of the model that it was made from: their outputs agree. Which of its
     prompts a model was asked with is no part of it: queries and passages have different ones.
     """
-    pooling = pooling_in_files(settings.pooling)
-    known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, pooling, dim, settings.max_seq_len]
+    known_by: List[Any] = [EMBEDDING_FORMAT, model_sha256, settings.pooling, dim, settings.max_seq_len]
     default = settings.prompts.get(settings.default_prompt, "")
-    beyond = {**settings.beyond_format_1(), "prompts": full_prompts(settings), "default_prompt": default}
+    beyond = {**settings.beyond_pooling(), "prompts": full_prompts(settings), "default_prompt": default}
     beyond = {key: value for key, value in beyond.items() if value not in ({}, "")}
     known_by += [beyond] if beyond else []
     return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()

@@ -33,7 +33,7 @@ from ernie_pair.pretraining.config.pretrain_config import (
 from ernie_pair.pretraining.convert.warm_start import with_order_head
 from ernie_pair.pretraining.data import PretrainData, open_pretrain_data
 from ernie_pair.pretraining.pretrain_job import card_of_pretrained
-from ernie_pair.runtime.amp_flags import without_idle_amp
+from ernie_pair.runtime.amp_flags import OF_AMP_ALONE
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
 from ernie_pair.runtime.processes.collectives import gather_results
@@ -222,7 +222,9 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
     of mixed precision.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
-    saved = {"amp_fp32_ops": in_float32, **without_idle_amp(saved)}
+    saved = {"amp_fp32_ops": in_float32, **saved}
+    if not saved.get("use_amp", True):  # without it they had a type and a level too
+        saved.update({name: nothing for name, nothing in OF_AMP_ALONE.items() if name in saved})
     if saved.get("amp_level") == "O1":
         del saved["amp_level"]
     if WARM_UP in saved:

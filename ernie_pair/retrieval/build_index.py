@@ -40,7 +40,6 @@ from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, content_of, refuse_loss
 from ernie_pair.core.files.json_file import is_whole_number, read_json_object, shown
-from ernie_pair.core.files.keyed_cache import remove_arrays
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.core.progress import CountProgress, Progress
 from ernie_pair.embeddings.open_embedder import log_drift, open_embedder
@@ -219,8 +218,6 @@ def make_index(config: IndexConfig) -> Path:
     if results.are_done():
         return Path(config.output_dir)
     work = output_dir.with_name(f".{output_dir.name}.vectors")
-    remove_arrays(work, "vectors-")  # by which earlier versions kept them there
-    (work / "run.lock").unlink(missing_ok=True)
     busy = f"{work}: another run makes this index; let it end, or stop it, then run again"
     with part_folder(work, busy):
         publish_results(output_dir, partial(_fill, config=config, work=work), "index", config, results)

@@ -5,11 +5,12 @@ texts.utf8, texts.offsets.npy     the texts, see `text_table`; row i is vector i
 ids.utf8, ids.offsets.npy         their ids
 index.json                        what they were made with, and the hash of each file:
 
-    {"format": 1, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
-     "max_seq_len": 64, "recall_at_10": 1.0, "files": {"index.faiss": SHA-256, ...}, ...}
+    {"format": 2, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
+     "max_seq_len": 64, "retrieval": "vectors", "recall_at_10": 1.0,
+     "files": {"index.faiss": SHA-256, ...}, ...}
 
-Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put before each text.
-Format 2 adds "retrieval": both, with the files of `word_index` too, or bm25, with these instead of vectors.
+Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put before each text. "retrieval"
+is both with the files of `word_index` too, or bm25 with these instead of vectors.
 """
 
 import json
@@ -135,7 +136,7 @@ class TextTable:
             yield [content[begin:end].decode("utf-8") for begin, end in zip(places, places[1:])]
 
 
-INDEX_MANIFEST, INDEX_FORMAT, WITH_BM25 = "index.json", 1, 2
+INDEX_MANIFEST, INDEX_FORMAT = "index.json", 2
 INDEX_FILE, TEXTS, IDS = "index.faiss", "texts", "ids"
 VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
 OF_BM25 = ("texts", "retrieval", "lines_left_out")  # what index.json says without vectors
@@ -171,13 +172,9 @@ class IndexManifest:
         """Write index.json beside the other files."""
         files = {name: sha256_of_file(folder / name) for name in FILES_OF[self.retrieval]}
         said = {name: value for name, value in vars(self).items() if value not in (SIMILARITIES[0], "")}
-        number = WITH_BM25
-        if self.retrieval == VECTORS:
-            number = INDEX_FORMAT
-            del said["retrieval"]
-        elif self.retrieval == BM25:
+        if self.retrieval == BM25:
             said = {name: said[name] for name in OF_BM25}
-        content = {"format": number, **said, "files": files}
+        content = {"format": INDEX_FORMAT, **said, "files": files}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
 
@@ -243,14 +240,14 @@ def open_index_folder(folder: Path) -> IndexFolder:
     if not path.is_file():
         raise InputError(f"--index {folder} holds no {INDEX_MANIFEST}; make an index with ernie-pair index")
     found = read_json_object(path, CURE, CheckpointError)
-    if not is_whole_number(found.get("format"), INDEX_FORMAT, WITH_BM25):
-        raise CheckpointError(f"{path}: format {found.get('format')!r}, not {WITH_BM25}; {CURE}")
-    files, retrieval = found.get("files"), found.get("retrieval", VECTORS)
+    if found.get("format") != INDEX_FORMAT:
+        raise CheckpointError(f"{path}: format {found.get('format')!r}, not {INDEX_FORMAT}; {CURE}")
+    files, retrieval = found.get("files"), found.get("retrieval")
     wanted = FILES_OF.get(retrieval, ()) if isinstance(retrieval, str) else ()
     is_sound = {
         "texts": is_whole_number(found.get("texts"), 1, MOST_TEXTS),
         "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MOST_TEXTS),
-        "retrieval": retrieval in RETRIEVALS and (retrieval == VECTORS) == (found["format"] == INDEX_FORMAT),
+        "retrieval": retrieval in RETRIEVALS,
         "files": isinstance(files, dict) and set(files) == set(wanted) and is_texts(list(files.values())),
     }
     if retrieval != BM25:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Collection, Dict, Literal, Mapping
+from typing import Literal
 
 from ernie_pair.core.cli.options import Options, devices_option, precision_option
 from ernie_pair.core.errors import InputError
@@ -51,11 +51,6 @@ class AmpFlags(Options):
             has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
             object.__setattr__(self, "amp_dtype", "bfloat16" if has_bfloat16 else "float16")
 
-    @classmethod
-    def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
-        """Return the AMP flags allowed with --use_amp false; earlier versions wrote amp_dtype: float16."""
-        return OF_AMP_ALONE if values.get("use_amp") is False else ()
-
     def refuse_half_precision_on(self, device: str) -> None:
         """Raise InputError if the device has no kernels for the half-precision type, or no TF32."""
         if self.tf32 and device == "cpu":
@@ -86,12 +81,6 @@ class AmpFlags(Options):
     def scales_loss(self) -> bool:
         """Return whether the loss is scaled; bfloat16, with the range of float32, needs none."""
         return self.use_amp and self.amp_dtype != "bfloat16"
-
-
-def without_idle_amp(saved: Dict[str, object]) -> Dict[str, object]:
-    """Return the flags of an earlier run in today's form: without AMP they had a type and a level too."""
-    idle = {} if saved.get("use_amp", True) else OF_AMP_ALONE
-    return {**saved, **{name: nothing for name, nothing in idle.items() if name in saved}}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class BestModel:
         return found[0][0] if found else None
 
     def restore_link(self) -> None:
-        """Point OUT/best to the best model, where a kill or an earlier version left it otherwise."""
+        """Point OUT/best to the best model, where a kill left it otherwise."""
         best = self.folder()
         if best is not None and self.world.is_first:
             point_best(best)

@@ -2,7 +2,7 @@
 
 model.safetensors                       the weights, under structured names
 distillation.safetensors                what is trained along, and is no part of the model
-config.json, vocab.txt, tokenizer_config.json    with them it loads as a model; earlier versions left them out
+config.json, vocab.txt, tokenizer_config.json    with them it loads as a model
 optimizer.safetensors                   the state of each, `classifier.weight.moment1`, and the loss scale
 optimizer-00000-of-00002.safetensors    with --sharding: a process's part; the first's has the scale
 """

@@ -16,10 +16,8 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS, gone_if_refused
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.atomic_files import nothing_kept
-from ernie_pair.core.files.former_flags import value_now
 from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, facts_of, write_card
 from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.runtime.amp_flags import without_idle_amp
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.processes.console import GOOD, start_console
@@ -35,7 +33,7 @@ from ernie_pair.training.run import RunSettings, run_training
 from ernie_pair.training.run_log import metrics_in, read_events
 
 EVALUATED = "eval_"  # begins the names of an evaluation in the history
-STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
+STEPS = "steps in all"
 # In the card elsewhere, or of no effect on the model.
 NOT_SHOWN = (
     "model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start",
@@ -178,15 +176,11 @@ class Task(ABC):
 def rules_of_task(config_class: type):
     """Return how a run with these options compares its fingerprint with that of a checkpoint."""
 
-    def upgrade(saved: Fingerprint) -> Fingerprint:
-        called = {STEPS if name == STEPS_BEFORE else name: v for name, v in saved.items()}
-        return without_idle_amp({name: value_now(name, value) for name, value in called.items()})
-
     def cure(name: str, old: object) -> str:
         why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""
         return f"pass the old value{why}"
 
-    return rules_of(config_class, ("config.json", "vocabulary"), upgrade=upgrade, cure=cure)
+    return rules_of(config_class, ("config.json", "vocabulary"), cure=cure)
 
 
 class _JobOfTask(TaskJob):

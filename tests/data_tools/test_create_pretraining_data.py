@@ -72,7 +72,7 @@ def test_without_flags_the_text_decides_how_it_is_split(
     before = hashes(tmp_path)
     arguments = Corpus(tmp_path / "out").manifest["arguments"]
     assert {name: arguments[name] for name in OF_LANGUAGE} == flags
-    # One that an earlier version made with these flags is the same, and is not made again.
+    # One that is made with these flags is the same, and is not made again.
     make(tmp_path, content, **unset)
     make(tmp_path, content, **flags)
     assert capsys.readouterr().err.count("nothing to do") == 2 and hashes(tmp_path) == before

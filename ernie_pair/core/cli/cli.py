@@ -153,7 +153,7 @@ def leave_with_help(config_classes: Sequence[type[Options]], program: str) -> No
 
 def build_config(config_class: type[Config], given: dict[str, Given], program: str) -> Config:
     """Return the options of ``program`` that the texts specify. Raises InputError."""
-    values = _values_of(config_class, without_idle(config_class, given))
+    values = {name: read_given(text, hints_of(config_class)[name]) for name, text in given.items()}
     left_out = left_out_of(config_class, values)
     if left_out:
         missing = missing_of(config_class, left_out, as_flags=True)
@@ -161,16 +161,6 @@ def build_config(config_class: type[Config], given: dict[str, Given], program: s
             raise InputError(f"{missing}; for example: {program} {config_class.EXAMPLE}")
         raise InputError(f"{missing}; --help says what {'it means' if len(left_out) == 1 else 'they mean'}")
     return config_class(**values)
-
-
-def without_idle(config_class: type[Options], given: dict[str, Given]) -> dict[str, Given]:
-    """Return what was given, without entries of a file that have no effect. Raises InputError."""
-    idle = config_class.idle_in(_values_of(config_class, given))
-    return {name: one for name, one in given.items() if name not in idle or one.where.startswith("--")}
-
-
-def _values_of(config_class: type[Options], given: dict[str, Given]) -> dict[str, Any]:
-    return {name: read_given(text, hints_of(config_class)[name]) for name, text in given.items()}
 
 
 def run_command(command: Callable[[Config], Any], config_class: type[Config], argv=None) -> None:

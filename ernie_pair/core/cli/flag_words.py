@@ -15,7 +15,6 @@ from ernie_pair.core.cli.foreign_flags import nearest
 from ernie_pair.core.cli.options import Given, Options, hints_of, kind_in_words, kind_of
 from ernie_pair.core.errors import InputError, again_with
 from ernie_pair.core.files.atomic_files import ABOUT, MOST_CONFIG_BYTES, FileRefusedError, read_regular
-from ernie_pair.core.files.former_flags import flag_of, value_now
 
 LAUNCH = "launch"
 # Of values without an explicit tag, such as !!binary; the option decides what a value means.
@@ -56,13 +55,7 @@ def read_entries(
                 f"{path} is the configuration of `{program.split()[0]} {theirs}`, not of `{program}`; give "
                 "it to the first, or write a file for the second"
             )
-    given: dict[str, Given] = {}
-    for entry in flags:
-        name = entry.name if entry.name in hints else flag_of(entry.name, hints)
-        if name in given:
-            raise InputError(f"{entry.where}: {entry.name} is called {name} now, which is set too; keep one")
-        given[name] = _given_in(entry._replace(name=name), hints)
-    return given
+    return {entry.name: _given_in(entry, hints) for entry in flags}
 
 
 def launch_file(path: str) -> tuple[list[Entry], list[Entry]]:
@@ -117,7 +110,7 @@ def _given_in(entry: Entry, hints: dict[str, object]) -> Given:
     is_empty = value.tag.endswith(":null") and not may_be_none
     if is_empty or not isinstance(value, yaml.ScalarNode) or value.tag not in PLAIN_TAGS:
         raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
-    return Given(value_now(name, value.value), f"{where}: {name}")
+    return Given(value.value, f"{where}: {name}")
 
 
 def _line(place) -> int:

@@ -228,14 +228,6 @@ class Options:
                 if value and (word == ANY or word in names_in(str(value))):
                     refuse_without(needs)
 
-    @classmethod
-    def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
-        """Return the options that have no effect with the other ``values``, and that a file may still set.
-
-        A written configuration sets every option, intended or not; a flag is always intended.
-        """
-        return ()
-
 
 def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:
     """Return the required options that are not in ``values`` and not replaced by another; arguments first."""

@@ -32,7 +32,6 @@ from ernie_pair.core.files.atomic_files import (
     published,
     read_regular,
 )
-from ernie_pair.core.files.former_flags import FORMER_COMMANDS, renamed
 from ernie_pair.core.files.json_file import as_read, parse_json_object
 from ernie_pair.core.progress import Progress, say
 
@@ -42,11 +41,6 @@ _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
 CURE = "pass --overwrite true to replace it, or choose another name"
 _NOT_RECORDED = object()
 _WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine ray_address".split()
-_OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
-# Flags that were added later, with what was done before they existed.
-_AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
-_AS_BEFORE.update(prompt=None, prompt_name="", backend="auto", max_seq_len=0, label="", model_class="")
-_AS_BEFORE.update(retrieval="vectors", add=False)
 
 
 class Results:
@@ -202,12 +196,9 @@ class Results:
         before, now = record.get("settings"), self._about["settings"]
         if record.get("command") != self._about["command"] or not isinstance(before, dict):
             return f"it was made by {record.get('command')}"
-        later = {key: value for key, value in _AS_BEFORE.items() if key in now}
-        without_amp = before.get("use_amp") is now.get("use_amp") is False
-        left_out = (*_WITHOUT_EFFECT, *(_OF_AMP if without_amp else ()))
         before, now = (
-            {name: value for name, value in settings.items() if name not in left_out}
-            for settings in ({**later, **before}, now)
+            {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
+            for settings in (before, now)
         )
         for key in sorted({*before, *now}):
             if before.get(key, _NOT_RECORDED) != now.get(key, _NOT_RECORDED):
@@ -230,12 +221,11 @@ class Results:
             return f"it was made with {name} {_shown(before[key])} and not {_shown(now[key])}"
         if isinstance(files, dict) and files and not {*files} & {*self.inputs}:
             return f"it was made from {self._shown_name(next(iter(files)))}"
-        if key in before:
-            version = "" if key in self.inputs else "by another version of ernie-pair, "
-            return f"it was made {version}with {name} {_shown(before[key])}"
-        if isinstance(files, dict) and files.get(key) and not self.inputs.get(key):
-            return f"it was made with another {name}"
-        return f"it was made by an earlier version of ernie-pair, which did not write down {name}"
+        return (
+            f"it was made with {name} {_shown(before[key])}"
+            if key in before
+            else f"it was made with another {name}"
+        )
 
     def _shown_name(self, name: str) -> str:
         return name.upper() if name in self._positional else f"--{name}"
@@ -247,12 +237,6 @@ class Results:
             return {}
         if record.get("made_by") != MAKER or not isinstance(record.get("outputs"), dict):
             return {}
-        command = str(record.get("command"))
-        for part in ("settings", "inputs"):
-            if isinstance(record.get(part), dict):
-                record[part] = renamed(command, record[part])
-        if command in FORMER_COMMANDS:
-            record["command"] = FORMER_COMMANDS[command]
         return record
 
 

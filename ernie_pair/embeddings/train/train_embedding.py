@@ -246,7 +246,7 @@ class EmbeddingTask(Task):
 
     def known_by(self) -> Fingerprint:
         """Return the lengths of the vectors, and what there is of modules, prompts and sampling weights."""
-        dims, beyond = ",".join(map(str, self.settings.dims)), self.settings.beyond_format_1()
+        dims, beyond = ",".join(map(str, self.settings.dims)), self.settings.beyond_pooling()
         modules = {"modules and prompts": json.dumps(beyond, sort_keys=True)} if beyond else {}
         given = self.config.sampling_weights
         return {"dims": dims, **modules, **({"sampling_weights": given} if given else {})}

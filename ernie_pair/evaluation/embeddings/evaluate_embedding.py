@@ -38,7 +38,7 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     start_console(World())
     if Path(config.model_path).is_dir():
         config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
-    results = results_of("evaluate-embedding", config) if config.output_file else None
+    results = results_of("evaluate embedding", config) if config.output_file else None
     if results is not None and results.are_done():
         found = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
     else:

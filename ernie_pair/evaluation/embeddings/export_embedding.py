@@ -73,13 +73,13 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     inputs: Dict[str, Sequence[Path]] = {"model_path": files_of_model(config.model_path)}
     outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
     flags, record = settings_of(config, *inputs, "output_dir"), output_dir / MADE
-    results = Results("export-embedding", outputs, inputs, flags, config.overwrite, record=record)
+    results = Results("export embedding", outputs, inputs, flags, config.overwrite, record=record)
     if results.are_done():
         return
     start_device("cpu", World())
     source, settings = _open(Path(config.model_path))
     fill = partial(_fill, source=source, settings=settings, config=config)
-    publish_results(output_dir, fill, "export-embedding", config, results)
+    publish_results(output_dir, fill, "export embedding", config, results)
     logger.info("exported %s to %s", config.model_path, config.output_dir)
 
 

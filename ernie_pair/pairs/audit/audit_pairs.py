@@ -275,7 +275,7 @@ def _results(config: AuditPairsConfig) -> Results:
     outputs = [Path(config.output_dir, name) for name in names]
     vocabulary = [vocabulary_file(config.vocab_file)] if config.vocab_file else []
     unread = {} if vocabulary else {"vocab_file": ""}
-    return results_of_pairs("audit-pairs", config, outputs, "output_dir", {"vocab_file": vocabulary}, unread)
+    return results_of_pairs("audit pairs", config, outputs, "output_dir", {"vocab_file": vocabulary}, unread)
 
 
 VERSION = 2  # raised when the same files would give other warnings

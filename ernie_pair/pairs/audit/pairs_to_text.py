@@ -65,7 +65,7 @@ def pairs_to_text(config: PairsToTextConfig) -> None:
     output = Path(config.output_file)
     if not is_stream(followed(output)) and output.suffix.lower() != TEXT_ENDING:
         raise InputError(f"--output_file {output}: raw text is a {TEXT_ENDING} file; use that ending")
-    results = results_of_pairs("pairs-to-text", config, [output], "output_file")
+    results = results_of_pairs("build text", config, [output], "output_file")
     if results.are_done():
         return
     read = read_splits(config, Columns(config.text_a, config.text_b))

@@ -175,7 +175,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     results = None
     if config.output_file:
         results = Results(
-            "evaluate-mlm",
+            "evaluate mlm",
             [Path(config.output_file)],
             {
                 "model_path": [*source.weight_files, source.vocab_file],

@@ -309,7 +309,7 @@ def fill_mask(config: FillMaskConfig) -> None:
         )
     source, files = open_model(config.model_path, model_type=""), files_of(config.input_file)
     results = Results(
-        "fill-mask",
+        "predict mlm",
         [Path(config.output_file)],
         {"input_file": files, "model_path": [*source.weight_files, source.vocab_file]},
         settings_of(config, *PLACES),

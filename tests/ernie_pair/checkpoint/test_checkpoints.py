@@ -18,7 +18,6 @@ from ernie_pair.checkpoint.manifest import (
     MANIFEST_FORMAT,
     DamagedError,
     TrainState,
-    as_json,
     manifest_bytes,
     parse_state,
     sha256_of,
@@ -298,22 +297,6 @@ def test_a_newer_format_is_refused_and_not_set_aside(checkpoints):
     with pytest.raises(CheckpointError, match="format 9"):
         checkpoints.newest()
     assert names(checkpoints) == ["step_00000005", "step_00000006"]
-
-
-def test_checkpoints_of_format_1_can_still_be_read(checkpoints):
-    save(checkpoints, 5)
-    folder = folder_of(checkpoints, 5)
-    state = as_json({"step": 5, "consumed_samples": 40, "best_metric": 0.5})
-    rewrite_file(folder, STATE, state)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    for key in ("run_id", "topology", "changes", "checksum"):
-        del manifest[key]
-    for entry in manifest["files"]:
-        del entry["rank"]
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "format": 1}))
-    assert checkpoints.resume(SAME, TOPOLOGY).state() == TrainState(5, 40, 0.5)
-    save(checkpoints, 6)
-    assert checkpoints.newest().step == 6
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -235,7 +235,7 @@ def test_another_runs_config_and_a_symlink_are_left_alone(tmp_path):
 
 def test_replaced_results_have_the_current_flags(tmp_path):
     for seed in (1, 2):
-        replace_config(tmp_path, "compare-models", config(seed=seed))
+        replace_config(tmp_path, "compare models", config(seed=seed))
     assert load_config(TrainConfig, tmp_path / CONFIG_YAML).seed == 2
 
 

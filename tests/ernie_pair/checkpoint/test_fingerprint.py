@@ -1,32 +1,24 @@
 """Refusing checkpoints of other runs, with messages that name the flags a user passes."""
 
-import json
 import logging
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
-from places import SUPPORT
 from tiny_pair import train_config
 
 from ernie_pair.checkpoint.fingerprint import flags_of, layout_of, refuse_other_run, refuse_unknown_keys
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.former_flags import renamed
-from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embeddings.train.train_embedding import EmbeddingTask
-from ernie_pair.models.labels import Labels
 from ernie_pair.models.spec import parse_spec
-from ernie_pair.pairs.config.distill_config import DistillConfig
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pairs.distill.distill import DistillTask
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.pretraining import pretrain as of_pretraining
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.task import rules_of_task
 
-OF_PAIRS, OF_TEXTS = rules_of_task(TrainConfig), rules_of_task(TrainEmbeddingConfig)
+OF_PAIRS = rules_of_task(TrainConfig)
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
 SOURCE = SimpleNamespace(spec=parse_spec({"vocab_size": 9}))
 DATA = SimpleNamespace(fingerprint="abc", tokenizer=SimpleNamespace(sha256="def"), ngrams=None)
@@ -65,46 +57,6 @@ def opened(task, spec=SOURCE.spec):
 
 def pairs(tmp_path, steps=10, **changes):
     return opened(PairTask(train_config(tmp_path, **changes))).fingerprint(World(), steps)
-
-
-TASKS = {
-    "pair": (TrainConfig, PairTask),
-    "ranking": (TrainConfig, PairTask),
-    "distill": (DistillConfig, DistillTask),
-    "embedding": (TrainEmbeddingConfig, EmbeddingTask),
-}
-
-
-STORED = json.loads((SUPPORT / "stored_fingerprints.json").read_text())
-
-
-@pytest.mark.parametrize("case", STORED, ids=[f"{case['kind']}-{n}" for n, case in enumerate(STORED)])
-def test_fingerprints_are_those_that_were_stored(case):
-    """Stored by the version in which each kind of training had a list of its own flags; key order is free."""
-    kind, world = case["kind"], World(0, 2)
-    config_class, task_class = TASKS.get(kind, (PretrainConfig, None))
-    words = [f"--{name}={value}" for name, value in renamed(None, case["flags"]).items()]
-    config = parse_config(config_class, words)
-    if task_class is None:
-        found = of_pretraining.fingerprint_of(config, SOURCE, DATA)
-        layout = layout_of(config, world, "plain", **of_pretraining._own_layout(config))
-    else:
-        spec = SOURCE.spec.with_labels(Labels.of_candidates()) if kind == "ranking" else SOURCE.spec
-        task = opened(task_class(config), spec)
-        beyond = {"prompts": {"query": "q"}} if "dims" in case["flags"] else {}
-        task.settings = SimpleNamespace(dims=(8, 16), beyond_format_1=lambda: beyond)
-        found = task.fingerprint(world, 10)
-        layout = layout_of(task.config, world, "plain", **task.layout())
-        layout.pop("teacher_logits", None)  # was noted beside the others
-    del layout["threads"]
-    fingerprint = renamed(None, case["fingerprint"])
-    rules = rules_of_task(config_class)
-    if task_class is None:
-        rules = of_pretraining.rules_of_pretraining(config)
-        del fingerprint["amp_level"]  # which pretraining had
-    assert json.dumps(found, sort_keys=True) == json.dumps(fingerprint, sort_keys=True)
-    assert refuse_other_run("out/step_5", case["fingerprint"], found, (), rules) == []
-    assert json.dumps(layout, sort_keys=True) == json.dumps(case["topology"], sort_keys=True)
 
 
 def test_warmup_steps_must_match_the_saved_warmup():
@@ -189,22 +141,6 @@ def test_changing_the_number_of_epochs_names_the_flag(tmp_path, caplog):
     assert "--allow_change: steps in all was 10, is now 20" in caplog.text
 
 
-def test_a_pair_checkpoint_of_the_previous_version_resumes(tmp_path):
-    now = pairs(tmp_path)
-    before = {
-        "steps in all (--epochs, --max_steps)": "updates in all (--epochs, --max_steps)",
-        "config.json (sha256, of --model_name_or_path)": "config.json (sha256)",
-        "vocabulary (sha256, of --model_name_or_path)": "vocabulary (sha256)",
-        "--train_file (sha256)": "train_file (sha256)",
-        "--dev_file (sha256)": "dev_file (sha256)",
-        "--batch_size x --gradient_accumulation_steps x processes": "batch_size x "
-        "gradient_accumulation_steps x processes",
-    }
-    saved = {before.get(key, key): value for key, value in now.items()}
-    assert set(before) <= set(now)
-    assert refuse_other_run("out", saved, now, (), OF_PAIRS) == []
-
-
 def test_a_finished_pair_run_can_continue_for_more_epochs(tmp_path, capsys):
     from ernie_pair.pairs.train.train_pair import train_pair
 
@@ -219,16 +155,14 @@ def test_a_finished_pair_run_can_continue_for_more_epochs(tmp_path, capsys):
 
 
 def test_amp_dtype_is_not_compared_without_mixed_precision(tmp_path):
-    """Earlier versions saved a type even without mixed precision."""
-    config, of_corpus = pretraining()
-    rules_of_corpus = of_pretraining.rules_of_pretraining(config)
-    of_both = ((of_corpus, rules_of_corpus), (pairs(tmp_path), OF_PAIRS))
-    for now, rules in (*of_both, (pairs(tmp_path), OF_TEXTS)):
-        assert now["amp_dtype"] == "auto"
-        assert refuse_other_run("out", {**now, "amp_dtype": "float16"}, now, (), rules) == []
-        half = {**now, "use_amp": True, "amp_dtype": "bfloat16"}
-        with pytest.raises(InputError, match="amp_dtype was 'bfloat16' and is now 'float16'"):
-            refuse_other_run("out", half, {**half, "amp_dtype": "float16"}, (), rules)
+    """A pretraining of before saved a type even without mixed precision."""
+    config, now = pretraining()
+    rules = of_pretraining.rules_of_pretraining(config)
+    assert now["amp_dtype"] == "auto"
+    assert refuse_other_run("out", {**now, "amp_dtype": "float16"}, now, (), rules) == []
+    half = {**now, "use_amp": True, "amp_dtype": "bfloat16"}
+    with pytest.raises(InputError, match="amp_dtype was 'bfloat16' and is now 'float16'"):
+        refuse_other_run("out", half, {**half, "amp_dtype": "float16"}, (), rules)
 
 
 def test_an_old_half_precision_run_keeps_its_float32_ops():

@@ -17,7 +17,6 @@ from tiny_ship import logits_of_trained
 from ernie_pair import CrossValidateConfig, cross_validate
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.core.errors import CheckpointError, InputError
-from ernie_pair.evaluation.evaluation_report import FILES
 from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.experiments import cross_validate as module
 from ernie_pair.experiments.cross_validate import (
@@ -194,24 +193,6 @@ def test_the_dev_file_is_read_with_the_flags_of_its_columns(config, tmp_path):
     first = dict(zip(("sentence1", "sentence2", "label"), map(str, next(toy_rows(30, 0)))))
     assert len(rows) == 30 and json.loads(rows[0]) == first
     assert "无" in (tmp_path / "out" / "dev.rejected.jsonl").read_text(encoding="utf-8")
-
-
-def test_a_folder_of_an_earlier_version_continues_as_one_record(short, tmp_path):
-    """It kept its plan in plan.json alone, and what was made beside the predictions."""
-    out = tmp_path / "out"
-    record = json.loads((out / "plan.json").read_text())
-    assert set(record["outputs"]) == {"predictions.tsv", "folds.tsv", *FILES}
-    assert record["settings"]["best_metric"] == "accuracy"  # the default, before it was auto
-    assert not (out / ".predictions.tsv.made.json").exists()
-    (out / "plan.json").write_text(json.dumps(record["settings"]))
-    older = {"settings": {"folds": 2}, **{key: record[key] for key in ("made_by", "command", "outputs")}}
-    (out / ".predictions.tsv.made.json").write_text(json.dumps(older))
-    with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004"):
-        cross_validate(replace(short, learning_rate=0.004))
-    cross_validate(short)
-    again = json.loads((out / "plan.json").read_text())
-    assert again["settings"] == record["settings"] and set(again["outputs"]) == set(record["outputs"])
-    assert not (out / ".predictions.tsv.made.json").exists()
 
 
 def test_a_model_is_known_by_all_its_weight_files(tmp_path):

@@ -212,20 +212,6 @@ def test_a_page_of_other_runs_is_refused_naming_the_runs(tmp_path):
         plotted([a], page)
 
 
-def test_a_page_made_by_an_earlier_version_is_reported(tmp_path):
-    run, page = write_pair_run(tmp_path / "a"), tmp_path / "runs.html"
-    plotted([run], page)
-    record = json.loads((tmp_path / ".runs.html.made.json").read_text())
-    del record["settings"]["outs"]  # as the first pages were
-    (tmp_path / ".runs.html.made.json").write_text(json.dumps(record))
-    done = command("plot", run, "--output_file", page)
-    assert done.code == 2 and done.told == (
-        f"error: {page} exists; pass --overwrite true to replace it, or choose another name (it was made by "
-        "an earlier version of ernie-pair, which did not write down OUTS)\n"
-    )
-    assert command("plot", run, "--output_file", page, "--overwrite", "true").code == 0
-
-
 def test_the_plot_command_plots_a_real_run(tmp_path):
     train_pair(train_config(tmp_path, max_steps=4))
     done = command("plot", tmp_path / "out", "--output_file", tmp_path / "run.html")

@@ -53,7 +53,7 @@ def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, kind, pre
         assert found == wanted
     manifest = json.loads((index / "index.json").read_text())
     assert manifest["recall_at_10"] > 0.8 and manifest["texts"] == 400 and manifest["dim"] == DIM
-    assert manifest["format"] == 1 and "retrieval" not in manifest  # as earlier versions wrote it
+    assert manifest["format"] == 2 and manifest["retrieval"] == "vectors"
 
 
 def test_a_hit_contains_its_id_text_and_similarity(tmp_path, embedder):
@@ -146,10 +146,6 @@ def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, mon
     make_index(IndexConfig(str(path), str(tmp_path / "cut"), embedding_model="any"))
     assert embedder.calls == [50] * 6 and "reused 100 of 400 vectors" in capfd.readouterr().err
     assert counted == {"text": [300, 300], "vector": [400, 400]}
-    older = tmp_path / ".whole.vectors"  # what a killed run of an earlier version left
-    older.mkdir()
-    for name in (f"vectors-{'0' * 32}.npy", f"vectors-{'0' * 32}.json", "run.lock"):
-        (older / name).touch()
     make_index(IndexConfig(str(path), str(tmp_path / "whole"), embedding_model="any"))
     assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else is left

@@ -151,8 +151,8 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
     "change, reason",
     [
         ({"format": 3}, "format 3, not 2"),
-        ({"format": 2}, "wrong or missing: retrieval"),
-        ({"retrieval": "both"}, "wrong or missing: retrieval"),
+        ({"retrieval": 1}, "wrong or missing: retrieval"),
+        ({"retrieval": "both"}, "wrong or missing: files"),
         ({"kind": "tree"}, "wrong or missing: kind"),
         ({"texts": 0}, "wrong or missing: texts"),
         ({"texts": 61}, "61 texts, and 60 texts and 60 ids are there"),

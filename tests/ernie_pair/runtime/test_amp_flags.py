@@ -4,14 +4,8 @@ import ctypes
 
 import pytest
 
-from ernie_pair import load_config
-from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_files import CONFIG_YAML
-from ernie_pair.core.files.json_file import write_json
 from ernie_pair.experiments.config import SearchParamsConfig
-from ernie_pair.experiments.series import with_older_plan
-from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import amp_flags
@@ -49,51 +43,12 @@ def test_mixed_precision_flags_require_use_amp(configure, value):
         TrainConfig(**PAIRS, device="gpu", amp_level="O2")
 
 
-EARLIER = {"use_amp": False, "amp_dtype": "float16", "amp_level": "O2"}  # accepted both silently
-NOW = {"use_amp": False, "amp_dtype": "auto", "amp_level": "O1"}
-
-
-def test_unused_amp_flags_of_an_old_checkpoint_are_reset():
-    assert amp_flags.without_idle_amp({**EARLIER, "seed": 1}) == {**NOW, "seed": 1}
-    assert amp_flags.without_idle_amp({"seed": 1}) == {"seed": 1}
-    with_amp = {**EARLIER, "use_amp": True}
-    assert amp_flags.without_idle_amp(with_amp) == with_amp
-
-
-def test_a_series_of_runs_of_an_earlier_version_continues(tmp_path):
-    """Its other flags are compared, and the types too if they have an effect."""
-    path = tmp_path / "plan.json"
-    write_json(path, {"mark": 1, **EARLIER})
-    assert with_older_plan(path, {"mark": 1, **NOW}, "mark", "comparison", {}) == {"mark": 1, **NOW}
-    write_json(path, {"mark": 1, **EARLIER, "use_amp": True})
-    with pytest.raises(InputError, match="amp_dtype was float16 and is now bfloat16"):
-        now = {"mark": 1, "use_amp": True, "amp_dtype": "bfloat16", "amp_level": "O2"}
-        with_older_plan(path, now, "mark", "comparison", {})
-
-
 def test_a_search_may_try_with_and_without_use_amp():
     search = SearchParamsConfig(**PAIRS, device="gpu", use_amp=True, search="use_amp=true,false")
     assert search.config_of({"use_amp": True}).amp_dtype == search.amp_dtype != "auto"
     assert search.config_of({"use_amp": False}).amp_dtype == "auto"
     with pytest.raises(InputError, match="amp_dtype bfloat16 needs use_amp"):
         search.config_of({"use_amp": False, "amp_dtype": "bfloat16"})
-
-
-def test_a_config_file_of_an_earlier_version_can_be_read(tmp_path):
-    """It contains amp_dtype: float16 without mixed precision, though nobody requested that type."""
-    path = tmp_path / CONFIG_YAML
-    path.write_text("use_amp: false\namp_dtype: float16\n")
-    given = [f"--{name}={value}" for name, value in PAIRS.items()]
-    words = [f"--config={path}", *given]
-    assert parse_config(TrainConfig, words).amp_dtype == "auto"
-    assert load_config(TrainConfig, path, **PAIRS).amp_dtype == "auto"
-    assert parse_config(TrainConfig, [*words, "--device=gpu", "--use_amp=true"]).amp_dtype == "float16"
-    assert load_config(TrainConfig, path, **PAIRS, device="gpu", use_amp=True).amp_dtype == "float16"
-    _, started = read_launch([str(path), *given])
-    assert not any(word.startswith("--amp_dtype") for word in started)
-    for asked in ([*words, "--amp_dtype=float16"], [*given, "--use_amp=false", "--amp_dtype=float16"]):
-        with pytest.raises(InputError, match="needs use_amp=True"):
-            parse_config(TrainConfig, asked)
 
 
 class FakeDriver:

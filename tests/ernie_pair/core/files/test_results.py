@@ -75,32 +75,13 @@ def test_other_flags_inputs_or_command_are_refused_with_reason(given, out):
     assert write(results(given, out))
 
 
-@dataclass
-class Asked:
-    scores: bool = False
-    kernels: str = "auto"
-    precision: str = "fp32"
-
-
-def asked(given, out, **flags):
-    return Results("tool", [out], {"input_file": [given]}, settings_of(Asked(**flags)), overwrite=False)
-
-
-def test_results_of_an_earlier_version_count_as_done(given, out):
-    """That version had neither kernels nor precision, and computed in float32."""
+def test_settings_that_one_command_lacks_are_reported(given, out):
     write(results(given, out))
-    assert write(asked(given, out)) and write(asked(given, out, kernels="plain"))
-    with pytest.raises(InputError, match="made with precision='fp32' and not 'bf16'"):
-        write(asked(given, out, precision="bf16"))
-
-
-def test_settings_unknown_to_one_version_are_reported(given, out):
-    write(results(given, out))
-    with pytest.raises(InputError, match="by an earlier version of ernie-pair, which did not write"):
+    with pytest.raises(InputError, match="it was made with another rows\\)"):
         write(results(given, out, rows=3))
     out.unlink()
     write(results(given, out, rows=3))
-    with pytest.raises(InputError, match="it was made by another version of ernie-pair, with rows=3\\)"):
+    with pytest.raises(InputError, match="it was made with rows=3\\)"):
         write(results(given, out))
 
 
@@ -124,22 +105,17 @@ def test_a_full_device_is_named_in_the_error(given):
         write(results(given, Path("/dev/full")))
 
 
-def test_amp_dtype_matters_only_when_amp_is_on(tmp_path, given):
-    def made(**flags):
-        return results(given, tmp_path / "out", **flags)
-
-    with made(use_amp=False, amp_dtype="float16").published() as (draft,):
-        draft.write_text("result")
-    assert made(use_amp=False, amp_dtype="auto").are_done()
-    with pytest.raises(InputError, match="use_amp"):
-        made(use_amp=True, amp_dtype="float16").are_done()
+@dataclass
+class Asked:
+    kernels: str
+    scores: bool = False
 
 
-def test_kernels_are_not_part_of_the_recorded_settings(tmp_path, given):
+def test_kernels_are_not_part_of_the_recorded_settings(tmp_path):
     out = tmp_path / "out.tsv"
-    write(asked(given, out, kernels="fused"))
-    assert "kernels" not in json.loads((tmp_path / ".out.tsv.made.json").read_text())["settings"]
-    assert write(asked(given, out, kernels="plain"))
+    write(Results("tool", [out], {}, settings_of(Asked("fused")), overwrite=False))
+    assert json.loads((tmp_path / ".out.tsv.made.json").read_text())["settings"] == {"scores": False}
+    assert write(Results("tool", [out], {}, settings_of(Asked("plain")), overwrite=False))
 
 
 def test_files_made_or_edited_by_hand_are_kept(given, out):

@@ -73,7 +73,7 @@ def test_the_requested_number_of_best_models_is_kept(tmp_path, metric, kept):
     assert names(tmp_path) == ["best", *(f"best-{metric}-{value}" for value in kept)]
     assert best.folder() == best_of(tmp_path) == (tmp_path / "best").resolve()
     assert best.folder().name == f"best-{metric}-{values[-1]:.4f}"
-    (tmp_path / "best").unlink()  # earlier versions made no link
+    (tmp_path / "best").unlink()
     assert best_of(tmp_path) == best.folder()
     best.restore_link()
     assert (tmp_path / "best").resolve() == best.folder()
