@@ -221,7 +221,7 @@ class Runner:
         first, *others = map(places.expand, words)
         of_python = {"ernie-pair": ernie_pair_words(), "python": python_words()}
         program = of_python.get(first, [sys.executable, str(ROOT / first)])
-        logger.info("%s: %s", run.name, " ".join(words[:2]))
+        logger.info("%s: %s", run.name, " ".join(words[:3]))
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": path}  # the runs use the code beside them
         name = f"{words[1] if words[0] == 'ernie-pair' else first} of {self.group}/{run.name}"
