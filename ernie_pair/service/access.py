@@ -2,36 +2,39 @@
 
 import hmac
 import ipaddress
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Sequence
 
 from fastapi.responses import JSONResponse
 
+from ernie_pair.service.request import RefusedError
+
 ANY, MISDIRECTED, UNAUTHORIZED = "*", 421, 401
 OPEN = ("/", "/docs", "/openapi.json", "/health")  # what needs no key: it says nothing about texts
+DOCS_FILES = "/docs/files/"  # nor do the script and the style of /docs
 NO_KEY = "the key is missing or wrong; send the header Authorization: Bearer KEY with that of the service"
 
 
-def error_response(
-    path: str, status: int, reason: object, param: Optional[str] = None, code: Optional[str] = None
-) -> JSONResponse:
+def error_response(path: str, refused: RefusedError) -> JSONResponse:
     """Return a refusal in the form that clients of ``path`` read: OpenAI's, Cohere's, or {"error": reason}.
 
-    ``param`` and ``code`` are of OpenAI's form, which has no status 422: it becomes 400.
+    Theirs have no status 422: it becomes 400.
     """
-    # Half of a character, of a request, is written as its number.
-    said, param = (
-        None if text is None else str(text).encode("utf-8", "backslashreplace").decode()
-        for text in (reason, param)
-    )
-    content: Dict[str, Any] = {"error": said}
+    status, reason = refused.status_code, _encodable(refused.detail)
+    content: Dict[str, Any] = {"error": reason}
     if path.startswith("/v1/"):
         kind = "invalid_request_error" if status < 500 else "server_error"
-        content = {"error": {"message": said, "type": kind, "param": param, "code": code}}
+        param = refused.param and _encodable(refused.param)
+        content = {"error": {"message": reason, "type": kind, "param": param, "code": refused.code}}
     elif path.startswith("/v2/"):
-        content = {"message": said}
+        content = {"message": reason}
     if path.startswith(("/v1/", "/v2/")) and status == 422:
         status = 400
     return JSONResponse(content, status, {"Retry-After": "1"} if status == 503 else None)
+
+
+def _encodable(text: str) -> str:
+    """Return a text in which half of a character, of a request, is written as its number."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class HostCheck:
@@ -51,7 +54,7 @@ class HostCheck:
         if all(map(self._is_allowed, given)):
             return await self.app(scope, receive, send)
         reason = f"the service is not called {given[0][:60]}; name it with --allowed_hosts"
-        await _refuse(reason, MISDIRECTED, scope, receive, send)
+        await _refuse(RefusedError(MISDIRECTED, reason), scope, receive, send)
 
     def _is_allowed(self, given: str) -> bool:
         text = given.strip().lower()  # of [::1]:8000 the host is ::1
@@ -77,9 +80,11 @@ class KeyCheck:
 
     async def __call__(self, scope, receive, send) -> None:
         """Pass a request on to the application, or refuse it."""
-        if scope["type"] != "http" or scope["path"] in OPEN or self._is_right(scope["headers"]):
+        path = scope.get("path", "")
+        is_open = scope["type"] != "http" or path in OPEN or path.startswith(DOCS_FILES)
+        if is_open or self._is_right(scope["headers"]):
             return await self.app(scope, receive, send)
-        await _refuse(NO_KEY, UNAUTHORIZED, scope, receive, send, code="invalid_api_key")
+        await _refuse(RefusedError(UNAUTHORIZED, NO_KEY, code="invalid_api_key"), scope, receive, send)
 
     def _is_right(self, headers) -> bool:
         given = [value for name, value in headers if name == b"authorization"]
@@ -89,9 +94,9 @@ class KeyCheck:
         return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self.key)
 
 
-async def _refuse(reason: str, status: int, scope, receive, send, code: Optional[str] = None) -> None:
-    response = error_response(scope["path"], status, reason, code=code)
+async def _refuse(refused: RefusedError, scope, receive, send) -> None:
+    response = error_response(scope["path"], refused)
     response.headers["connection"] = "close"  # its body is not read
-    if status == UNAUTHORIZED:
+    if refused.status_code == UNAUTHORIZED:
         response.headers["www-authenticate"] = "Bearer"
     await response(scope, receive, send)

@@ -82,7 +82,7 @@ class MicroBatcher:
         self._predict, self._batching, self._called = predict, batching, called
         self._part_of = part_of
         self._requests: Deque[_Request] = deque()
-        self._closing = self._turning_away = False
+        self._closing = self._is_rejecting = False
         self.failed = 0  # calls
         # Requests that may arrive together: those of the last call, and those that waited behind it.
         self._expected = 1
@@ -116,7 +116,7 @@ class MicroBatcher:
 
     async def ask(self, pairs: Sequence[Any]) -> Any:
         """Wait for the answers to these pairs. Raises BusyError, and ModelError when the model has failed."""
-        if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
+        if self._is_rejecting or self.waiting + len(pairs) > self._batching.max_waiting:
             raise BusyError
         loop = asyncio.get_running_loop()
         request = _Request(pairs, loop.create_future(), loop.time())
@@ -129,9 +129,9 @@ class MicroBatcher:
                 self._requests.remove(request)
             raise
 
-    def turn_away(self) -> None:
+    def reject_new(self) -> None:
         """Answer waiting requests with BusyError, now and from now on; the running call is still answered."""
-        self._turning_away = True
+        self._is_rejecting = True
         while self._requests:
             _settle(self._requests.popleft().answer, error=BusyError())
 
@@ -147,7 +147,7 @@ class MicroBatcher:
                 if self._requests:  # otherwise all of them have disconnected
                     await self._answer(self._take())
         finally:  # whatever ends it, nobody waits for it any longer
-            self.turn_away()
+            self.reject_new()
 
     async def _wait_for_more(self) -> None:
         """Wait while the next call has room and holds fewer requests than there were just before."""

@@ -70,8 +70,8 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect the head of a request within HEAD_SECONDS; answer 503 and close when there are too many."""
         self.limits: Dict[str, asyncio.TimerHandle] = {}
-        self.is_turned_away = len(self.connections) >= self.most
-        if self.is_turned_away:
+        self.is_rejected = len(self.connections) >= self.most
+        if self.is_rejected:
             transport.write(FULL)
             transport.close()
             return
@@ -80,14 +80,14 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
         """Stop all time limits of the connection."""
-        if not self.is_turned_away:
+        if not self.is_rejected:
             self._stop_expecting("a request")
             self._stop_expecting("reading")
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request, and stop the time limit of its head when that is complete."""
-        if self.is_turned_away:
+        if self.is_rejected:
             return
         before = self.cycle
         super().data_received(data)
@@ -130,12 +130,12 @@ class BoundedProtocol(H11Protocol):
 class PatientServer(uvicorn.Server):
     """A server that stops when all connected clients have an answer, or after ``stop_seconds``.
 
-    ``turn_away`` is called after that time: what still waits must be answered at once.
+    ``reject_new`` is called after that time: what still waits must be answered at once.
     """
 
-    def __init__(self, config: uvicorn.Config, stop_seconds: float, turn_away: Callable[[], None]):
+    def __init__(self, config: uvicorn.Config, stop_seconds: float, reject_new: Callable[[], None]):
         super().__init__(config)
-        self.stop_seconds, self.turn_away = stop_seconds, turn_away
+        self.stop_seconds, self.reject_new = stop_seconds, reject_new
         self.is_asked_to_stop = False
 
     def stop(self) -> None:
@@ -157,7 +157,7 @@ class PatientServer(uvicorn.Server):
     async def shutdown(self, sockets: Optional[List] = None) -> None:
         """Answer all connected clients, then shut down. They have LAST_REQUESTS_SECONDS to send a request."""
         loop = asyncio.get_running_loop()
-        late = loop.call_later(self.stop_seconds, self.turn_away)
+        late = loop.call_later(self.stop_seconds, self.reject_new)
         headers = self.server_state.default_headers
         self.server_state.default_headers = [*headers, CLOSE_HEADER]
         await self._accept_all(sockets or [])

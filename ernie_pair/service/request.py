@@ -1,43 +1,32 @@
-"""Parse the body of a request, or refuse it with a one-line error; `client_apis` has those of /v1 and /v2.
-
-POST /predict  {"pairs": [["怎么注销信用卡", "如何注销信用卡"], ["你好", "再见"]]}
-POST /rank     {"query": "怎么注销信用卡", "candidates": ["如何注销信用卡", "再见"], "top_k": 1}
-POST /search   {"query": "怎么注销信用卡", "top_k": 3, "threshold": 0.5}
-
-A field of null is as good as none, and one that a route does not know is refused. A body may be packed, which
-the header Content-Encoding: gzip says.
-"""
+"""From the bytes of a request to a body that its route takes, or to a refusal in one line."""
 
 import asyncio
 import zlib
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Dict, List, Optional, Tuple
+from typing import Any, Optional, Type
 
-from data_tools.text.text_files import is_blank
-from ernie_pair.core.files.json_file import JsonError, is_number, is_whole_number, parse_json, shown
-from ernie_pair.inference.predictor import TextPair
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
-EXAMPLE = '{"pairs": [["text a", "text b"]]}'
-RANK_EXAMPLE = '{"query": "text", "candidates": ["text a", "text b"]}'
-SEARCH_EXAMPLE = '{"query": "text", "top_k": 3}'
-EMBEDDINGS_EXAMPLE = '{"input": ["text a", "text b"]}'
-RERANK_EXAMPLE = '{"query": "text", "documents": ["text a", "text b"]}'
-BODIES = {"/predict": EXAMPLE, "/rank": RANK_EXAMPLE, "/search": SEARCH_EXAMPLE}
-BODIES.update({"/v1/embeddings": EMBEDDINGS_EXAMPLE, "/v1/rerank": RERANK_EXAMPLE})
-BODIES["/v2/rerank"] = RERANK_EXAMPLE
-FIELDS = {  # that a route takes
-    "/predict": ("pairs",),
-    "/rank": ("query", "candidates", "top_k"),
-    "/search": ("query", "top_k", "threshold"),
-    "/v1/embeddings": ("input", "model", "encoding_format", "dimensions", "user"),
-}
-FIELDS["/v1/rerank"] = FIELDS["/v2/rerank"] = (
-    "query", "documents", "model", "top_n", "return_documents", "max_tokens_per_doc",
-)  # fmt: skip
+from ernie_pair.core.files.json_file import JsonError, parse_json, shown
+from ernie_pair.service.bodies import Body
+
 BODY_SECONDS = 10.0  # for a body to arrive
 PLAIN, GZIP = ("", "identity"), ("gzip", "x-gzip")  # values of Content-Encoding
 BEGIN_OF_GZIP = b"\x1f\x8b"
-TOP_K = 10  # if a request does not say how many it wants
+
+
+class RefusedError(HTTPException):
+    """The reason why a request is refused, in ``detail``, with the HTTP status of the answer.
+
+    ``param``: the field of the request that is wrong, and ``code``: its fault, for OpenAI's clients.
+    """
+
+    def __init__(self, status: int, reason: str, param: Optional[str] = None, code: Optional[str] = None):
+        super().__init__(status, reason)
+        self.param, self.code = param, code
 
 
 @dataclass(frozen=True)
@@ -48,42 +37,62 @@ class Limits:
     max_pairs: int  # per request; candidates likewise
     max_chars: int  # per text
 
+    def check(self, body: BaseModel) -> None:
+        """Raise RefusedError of status 413 for a list of a body that is too long, or a text of it."""
+        for name, value in body:
+            rows = value if isinstance(value, list) else [value]
+            if len(rows) > self.max_pairs:
+                reason = f"{len(rows)} {name} are above {self.max_pairs}; send fewer at a time"
+                raise RefusedError(413, reason, name)
+            for place, row in enumerate(rows):
+                for text in row if isinstance(row, list) else (row,):
+                    if isinstance(text, str) and len(text) > self.max_chars:
+                        where = f"{name}[{place}]" if isinstance(value, list) else name
+                        reason = f"{where} has {len(text)} characters, above {self.max_chars}; cut it"
+                        raise RefusedError(413, reason, name)
 
-class RefusedError(Exception):
-    """The reason why a request is refused, with the HTTP ``status`` of the answer.
 
-    ``param``: the field of the request that is wrong, and ``code``: its fault, for OpenAI's clients.
-    """
+class BoundedRequest(Request):
+    """A request whose body, of any content type, is JSON within ``limits``, and may be packed as gzip."""
 
-    def __init__(self, status: int, reason: str, param: Optional[str] = None, code: Optional[str] = None):
-        super().__init__(reason)
-        self.status, self.param, self.code = status, param, code
+    def __init__(self, request: Request, limits: Limits):
+        headers = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
+        as_json = [*headers, (b"content-type", b"application/json")]
+        super().__init__({**request.scope, "headers": as_json}, request.receive)
+        self.limits = limits
 
+    async def body(self) -> bytes:
+        """Return the body, unpacked. Raises RefusedError: 413 too large, 408 too late, 415, 400."""
+        if not hasattr(self, "_body"):
+            try:
+                packed = await asyncio.wait_for(self._read(), BODY_SECONDS)
+            except asyncio.TimeoutError:
+                reason = f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
+                raise RefusedError(408, reason) from None
+            self._body = inflate(packed, self.headers.get("content-encoding", ""), self.limits)
+        return self._body
 
-async def read_body(chunks: AsyncIterator[bytes], announced: str, limits: Limits) -> bytes:
-    """Read the whole body; ``announced``: its content-length, empty if there is none.
+    async def json(self) -> Any:
+        """Return the content of the body. Raises RefusedError for what is no JSON."""
+        try:
+            return parse_json(await self.body())
+        except JsonError as error:
+            raise RefusedError(400, f"the body cannot be read: {error}") from None
 
-    Raises RefusedError: 413 when it is above the limit, 408 when it does not arrive within BODY_SECONDS.
-    """
-    too_large = RefusedError(413, f"the body is above {limits.max_body} bytes; send fewer pairs at a time")
-
-    async def join() -> bytes:
+    async def _read(self) -> bytes:
+        too_large = RefusedError(413, f"the body is above {self.limits.max_body} bytes; send fewer at a time")
+        announced = self.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self.limits.max_body:
+            raise too_large
         body = bytearray()
-        async for chunk in chunks:
+        async for chunk in self.stream():
             body += chunk
-            if len(body) > limits.max_body:
+            if len(body) > self.limits.max_body:
                 raise too_large
         return bytes(body)
 
-    if announced.isdecimal() and int(announced) > limits.max_body:
-        raise too_large
-    try:
-        return await asyncio.wait_for(join(), BODY_SECONDS)
-    except asyncio.TimeoutError:
-        raise RefusedError(408, f"the body did not arrive within {BODY_SECONDS:.0f} seconds") from None
 
-
-def inflated(body: bytes, encoding: str, limits: Limits) -> bytes:
+def inflate(body: bytes, encoding: str, limits: Limits) -> bytes:
     """Return a body as it was before packing; ``encoding``: its Content-Encoding, empty if there is none.
 
     Raises RefusedError: 415 for another encoding than gzip, or one that is not said, 413 for a body that is
@@ -109,99 +118,14 @@ def inflated(body: bytes, encoding: str, limits: Limits) -> bytes:
     return content
 
 
-def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
-    """Return the pairs in a body of /predict. Raises RefusedError: 400 no JSON, 413 too large, 422 else."""
-    pairs = list_in(fields_in(body, "/predict"), "pairs", EXAMPLE, limits)
-    for place, pair in enumerate(pairs):
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-            raise RefusedError(422, f"pair {place} is not a list of two texts; send {EXAMPLE}")
-        for name, text in zip("ab", pair):
-            refuse_bad_text(f"pair {place}: text {name}", text, limits)
-    return list(map(tuple, pairs))
-
-
-def rank_question_of(body: bytes, limits: Limits) -> Tuple[str, List[str], int]:
-    """Return (query, candidates, how many of the best to return). Raises RefusedError as `pairs_of`."""
-    given = fields_in(body, "/rank")
-    query = query_in(given, RANK_EXAMPLE, limits)
-    candidates = list_in(given, "candidates", RANK_EXAMPLE, limits)
-    for place, text in enumerate(candidates):
-        if not isinstance(text, str):
-            raise RefusedError(422, f"candidate {place} is not a text; send {RANK_EXAMPLE}")
-        refuse_bad_text(f"candidate {place}", text, limits)
-    return query, candidates, _top_k_in(given)
-
-
-def search_question_of(body: bytes, limits: Limits) -> Tuple[str, Optional[int], Optional[float]]:
-    """Return (query, top_k: how many texts to return, the threshold that their scores must reach).
-
-    Of the body of /search; top_k and threshold are None where it does not say them. Which of them are valid
-    depends on the model and the index, and is not checked here. Raises RefusedError as `pairs_of` does.
-    """
-    given = fields_in(body, "/search")
-    threshold = given.get("threshold")
-    if threshold is not None and not is_number(threshold):
-        raise RefusedError(422, "threshold is not a number; leave it out for none")
-    top_k = _top_k_in(given) if "top_k" in given else None
-    return query_in(given, SEARCH_EXAMPLE, limits), top_k, threshold
-
-
-def fields_in(body: bytes, route: str) -> Dict[str, Any]:
-    """Return the fields of a body that are not null; {} for JSON that is no object.
-
-    Raises RefusedError: 400 for no JSON, 422 for a field that is not one of the FIELDS of ``route``.
-    """
-    example = BODIES[route]
-    if not body.strip():
-        raise RefusedError(400, f"the body is empty; send {example}")
-    try:
-        question = parse_json(body)
-    except JsonError as error:
-        raise RefusedError(400, f"the body cannot be read: {error}; send {example}") from None
-    given = question if isinstance(question, dict) else {}
-    unknown = [name for name in given if name not in FIELDS[route]]
-    if unknown:
-        reason = f"{shown(unknown[0])} is not known here; leave it out, and send {example}"
-        raise RefusedError(422, reason, shown(unknown[0])[1:-1], "unknown_parameter")
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def list_in(question: Dict[str, Any], name: str, example: str, limits: Limits) -> List[Any]:
-    """Return the list called ``name``. Raises RefusedError: 422 for none or an empty one, 413 if too long."""
-    found = question.get(name)
-    if not isinstance(found, list):
-        raise RefusedError(422, f"the body holds no list of {name}; send {example}", name)
-    if not found:
-        raise RefusedError(422, f"the list of {name} is empty; send {example}", name)
-    if len(found) > limits.max_pairs:
-        reason = f"{len(found)} {name} are above {limits.max_pairs}; send fewer at a time"
-        raise RefusedError(413, reason, name)
-    return found
-
-
-def query_in(question: Dict[str, Any], example: str, limits: Limits) -> str:
-    """Return the query. Raises RefusedError: 422 for none, 413 for one that is too long."""
-    query = question.get("query")
-    if not isinstance(query, str):
-        raise RefusedError(422, f"the body holds no query; send {example}", "query")
-    refuse_bad_text("the query", query, limits)
-    return query
-
-
-def _top_k_in(question: Dict[str, Any]) -> int:
-    top_k = question.get("top_k", TOP_K)
-    if not is_whole_number(top_k, 1):
-        raise RefusedError(422, "top_k is not a whole number of 1 or more; correct it")
-    return top_k
-
-
-def refuse_bad_text(where: str, text: str, limits: Limits) -> None:
-    """Raise RefusedError for a text, called ``where``, without a visible character or of too many."""
-    if not text.strip():
-        raise RefusedError(422, f"{where} is empty; fill it in")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise RefusedError(422, f"{where} has half of a character; fix it")
-    if is_blank(text):
-        raise RefusedError(422, f"{where} has no visible character; fill it in")
-    if len(text) > limits.max_chars:
-        raise RefusedError(413, f"{where} has {len(text)} characters, above {limits.max_chars}; cut it")
+def refusal_of(error: RequestValidationError, body: Type[Body]) -> RefusedError:
+    """Return the refusal for the first fault that FastAPI has found in a body, which names the field."""
+    fault = error.errors()[0]
+    where, reason = "", fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "string_pattern_mismatch":  # of `Text`
+        reason = "it has no visible character; fill it in"
+    for part in fault["loc"][1:]:
+        where += f"[{part}]" if isinstance(part, int) else shown(part)[1:-1]
+    code = "unknown_parameter" if fault["type"] == "extra_forbidden" else None
+    reason = f"{where or 'the body'}: {reason}; send {body.example()}"
+    return RefusedError(422, reason, where.partition("[")[0] or None, code)

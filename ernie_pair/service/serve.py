@@ -34,7 +34,6 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.service.batcher import Batching, answer_function
-from ernie_pair.service.request import Limits
 
 API_KEY = "ERNIE_PAIR_API_KEY"
 MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
@@ -216,13 +215,14 @@ def _serve(
 ) -> None:
     import uvicorn
 
+    from ernie_pair.service.bodies import curl_line
     from ernie_pair.service.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, PatientServer, room_for
-    from ernie_pair.service.documentation import curl_line
-    from ernie_pair.service.service import Served, create_app
+    from ernie_pair.service.request import Limits
+    from ernie_pair.service.service import ServedModels, create_app
 
     paths = config.model_path, config.embedding_model
     model_name, embedding_name = (os.path.basename(os.path.abspath(path)) for path in paths)
-    served = Served(*opened, model_name, embedding_name, config.long_text == "cut")
+    served = ServedModels(*opened, model_name, embedding_name, config.long_text == "cut")
     batching = Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting)
     limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
     app = create_app(served, batching, limits, _hosts_of(config), key)
@@ -238,7 +238,7 @@ def _serve(
         timeout_graceful_shutdown=math.ceil(config.stop_seconds) + MODEL_SECONDS,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
-    server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
+    server = PatientServer(settings, config.stop_seconds, app.state.service.reject_new)
     # For a signal before uvicorn handles signals; and uvicorn raises the one that stopped it again.
     if threading.current_thread() is threading.main_thread():  # which alone may
         signal.signal(signal.SIGTERM, lambda number, frame: server.stop())

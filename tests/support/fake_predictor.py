@@ -18,10 +18,10 @@ def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key
 
     from ernie_pair.service.batcher import Batching
     from ernie_pair.service.request import Limits
-    from ernie_pair.service.service import Served, create_app
+    from ernie_pair.service.service import ServedModels, create_app
 
     batching = Batching(**{"max_batch": 8, "max_wait": 0.02, "max_waiting": 100, **settings})
-    served = Served(model, embedder, texts, "ship", "encoder")
+    served = ServedModels(model, embedder, texts, "ship", "encoder")
     app = create_app(served, batching, Limits(**{**LIMITS, **(limits or {})}), hosts, key)
 
     async def main():

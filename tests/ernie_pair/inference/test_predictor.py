@@ -30,13 +30,13 @@ from ernie_pair.runtime.cpu import LEVEL_ASKED, cpu_level, has_bf16
 ASKED = """
 import asyncio, httpx
 from ernie_pair import PairPredictor
-from ernie_pair.service.service import Served, create_app
+from ernie_pair.service.service import ServedModels, create_app
 from ernie_pair.service.batcher import Batching
 from ernie_pair.service.request import Limits
 model, pairs, output = sys.argv[1:]
 
 async def ask(predictor):
-    app = create_app(Served(predictor), Batching(8, 0.01, 100), Limits(2000, 5, 20))
+    app = create_app(ServedModels(predictor), Batching(8, 0.01, 100), Limits(2000, 5, 20))
     async with app.router.lifespan_context(app):
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here")
         return await client.post("/predict", json={"pairs": [["今", "天"]]})

@@ -284,7 +284,7 @@ def test_requests_past_the_stop_timeout_get_503_with_a_reason():
 
 
 def test_the_printed_curl_example_works_and_is_documented():
-    from ernie_pair.service.documentation import curl_line
+    from ernie_pair.service.bodies import curl_line
 
     with serving() as service:
         wait_until(lambda: len(service.said) >= 2)

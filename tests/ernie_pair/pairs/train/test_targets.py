@@ -138,7 +138,7 @@ def test_the_service_returns_scores(exported):
     from ernie_pair.service.request import Limits
 
     predictor, pairs = PairPredictor(exported, "onnx"), [["你好", "好好好"], ["你", "我"]]
-    service = app.create_app(app.Served(predictor), Batching(8, 0.0, 100), Limits(2000, 5, 20))
+    service = app.create_app(app.ServedModels(predictor), Batching(8, 0.0, 100), Limits(2000, 5, 20))
     with testclient.TestClient(service) as client:
         answer = client.post("/predict", json={"pairs": pairs}).json()
         health = client.get("/health").json()
