@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
-from ernie_pair.core.cli.foreign_flags import nearest_names
+from ernie_pair.core.cli.nearest_flags import nearest_names
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.gpu.builds import paddle_version

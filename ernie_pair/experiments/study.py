@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 import yaml
 
 from ernie_pair.core.cli.flag_words import entries_of, read_mapping
-from ernie_pair.core.cli.foreign_flags import nearest
+from ernie_pair.core.cli.nearest_flags import suggest_flags
 from ernie_pair.core.cli.options import Given, hints_of, read_given
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, counted
 from ernie_pair.core.installation import import_optional
@@ -158,7 +158,7 @@ def _refuse_name(name: str, where: str) -> None:
             f"{where}: --{name} is not a flag to search: it does not improve a model; leave it out"
         )
     if name not in known:
-        raise InputError(f"{where}: {name[:40]} is not a flag of train; {nearest([name], known)}")
+        raise InputError(f"{where}: {name[:40]} is not a flag of train; {suggest_flags([name], known)}")
 
 
 def _choice(name: str, words: List[Given], where: str) -> Choice:

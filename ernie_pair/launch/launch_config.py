@@ -29,7 +29,7 @@ from ernie_pair.core.cli.flag_words import (
     read_entries,
     split_words,
 )
-from ernie_pair.core.cli.foreign_flags import nearest
+from ernie_pair.core.cli.nearest_flags import suggest_flags
 from ernie_pair.core.cli.options import Given, Options, data_option, devices_option, hints_of, read_given
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
@@ -188,7 +188,7 @@ def split_at_target(words: Sequence[str]) -> Tuple[List[str], List[str]]:
         if flag not in ("-h", "--help") and name not in names:
             raise InputError(
                 f"{flag} stands before the file or command to start, where only flags of launch can; "
-                f"{nearest([name], names)}"
+                f"{suggest_flags([name], names)}"
             )
         place += 1 if equals or name in ("h", "help") else 2
     return list(words[:place]), list(words[place:])

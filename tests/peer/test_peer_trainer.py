@@ -20,9 +20,7 @@ from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_f
 from ernie_pair.models.networks.classifier import build_classifier  # noqa: E402
 from ernie_pair.models.source import open_model  # noqa: E402
 from ernie_pair.pairs.config.pair_config import TrainConfig  # noqa: E402
-from ernie_pair.pairs.train.own_parts import CALLED, OF_OTHERS  # noqa: E402
 from ernie_pair.pairs.train.train_pair import train_pair  # noqa: E402
-from ernie_pair.pairs.train.trainer import PairTrainer  # noqa: E402
 from ernie_pair.training.callbacks import EVENTS  # noqa: E402
 
 ROWS = 16
@@ -123,9 +121,3 @@ def test_a_killed_peer_training_resumes_to_the_same_results(start, tmp_path):
 def test_every_event_of_transformers_exists():
     theirs = {name for name in vars(transformers.TrainerCallback) if name.startswith("on_")}
     assert theirs - set(EVENTS) - {"on_push_begin"} == set()  # of pushing to a hub, which is not done here
-
-
-def test_every_method_of_their_trainer_is_called_or_refused():
-    theirs = {name for name, value in vars(transformers.Trainer).items() if callable(value)}
-    known = {*CALLED, *OF_OTHERS, *dir(PairTrainer)}
-    assert {name for name in theirs if not name.startswith("_")} - known == set()

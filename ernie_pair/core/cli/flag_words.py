@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional, get_args, get_origin
 
 import yaml
 
-from ernie_pair.core.cli.foreign_flags import nearest
+from ernie_pair.core.cli.nearest_flags import suggest_flags
 from ernie_pair.core.cli.options import Given, Options, hints_of, kind_in_words, kind_of
 from ernie_pair.core.errors import InputError, again_with
 from ernie_pair.core.files.atomic_files import ABOUT, MOST_CONFIG_BYTES, FileRefusedError, read_regular
@@ -102,7 +102,7 @@ def _given_in(entry: Entry, hints: dict[str, object]) -> Given:
     """Return the text of an entry. Raises InputError unless it is an option with a single value."""
     name, value, where = entry
     if name not in hints:
-        raise InputError(f"{where}: {name[:40]} is not a flag; {nearest([name], hints)}")
+        raise InputError(f"{where}: {name[:40]} is not a flag; {suggest_flags([name], hints)}")
     base, _, may_be_none = kind_of(hints[name])
     if get_origin(base) is list and isinstance(value, yaml.SequenceNode) and value.value:
         texts = [_given_in(Entry(name, item, where), {name: get_args(base)[0]}).text for item in value.value]
@@ -166,7 +166,7 @@ def split_words(
     strange = [word for word in others if word.startswith("-") and word != "-"]
     if strange and refuse_unknown and "help" not in taken:
         unknown = [word.lstrip("-").partition("=")[0] for word in strange]
-        raise _unrecognized(others[others.index(strange[0]) :], nearest(unknown, names))
+        raise _unrecognized(others[others.index(strange[0]) :], suggest_flags(unknown, names))
     return SplitWords(taken, [*others, *words[end + 1 :]])
 
 
@@ -201,7 +201,7 @@ def given_by(split: SplitWords, config_class: type[Options], program: str = "") 
         refuse_glob(words, given)
         absent = (i.name for i in fields(config_class) if i.default is MISSING and i.name not in given)
         flag = next(absent, "")
-        raise _unrecognized(words, f"write --{flag} {words[0]}" if flag else nearest([], []))
+        raise _unrecognized(words, f"write --{flag} {words[0]}" if flag else suggest_flags([], []))
     return given
 
 

@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, Callable, Optional, TypeVar
 
-from ernie_pair.core.cli.foreign_flags import nearest
+from ernie_pair.core.cli.nearest_flags import suggest_flags
 from ernie_pair.core.cli.options import Options, hints_of
 from ernie_pair.core.errors import InputError, MachineError, Stopped, describe_os_error
 from ernie_pair.core.installation import missing_of_training
@@ -84,7 +84,7 @@ def _configuration(
     known = {item.name for one in classes for item in fields(one)}
     unknown = [option for option in given if option not in known]
     if unknown:
-        hint = nearest(unknown, known).replace("--help lists the flags", f"help({name}) lists them")
+        hint = suggest_flags(unknown, known).replace("--help lists the flags", f"help({name}) lists them")
         raise InputError(f"{name} has no option {unknown[0]}; {hint}")
     chosen = choose(given)
     idle = sorted(set(given) - {item.name for item in fields(chosen)})

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from types import CodeType
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 import numpy as np
@@ -90,40 +91,37 @@ class Predictions:
 OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")
 OF_THE_SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_rate", "warmup_steps")
 CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "get_train_dataloader", "log")
-# Public methods of the Trainer there, which nothing calls here.
-OF_OTHERS = """
-    autocast_smart_context_manager call_model_init compare_trainer_and_checkpoint_args compress
-    compute_loss_context_manager compute_metrics create_accelerator_and_postprocess create_model_card
-    create_optimizer_and_scheduler criterion cut_embeddings disable_autocast_context_manager end
-    evaluation_loop export_evaluation_results floating_point_ops get_batch_samples get_cp_size
-    get_decay_parameter_names get_eval_dataloader get_learning_rates get_num_trainable_parameters
-    get_optimizer_cls_and_kwargs get_optimizer_group get_ptq_dataloader get_sp_size get_test_dataloader
-    get_total_train_batch_size get_tp_size hyperparameter_search init_hf_repo ipex_optimize_model
-    is_local_process_zero is_unified_checkpoint is_world_process_zero load_state_dict_from_checkpoint
-    log_metrics metrics_format num_examples num_tokens optimizer_step pop_callback prediction_loop
-    prediction_pipeline_step prediction_step preprocess_logits_for_metrics print_config
-    propagate_args_to_callbacks propagate_args_to_deepspeed push_to_hub quant remove_callback
-    reset_optimizer_and_scheduler save_metrics save_state set_initial_training_values
-    set_optimizer_grouped_parameters store_flos torch_jit_model_eval training_pipeline_step training_step
-""".split()
 
 
 def overridden(trainer: object, base: type) -> list[str]:
     """Return the methods of CALLED that the class of ``trainer`` defines itself.
 
-    Raises InputError for one of another name of the Trainer there, or for a misspelt one: nothing would call
-    it.
+    Raises InputError for a public method that is named like those that are called, and that nothing calls,
+    its class neither: it overrides what other trainers have, or is misspelt.
     """
     kinds = [kind for kind in type(trainer).__mro__ if issubclass(kind, base) and kind is not base]
-    names = {name for kind in kinds for name, value in vars(kind).items() if callable(value)}
-    for name in sorted(names):
-        is_own = name in CALLED or hasattr(base, name) or name.startswith("_")
-        if not is_own and (name in OF_OTHERS or get_close_matches(name, CALLED, cutoff=0.8)):
+    own = {name: value for kind in kinds for name, value in vars(kind).items() if callable(value)}
+    codes = [value.__code__ for value in own.values() if hasattr(value, "__code__")]
+    used = {name for code in codes for name in _names_in(code)}
+    named_like = {stem for name in (*CALLED, "predict", "train") for stem in _stems(name)}
+    for name in sorted(own.keys() - used - {*CALLED, *dir(base)}):
+        if not name.startswith("_") and named_like & _stems(name):
+            (nearest,) = get_close_matches(name, CALLED, n=1, cutoff=0)
             raise InputError(
                 f"PairTrainer: nothing calls {type(trainer).__name__}.{name}; what is called of a subclass "
-                f"is {', '.join(CALLED)}; use one of these, or a callback"
+                f"is {', '.join(CALLED)}; use {nearest}, another of these or a callback, or begin the name of "
+                "a method of your own with _"
             )
-    return [name for name in CALLED if name in names]
+    return [name for name in CALLED if name in own]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return {*code.co_names, *(name for one in inner for name in _names_in(one))}
+
+
+def _stems(name: str) -> set[str]:
+    return {word[:5] for word in name.split("_") if len(word) > 4}
 
 
 @dataclass

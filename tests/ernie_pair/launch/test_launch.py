@@ -192,8 +192,6 @@ def test_launch_errors_are_reported_before_anything_starts(folder, monkeypatch, 
         ([], "give a file or one of train, "),
         (["--epochs=3"], "epochs stands before the file or command to start, where only flags of launch"),
         (["--num_processes", "2", "my.py"], "did you mean processes"),
-        (["--gpu_ids", "0,1", "my.py"], "name the GPUs by gpus 0,1, or give the number of processes"),
-        (["--num_machines=2", "my.py"], "did you mean nnodes"),
         (["--processes", "2"], "give a file or one of train, .*, or a script of your own"),
         (
             ["mine", "--train_file=a"],

@@ -140,6 +140,7 @@ def test_a_method_that_nobody_calls_is_refused(make, name):
     with pytest.raises(InputError, match=reason):
         make(subclass(**{name: lambda self, *inputs: None}))
     make(subclass(describe=lambda self: "", _training_step=lambda self: ""))  # nobody's business
+    make(subclass(create_rows=lambda self: [], evaluate=lambda self: self.create_rows()))
 
 
 def momentum(trainer):
