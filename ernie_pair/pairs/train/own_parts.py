@@ -109,8 +109,8 @@ def overridden(trainer: object, base: type) -> list[str]:
             (nearest,) = get_close_matches(name, CALLED, n=1, cutoff=0)
             raise InputError(
                 f"PairTrainer: nothing calls {type(trainer).__name__}.{name}; what is called of a subclass "
-                f"is {', '.join(CALLED)}; use {nearest}, another of these or a callback, or begin the name of "
-                "a method of your own with _"
+                f"is {', '.join(CALLED)}; use {nearest}, another of these or a callback, or begin the "
+                "name of a method of your own with _"
             )
     return [name for name in CALLED if name in own]
 
