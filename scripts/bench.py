@@ -1,23 +1,26 @@
-"""Measure the speed and the memory of a part of the package on this machine, as a table.
+"""The benchmark: training, pretraining, prediction, the service, commands, beside transformers on torch.
 
-python scripts/bench.py data --vocab_file ernie/vocab.txt          the data tools
-python scripts/bench.py pretrain --vocab_file ernie/vocab.txt      the overhead of seeds, logs, checks ...
-python scripts/bench.py pair --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt     a pair classifier
-python scripts/bench.py padding --vocab_file ernie/vocab.txt            what padding costs
-python scripts/bench.py serve --model exported --pair_file dev.tsv      the latency of the service
+python scripts/bench.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt \
+    --peer_python peer/bin/python --output side_by_side.json
 
-Each figure is the median of several runs, and models have random weights of the requested size. MB are 10^6
-bytes of plain text, without JSON around it. A second figure, (by CPU time), is what the first would be on an
-otherwise idle machine. Steps are compared with those of transformers by bench_side_by_side.py.
+It prints a table for each case and writes all of them, as JSON, Markdown and a picture. The published cases
+took 2 hours and 20 minutes on two cores with --rounds 9 --steps 1 --warmup 1; --cases selects some, and the
+flags of the model and the batch replace the sizes of the cases. Random weights: the speed is the same.
 """
 
-import re
+import platform
 import tempfile
-from dataclasses import dataclass, fields, replace
-from importlib import import_module
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Dict, List, Literal, Sequence
 
+from other_libraries.client import open_peer
+from readme_block import render_rows
+from side_by_side.cases import CASES_OF_STEPS, Bench, Shape
+from side_by_side.lanes import TurnPlan, case_figures
+from side_by_side.waiting import CASES_OF_WAITING
+
+from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
     Options,
@@ -25,88 +28,164 @@ from ernie_pair.core.cli.options import (
     devices_option,
     evaluation_option,
     model_option,
+    names_in,
     option,
+    refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
-from ernie_pair.runtime.device import default_device
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.files.results import refuse_existing
+from ernie_pair.runtime.cpu import cpu_level
+from ernie_pair.runtime.device import default_device, start_device
+from ernie_pair.runtime.processes.world import World
 
-MODEL = "hidden_size num_hidden_layers max_seq_len batch_size steps runs device"
-READ_BY = {  # the flags of a part; the first ones are required
-    "data": (1, "vocab_file text_path speed_megabytes megabytes workers million_tokens runs"),
-    "pretrain": (1, f"vocab_file {MODEL}"),
-    "pair": (2, f"vocab_file pair_file rows {MODEL}"),
-    "padding": (1, f"vocab_file pair_file rows {MODEL}"),
-    "serve": (2, "model pair_file backends clients seconds threads max_wait_ms device"),
+CASES = {**CASES_OF_STEPS, **CASES_OF_WAITING}
+OURS, PLAIN = "#1f77b4", "#999999"  # beside others, and beside Paddle's own kernels
+OF_RATIO = ("cpu", "cpu_low", "cpu_high", "wall", "wall_low", "wall_high")
+RATIO_HEAD = ("ours", "against", "CPU", "from", "to", "by the clock", "from", "to")
+COLUMNS = {  # head: a figure of a lane, and how it is shown
+    "lane": ("name", "{}", 1),
+    "ms of CPU a step": ("step_cpu_seconds", "{:,.1f}", 1e3),
+    "ms a step": ("step_seconds", "{:,.1f}", 1e3),
+    "GB": ("memory_gb", "{:.2f}", 1),
 }
-USUAL = {  # sizes that are not given
-    "pretrain": {"max_seq_len": 128, "batch_size": 8, "steps": 100},
-    "pair": {"max_seq_len": 64, "batch_size": 64, "steps": 60},
-    "padding": {"max_seq_len": 512, "batch_size": 64},
-}
-LEAST_STEPS = 40
+Figures = Dict[str, Any]
 
 
 @dataclass(frozen=True)
 class BenchConfig(Options):
-    """Measure a part of the package; nothing is left on the disk."""
+    """Measure cases side by side; nothing but --output is left on the disk."""
 
-    EXAMPLE = "data --vocab_file ernie/vocab.txt"
-
-    part: str = option(help="the part of the package", positional=True, choices=tuple(READ_BY))
-    vocab_file: str = data_option("", help="the vocab.txt of the model")
-    pair_file: str = data_option("", help="labelled pairs: text TAB text TAB label")
-    text_path: str = data_option("", help="text, an empty line between documents; empty: the built-in sample")
-    model: str = model_option("", help="serve: the folder that ernie-pair export made")
-    speed_megabytes: int = data_option(10, help="MB of text for the speed", unit="MB", at_least=1)
-    megabytes: int = data_option(
-        20, help="MB of text for the memory, repeated; 0: leave it out", unit="MB", at_least=0
+    EXAMPLE = (
+        "--pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt --peer_python peer/bin/python "
+        "--output side_by_side.json"
     )
-    workers: int = devices_option(2, help="processes for the memory measurement", at_least=1)
-    million_tokens: int = data_option(100, help="million tokens of the opened corpus", at_least=1)
-    rows: int = data_option(20_000, help="pairs to train on and to predict", at_least=256)
-    hidden_size: int = model_option(312, help="width of the model", at_least=1)
-    num_hidden_layers: int = model_option(4, help="its layers", unit="layers", at_least=1)
-    max_seq_len: int = data_option(0, help="tokens of a pair or sample; 0: 64 or 128", at_least=0)
-    batch_size: int = data_option(0, help="pairs or samples of a step; 0: 64 or 8", at_least=0)
+
+    pair_file: str = data_option(help="pairs: text TAB text TAB label")
+    vocab_file: str = data_option(help="the vocab.txt of the models")
+    cases: str = evaluation_option("", help=f"some of {', '.join(CASES)}, with commas; empty: all")
+    peer_python: str = option(
+        "", help="a Python that has torch and transformers, to compare with; empty: none"
+    )
+    output: str = evaluation_option(
+        "", help="the figures go here: FILE.json, and its table and picture beside it"
+    )
+    overwrite: bool = evaluation_option(False, help="replace earlier figures")
+    lanes: str = evaluation_option(
+        "", help="names of lanes, with commas; empty: all, of the training of a base model the best"
+    )
+    num_hidden_layers: int = model_option(0, help="layers; 0: those of the case", at_least=0)
+    hidden_size: int = model_option(0, help="width of the model; 0: that of the case", at_least=0)
+    batch_size: int = data_option(0, help="pairs or samples of a step; 0: those of the case", at_least=0)
+    max_seq_len: int = data_option(0, help="tokens of each; 0: those of the case", at_least=0)
+    pairs: int = data_option(0, help="pairs predicted in a step; 0: those of the case", at_least=0)
+    threads: int = devices_option(1, help="threads of every lane", unit="threads", at_least=1)
+    rounds: int = evaluation_option(7, help="turns of every lane, of which the median is shown", at_least=1)
     steps: int = evaluation_option(
-        0, help="steps of one measurement, at least 40; 0: 60 of pairs, 100 of samples", at_least=0
+        5, help="steps of a turn; a step of prediction is one pass over all pairs", unit="steps", at_least=1
     )
-    runs: int = evaluation_option(
-        3, help="runs, of which the median is shown; memory is measured once", at_least=1
-    )
-    backends: str = devices_option(
-        "onnx", help="backends with spaces between, :bf16 behind one for its precision"
-    )
-    clients: str = devices_option("1 4 16", help="numbers of concurrent clients")
-    seconds: float = evaluation_option(5.0, help="time of one measurement", unit="seconds", above=0)
-    threads: int = devices_option(0, help="threads of one forward pass; 0: one per core", at_least=0)
-    max_wait_ms: float = devices_option(5.0, help="as in ernie-pair serve", unit="ms", at_least=0)
+    warmup: int = evaluation_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
 
-    def __post_init__(self):
-        super().__post_init__()
-        required, names = READ_BY[self.part][0], READ_BY[self.part][1].split()
-        for item in fields(self)[1:]:
-            if getattr(self, item.name) != item.default and item.name not in names:
-                raise InputError(f"--{item.name} is not read by {self.part}; leave it out")
-        for name in names[:required]:
-            if not getattr(self, name):
-                raise InputError(f"--{name} is missing: {self.part} reads it")
-        if 0 < self.steps < LEAST_STEPS:
-            raise InputError(f"--steps {self.steps} are too few; use {LEAST_STEPS} or more")
-        for number in self.clients.split() or [""]:
-            if not re.fullmatch("[1-9][0-9]{0,3}", number):
-                raise InputError(f"--clients takes numbers from 1 to 9999, not '{number[:40]}'; use '1 4 16'")
+    @property
+    def plan(self) -> TurnPlan:
+        return TurnPlan(self.warmup, self.steps, self.rounds)
+
+    def chosen_cases(self) -> List[str]:
+        names = names_in(self.cases)
+        refuse_unknown_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
+        return names or list(CASES)
 
 
-def bench(config: BenchConfig) -> None:
-    usual = USUAL.get(config.part, {})
-    config = replace(config, **{name: size for name, size in usual.items() if not getattr(config, name)})
-    table = import_module(f"tables.{config.part}")
-    with tempfile.TemporaryDirectory(prefix="bench.") as folder:
-        for row in table.measured(config, Path(folder)):
-            print(f"{row.what:<66}{row.figure:>26}   {row.goal}".rstrip(), flush=True)
+def compare(config: BenchConfig) -> None:
+    """Measure the cases, print their tables, and write them where --output says. Raises InputError."""
+    names = config.chosen_cases()
+    endings = (".json", ".md", ".png") if config.output else ()
+    outputs = [Path(config.output).with_suffix(ending) for ending in endings]
+    refuse_existing(outputs, config.overwrite)
+    facts = machine_facts(config)
+    cases = []
+    for name in names:
+        case = CASES[name]
+        of_flags = {item.name: getattr(config, item.name, 0) for item in fields(Shape)}
+        shape = replace(case.shape, **{size: number for size, number in of_flags.items() if number})
+        sizes = asdict(shape)
+        with tempfile.TemporaryDirectory(prefix="side_by_side.") as folder:
+            measured = case.measure(Bench(config, shape, Path(folder)))
+            cases.append(case_figures(case.name.format(**sizes), case.unit.format(**sizes), measured))
+        print(render(cases[-1:], facts), flush=True)
+        if outputs:  # after every case, so that a long benchmark that is cut short has something to show
+            with published(*outputs) as (figures, markdown, picture):
+                write_json(figures, {"machine": facts, "cases": cases})
+                markdown.write_text(render(cases, facts), encoding="utf-8")
+                draw(picture, [{"case": each["name"], **ratio} for each in cases for ratio in each["ratios"]])
+
+
+def machine_facts(config: BenchConfig) -> Figures:
+    """Return the facts on which the figures depend: the machine, and the versions; no peer is ''."""
+    start_device(config.device, World())  # refuses where there is no GPU
+    import paddle
+
+    peer = ""
+    if config.peer_python:
+        peer, sees_gpu = open_peer(config.peer_python)
+        if config.device == "gpu" and not sees_gpu:
+            raise InputError(
+                f"--device gpu, but the torch of {config.peer_python} sees no GPU; leave one of them out"
+            )
+    versions = {"python": platform.python_version(), "paddle": paddle.__version__, "peer": peer}
+    return {**machine(), "instructions": cpu_level(), "threads": config.threads, **versions}
+
+
+def render(cases: Sequence[Figures], facts: Figures) -> str:
+    parts = [", ".join(f"{name} {value}" for name, value in facts.items() if value)]
+    for case in cases:
+        parts.append(f"### {case['name']}\n\nA step is {case['unit']}.")
+        lanes = [
+            [
+                "" if lane[of] is None else form.format(lane[of] * scale)
+                for of, form, scale in COLUMNS.values()
+            ]
+            for lane in case["lanes"]
+        ]
+        parts.append(render_rows(tuple(COLUMNS), lanes))
+        rows = [
+            [
+                row["ours"],
+                row["other"],
+                *(f"{row[name]:.2f}" if name in row else "" for name in OF_RATIO),
+            ]
+            for row in case["ratios"]
+        ]
+        parts += [render_rows(RATIO_HEAD, rows)] if rows else []
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(path: Path, bars: Sequence[Figures]) -> None:
+    """Draw every ratio, by CPU time where it is known, as a bar with a whisker over the rounds.
+
+    ``bars``: ratios with the name of their case.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.5 + 0.3 * len(bars)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, bar in enumerate(bars):
+        clock = "cpu" if "cpu" in bar else "wall"
+        ratio, low, high = bar[clock], bar[f"{clock}_low"], bar[f"{clock}_high"]
+        # The ratio of medians may lie outside the ratios of single rounds.
+        errors = [[max(0.0, ratio - low)], [max(0.0, high - ratio)]]
+        colour = PLAIN if bar["other"].startswith("plain") else OURS
+        axes.barh(place, ratio, xerr=errors, color=colour, capsize=2)
+        axes.text(ratio, place, f" {ratio:.2f}", va="bottom", fontsize=7)
+    names = [f"{bar['case']}: {bar['ours']} against {bar['other']}" for bar in bars]
+    axes.set_yticks(range(len(bars)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("times as fast")
+    figure.savefig(path, format="png", dpi=110)
 
 
 if __name__ == "__main__":
-    run_command(bench, BenchConfig)
+    run_command(compare, BenchConfig)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from bench_side_by_side import draw
+from bench import draw
 from readme_block import (
     FIGURES,
     PAGES,

@@ -6,7 +6,7 @@ python scripts/train_peer.py --peer_python peer/bin/python --model_path for_tran
     --output_file predictions.tsv
 
 The flags have the names, the meaning and the defaults of `ernie-pair train`; what is not a flag is also
-as in this package, see `scripts/side_by_side/peer/trainer.py`. A killed run resumes from the last epoch.
+as in this package, see `scripts/side_by_side/peer/trainer.py`.
 """
 
 import json
@@ -32,10 +32,9 @@ from ernie_pair.core.cli.options import (
     refuse_empty,
 )
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_files import make_folder, published
+from ernie_pair.core.files.atomic_files import make_folder
 from ernie_pair.core.files.atomic_folder import content_of
-from ernie_pair.core.files.json_file import read_json_object, write_json
+from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.run_module import RUN_MODULE
 from ernie_pair.evaluation.predict_pair import prediction_lines
@@ -53,7 +52,6 @@ from ernie_pair.runtime.processes.world import World
 LABELS = parse_label_map("0=0,1=1")
 PARTS = ("train", "dev", "test")
 SPEC, LOG, LOGITS = "spec.json", "peer.log", "logits.npy"
-NOT_COMPARED = ("model", "threads")  # of a spec: the model is identified by its sha256
 FILES = ("model_path", *(f"{part}_file" for part in PARTS))
 # The flags that do not affect the weights: paths.
 PLACES = ("peer_python", "output_dir", "output_file", *FILES)
@@ -82,7 +80,7 @@ Same = make_dataclass("Same", ALIKE, bases=(Options,), frozen=True)
 
 @dataclass(frozen=True)
 class TrainPeerConfig(Same, Places):
-    """Train a pair classifier with transformers' Trainer on the CPU. Start it again to resume."""
+    """Train a pair classifier with transformers' Trainer on the CPU."""
 
     EXAMPLE = (
         "--peer_python peer/bin/python --model_path for_transformers --train_file train.tsv "
@@ -132,31 +130,18 @@ def train_peer(config: TrainPeerConfig) -> None:
 
 
 def _write_spec(config: TrainPeerConfig) -> Path:
-    """Write the rows and the spec of the peer, and return its path. Raises InputError for another one."""
-    folder = Path(config.output_dir)
-    files = {part: getattr(config, f"{part}_file") for part in PARTS}
-    sources = {
-        part: PairSource(f"{part}_file", file, part, LABELS, Columns()) for part, file in files.items()
-    }
-    left_out = (*PLACES, "overwrite")
+    """Write the rows and the spec of the peer, and return its path."""
+    folder, left_out = Path(config.output_dir), (*PLACES, "overwrite")
     spec: Dict[str, Any] = {name: value for name, value in asdict(config).items() if name not in left_out}
     spec["model"], spec["threads"] = str(Path(config.model_path).resolve()), cpu_threads()
-    spec.update({f"sha256_of_{part}": source.sha256() for part, source in sources.items()})
-    spec["sha256_of_model"] = " ".join(map(sha256_of_file, content_of(config.model_path)))
-    path, cure = folder / SPEC, "give another --output_dir"
-    before = read_json_object(path, f"{cure}, or remove the file") if path.exists() else spec
-    for name, value in spec.items():
-        if name not in NOT_COMPARED and before.get(name) != value:
-            raise InputError(f"{path}: {name} was {before.get(name)} and is now {value}; {cure}")
     make_folder(folder / "rows")
-    for part, source in sources.items():
-        with published(folder / "rows" / f"{part}.jsonl") as (draft,):
-            pairs = source.read()
-            rows = zip(pairs.left, pairs.right, pairs.known_labels.tolist())
-            draft.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    with published(path) as (draft,):
-        write_json(draft, spec)
-    return path
+    for part in PARTS:
+        pairs = PairSource(f"{part}_file", getattr(config, f"{part}_file"), part, LABELS, Columns()).read()
+        rows = zip(pairs.left, pairs.right, pairs.known_labels.tolist())
+        text = "".join(f"{json.dumps(row)}\n" for row in rows)
+        (folder / "rows" / f"{part}.jsonl").write_text(text, encoding="utf-8")
+    write_json(folder / SPEC, spec)
+    return folder / SPEC
 
 
 if __name__ == "__main__":

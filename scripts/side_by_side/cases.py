@@ -4,33 +4,24 @@ import io
 import json
 import logging
 import os
-import shutil
-import subprocess
 import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from other_libraries.client import PATH_OF_PEER, SCRIPTS, last_line
+from other_libraries.client import PATH_OF_PEER, SCRIPTS
 
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.deployment.export_pair import export_pair
-from ernie_pair.inference.token_rows import (
-    encode_single_texts,
-    encode_texts,
-    evaluation_batches,
-    open_tokenizer,
-)
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.commands import NewModelConfig, new_model
 from ernie_pair.models.source import CONFIG, VOCAB, open_model
@@ -44,11 +35,8 @@ from ernie_pair.pairs.train.trainer import PairTrainer
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.data import open_pretrain_data
 from ernie_pair.runtime.cpu import cpu_level, has_bf16
-from ernie_pair.runtime.gpu.cards import count_cards
-from ernie_pair.runtime.processes.child_command import words_of
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training import step_work
-from side_by_side.lanes import Lane, Turn, Work, measure_lanes
+from side_by_side.lanes import Lane, measure_lanes
 
 # For the peer: precision, and whether it has its best settings.
 PEER_WAYS = {"peer fp32": ("fp32", True), "peer bf16": ("bf16", True), "peer defaults": ("fp32", False)}
@@ -63,7 +51,6 @@ EXPORTED_ON_GPU = {
     f"exported paddle {name}": (name, {"backend": "paddle", "precision": name, "device": "gpu"})
     for name in ("fp32", "bf16", "fp16")
 }
-PRODUCTS = {"fp32": "float32", "bf16": "bfloat16"}
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SIZES += ("max_position_embeddings", "hidden_act", "type_vocab_size")
 USUAL = {"hidden_act": "gelu", "type_vocab_size": 2}
@@ -71,7 +58,6 @@ DEV_ROWS, DOCUMENTS = 8, 20_000
 SPECIALS_OF_PAIR = 3  # [CLS] and two [SEP]
 PEER_LENGTH = 128  # the peer's example scripts pad every pair to it
 GRAD_CLIP, NO_LABEL_OF_PEER = 1.0, -100
-PROCESSES, STEPS_PER_LINE, LINES = 2, 5, 4  # of whole runs; the first line is that of the warm-up
 NO_END = 10**6  # steps
 
 
@@ -93,7 +79,7 @@ class Shape:
 
 
 class Bench(NamedTuple):
-    """What a case is measured with: the flags of bench_side_by_side.py, its shape, a folder of its own."""
+    """What a case is measured with: the flags of bench.py, its shape, a folder of its own."""
 
     flags: Any
     shape: Shape
@@ -186,27 +172,11 @@ def pair_lanes(bench: Bench) -> List[Lane]:
     config = TrainConfig(output_dir=str(folder / "batches"), **settings)
     source = open_model(str(model), model_type="", from_scratch=True)
     batches = [batch for (batch,) in islice(open_pair_data(config, source, World()).updates(0), plan.total)]
-    ids = [batch.input_ids for batch in batches]
-    longest = max(PEER_LENGTH, *(each.shape[1] for each in ids))
-    best, padded = (plan.work_of([pair_work(spec, each, length) for each in ids]) for length in (0, longest))
+    longest = max(PEER_LENGTH, *(batch.input_ids.shape[1] for batch in batches))
     task = {"task": "train_pairs", "padded_to": longest, "grad_clip": 0}
     theirs = [batch._asdict() for batch in batches]
-    lanes = our_lanes(bench, TrainConfig, "train_pairs", settings, best)
-    return [*lanes, *peer_lanes(bench, task, best, padded, model, spec, theirs)]
-
-
-def pair_work(spec: ModelSpec, ids: np.ndarray, padded_to: int = 0) -> Work:
-    lengths = np.count_nonzero(ids != spec.pad_id, axis=1)
-    flops = step_work.FORWARD_PASSES_OF_TRAINING * _forward_flops(spec, lengths, 2)
-    return Work(len(ids), int(lengths.sum()), len(ids) * (padded_to or ids.shape[1]), flops)
-
-
-def _forward_flops(spec: ModelSpec, lengths: np.ndarray, labels: int) -> int:
-    """Return the operations of rows of ``lengths`` tokens: nobody needs those of padding."""
-    size = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
-    alike = zip(*(counts.tolist() for counts in np.unique(lengths, return_counts=True)))
-    encoder = sum(step_work.count_encoder(size, rows, length, rows_read=rows) for length, rows in alike)
-    return encoder + step_work.count_classifier(size, len(lengths), labels)
+    lanes = our_lanes(bench, TrainConfig, "train_pairs", settings)
+    return [*lanes, *peer_lanes(bench, task, model, spec, theirs)]
 
 
 def write_corpus(folder: Path, vocab_file: str) -> None:
@@ -232,23 +202,14 @@ def pretrain_lanes(bench: Bench) -> List[Lane]:
     config = PretrainConfig(output_dir=str(folder / "batches"), **settings)
     data = open_pretrain_data(config, World(), WordPiece.from_file(flags.vocab_file), spec)
     batches = [batch for (batch,) in islice(data.updates(0), plan.total)]
-    size, steps = step_work.EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size), []
-    for ids, masked in ((each["input_ids"], len(each["masked_positions"])) for each in batches):
-        forward = step_work.count_pretraining(size, *ids.shape, masked, spec.vocab_size)
-        real, flops = (
-            int(np.count_nonzero(ids != spec.pad_id)),
-            step_work.FORWARD_PASSES_OF_TRAINING * forward,
-        )
-        steps.append(Work(len(ids), real, ids.size, flops))
-    work = plan.work_of(steps)
     labels = ("masked_lm_labels", "next_sentence_labels")  # as torch marks those that are none
     theirs = [
         {**each, **{key: np.where(each[key] < 0, NO_LABEL_OF_PEER, each[key]) for key in labels}}
         for each in batches
     ]
     task = {"task": "pretrain", "grad_clip": GRAD_CLIP}
-    lanes = our_lanes(bench, PretrainConfig, "pretrain", settings, work)
-    return [*lanes, *peer_lanes(bench, task, work, work, model, spec, theirs)]
+    lanes = our_lanes(bench, PretrainConfig, "pretrain", settings)
+    return [*lanes, *peer_lanes(bench, task, model, spec, theirs)]
 
 
 def ask_lanes(bench: Bench) -> List[Lane]:
@@ -263,10 +224,9 @@ def ask_lanes(bench: Bench) -> List[Lane]:
     start = PairConfig(str(folder / "trainer"), from_scratch=True, device=flags.device, **sizes)
     PairTrainer(str(folder / "start"), start).save_model(model)
     spec = open_model(str(model), model_type="").spec
-    work = [rows_work(spec, rows, model / VOCAB, shape)] * flags.rounds
     places = {"model_path": str(model), "input_file": texts, "output_file": str(folder / "out.tsv")}
     settings = {**places, "batch_size": shape.batch_size, "device": flags.device}
-    lanes = our_lanes(bench, PredictConfig, "ask_trained", settings, work)
+    lanes = our_lanes(bench, PredictConfig, "ask_trained", settings)
     judged = {"quantize": "int8", "quantize_file": write_rows(folder / "train.tsv", rows), "format": "both"}
     no_limit = {"max_accuracy_drop": 1.0}  # random weights have no accuracy to lose
     export_pair(
@@ -275,46 +235,25 @@ def ask_lanes(bench: Bench) -> List[Lane]:
     for name, (precision, way) in (EXPORTED if on_cpu else EXPORTED_ON_GPU).items():
         if precision != "bf16" or not on_cpu or open_kernels().has_bf16:
             task = {"folder": ship, "texts": texts, "settings": {**way, "threads": flags.threads}}
-            lanes.append(our_lane(folder, name, precision, {"task": "ask_exported", **task}, work))
+            lanes.append(our_lane(folder, name, precision, {"task": "ask_exported", **task}))
     task = {"task": "ask", "texts": texts, "vocab_file": str(model / VOCAB), **sizes}
-    return [*lanes, *peer_lanes(bench, task, work, work, model, spec)]
-
-
-def rows_work(spec: ModelSpec, rows: Sequence[Sequence[str]], vocab_file: Path, shape: Shape) -> Work:
-    """Return the work of reading ``rows``, pairs or single texts, in batches of similar length."""
-    single = len(rows[0]) == 1
-    tokenizer = open_tokenizer(vocab_file, spec, shape.max_seq_len, of_pairs=not single)
-    columns = list(map(list, zip(*rows)))
-    if single:
-        encoded = encode_single_texts(columns[0], tokenizer, shape.max_seq_len)
-    else:
-        encoded = encode_texts(*columns, None, tokenizer, shape.max_seq_len)
-    batches = [encoded.lengths[picked] for picked in evaluation_batches(encoded.lengths, shape.batch_size)]
-    padded = sum(len(lengths) * int(lengths.max()) for lengths in batches)
-    flops = _forward_flops(spec, encoded.lengths, spec.num_labels)
-    return Work(len(encoded), int(encoded.lengths.sum()), padded, flops)
+    return [*lanes, *peer_lanes(bench, task, model, spec)]
 
 
 def encode_lanes(bench: Bench) -> List[Lane]:
     flags, shape, folder = bench
-    rows = read_rows(flags.pair_file, shape.pairs)
-    texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
-    tokenizer = WordPiece.from_file(Path(flags.vocab_file))
-    tokens = int(encode_texts(*map(list, zip(*rows)), None, tokenizer, shape.max_seq_len).lengths.sum())
-    work = [Work(len(rows), tokens, tokens, 0)] * flags.rounds
+    texts = write_rows(folder / "pairs.tsv", read_rows(flags.pair_file, shape.pairs), is_labelled=False)
     task = {"task": "encode", "texts": texts, "vocab_file": flags.vocab_file}
     task["max_seq_len"] = shape.max_seq_len
-    return [our_lane(folder, "encode", "fp32", task, work), *peer_lanes(bench, task, work, work)]
+    return [our_lane(folder, "encode", "fp32", task), *peer_lanes(bench, task)]
 
 
-def our_lanes(
-    bench: Bench, config_class: type, task: str, settings: Mapping[str, Any], work: Sequence[Work]
-) -> List[Lane]:
+def our_lanes(bench: Bench, config_class: type, task: str, settings: Mapping[str, Any]) -> List[Lane]:
     lanes = []
     for name, (precision, way) in ways_of(config_class, bench.flags.device).items():
         output = {"output_dir": str(bench.folder / name.replace(" ", "_"))}
         flags = {**settings, **way, **(output if config_class is not PredictConfig else {})}
-        lanes.append(our_lane(bench.folder, name, precision, {"task": task, "flags": flags}, work))
+        lanes.append(our_lane(bench.folder, name, precision, {"task": task, "flags": flags}))
     return lanes
 
 
@@ -324,7 +263,8 @@ def ways_of(config_class: type, device: str) -> Dict[str, Tuple[str, Dict[str, A
     if device == "gpu":
         trains = "use_amp" in {each.name for each in fields(config_class)}
         half = {"use_amp": True, "amp_dtype": "bfloat16"} if trains else {"precision": "bf16"}
-        return {**ways, "mixed bf16": ("bf16", half)}
+        free = {"plain fp32, not deterministic": ("fp32", {"kernels": "plain", "deterministic": False})}
+        return {**ways, "mixed bf16": ("bf16", half), **(free if trains else {})}
     kernels = open_kernels()
     if kernels.library is not None:
         ways["fused fp32"] = ("fp32", {"kernels": "fused"})
@@ -333,27 +273,20 @@ def ways_of(config_class: type, device: str) -> Dict[str, Tuple[str, Dict[str, A
     return ways
 
 
-def our_lane(
-    folder: Path, name: str, precision: str, task: Mapping[str, Any], work: Sequence[Work] = ()
-) -> Lane:
-    paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+def our_lane(folder: Path, name: str, precision: str, task: Mapping[str, Any]) -> Lane:
+    path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "side_by_side.our_lane", _written(folder, name, task)]
-    output = task.get("flags", {}).get("output_dir")
-    events = Path(output) / "metrics.jsonl" if output else None
-    side = "product" if task["task"] == "product" else "ours"
-    return Lane(name, side, precision, command, work, {"PYTHONPATH": os.pathsep.join(paths)}, events)
+    return Lane(name, "ours", precision, command, {"PYTHONPATH": path})
 
 
 def peer_lanes(
     bench: Bench,
     task: Mapping[str, Any],
-    work: Sequence[Work],
-    of_defaults: Sequence[Work],
     model: Optional[Path] = None,
     spec: Optional[ModelSpec] = None,
     batches: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> List[Lane]:
-    """Return a lane for each way of the peer, if there is one; ``of_defaults``: the work with its defaults.
+    """Return a lane for each way of the peer, if there is one.
 
     ``model``: the folder of the model whose sizes it has; what needs none is only run in float32. In bf16 it
     is not measured on a CPU that would only emulate that. ``batches``: what it trains on.
@@ -375,8 +308,7 @@ def peer_lanes(
         if (model or name == "peer fp32") and not (emulates and precision == "bf16"):
             way = {"precision": precision, "best": best, "threads": flags.threads, "device": flags.device}
             words = ["-m", "side_by_side.peer.lane", _written(folder, name, {**task, **way})]
-            its_work = work if best else of_defaults
-            lanes.append(Lane(name, "peer", precision, [flags.peer_python, *words], its_work, PATH_OF_PEER))
+            lanes.append(Lane(name, "peer", precision, [flags.peer_python, *words], PATH_OF_PEER))
     return lanes
 
 
@@ -393,14 +325,14 @@ def save_batches(path: Path, batches: Sequence[Mapping[str, np.ndarray]]) -> Non
 
 
 def in_turn(lanes_of: Callable[[Bench], List[Lane]], is_large: bool = False) -> Callable[[Bench], List[Lane]]:
-    """Return the measurement of lanes that take turns, and of the rate of matrix products beside them.
+    """Return the measurement of lanes that take turns.
 
     is_large: all lanes need more memory than most machines have. On a CPU, unless --lanes names some, only
     the best lanes of each side are measured, those of float32 before those of bfloat16.
     """
 
     def measure(bench: Bench) -> List[Lane]:
-        flags, folder = bench.flags, bench.folder
+        flags = bench.flags
         with silence():
             lanes = {lane.name: lane for lane in lanes_of(bench)}
         wanted = [name.strip() for name in flags.lanes.split(",") if name.strip()]
@@ -412,12 +344,10 @@ def in_turn(lanes_of: Callable[[Bench], List[Lane]], is_large: bool = False) -> 
         if is_large and not wanted and flags.device == "cpu":
             others = {"peer defaults", "plain fp32" if "fused fp32" in lanes else ""}
             best = [lane for lane in chosen if lane.name not in others]
-            groups = [[lane for lane in best if lane.precision == precision] for precision in PRODUCTS]
+            groups = [
+                [lane for lane in best if lane.precision == precision] for precision in ("fp32", "bf16")
+            ]
         for group in filter(None, groups):  # no peer and no bfloat16: an empty one
-            precisions = {lane.precision for lane in group if any(work.flops for work in lane.work)}
-            for precision in sorted(precisions & PRODUCTS.keys()):
-                task = {"task": "product", "dtype": PRODUCTS[precision], "device": flags.device}
-                group.append(our_lane(folder, f"product {precision}", precision, task))
             measure_lanes(group, flags.plan, flags.threads)
         return [lane for group in groups for lane in group]
 
@@ -435,80 +365,12 @@ def silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def measure_processes(bench: Bench) -> List[Lane]:
-    """Measure whole runs in turn: processes of one thread, and one process of as many threads."""
-    flags, shape, folder = bench
-    steps = STEPS_PER_LINE * LINES
-    with silence():
-        write_model(folder / "model", flags.vocab_file, "ernie_gram", shape)
-        write_pairs(folder, flags.pair_file, shape, steps)
-    settings = pair_settings(folder, shape, flags.device, steps, STEPS_PER_LINE)
-    sizes = {count: {"batch_size": shape.batch_size // count} for count in (1, PROCESSES)}
-    names = {count: counted(count, "process", "processes") for count in sizes}
-    ways = {names[count]: (count, PROCESSES // count, size) for count, size in sizes.items()}
-    lanes = []
-    for name, runs in runs_in_turn("train_pair.py", folder, settings, ways, flags.rounds).items():
-        lanes.append(Lane(name, "ours", "fp32"))
-        for events in runs:
-            speed = median(event["samples_per_second"] for event in events)
-            lanes[-1].turns.append(Turn(shape.batch_size / speed, None, events[-1]["memory_gb"], {}))
-    return lanes
-
-
-def runs_in_turn(
-    script: str, folder: Path, settings: Mapping[str, Any], ways: Mapping[str, Tuple], rounds: int
-) -> Dict[str, List[List[Dict[str, Any]]]]:
-    """Return {way: the events of each of its runs}; ``ways``: {way: (processes, threads, its own flags)}."""
-    runs = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way, (processes, threads, flags) in ways.items():
-            run = {**settings, "output_dir": str(folder / way), **flags}
-            runs[way].append(train_events(script, run, processes, threads))
-    return runs
-
-
-def medians_of(runs: Mapping[str, List[List[Dict[str, Any]]]], figure: str) -> Dict[str, float]:
-    """Return {way: the median over its runs of the median of ``figure`` in each}."""
-    each = {way: [median(event[figure] for event in events) for events in of] for way, of in runs.items()}
-    return {way: median(values) for way, values in each.items()}
-
-
-def train_events(
-    script: str, flags: Dict[str, Any], processes: int = 0, threads: int = 0
-) -> List[Dict[str, Any]]:
-    """Run the program ``script`` and return its training lines without that of the warm-up.
-
-    A launcher starts ``processes``, of ``threads`` each; 0: without a launcher. What an earlier run left in
-    --output_dir is deleted. Raises InputError, with its last line of stderr, if the run fails.
-    """
-    output, launcher = Path(flags["output_dir"]), []
-    shutil.rmtree(output, ignore_errors=True)
-    if flags["device"] == "gpu" and processes > count_cards():
-        raise InputError(f"{processes} processes need {processes} GPUs, and {count_cards()} are visible")
-    if processes:
-        cards = ["--gpus", ",".join(map(str, range(processes)))]
-        where = cards if flags["device"] == "gpu" else ["--nproc_per_node", str(processes)]
-        launcher = ["-m", "ernie_pair.launcher", "--log_dir", f"{output}_log", *where]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(SCRIPTS / script), *words_of(**flags)],
-        env={**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        of = f" of {counted(processes, 'process', 'processes')}" if processes else ""
-        raise InputError(f"a run{of} ended with code {done.returncode}: {last_line(done.stderr)}")
-    lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]
-
-
 PAIRS, SAMPLES = "one batch of {batch_size} pairs", "one batch of {batch_size} samples"
 MODEL = "{num_hidden_layers} x {hidden_size}"
 TRAIN = f"train pairs {MODEL}, batch {{batch_size}}"
 PRETRAIN = f"pretrain {MODEL}, batch {{batch_size}} x {{max_seq_len}}"
 ASK, ASKED = f"ask {MODEL}, {{pairs}} pairs", "the prediction of {pairs} pairs"
-ENCODED, WHOLE_RUNS = "the token ids of {pairs} pairs", "{batch_size} pairs, by the wall clock of whole runs"
-BESIDE = f"{PROCESSES} processes of 1 thread, 1 process of {PROCESSES}: {TRAIN}"
+ENCODED = "the token ids of {pairs} pairs"
 BASE = {"num_hidden_layers": 12, "hidden_size": 768}
 FULL = Shape(**BASE, batch_size=8, is_full=True)
 CASES_OF_STEPS = {
@@ -527,5 +389,4 @@ CASES_OF_STEPS = {
         in_turn(ask_lanes),
     ),
     "encode": Case("encode {pairs} pairs", ENCODED, Shape(pairs=20_000), in_turn(encode_lanes)),
-    "processes": Case(BESIDE, WHOLE_RUNS, Shape(), measure_processes),
 }

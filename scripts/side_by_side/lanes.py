@@ -1,27 +1,16 @@
 """Lanes: processes that do the same work in different ways, in turn, so that noise affects all alike."""
 
-import json
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from other_libraries.client import THREADS, LineProcess
 
 ALIKE = {"int8": "bf16"}  # the peer has no int8
-BASES = ("plain fp32", "1 process")  # what our other lanes are compared with
+BASE = "plain fp32"  # what our other lanes are compared with
 PATIENCE = 30.0  # seconds that a lane has to end
-
-
-class Work(NamedTuple):
-    """What a step has done, or the steps of one turn in the mean: the same in every lane, but for padding."""
-
-    pairs: float
-    tokens: float
-    padded_tokens: float
-    flops: float
 
 
 class Turn(NamedTuple):
@@ -30,25 +19,21 @@ class Turn(NamedTuple):
     seconds: float
     cpu_seconds: Optional[float]
     memory_gb: Optional[float]
-    counts: Dict[str, float]  # the medians of what else its steps counted
 
 
 @dataclass
 class Lane:
     """A way of doing the work.
 
-    ``side``: ours, peer or product, whose steps are only matrix products; ``precision``: fp32, bf16 or int8.
-    ``work``: one for each turn. ``events``: the metrics.jsonl of a lane that logs. ``turns``: those that it
-    has taken, without the warm-up.
+    ``side``: ours or peer; ``precision``: fp32, bf16 or int8. ``turns``: those that it has taken, without the
+    warm-up.
     """
 
     name: str
     side: str
     precision: str
     command: Sequence[str] = ()
-    work: Sequence[Work] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    events: Optional[Path] = None
     turns: List[Turn] = field(default_factory=list)
 
     @property
@@ -60,15 +45,6 @@ class Lane:
     def cpu_seconds(self) -> List[float]:
         """Return the CPU seconds of a step, one figure per turn; [] if they are unknown."""
         return [turn.cpu_seconds for turn in self.turns if turn.cpu_seconds]
-
-    @property
-    def data_wait_share(self) -> Optional[float]:
-        """Return the share of the time that the lane waited for data, from its log; None: it has no log."""
-        if not self.work or self.events is None or not self.events.exists():
-            return None
-        events = map(json.loads, self.events.read_text(encoding="utf-8").splitlines())
-        shares = [event["data_wait_share"] for event in events if "data_wait_share" in event]
-        return median(shares) if shares else None
 
 
 @dataclass(frozen=True)
@@ -82,12 +58,6 @@ class TurnPlan:
     @property
     def total(self) -> int:
         return self.warmup + self.steps * self.rounds
-
-    def work_of(self, steps: Sequence[Work]) -> List[Work]:
-        """Return the work of each turn, means over its steps, of that of every step of a lane."""
-        firsts = range(self.warmup, self.total, self.steps)
-        turns = [steps[first : first + self.steps] for first in firsts]
-        return [Work(*(sum(counts) / len(turn) for counts in zip(*turn))) for turn in turns]
 
 
 def measure_lanes(lanes: Sequence[Lane], plan: TurnPlan, threads: int) -> None:
@@ -117,52 +87,27 @@ def _take_turn(process: LineProcess, steps: int) -> Turn:
     process.send(str(steps))
     answer = process.read()
     taken = answer["steps"]
-    names = taken[0].keys() - {"seconds", "cpu_seconds"}
-    counts = {name: median(step[name] for step in taken) for name in names}
     seconds, processor = (sum(step[name] for step in taken) / steps for name in ("seconds", "cpu_seconds"))
-    return Turn(seconds, processor, answer["memory_gb"], counts)
+    return Turn(seconds, processor, answer["memory_gb"])
 
 
 def case_figures(name: str, unit: str, lanes: Sequence[Lane]) -> Dict[str, Any]:
     """Return the figures of the lanes of one case, plain values: its lanes, ratios between them, every turn.
 
-    unit: what a step is. Speeds are by the wall clock, and None if there is nothing to count.
-    tokens_per_second counts padding, real_tokens_per_second does not. flops_per_cpu_second is by CPU time: of
-    one thread, whatever else the machine does. product_share: of the best rate of matrix products that was
-    measured in the same rounds.
+    unit: what a step is.
     """
-    rates = {
-        lane.precision: max(turn.counts["flops_per_cpu_second"] for turn in lane.turns)
-        for lane in lanes
-        if lane.side == "product"
-    }
-    working = [lane for lane in lanes if lane.side != "product"]
-    figures = [_lane_figures(lane, rates.get(lane.precision)) for lane in working]
+    figures = [_lane_figures(lane) for lane in lanes]
     turns = {lane.name: {"seconds": lane.seconds, "cpu_seconds": lane.cpu_seconds} for lane in lanes}
-    return {"name": name, "unit": unit, "lanes": figures, "ratios": list(_ratios(working)), "turns": turns}
+    return {"name": name, "unit": unit, "lanes": figures, "ratios": list(_ratios(lanes)), "turns": turns}
 
 
-def _lane_figures(lane: Lane, rate: Optional[float]) -> Dict[str, Any]:
-    seconds, processor = lane.seconds, lane.cpu_seconds
-    pairs, real, padded, flops = zip(*lane.work) if lane.work else ((), (), (), ())
-    by_processor = _median_speed(flops, processor)
+def _lane_figures(lane: Lane) -> Dict[str, Any]:
     return {
-        "name": lane.name, "side": lane.side, "precision": lane.precision, "step_seconds": median(seconds),
-        "step_cpu_seconds": median(processor) if processor else None,
+        "name": lane.name, "side": lane.side, "precision": lane.precision,
+        "step_seconds": median(lane.seconds),
+        "step_cpu_seconds": median(lane.cpu_seconds) if lane.cpu_seconds else None,
         "memory_gb": max((turn.memory_gb for turn in lane.turns if turn.memory_gb), default=None),
-        "pairs_per_second": _median_speed(pairs, seconds),
-        "real_tokens_per_second": _median_speed(real, seconds),
-        "tokens_per_second": _median_speed(padded, seconds),
-        "flops_per_second": _median_speed(flops, seconds), "flops_per_cpu_second": by_processor,
-        "product_share": by_processor / rate if rate and by_processor else None,
-        "data_wait_share": lane.data_wait_share,
     }  # fmt: skip
-
-
-def _median_speed(counts: Sequence[float], seconds: Sequence[float]) -> Optional[float]:
-    """Return the median over turns of the counts per second; None if nothing was counted."""
-    speeds = [count / taken for count, taken in zip(counts, seconds)]
-    return median(speeds) or None if speeds else None
 
 
 def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
@@ -171,7 +116,7 @@ def _ratios(lanes: Sequence[Lane]) -> Iterator[Dict[str, Any]]:
     cpu and wall, where they are known, with their low and high of the rounds.
     """
     for ours, other in ((one, other) for one in lanes for other in lanes if one.side == "ours"):
-        is_compared = other is not ours and other.name in BASES
+        is_compared = other is not ours and other.name == BASE
         if other.side == "peer":
             alike = other.precision == ALIKE.get(ours.precision, ours.precision)
             is_compared = alike or other.name == "peer defaults"

@@ -118,17 +118,7 @@ def _rows_of(path):
     return [row.split("\t")[:2] for row in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
-def product(spec, turns):
-    from ernie_pair.kernels.product_rate import measure_product_rate
-    from ernie_pair.runtime.cpu_env import cpu_threads
-    from ernie_pair.runtime.device import start_device
-    from ernie_pair.runtime.processes.world import World
-
-    start_device(spec["device"], World())
-    turns.repeat(lambda: measure_product_rate(spec["dtype"], spec["device"], cpu_threads())._asdict())
-
-
-LANES = (train_pairs, pretrain, ask_trained, ask_exported, embed, encode, product)
+LANES = (train_pairs, pretrain, ask_trained, ask_exported, embed, encode)
 TASKS = {task.__name__: task for task in LANES}
 
 

@@ -7,24 +7,25 @@ import asyncio
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import quantiles
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from other_libraries.client import NO_NETWORK, PATH_OF_PEER, THREADS, last_line
-from tables.serve import milliseconds_of, served
 
 from ernie_pair import ExportConfig, ExportEmbeddingConfig, PairConfig, PairTrainer, PredictConfig, export
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face
-from ernie_pair.models.source import VOCAB, open_model
+from ernie_pair.models.source import open_model
 from ernie_pair.runtime.processes.child_command import words_of
 from side_by_side.cases import (
     BASE,
@@ -37,14 +38,16 @@ from side_by_side.cases import (
     pair_settings,
     peer_lanes,
     read_rows,
-    rows_work,
     silence,
+    write_corpus,
     write_model,
     write_pairs,
     write_rows,
 )
 from side_by_side.lanes import Lane, Turn, rotated
 
+ADDRESS = re.compile(r"at http://127\.0\.0\.1:(\d+)")
+HEAD = "POST {} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 CLIENTS = (1, 4, 16)
 SECONDS = 5.0  # of load in each turn
 RUN = "run"  # what a command writes, in the folder of its case
@@ -72,17 +75,16 @@ def embed_lanes(bench: Bench) -> List[Lane]:
     texts = folder / "texts.txt"
     texts.write_text("".join(f"{text}\n" for (text,) in rows), encoding="utf-8")
     spec = open_model(str(theirs), model_type="").spec
-    work = [rows_work(spec, rows, theirs / VOCAB, shape)] * flags.rounds
     settings = {"input_file": str(texts), "device": flags.device, "batch_size": shape.batch_size}
     settings["output_dir"] = str(folder / "vectors")
-    lanes = our_lanes(bench, EmbedConfig, "embed", {**settings, "model_path": str(theirs)}, work)
+    lanes = our_lanes(bench, EmbedConfig, "embed", {**settings, "model_path": str(theirs)})
     for quantize, precision in (("none", "fp32"), ("int8", "int8")) if flags.device == "cpu" else ():
         ship, name = str(folder / f"ship_{precision}"), f"exported onnx {precision}"
         export(ExportEmbeddingConfig(model_path=str(theirs), output_dir=ship, quantize=quantize))
         task = {"task": "embed", "flags": {**settings, "model_path": ship}}
-        lanes.append(our_lane(folder, name, precision, task, work))
+        lanes.append(our_lane(folder, name, precision, task))
     task = {"task": "embed", "folder": str(theirs), "texts": str(texts), "batch_size": shape.batch_size}
-    return [*lanes, *peer_lanes(bench, task, work, work, theirs, spec)]
+    return [*lanes, *peer_lanes(bench, task, theirs, spec)]
 
 
 def rerank_lanes(bench: Bench) -> List[Lane]:
@@ -92,12 +94,11 @@ def rerank_lanes(bench: Bench) -> List[Lane]:
     rows = read_rows(flags.pair_file, shape.pairs)
     texts = write_rows(folder / "pairs.tsv", rows, is_labelled=False)
     spec = open_model(str(ours), model_type="").spec
-    work = [rows_work(spec, rows, ours / VOCAB, shape)] * flags.rounds
     settings = {"model_path": str(ours), "input_file": texts, "output_file": str(folder / "out.tsv")}
     settings.update(batch_size=shape.batch_size, device=flags.device)
-    lanes = our_lanes(bench, PredictConfig, "ask_trained", settings, work)
+    lanes = our_lanes(bench, PredictConfig, "ask_trained", settings)
     task = {"task": "rerank", "folder": str(theirs), "texts": texts, "batch_size": shape.batch_size}
-    return [*lanes, *peer_lanes(bench, task, work, work, theirs, spec)]
+    return [*lanes, *peer_lanes(bench, task, theirs, spec)]
 
 
 def serving(clients: int) -> Callable[[Bench], List[Lane]]:
@@ -133,10 +134,66 @@ def serving(clients: int) -> Callable[[Bench], List[Lane]]:
                     cpu = (processor_seconds(pid) - before) / len(taken)
                     if number:
                         worst = quantiles(taken, n=100, method="inclusive")[98]
-                        lane.turns.append(Turn(worst / 1e3, cpu, _peak_gb(pid), {}))
+                        lane.turns.append(Turn(worst / 1e3, cpu, _peak_gb(pid)))
         return lanes
 
     return measure
+
+
+@contextmanager
+def served(
+    command: Sequence[str], name: str, cores: Sequence[int] = (), **environment: str
+) -> Iterator[Tuple[int, int]]:
+    """Run the service ``name``, on ``cores`` alone if there are any, and yield its port and process id.
+
+    Raises InputError if it does not start.
+    """
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+        preexec_fn=lambda: os.sched_setaffinity(0, cores or os.sched_getaffinity(0)),
+    ) as service:  # fmt: skip
+        try:
+            line = ""
+            for line in service.stderr:
+                address = ADDRESS.search(line)
+                if address is not None:
+                    yield int(address[1]), service.pid
+                    return
+            raise InputError(f"the service of {name} does not start: {line.strip()}")
+        finally:
+            service.terminate()
+            service.communicate()
+
+
+async def milliseconds_of(
+    port: int, bodies: List[bytes], clients: int, seconds: float, path: str = "/predict"
+) -> List[float]:
+    """Return what each request took in ``seconds`` with ``clients``, after a warm-up; or InputError."""
+    warm_until = time.perf_counter() + seconds / 5
+    until = warm_until + seconds
+    taken: List[float] = []
+
+    async def ask_on(first: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for body in islice(cycle(bodies), first, None):
+            started = time.perf_counter()
+            if started >= until:
+                break
+            writer.write(HEAD.format(path, len(body)).encode() + body)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            size = re.search(r"content-length: (\d+)", head, re.I)
+            answer = await reader.readexactly(int(size[1]) if size else 0)
+            if " 200 " not in head.splitlines()[0]:
+                raise InputError(f"the service answers {head.splitlines()[0]}: {answer.decode()[:200]}")
+            if started >= warm_until:
+                taken.append(1000 * (time.perf_counter() - started))
+        writer.close()
+
+    step = max(1, len(bodies) // clients)
+    await asyncio.gather(*(ask_on(number * step) for number in range(clients)))
+    if len(taken) < 2:
+        raise InputError(f"{len(taken)} requests were answered in {seconds:g} s; pass more --seconds")
+    return taken
 
 
 def processor_seconds(pid: int) -> float:
@@ -186,7 +243,7 @@ def _run(name: str, words: Sequence[str], environment: Mapping[str, str], cores:
         if process.returncode:
             log.seek(0)
             raise InputError(f"{name} ended with code {process.returncode}: {last_line(log.read())}")
-    return Turn(seconds, used.ru_utime + used.ru_stime, None, {})  # ru_maxrss would be that of this process
+    return Turn(seconds, used.ru_utime + used.ru_stime, None)  # ru_maxrss would be that of this process
 
 
 def _ours(command: str, **flags) -> List[str]:
@@ -236,6 +293,15 @@ def cold_train(bench: Bench) -> Dict[str, List[str]]:
     }
 
 
+def make_corpus(bench: Bench) -> Dict[str, List[str]]:
+    """Return the commands that turn the built-in text into ids, with words and without."""
+    write_corpus(bench.folder, bench.flags.vocab_file)
+    command = [sys.executable, "-m", "data_tools.create_pretraining_data"]
+    places = {"input_path": bench.folder / "text.jsonl", "output_prefix": bench.folder / RUN / "text"}
+    words = [*command, *words_of(**places, vocab_file=bench.flags.vocab_file), "--chinese"]
+    return {"words and ids": [*words, "--cn_whole_word_segment"], "ids": words}
+
+
 def cold_help(_: Bench) -> Dict[str, List[str]]:
     return {"help": [sys.executable, "-m", "ernie_pair", "train", "--help"]}
 
@@ -254,6 +320,7 @@ CASES_OF_WAITING = {
         f"serve-{count}": Case(f"serve {MODEL}, clients {count}", REQUEST, Shape(**MINI), serving(count))
         for count in CLIENTS
     },
+    "corpus": Case("corpus of the built-in text", COMMAND, Shape(), waiting_for(make_corpus)),
     **{
         f"cold-{name}": Case(f"cold {name} {MODEL}", COMMAND, Shape(), waiting_for(commands))
         for name, commands in (

@@ -9,28 +9,22 @@ import sys
 from pathlib import Path
 
 import bench
-import bench_side_by_side
-import numpy as np
 import pytest
 import readme_block
 import side_by_side_table
-from bench_side_by_side import CASES, BenchConfig, compare
+from bench import CASES, BenchConfig, compare
 from fake_peer import write_fake_peer
 from other_libraries.client import PATH_OF_PEER
 from places import ROOT
 from side_by_side import cases, turns, waiting
-from side_by_side.cases import Bench, Case, Shape, pair_work, train_events
-from side_by_side.lanes import Lane, Turn, TurnPlan, Work, case_figures, measure_lanes, ratio_of
+from side_by_side.cases import Case, Shape
+from side_by_side.lanes import Lane, Turn, TurnPlan, case_figures, measure_lanes, ratio_of
 from small_bench import small_bench
-from tables import serve
-from tiny_pair import write_model as write_tiny_model
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.source import open_model
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import cpu as malloc
 from ernie_pair.runtime.cpu import cpu_level, has_bf16
-from ernie_pair.training.step_work import EncoderSize, count_classifier, count_encoder
 
 # A lane that records its turns in a file and exits at the given step.
 LANE = """
@@ -46,7 +40,7 @@ for step in range(1, 100):
         sys.exit("no more")
     with open(path, "a") as file:
         file.write(name)
-    turns.end_step(step=step)
+    turns.end_step()
 """
 # What the benchmarks run with a peer's Python: a query of its versions, and lanes.
 PEER = """
@@ -84,7 +78,6 @@ def test_lanes_take_turns_in_alternating_order(tmp_path):
     measure_lanes(lanes, plan, threads=1)
     assert told.read_text() == "ab" + "aabb" + "bbaa" + "aabb"
     assert [len(each.turns) for each in lanes] == [3, 3]
-    assert [turn.counts["step"] for turn in lanes[0].turns] == [2.5, 4.5, 6.5]
     assert all(turn.seconds > 0 and turn.memory_gb > 0 for each in lanes for turn in each.turns)
 
 
@@ -100,49 +93,29 @@ def test_a_ratio_is_of_medians_with_the_range_over_rounds():
     assert ratio_of([], [1.0]) == ()
 
 
-def measured(name, side, precision, seconds, work=(), **counts):
-    turns = [Turn(each, each / 2, 1.5, counts) for each in seconds]
-    return Lane(name, side, precision, work=work, turns=turns)
+def measured(name, side, precision, seconds):
+    return Lane(name, side, precision, turns=[Turn(each, each / 2, 1.5) for each in seconds])
 
 
-def test_figures_count_work_and_compare_like_with_like():
-    work = [Work(pairs=8, tokens=80, padded_tokens=100, flops=2e9)] * 2
+def test_figures_compare_like_with_like():
     case = case_figures(
         "case",
         "a batch",
         [
-            measured("plain fp32", "ours", "fp32", [2.0, 2.0], work),
-            measured("fused bf16", "ours", "bf16", [1.0, 1.0], work),
-            measured("peer bf16", "peer", "bf16", [3.0, 5.0], work),
-            measured("peer defaults", "peer", "fp32", [8.0, 8.0], work),
-            measured("product bf16", "product", "bf16", [1.0, 1.0], flops_per_cpu_second=8e9),
+            measured("plain fp32", "ours", "fp32", [2.0, 2.0]),
+            measured("fused bf16", "ours", "bf16", [1.0, 1.0]),
+            measured("peer bf16", "peer", "bf16", [3.0, 5.0]),
+            measured("peer defaults", "peer", "fp32", [8.0, 8.0]),
         ],
     )
-    plain, fused = case["lanes"][:2]
-    names = ("pairs_per_second", "real_tokens_per_second", "tokens_per_second", "flops_per_second")
-    assert [fused[name] for name in names] == [8, 80, 100, 2e9]
-    assert (fused["flops_per_cpu_second"], fused["product_share"]) == (4e9, 0.5)
-    assert plain["product_share"] is None  # no product was measured in its precision
+    fused = case["lanes"][1]
+    assert (fused["step_seconds"], fused["step_cpu_seconds"], fused["memory_gb"]) == (1.0, 0.5, 1.5)
     assert {(ratio["ours"], ratio["other"]): ratio["wall"] for ratio in case["ratios"]} == {
         ("plain fp32", "peer defaults"): 4.0,
         ("fused bf16", "plain fp32"): 2.0,
         ("fused bf16", "peer bf16"): 4.0,
         ("fused bf16", "peer defaults"): 8.0,
     }
-
-
-def test_work_counts_the_pairs_tokens_and_flops_of_a_turn(tmp_path):
-    spec = open_model(str(write_tiny_model(tmp_path / "m")), model_type="", from_scratch=True).spec
-    ids = np.array([[1, 5, 2, 6, 2, spec.pad_id], [1, 5, 2, 6, 7, 2]])
-    size = EncoderSize(2, 32, 64)
-    encoder = count_encoder(size, 1, 5, rows_read=1) + count_encoder(size, 1, 6, rows_read=1)
-    flops = 3 * (encoder + count_classifier(size, 2, 2))  # nobody needs those of padding
-    step = pair_work(spec, ids)
-    assert step == Work(pairs=2, tokens=11, padded_tokens=12, flops=flops)
-    padded = pair_work(spec, ids, padded_to=9)
-    assert padded.padded_tokens == 18 and padded.tokens == 11 and padded.flops == flops
-    plan = TurnPlan(warmup=1, steps=2, rounds=1)
-    assert plan.work_of([padded, step, padded]) == [Work(2, 11, 15, flops)]
 
 
 def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, monkeypatch):
@@ -152,7 +125,7 @@ def test_three_result_files_are_written_and_not_overwritten(tmp_path, capsys, mo
         Shape(3),
         lambda *_: [measured("plain fp32", "ours", "fp32", [2.0])],
     )
-    monkeypatch.setattr(bench_side_by_side, "CASES", {"one": case, "two": case})
+    monkeypatch.setattr(bench, "CASES", {"one": case, "two": case})
     config = BenchConfig("p", "v", output=str(tmp_path / "out.json"), device="cpu")
     compare(config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md", "out.png"]
@@ -177,9 +150,7 @@ def lanes_of(tmp_path, monkeypatch):
 def test_pair_training_is_measured_beside_a_peer(lanes_of, capsys):
     lanes = lanes_of("pair-small", lanes="plain fp32, peer fp32")
     assert set(lanes) == {"plain fp32", "peer fp32"}
-    plain = lanes["plain fp32"]
-    assert 0 < plain["product_share"] < 1.5 and plain["data_wait_share"] is not None
-    assert plain["tokens_per_second"] > plain["real_tokens_per_second"] > plain["pairs_per_second"] > 0
+    assert all(lane["step_cpu_seconds"] > 0 and lane["memory_gb"] > 0 for lane in lanes.values())
     shown = capsys.readouterr().out
     assert "| plain fp32" in shown and "torch 2.0, transformers 4.0" in shown
 
@@ -198,9 +169,8 @@ def test_a_large_case_has_one_precision_after_the_other(lanes_of, monkeypatch):
     precisions = ("fp32", "bf16")
     best = {each: [name for name in ways if name.endswith(each)][-1:] for each in precisions}
     measured = ["fp32", "bf16"] if has_bf16(cpu_level()) else ["fp32"]  # the peer would emulate bfloat16
-    assert together == [[*best[one], f"peer {one}", f"product {one}"] for one in measured]
-    assert set(lanes) == {name for names in together for name in names[:-1]}
-    assert all(lane["flops_per_second"] > 0 and lane["product_share"] for lane in lanes.values())
+    assert together == [[*best[one], f"peer {one}"] for one in measured]
+    assert set(lanes) == {name for names in together for name in names}
 
 
 def test_mixed_rows_have_every_length():
@@ -210,7 +180,7 @@ def test_mixed_rows_have_every_length():
 
 
 def test_tokenizers_are_measured_and_a_lane_must_exist(lanes_of):
-    assert lanes_of("encode", pairs=20)["encode"]["pairs_per_second"] > 0
+    assert lanes_of("encode", pairs=20)["encode"]["step_seconds"] > 0
     with pytest.raises(InputError, match="lanes fast is not a lane of this case; use some of encode, peer"):
         lanes_of("encode", lanes="fast", overwrite=True)
 
@@ -234,31 +204,6 @@ def test_every_case_has_a_name_of_its_own():
     assert len(names) == len(CASES) == len(BenchConfig("p", "v").chosen_cases())
 
 
-@pytest.mark.parametrize(
-    "part, flags, unread",
-    [
-        ("pair", {"vocab_file": "v", "pair_file": "p"}, {"megabytes": 9, "clients": "9", "model": "m"}),
-        ("pretrain", {"vocab_file": "v"}, {"pair_file": "p", "rows": 9000, "speed_megabytes": 9}),
-        ("data", {"vocab_file": "v"}, {"batch_size": 9, "steps": 90, "max_wait_ms": 9.0}),
-        ("serve", {"model": "m", "pair_file": "p"}, {"runs": 9, "vocab_file": "v"}),
-    ],
-)
-def test_a_flag_that_a_part_does_not_read_is_refused(part, flags, unread):
-    bench.BenchConfig(part, **flags)
-    for name, value in unread.items():
-        with pytest.raises(InputError, match=f"^{name} is not read by {part}; leave it out"):
-            bench.BenchConfig(part, **flags, **{name: value})
-    for name in flags:
-        with pytest.raises(InputError, match=f"^{name} is missing: {part} reads it"):
-            bench.BenchConfig(part, **{**flags, name: ""})
-
-
-@pytest.mark.parametrize("clients", ["0", "1 x", "", "-1", "1.5"])
-def test_invalid_numbers_of_clients_are_refused(clients):
-    with pytest.raises(InputError, match="^clients takes numbers from 1 to 9999, not '.*'; use '1 4 16'"):
-        bench.BenchConfig("serve", model="m", pair_file="p", clients=clients)
-
-
 def test_too_few_responses_for_a_latency_are_an_error():
     """The service responds only after the measured time is over."""
 
@@ -272,76 +217,10 @@ def test_too_few_responses_for_a_latency_are_an_error():
         service = await asyncio.start_server(answer, "127.0.0.1", 0)
         async with service:
             port = service.sockets[0].getsockname()[1]
-            await serve.milliseconds_of(port, [b"{}"], 1, 0.1)
+            await waiting.milliseconds_of(port, [b"{}"], 1, 0.1)
 
     with pytest.raises(InputError, match=r"^[01] requests were answered in 0\.1 s; pass more seconds$"):
         asyncio.run(measure())
-
-
-# Writes its flags and thread count to its events; exits with the code given by --code.
-PROGRAM = """
-import json, os, sys
-from pathlib import Path
-flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
-output = Path(flags["output_dir"])
-output.mkdir()
-event = {"flags": flags, "threads": os.environ.get("OMP_NUM_THREADS")}
-lines = [{"split": split, "step": step, **event} for step in (1, 2, 3) for split in ("train", "dev")]
-(output / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
-if int(flags["code"]):
-    print("the reason, in 数", file=sys.stderr)
-sys.exit(int(flags["code"]))
-"""
-
-
-@pytest.fixture
-def run_flags(tmp_path, monkeypatch):
-    """Flags of a program that stands in for a script of the package."""
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    monkeypatch.setattr(cases, "SCRIPTS", tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    return {"output_dir": str(tmp_path / "run"), "device": "cpu", "bucket": True, "code": 0}
-
-
-@pytest.mark.parametrize("processes, threads, expected", [(0, 0, "7"), (0, 2, "2"), (1, 2, "2")])
-def test_training_events_are_returned_without_the_first(run_flags, processes, threads, expected):
-    for _ in range(2):  # the output of the first run is deleted
-        events = train_events("program.py", run_flags, processes, threads)
-        assert [event["step"] for event in events] == [2, 3]
-        assert {event["threads"] for event in events} == {expected}
-        assert events[0]["flags"]["bucket"] == "True"
-
-
-def test_a_failed_run_is_reported_with_its_last_line(run_flags):
-    with pytest.raises(InputError, match="^a run ended with code 3: the reason, in 数$"):
-        train_events("program.py", {**run_flags, "code": 3})
-
-
-def test_missing_gpus_are_an_error_before_the_run(run_flags, monkeypatch):
-    monkeypatch.setattr(cases, "count_cards", lambda: 1)
-    with pytest.raises(InputError, match="^2 processes need 2 GPUs, and 1 are visible$"):
-        train_events("program.py", {**run_flags, "device": "gpu"}, processes=2)
-
-
-def test_whole_runs_take_turns(tmp_path, monkeypatch):
-    calls = []
-
-    def events(script, flags, processes, threads):
-        calls.append((processes, threads, flags["batch_size"]))
-        return [
-            {"samples_per_second": speed, "memory_gb": 1.0} for speed in (8 * processes, 8 * processes, 1)
-        ]
-
-    for name in ("write_model", "write_pairs"):
-        monkeypatch.setattr(cases, name, lambda *arguments: None)
-    monkeypatch.setattr(cases, "train_events", events)
-    config = BenchConfig("p", "v", rounds=2, device="cpu")
-    lanes = CASES["processes"].measure(Bench(config, Shape(batch_size=4), tmp_path))
-    assert calls == 2 * [(1, 2, 4), (2, 1, 2)]
-    seconds = {lane.name: lane.seconds for lane in lanes}
-    assert seconds == {"1 process": [0.5, 0.5], "2 processes": [0.25, 0.25]}
-    runs = {"one": [events("", {"batch_size": 4}, 1, 2), [{"samples_per_second": 2.0}]]}
-    assert cases.medians_of(runs, "samples_per_second") == {"one": 5.0}
 
 
 def test_lanes_use_the_allocator_settings_of_this_package():
@@ -361,9 +240,8 @@ def test_processor_time_includes_threads_that_ended():
         process.communicate(b"\n")
 
 
-@pytest.mark.parametrize("module", [bench, bench_side_by_side])
-def test_help_lists_the_flags(module):
-    words = [sys.executable, module.__file__, "--help"]
+def test_help_lists_the_flags():
+    words = [sys.executable, bench.__file__, "--help"]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0 and "--vocab_file" in done.stdout and "--device" in done.stdout
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict
 
-from bench_side_by_side import BenchConfig, compare
+from bench import BenchConfig, compare
 from side_by_side import cases, waiting
 from tiny_pair import VOCAB, write_pairs
 

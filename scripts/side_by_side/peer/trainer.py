@@ -3,7 +3,6 @@
 python -m side_by_side.peer.trainer OUT/spec.json
 
 OUT/rows/{train,dev,test}.jsonl   [text, text, label] per line, written by scripts/train_peer.py
-OUT/checkpoint-STEP               of Trainer, one per epoch; a killed run resumes from the newest complete one
 OUT/metrics.jsonl                 its learning curve and speed, as this package logs its own
 OUT/versions.json                 of the libraries, and which attention the model has
 OUT/logits.npy                    float32 [test rows, classes] of the best model of the dev rows
@@ -14,26 +13,22 @@ group_by_length, which transformers 5 calls train_sampling_strategy. All else is
 """
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
 
 from side_by_side.turns import tune_malloc
 
-STATE = "trainer_state.json"  # the last file of a checkpoint that Trainer writes
-
 
 class StepClock:
     """The seconds of training steps, without those of evaluating and saving.
 
-    ``num_rows`` in batches of ``batch_size`` make an epoch, whose last batch is smaller; ``step``: of the
-    checkpoint from which the training resumes.
+    ``num_rows`` in batches of ``batch_size`` make an epoch, whose last batch is smaller.
     """
 
-    def __init__(self, num_rows, batch_size, step=0):
+    def __init__(self, num_rows, batch_size):
         self._num_rows, self._batch_size = num_rows, batch_size
-        self._step, self._before = step, self.consumed(step)
+        self._step = self._before = 0
         self._seconds = self._started = 0.0
 
     def start(self):
@@ -67,22 +62,7 @@ def write_log(path, history, consumed):
         elif "eval_loss" in entry:
             event.update(split="valid", loss=entry["eval_loss"], accuracy=entry["eval_accuracy"])
         lines += [json.dumps(event) + "\n"] if "split" in event else []
-    draft = path.with_suffix(".draft")
-    draft.write_text("".join(lines), encoding="utf-8")
-    os.replace(draft, path)
-
-
-def newest_checkpoint(folder):
-    """Return (path, step) of the newest complete checkpoint; ("", 0) if there is none."""
-    complete = []
-    for path in Path(folder).glob("checkpoint-*"):
-        try:
-            json.loads((path / STATE).read_text(encoding="utf-8"))
-            complete.append((int(path.name.rpartition("-")[2]), str(path)))
-        except (OSError, ValueError):
-            continue
-    step, path = max(complete, default=(0, ""))
-    return path, step
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def rate_share(step, total, warmup):
@@ -110,8 +90,7 @@ def train(spec, output):
     versions = {library.__name__: library.__version__ for library in (torch, transformers, accelerate)}
     versions.update(model=type(model).__name__, attention=model.config._attn_implementation)
     (output / "versions.json").write_text(json.dumps(versions), encoding="utf-8")
-    checkpoint, step = newest_checkpoint(output)
-    clock = StepClock(len(rows["train"]), spec["batch_size"], step)
+    clock = StepClock(len(rows["train"]), spec["batch_size"])
 
     def accuracy(predicted):
         hits = predicted.predictions.argmax(axis=-1) == predicted.label_ids
@@ -133,12 +112,10 @@ def train(spec, output):
         train_dataset=rows["train"], eval_dataset=rows["dev"],
         callbacks=[logging_callback(transformers, clock, output / "metrics.jsonl")],
     )  # fmt: skip
-    trainer.train(resume_from_checkpoint=checkpoint or None)
+    trainer.train()
     for name, value in _sampling(transformers, by_length=False).items():
         setattr(trainer.args, name, value)  # by length it would shuffle the test rows as well
-    draft = output / "logits.draft.npy"
-    numpy.save(draft, numpy.asarray(trainer.predict(rows["test"]).predictions, numpy.float32))
-    os.replace(draft, output / "logits.npy")
+    numpy.save(output / "logits.npy", numpy.asarray(trainer.predict(rows["test"]).predictions, numpy.float32))
 
 
 def _encode(tokenizer, spec, path):
@@ -176,14 +153,9 @@ def _sampling(transformers, by_length):
 
 
 def logging_callback(transformers, clock, path):
-    """Return the callback that times the steps, writes the log, and finds the best model again."""
+    """Return the callback that times the steps and writes the log."""
 
     class Callback(transformers.TrainerCallback):
-        def on_train_begin(self, args, state, control, **others):
-            if state.best_model_checkpoint:  # an absolute path: the folder may have been moved since
-                best = os.path.basename(state.best_model_checkpoint)
-                state.best_model_checkpoint = os.path.join(args.output_dir, best)
-
         def on_epoch_begin(self, args, state, control, **others):
             clock.start()
 
@@ -200,9 +172,7 @@ def logging_callback(transformers, clock, path):
             lap = clock.lap()  # of the steps since the last line
             state.log_history += [{"step": state.global_step, **lap}] if lap else []
 
-        def on_save(self, args, state, control, **others):
-            write_log(path, state.log_history, clock.consumed)
-            clock.start()
+        on_save = on_epoch_begin
 
         def on_train_end(self, args, state, control, **others):
             write_log(path, state.log_history, clock.consumed)
