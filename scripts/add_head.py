@@ -10,7 +10,7 @@ from pathlib import Path
 from other_libraries.client import Peer
 
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import Options, model_option, option, refuse_empty
+from ernie_pair.core.cli.options import Options, model_option, option
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class AddHeadConfig(Options):
 
 def add_head(config: AddHeadConfig) -> None:
     """Write the folder, unless it exists. Raises LibraryError with what the library says."""
-    refuse_empty(config, "output_dir")
     folder = Path(config.output_dir)
     if folder.is_dir():
         return

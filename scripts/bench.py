@@ -3,7 +3,7 @@
 python scripts/bench.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt \
     --peer_python peer/bin/python --output side_by_side.json
 
-It prints a table for each case and writes all of them, as JSON, Markdown and a picture. The published cases
+It prints a table for each case and writes the figures of all, as JSON. The published cases
 took 2 hours and 20 minutes on two cores with --rounds 9 --steps 1 --warmup 1; --cases selects some, and the
 flags of the model and the batch replace the sizes of the cases. Random weights: the speed is the same.
 """
@@ -12,7 +12,7 @@ import platform
 import tempfile
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Dict, List, Literal, Sequence
+from typing import Any, Dict, List, Literal
 
 from other_libraries.client import open_peer
 from readme_block import render_rows
@@ -41,7 +41,6 @@ from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
 
 CASES = {**CASES_OF_STEPS, **CASES_OF_WAITING}
-OURS, PLAIN = "#1f77b4", "#999999"  # beside others, and beside Paddle's own kernels
 OF_RATIO = ("cpu", "cpu_low", "cpu_high", "wall", "wall_low", "wall_high")
 RATIO_HEAD = ("ours", "against", "CPU", "from", "to", "by the clock", "from", "to")
 COLUMNS = {  # head: a figure of a lane, and how it is shown
@@ -69,7 +68,7 @@ class BenchConfig(Options):
         "", help="a Python that has torch and transformers, to compare with; empty: none"
     )
     output: str = evaluation_option(
-        "", help="the figures go here: FILE.json, and its table and picture beside it"
+        "", help="a file for the figures, JSON, of which side_by_side_table.py makes the tables of the pages"
     )
     overwrite: bool = evaluation_option(False, help="replace earlier figures")
     lanes: str = evaluation_option(
@@ -101,9 +100,7 @@ class BenchConfig(Options):
 def compare(config: BenchConfig) -> None:
     """Measure the cases, print their tables, and write them where --output says. Raises InputError."""
     names = config.chosen_cases()
-    endings = (".json", ".md", ".png") if config.output else ()
-    outputs = [Path(config.output).with_suffix(ending) for ending in endings]
-    refuse_existing(outputs, config.overwrite)
+    refuse_existing([Path(config.output)] if config.output else [], config.overwrite)
     facts = machine_facts(config)
     cases = []
     for name in names:
@@ -114,12 +111,10 @@ def compare(config: BenchConfig) -> None:
         with tempfile.TemporaryDirectory(prefix="side_by_side.") as folder:
             measured = case.measure(Bench(config, shape, Path(folder)))
             cases.append(case_figures(case.name.format(**sizes), case.unit.format(**sizes), measured))
-        print(render(cases[-1:], facts), flush=True)
-        if outputs:  # after every case, so that a long benchmark that is cut short has something to show
-            with published(*outputs) as (figures, markdown, picture):
-                write_json(figures, {"machine": facts, "cases": cases})
-                markdown.write_text(render(cases, facts), encoding="utf-8")
-                draw(picture, [{"case": each["name"], **ratio} for each in cases for ratio in each["ratios"]])
+        print(render(cases[-1], facts), flush=True)
+        if config.output:  # after every case, so that a benchmark that is cut short has something to show
+            with published(Path(config.output)) as (draft,):
+                write_json(draft, {"machine": facts, "cases": cases})
 
 
 def machine_facts(config: BenchConfig) -> Figures:
@@ -138,53 +133,20 @@ def machine_facts(config: BenchConfig) -> Figures:
     return {**machine(), "instructions": cpu_level(), "threads": config.threads, **versions}
 
 
-def render(cases: Sequence[Figures], facts: Figures) -> str:
+def render(case: Figures, facts: Figures) -> str:
     parts = [", ".join(f"{name} {value}" for name, value in facts.items() if value)]
-    for case in cases:
-        parts.append(f"### {case['name']}\n\nA step is {case['unit']}.")
-        lanes = [
-            [
-                "" if lane[of] is None else form.format(lane[of] * scale)
-                for of, form, scale in COLUMNS.values()
-            ]
-            for lane in case["lanes"]
-        ]
-        parts.append(render_rows(tuple(COLUMNS), lanes))
-        rows = [
-            [
-                row["ours"],
-                row["other"],
-                *(f"{row[name]:.2f}" if name in row else "" for name in OF_RATIO),
-            ]
-            for row in case["ratios"]
-        ]
-        parts += [render_rows(RATIO_HEAD, rows)] if rows else []
+    parts.append(f"### {case['name']}\n\nA step is {case['unit']}.")
+    lanes = [
+        ["" if lane[of] is None else form.format(lane[of] * scale) for of, form, scale in COLUMNS.values()]
+        for lane in case["lanes"]
+    ]
+    parts.append(render_rows(tuple(COLUMNS), lanes))
+    rows = [
+        [row["ours"], row["other"], *(f"{row[name]:.2f}" if name in row else "" for name in OF_RATIO)]
+        for row in case["ratios"]
+    ]
+    parts += [render_rows(RATIO_HEAD, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
-
-
-def draw(path: Path, bars: Sequence[Figures]) -> None:
-    """Draw every ratio, by CPU time where it is known, as a bar with a whisker over the rounds.
-
-    ``bars``: ratios with the name of their case.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 1.5 + 0.3 * len(bars)), layout="constrained")
-    axes = figure.add_subplot()
-    for place, bar in enumerate(bars):
-        clock = "cpu" if "cpu" in bar else "wall"
-        ratio, low, high = bar[clock], bar[f"{clock}_low"], bar[f"{clock}_high"]
-        # The ratio of medians may lie outside the ratios of single rounds.
-        errors = [[max(0.0, ratio - low)], [max(0.0, high - ratio)]]
-        colour = PLAIN if bar["other"].startswith("plain") else OURS
-        axes.barh(place, ratio, xerr=errors, color=colour, capsize=2)
-        axes.text(ratio, place, f" {ratio:.2f}", va="bottom", fontsize=7)
-    names = [f"{bar['case']}: {bar['ours']} against {bar['other']}" for bar in bars]
-    axes.set_yticks(range(len(bars)), names, fontsize=7)
-    axes.invert_yaxis()
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xlabel("times as fast")
-    figure.savefig(path, format="png", dpi=110)
 
 
 if __name__ == "__main__":

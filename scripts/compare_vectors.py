@@ -21,18 +21,9 @@ from other_libraries.client import Peer
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import (
-    Options,
-    data_option,
-    model_option,
-    option,
-    overwrite_option,
-    refuse_empty,
-)
+from ernie_pair.core.cli.options import Options, data_option, model_option, option
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.core.files.json_file import write_json
-from ernie_pair.core.files.results import Results, settings_of
 
 
 @dataclass(frozen=True)
@@ -46,21 +37,13 @@ class CompareVectorsConfig(Options):
     data: str = data_option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv")
     output_file: str = data_option(help="the figures go here, as JSON")
     count: int = data_option(1000, help="texts, fewer if there are not so many", at_least=2)
-    overwrite: bool = overwrite_option(help="replace existing figures")
 
 
 def compare_vectors(config: CompareVectorsConfig) -> None:
-    """Write the figures, unless they exist. Raises InputError for no such texts, or LibraryError."""
+    """Write the figures. Raises InputError for no such texts, or LibraryError."""
     from ernie_pair.embeddings.open_embedder import open_embedder  # which loads Paddle
 
-    refuse_empty(config, "output_file")
-    files = files_of(Path(config.data))
-    inputs = {"model_path": content_of(config.model_path), "data": files}
-    settings = settings_of(config, "peer_python", "model_path", "data", "output_file")
-    results = Results("compare-vectors", [config.output_file], inputs, settings, config.overwrite)
-    if results.are_done():
-        return
-    texts = chosen_texts(files, config.count)
+    texts = chosen_texts(files_of(Path(config.data)), config.count)
     embedder = open_embedder(config.model_path)
     here = embedder.embed(texts)
     with Peer(Path(config.peer_python)) as peer:
@@ -85,8 +68,7 @@ def compare_vectors(config: CompareVectorsConfig) -> None:
         "cosines": float(np.abs(cosines[0] - cosines[1]).max()),
         "peer": ", ".join(f"{library} {version}" for library, version in versions.items()),
     }
-    with results.published() as (draft,):
-        write_json(draft, figures)
+    write_json(Path(config.output_file), figures)
     print(f"wrote {config.output_file}: vectors differ by {figures['vectors']:.1e} at most")
 
 

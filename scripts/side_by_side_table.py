@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from bench import draw
 from readme_block import (
     FIGURES,
     PAGES,
@@ -33,6 +32,7 @@ PICTURE = ROOT / "docs" / "pictures" / "side_by_side.png"
 OF_SENTENCES = ("embed ", "rerank ", "serve ", "cold embed ")  # cases whose peer is sentence-transformers
 KEY = ("processor", "instructions")  # of a machine
 CLOCKS = ("cpu", "wall")
+OURS, PLAIN = "#1f77b4", "#999999"  # beside others, and beside Paddle's own kernels
 Row = Dict[str, Any]
 
 
@@ -95,6 +95,31 @@ def main_bars(machine: Row, rows: Sequence[Row]) -> List[Row]:
         case, ours, other = names_of(row, PAGES[0])
         bars.append({**row, "case": f"{machine['instructions']}, {case}", "ours": ours, "other": other})
     return bars
+
+
+def draw(path: Path, bars: Sequence[Row]) -> None:
+    """Draw every ratio, by CPU time where it is known, as a bar with a whisker over the rounds.
+
+    ``bars``: ratios with the name of their case.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.5 + 0.3 * len(bars)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, bar in enumerate(bars):
+        clock = "cpu" if "cpu" in bar else "wall"
+        ratio, low, high = bar[clock], bar[f"{clock}_low"], bar[f"{clock}_high"]
+        # The ratio of medians may lie outside the ratios of single rounds.
+        errors = [[max(0.0, ratio - low)], [max(0.0, high - ratio)]]
+        colour = PLAIN if bar["other"].startswith("plain") else OURS
+        axes.barh(place, ratio, xerr=errors, color=colour, capsize=2)
+        axes.text(ratio, place, f" {ratio:.2f}", va="bottom", fontsize=7)
+    names = [f"{bar['case']}: {bar['ours']} against {bar['other']}" for bar in bars]
+    axes.set_yticks(range(len(bars)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("times as fast")
+    figure.savefig(path, format="png", dpi=110)
 
 
 def names_of(row: Row, page: str) -> Sequence[str]:

@@ -333,6 +333,7 @@ AT_AVX2 = [f"-m pytest -m {OF_LEVELS} {SPREAD}"] if "avx512" in Path("/proc/cpui
         (
             "bash .ci/run",
             [
+                "scripts/count_lines.py",
                 f"-m pytest tests/peer {SPREAD.replace('4', '2')}",
                 *("README", *AT_AVX2, f"-m pytest {SPREAD}"),
             ],

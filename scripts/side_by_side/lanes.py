@@ -92,13 +92,12 @@ def _take_turn(process: LineProcess, steps: int) -> Turn:
 
 
 def case_figures(name: str, unit: str, lanes: Sequence[Lane]) -> Dict[str, Any]:
-    """Return the figures of the lanes of one case, plain values: its lanes, ratios between them, every turn.
+    """Return the figures of the lanes of one case, plain values: its lanes and ratios between them.
 
     unit: what a step is.
     """
     figures = [_lane_figures(lane) for lane in lanes]
-    turns = {lane.name: {"seconds": lane.seconds, "cpu_seconds": lane.cpu_seconds} for lane in lanes}
-    return {"name": name, "unit": unit, "lanes": figures, "ratios": list(_ratios(lanes)), "turns": turns}
+    return {"name": name, "unit": unit, "lanes": figures, "ratios": list(_ratios(lanes))}
 
 
 def _lane_figures(lane: Lane) -> Dict[str, Any]:
