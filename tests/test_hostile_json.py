@@ -43,7 +43,6 @@ from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import read_spec
 from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.pairs.audit.audit_pairs import warn_before_training
-from ernie_pair.pairs.data.pair_file import read_file
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.data.row_cache import cached_rows
 from ernie_pair.retrieval.index_folder import open_index_folder
@@ -243,7 +242,7 @@ def _(folder):
 def _(folder):
     path = folder / "pairs.jsonl"
     path.write_text('{"sentence1": "a", "sentence2": "b", "label": 1}')
-    return path, lambda: read_file(path, Labels.numbered(2))
+    return path, PairSource("train_file", str(path), "train", Labels.numbered(2)).read
 
 
 @reads("corpus line", 2, whole_lines=False)

@@ -68,10 +68,10 @@ _LABEL = re.compile(r"[^\s,;]{1,12}")
 _NUMBER_FORMAT = re.compile(r"(#,##)?(0+)(?:\.(0+))?(%?)")
 _ROOM = re.compile(r"_.|\[(?:Red|Black|Blue|Green|红色|黑色|蓝色|绿色)\]|\\ ")
 _EXACT = 10**15  # above which a workbook has other digits
-_FAR_ROW = re.compile(rb'<row r="(\d{7,20})"')
-_MARKED = re.compile(rb'<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
-# Bytes of a sheet in which no more than one mark of `_MARKED` is cut by the end of a piece.
-_BETWEEN = 1 << 10
+# In a sheet: a row beyond all bounds, a cell with a formula, a range of merged cells.
+_MARKED = re.compile(rb'<row r="(\d{7,20})"|<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
+_BETWEEN = 1 << 10  # bytes in which no more than one of these is cut by the end of a piece
+_PIECE = 1 << 20
 
 
 class Form(NamedTuple):
@@ -324,6 +324,14 @@ def _csv_rows(path: Path, form: Form, encoding: str) -> Iterator[Record]:
             yield number, error
 
 
+# What Python's reader says of a row, and what we say.
+_CSV_FAULTS = {
+    "new-line": "CR outside of quotes; save the file with LF or CRLF line ends",
+    "NUL": "a NUL character, which Python reads in a CSV from 3.11 on; remove it, or use that",
+    "": "text behind the closing quote of a cell; double the quotes within a cell in quotes",
+}
+
+
 def _bad_csv(where: str, reason: str) -> InputError:
     """Return what is wrong with a row of a .csv. Raises InputError when the row after it cannot be found."""
     if "unexpected end of data" in reason or "field limit" in reason:
@@ -331,15 +339,7 @@ def _bad_csv(where: str, reason: str) -> InputError:
             f"{where}: a cell that begins with a quote in this row has no quote at its end; close it, and "
             "double the quotes within"
         )
-    if "NUL" in reason:  # of Python 3.10
-        return InputError(
-            f"{where}: a NUL character, which Python reads in a CSV from 3.11 on; remove it, or use that"
-        )
-    if "new-line" in reason:
-        return InputError(f"{where}: CR outside of quotes; save the file with LF or CRLF line ends")
-    return InputError(
-        f"{where}: text behind the closing quote of a cell; double the quotes within a cell in quotes"
-    )
+    return InputError(f"{where}: {next(told for part, told in _CSV_FAULTS.items() if part in reason)}")
 
 
 def _json_lines(path: Path, form: Form, encoding: str) -> Iterator[Record]:
@@ -405,10 +405,10 @@ def _sheet_rows(path: Path) -> Iterator[Record]:
     """
     openpyxl = import_optional("openpyxl")
     try:
-        _refuse_huge(path)
+        marked = _scan_book(path)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         try:
-            yield from _rows_of_book(path, book)
+            yield from _rows_of_book(path, book, marked)
         finally:
             book.close()
     except (InputError, MemoryError):
@@ -418,31 +418,41 @@ def _sheet_rows(path: Path) -> Iterator[Record]:
         raise _damaged(path, f"a workbook of Excel{hint}", error) from None
 
 
-def _refuse_huge(path: Path) -> None:
-    """Raise InputError for a workbook with a cell, or shared texts, beyond all bounds."""
+def _scan_book(path: Path) -> Dict[str, List[str]]:
+    """Return {file of a sheet: its merged ranges, and = before its cells with a formula}.
+
+    Raises InputError for a workbook with a cell, a row, or shared texts beyond all bounds, of which none is
+    held in memory.
+    """
+    marked: Dict[str, List[str]] = {}
     with zipfile.ZipFile(path) as content:
         for item in content.infolist():
-            is_shared = item.filename.endswith("sharedStrings.xml")
-            if is_shared and item.file_size > MOST_STRINGS:
-                raise InputError(f"{path}: its texts are above {MOST_STRINGS} bytes; save it as .csv")
-            if not is_shared and "worksheets/" not in item.filename:
+            if item.filename.endswith("sharedStrings.xml"):
+                if item.file_size > MOST_STRINGS:
+                    raise InputError(f"{path}: its texts are above {MOST_STRINGS} bytes; save it as .csv")
+            elif "worksheets/" not in item.filename:
                 continue
-            run = 0  # bytes since the last begin of a tag
+            rest = b""  # since the last begin of a tag
+            found = marked.setdefault(item.filename, [])
             with content.open(item) as source:
-                for piece in iter(lambda: source.read(1 << 20), b""):
-                    far = _FAR_ROW.search(piece)
-                    if far and int(far[1]) > MOST_ROWS:
-                        raise InputError(f"{path}: row {int(far[1])}, above {MOST_ROWS}; save it as .csv")
-                    first = piece.find(b"<")
-                    run = run + len(piece) if first < 0 else run + first
-                    if run > MOST_CELL:
+                for piece in iter(lambda: source.read(_PIECE), b""):
+                    piece = rest + piece
+                    ends = [0]
+                    for match in _MARKED.finditer(piece):
+                        far, cell, merged = match.groups(default=b"")
+                        if far and int(far) > MOST_ROWS:
+                            raise InputError(f"{path}: row {int(far)}, above {MOST_ROWS}; save it as .csv")
+                        found += [f"={cell.decode()}"] if cell else [merged.decode()] if merged else []
+                        ends.append(match.end())
+                    rest = piece[max(ends[-1], piece.rfind(b"<", 0, max(0, len(piece) - _BETWEEN))) :]
+                    if len(rest) > MOST_CELL:
                         raise InputError(
                             f"{path}: a cell above {MOST_CELL} bytes; shorten it, or save it as .csv"
                         )
-                    run = run if first < 0 else len(piece) - piece.rfind(b"<")
+    return marked
 
 
-def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
+def _rows_of_book(path: Path, book: Any, marked: Dict[str, List[str]]) -> Iterator[Record]:
     sheets, chosen = [], None
     for sheet in book.worksheets:
         sheet.reset_dimensions()  # what they say may be wrong, and rows beyond would be lost
@@ -459,7 +469,7 @@ def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
     others = f"; not read: {', '.join(other.title for other, _ in sheets if other is not sheet)}"
     if titles or len(sheets) > 1:
         say_once(f"{path}: reads sheet {sheet.title}{titles}{others if len(sheets) > 1 else ''}")
-    _refuse_marked(path, sheet.title, sheet)
+    _refuse_marked(path, sheet.title, marked.get(sheet._worksheet_path.lstrip("/"), []))
     width = 0
     for number, row in enumerate(sheet.iter_rows(min_row=begin), start=begin):
         if number > MOST_ROWS:
@@ -468,6 +478,25 @@ def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
         width = width or max(n + 1 for n, cell in enumerate(cells) if cell is not None)
         cells += [None] * (width - len(cells))
         yield number, cells[:width] if is_blank(cells[width:]) else cells
+
+
+def _refuse_marked(path: Path, name: str, marked: List[str]) -> None:
+    """Raise InputError for a sheet with merged cells, or with formulas, whose results may be out of date."""
+    merged = [cells for cells in marked if not cells.startswith("=")]
+    formulas = [cell[1:] for cell in marked if cell.startswith("=")]
+    found = [
+        f"{len(cells)} {what} ({', '.join(cells[:5])}{', ...' if len(cells) > 5 else ''})"
+        for what, cells in (("ranges of merged cells", merged), ("cells with a formula", formulas))
+        if cells
+    ]
+    if found:
+        cures = ["unmerge and fill the merged ones"] * bool(merged)
+        cures += ["paste the formulas as values"] * bool(formulas)
+        new = path.with_suffix(".csv")
+        raise InputError(
+            f"{path}, sheet {name}: {' and '.join(found)}; {' and '.join(cures)}, save the sheet as "
+            f"{new.name}, and pass that: {again_with(replaced={str(path): str(new)})}"
+        )
 
 
 class UnclearNumber(float):
@@ -500,35 +529,6 @@ def _shown_cell(cell: Any) -> object:
         filled = "" if comma or percent else f"0{width}"
         return f"{value:{filled}{comma[1:2]}.{len(places)}{percent or 'f'}}"
     return str(int(value)) if isinstance(value, int) or value.is_integer() else str(value)
-
-
-def _refuse_marked(path: Path, name: str, sheet: Any) -> None:
-    """Raise InputError for a sheet with merged cells, or with formulas, whose results may be out of date."""
-    merged: List[str] = []
-    formulas: List[str] = []
-    rest = b""
-    with sheet._get_source() as source:
-        for piece in iter(lambda: source.read(1 << 20), b""):
-            content = rest + piece
-            ends = 0
-            for match in _MARKED.finditer(content):
-                (formulas if match[1] else merged).append((match[1] or match[2]).decode())
-                ends = match.end()
-            rest = content[max(ends, len(content) - _BETWEEN) :]
-    found = [
-        f"{len(cells)} {what} ({', '.join(cells[:5])}{', ...' if len(cells) > 5 else ''})"
-        for what, cells in (("ranges of merged cells", merged), ("cells with a formula", formulas))
-        if cells
-    ]
-    if found:
-        cures = (["unmerge and fill the merged ones"] if merged else []) + (
-            ["paste the formulas as values"] if formulas else []
-        )
-        raise InputError(
-            f"{path}, sheet {name}: {' and '.join(found)}; {' and '.join(cures)}, save the sheet as "
-            f"{path.with_suffix('.csv').name}, and pass that: "
-            f"{again_with(replaced={str(path): str(path.with_suffix('.csv'))})}"
-        )
 
 
 def _arrow_rows(path: Path) -> Iterator[Record]:

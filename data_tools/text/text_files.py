@@ -54,13 +54,12 @@ STRICT = LineRules()
 
 def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> str:
     """Decode line ``number``, from 1, of ``path``. Raises InputError if it is too long, no text or has CR."""
-    where = f"{path}:{number}"
     if len(line) > rules.max_bytes:
         raise InputError(
-            f"{where}: the line is above {rules.max_bytes} bytes; cut it, or raise --max_line_bytes"
+            f"{path}:{number}: the line is above {rules.max_bytes} bytes; cut it, or raise --max_line_bytes"
         )
     if b"\r" in line and not rules.keeps_cr:
-        raise InputError(f"{where}: CR inside the line; save the file with LF or CRLF line ends")
+        raise InputError(f"{path}:{number}: CR inside the line; save the file with LF or CRLF line ends")
     try:
         text = line.decode(rules.encoding)
         return text if rules.encoding == "utf-8" or number > 1 else text.removeprefix("\ufeff")
@@ -70,7 +69,7 @@ def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> s
         place = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
         hint = _encoding_hint(line, error, rules)
         name = "UTF-8" if rules.encoding == "utf-8" else rules.encoding
-        raise InputError(f"{where}: not {name} ({place}); {hint}") from None
+        raise InputError(f"{path}:{number}: not {name} ({place}); {hint}") from None
 
 
 def json_text(path: str, number: int, line: bytes, rules: LineRules) -> str:

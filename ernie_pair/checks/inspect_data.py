@@ -24,8 +24,6 @@ from ernie_pair.pairs.data.pair_records import (
     ENCODING_HELP,
     FIRST_TEXT_HELP,
     SECOND_TEXT_HELP,
-    Columns,
-    RowRules,
 )
 from ernie_pair.report.chart import draw_picture
 
@@ -93,9 +91,7 @@ def inspect_data(config: InspectConfig) -> None:
     config.refuse_unused()
     if config.is_of_pairs:
         pairs_tokenizer = open_pair_tokenizer(config.vocab_file, config.max_seq_len)
-        columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
-        path, most, length = Path(config.input_path), config.show, config.max_seq_len
-        for lines in shown_pairs(path, pairs_tokenizer, columns, rules, most, length):
+        for lines in shown_pairs(config, pairs_tokenizer):
             print(lines)
         return
     tokenizer = open_vocabulary(config.vocab_file)

@@ -295,14 +295,13 @@ def look(config: PipelineConfig) -> Facts:
                 raise InputError(f"{folder / RECORD} is not of a pipeline; choose another --output_dir")
         _refuse_foreign_folder(folder, config)
         _refuse_other_flags(folder, config, known.get("seconds") or {})
-    columns, rules, labels = Columns(config.text_a, config.text_b, config.label), RowRules.of(config), None
+    labels = None
     read: dict[str, Pairs] = {}
     with _collected(errors):
-        named = {split: getattr(config, f"{split}_file") for split in ("train", "dev", "test")}
         sources = {
-            split: PairSource(f"{split}_file", name, split, Labels.numbered(2), columns, rules)
-            for split, name in named.items()
-            if name
+            split: PairSource.of(config, f"{split}_file", Labels.numbered(2))
+            for split in ("train", "dev", "test")
+            if getattr(config, f"{split}_file")
         }
         refuse_unread([*sources.values()])
         labels = Labels.scores() if config.are_scores else labels_for(sources["train"], config.label_map)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -14,8 +15,6 @@ from ernie_pair.deployment.formats import random_texts
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Decisions
 from ernie_pair.models.labels import Labels
-from ernie_pair.pairs.data.pair_file import has_labels
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.targets.metrics import measure_scores
 
@@ -63,10 +62,9 @@ def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, 
         logger.warning(message + "give real pairs, labelled if possible", config.lower_precisions)
         texts = random_texts(np.random.default_rng(1), tokenizer, longest, NUM_MADE_UP)
         return JudgingPairs(list(zip(*texts)), None, "made-up pairs", None)
-    columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules(config.encoding)
-    source = PairSource("quantize_file", name, "dev", labels, columns, rules)
-    if source.is_file and not has_labels(Path(name), columns, rules):
-        source = PairSource("quantize_file", name, "dev", None, columns, rules)
+    source = PairSource.of(config, "quantize_file", labels)
+    if source.is_file and not source.has_labels():
+        source = replace(source, labels=None)
         message = "%s has no labels: %s is judged by how often it answers as float32 does"
         logger.warning(message, name, config.lower_precisions)
     pairs = source.read()

@@ -30,9 +30,8 @@ from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import score_pairs
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
-from ernie_pair.pairs.data.pair_file import Pairs, given_rows
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
-from ernie_pair.pairs.data.pair_source import CheckedPairs
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +73,8 @@ def predicted_rows(config: PredictConfig) -> List[Dict[str, Any]]:
 
 def read_predictions(path: Path) -> List[Dict[str, Any]]:
     """Return the rows of a file of predictions, its answers as the numbers that they are."""
-    rows: List[Dict[str, Any]] = [dict(row) for _, row in given_rows(path, Columns(), RowRules())]
+    source = PairSource("input_file", str(path), "test", None)
+    rows: List[Dict[str, Any]] = [dict(row) for _, row in source.given()]
     for row in rows:
         for name in row.keys() & {INDEX, PREDICTION, *(n for n in row if n.startswith(PROBABILITY))}:
             row[name] = _number_in(row[name])

@@ -15,7 +15,6 @@ from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.models.labels import Labels, match_class, spelled_too
 from ernie_pair.pairs.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
 from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.runtime.processes.console import start_console
@@ -88,10 +87,7 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
 
 def source_of(config, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
     """Return the pairs that ``flag`` names, ``split`` of a set; ``labels``: None where they are not read."""
-    columns = Columns(
-        config.text_a, config.text_b, getattr(config, "label", ""), getattr(config, "query", "")
-    )
-    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+    return PairSource.of(config, flag, labels, split)
 
 
 def read_pairs(

@@ -27,7 +27,6 @@ from ernie_pair.models.source import model_folder_of, open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
 from ernie_pair.pairs.config.ask_config import parse_named_models
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
 from ernie_pair.report.page import Table, page_of_tables
@@ -89,9 +88,7 @@ def compare_models(config: CompareModelsConfig) -> None:
     if results.are_done():
         print(outputs[1].read_text(encoding="utf-8"), end="")
         return
-    columns = Columns(config.text_a, config.text_b, config.label)
-    rules = RowRules(config.encoding)
-    pairs = PairSource("input_file", config.input_file, "dev", labels, columns, rules).read()
+    pairs = PairSource.of(config, "input_file", labels).read()
     for folder in folders.values():  # all of them, before the first is exported
         read_calibration(folder, load_classifier(str(folder))[0].num_classes)
     predictors: Dict[str, PairPredictor] = {}

@@ -42,7 +42,6 @@ from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
 from ernie_pair.pairs.config.ask_config import parse_named_models
 from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource, label_map_in
 from ernie_pair.pairs.targets.metrics import refuse_undefined
 from ernie_pair.pretraining.filling.evaluate_mlm import measure_masked_loss
@@ -200,11 +199,9 @@ def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:
 
 
 def _test_pairs(config: CompareConfig, train: TrainConfig, labels: Labels) -> Pairs:
-    flag, name, split = "dev_file", train.dev_file, "dev"
-    if config.test_file:
-        flag, name, split = "test_file", config.test_file, "test"
-    columns = Columns(train.text_a, train.text_b, train.label)
-    pairs = PairSource(flag, name, split, labels, columns, RowRules.of(train)).read()
+    name = config.test_file or train.dev_file
+    flag = "test_file" if config.test_file else "dev_file"
+    pairs = PairSource.of(train, flag, labels, name=name).read()
     refuse_undefined("auc", pairs.known_labels, len(labels.names), name)
     return pairs
 

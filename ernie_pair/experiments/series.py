@@ -34,7 +34,6 @@ from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfi
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig, chosen_labels
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource, label_map_in, refuse_unread
 from ernie_pair.pairs.data.rejected import ENDING
 from ernie_pair.pairs.targets.metrics import METRICS
@@ -138,9 +137,7 @@ def sha256_of_weights(source: ModelSource) -> str:
 
 def pair_source(config: PairConfig, split: str, labels: Optional[Labels]) -> PairSource:
     """Return the pairs of --train_file or --dev_file, read by the flags of their columns."""
-    columns = Columns(config.text_a, config.text_b, config.label, config.query)
-    flag = f"{split}_file"
-    return PairSource(flag, getattr(config, flag), split, labels, columns, RowRules.of(config))
+    return PairSource.of(config, f"{split}_file", labels)
 
 
 def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[int]:

@@ -21,7 +21,7 @@ from ernie_pair.models.labels import MOST_WORDS, Labels
 from ernie_pair.pairs.audit.findings import coded
 from ernie_pair.pairs.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
+from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pairs.data.rejected import tell_rejected
 from ernie_pair.runtime.processes.console import start_console
@@ -91,12 +91,7 @@ def split_pairs(config: SplitPairsConfig) -> None:
     )
     if results.are_done():
         return
-    columns = Columns(config.text_a, config.text_b, config.label)
-    numbered, rules = Labels.numbered(2), RowRules.of(config)
-    sources = [
-        PairSource(flag, path, flag.removesuffix("_file"), numbered, columns, rules)
-        for flag, path in flags.items()
-    ]
+    sources = [PairSource.of(config, flag, Labels.numbered(2)) for flag in flags]
     refuse_unread(sources)
     labels = Labels.scores() if config.are_scores else labels_for(sources[0], config.label_map)
     pairs, *others = read_all([replace(source, labels=labels) for source in sources])

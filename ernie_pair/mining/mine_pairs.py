@@ -65,8 +65,6 @@ from ernie_pair.pairs.data.pair_records import (
     FIRST_TEXT_HELP,
     LABEL_MAP_HELP,
     SECOND_TEXT_HELP,
-    Columns,
-    RowRules,
 )
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.targets.metrics import numbers_of
@@ -291,8 +289,7 @@ def mine_pairs(config: MineConfig) -> None:
     refuse_ending("output_file", config.output_file)
     refuse_format(config.format, "output_file", config.output_file)
     is_of_pairs = config.format == PAIRS
-    columns = Columns(config.text_a, config.text_b, config.label)
-    source = PairSource("train_file", config.train_file, "train", None, columns, RowRules.of(config))
+    source = PairSource.of(config, "train_file")
     models = {flag: files_of_model(getattr(config, flag)) for flag in ("embedding_model", "model_path")}
     more = {**models, "corpus": content_of(config.corpus)}
     results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", more)
@@ -305,7 +302,7 @@ def mine_pairs(config: MineConfig) -> None:
         )
     same = same_of(labels, config.same)
     assert same is not None  # of two classes
-    read = read_splits(config, columns, labels)
+    read = read_splits(config, labels)
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
     known, known_labelled = KnownPairs(read), KnownPairs(read)
     kept = KeptBlocks(results.outputs[0], results.about({}))

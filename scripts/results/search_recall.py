@@ -20,7 +20,7 @@ from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.models.model_card import markdown_table
-from ernie_pair.pairs.data.pair_file import read_pairs
+from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index_folder import RETRIEVALS
 from ernie_pair.retrieval.searcher import PairSearcher

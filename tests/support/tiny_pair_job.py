@@ -13,7 +13,7 @@ from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.source import open_model
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import encode_pairs, training_steps
-from ernie_pair.pairs.data.pair_file import read_pairs
+from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.targets.metrics import class_weights_of
 from ernie_pair.pairs.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World

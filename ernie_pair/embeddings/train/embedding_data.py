@@ -36,9 +36,8 @@ from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pairs.audit.audit_pairs import warn_before_training
-from ernie_pair.pairs.data.in_memory_pairs import GivenPairs, examples_of
+from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, examples_of, open_source
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for, without_own_negatives
 from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
 from ernie_pair.runtime.processes.world import World
@@ -47,11 +46,8 @@ from ernie_pair.training.process_group import join_process_group
 logger = logging.getLogger(__name__)
 
 Dataset = Union[str, Path, Iterable]  # a file or set, or what Python holds; see `PairTrainer`
-PARTS = {"train": "train", "dev": "dev", "negatives": "train"}  # of a set that a flag names
-ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "negatives": "negatives"}  # of Python
-
-
-Datasets = Mapping[str, Any]  # {part, a key of PARTS: its Dataset}; negatives None or empty: there are none
+PARTS = ("train", "dev", "negatives")
+Datasets = Mapping[str, Any]  # {one of PARTS: its Dataset}; negatives None or empty: there are none
 
 
 class DevTexts(NamedTuple):
@@ -211,20 +207,17 @@ def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World, numb
 
 
 def source_of(config: EmbeddingConfig, part: str, dataset: Dataset, number: str = ""):
-    """Return a source of the pairs of ``part``, a key of PARTS, without labels; see `PairSource`.
+    """Return a source of the pairs of ``part``, one of PARTS, without labels; see `PairSource`.
 
     ``number``: of a `TrainingSet`. Raises InputError.
     """
-    columns = Columns(config.text_a, config.text_b, config.label)
-    rules = replace(RowRules.of(config), of_encoders=part != "negatives")
-    if isinstance(dataset, (str, Path)):
-        if is_text_file(str(dataset)) and Path(dataset).is_file():
-            raise InputError(
-                f"--{part}_file {dataset} has a text in each line, and pairs are needed; give a .tsv, .csv "
-                "or .jsonl file, or pass --objective simcse to train on texts alone"
-            )
-        return PairSource(f"{part}_file", str(dataset), PARTS[part], None, columns, rules)
-    return GivenPairs(ARGUMENTS[part] + number, dataset, None, columns, rules)
+    if isinstance(dataset, (str, Path)) and is_text_file(str(dataset)) and Path(dataset).is_file():
+        raise InputError(
+            f"--{part}_file {dataset} has a text in each line, and pairs are needed; give a .tsv, .csv "
+            "or .jsonl file, or pass --objective simcse to train on texts alone"
+        )
+    source = open_source(config, part, dataset, None, number=number)
+    return replace(source, rules=replace(source.rules, of_encoders=part != "negatives"))
 
 
 def labelled(config: EmbeddingConfig, source: Any, is_graded: bool = False) -> Any:

@@ -37,7 +37,7 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import SIMILARITIES
 from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.source import files_of_model, model_folder_of
-from ernie_pair.pairs.data.pair_file import refuse_changed, stamp_of
+from ernie_pair.pairs.data.pair_source import refuse_changed, stamp_of
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 

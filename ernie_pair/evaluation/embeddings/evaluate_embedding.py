@@ -21,7 +21,6 @@ from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import Labels, parse_label_range
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.runtime.processes.console import start_console
@@ -53,10 +52,9 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
 
 
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
-    columns = Columns(config.text_a, config.text_b, config.label)
     limits = parse_label_range(config.label_range)
-    rules = replace(RowRules.of(config), of_encoders=not limits)
-    source = PairSource("input_file", config.input_file, "dev", None, columns, rules)
+    source = PairSource.of(config, "input_file")
+    source = replace(source, rules=replace(source.rules, of_encoders=not limits))
     labels = Labels.scores(limits) if limits else labels_for(source, config.label_map)
     pairs = replace(source, labels=labels).read()
     tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))

@@ -50,17 +50,15 @@ from ernie_pair.pairs.audit.findings import (
     warnings_of,
 )
 from ernie_pair.pairs.audit.new_pairs import results_of_pairs
-from ernie_pair.pairs.data.pair_file import WORDS, Pairs
+from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import (
     BAD_ROW_HELP,
     ENCODING_HELP,
     FIRST_TEXT_HELP,
     LABEL_MAP_HELP,
     SECOND_TEXT_HELP,
-    Columns,
-    RowRules,
 )
-from ernie_pair.pairs.data.pair_source import PairSource, labels_for, read_all, refuse_unread
+from ernie_pair.pairs.data.pair_source import WORDS, PairSource, labels_for, read_all, refuse_unread
 from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
 from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
 
@@ -119,15 +117,11 @@ class AuditPairsConfig(Options):
 @with_standard_streams
 def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
     """Print the report; write it, its picture and the cleaned file; return it. Raises InputError."""
-    columns = Columns(config.text_a, config.text_b, config.label)
-    named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
-    rules = RowRules.of(config)
+    known = {"train": Labels.numbered(2), "dev": Labels.numbered(2), "test": None}
     sources = {
-        split: PairSource(
-            f"{split}_file", name, split, None if split == "test" else Labels.numbered(2), columns, rules
-        )
-        for split, name in named.items()
-        if name
+        split: PairSource.of(config, f"{split}_file", labels)
+        for split, labels in known.items()
+        if getattr(config, f"{split}_file")
     }
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output_dir))
@@ -167,10 +161,10 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
 
 def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[str]:
     """Yield how a file is read, in words, and its first rows as they are read."""
-    table = source.open()
+    reader, _ = source.open(source.labels is not None)
     words = [f"{word} = {number}" for word, number in labels.classes.items() if word != str(number)]
     known = f"; {', '.join(words)}" if words and pairs.labels is not None else ""
-    columns = table.said if table and table.said else "the columns are text, text, label"
+    columns = reader.said if reader and reader.said else "the columns are text, text, label"
     yield f"{pairs.path}: {columns}{known}"
     as_words = replace(source, labels=source.labels and WORDS, rules=replace(source.rules, skips=True))
     good = {pairs.number(row) for row in range(min(SHOWN_ROWS, len(pairs)))}

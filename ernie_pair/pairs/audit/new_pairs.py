@@ -11,7 +11,6 @@ from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.audit.findings import compared_texts
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
 
@@ -94,7 +93,7 @@ SPLITS = ("train", "dev", "test")
 FLAGS = tuple(f"{split}_file" for split in SPLITS)
 
 
-def read_splits(config: Any, columns: Columns, labels: Optional[Labels] = None) -> dict[str, Pairs]:
+def read_splits(config: Any, labels: Optional[Labels] = None) -> dict[str, Pairs]:
     """Return {split: its pairs} of the files that ``config`` names, and log which rows are left out.
 
     ``labels``: of the training pairs; those of the others are not read. Raises InputError.
@@ -104,7 +103,7 @@ def read_splits(config: Any, columns: Columns, labels: Optional[Labels] = None) 
         name = getattr(config, flag)
         if name:
             known = labels if split == "train" else None
-            found[split] = PairSource(flag, name, split, known, columns, RowRules.of(config)).read()
+            found[split] = PairSource.of(config, flag, known).read()
             path = rejected_beside(config.output_file, f".{split}")
             tell_rejected(name, found[split].bad, len(found[split]), path)
     return found

@@ -22,7 +22,6 @@ from ernie_pair.pairs.data.pair_records import (
     ENCODING_HELP,
     FIRST_TEXT_HELP,
     SECOND_TEXT_HELP,
-    Columns,
 )
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -68,7 +67,7 @@ def pairs_to_text(config: PairsToTextConfig) -> None:
     results = results_of_pairs("build text", config, [output], "output_file")
     if results.are_done():
         return
-    read = read_splits(config, Columns(config.text_a, config.text_b))
+    read = read_splits(config)
     pairs = read.pop("train")
     known = KnownPairs(read)
     unknown = known.unknown(pairs.left, pairs.right)

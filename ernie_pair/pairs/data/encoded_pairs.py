@@ -27,9 +27,8 @@ from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
 from ernie_pair.models.labels import UNLABELLED
 from ernie_pair.models.spec import CONFIG, ModelSpec
 from ernie_pair.pairs.data.in_memory_pairs import TokenizedPairs
-from ernie_pair.pairs.data.pair_file import Pair, Pairs, labels_array, read_cells, row_of
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
-from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.data.pair_file import Pair, Pairs, labels_array
+from ernie_pair.pairs.data.pair_source import WORDS, PairSource
 from ernie_pair.pairs.data.rejected import StreamedRejects
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.batch_order import POOL_BATCHES, BatchOrder, alike
@@ -243,16 +242,13 @@ def shuffled(
         yield from (waiting[place] for place in rng.permutation(len(waiting)))
 
 
-def shown_pairs(
-    path: Path, tokenizer: AnyTokenizer, columns: Columns, rules: RowRules, count: int, max_seq_len: int
-) -> Iterator[str]:
-    """Yield label, tokens, ids, segments and cuts of ``count`` pairs. InputError names file:line."""
-    for number, cells in islice(read_cells(path, columns, rules), count):
-        if isinstance(cells, InputError):
-            raise cells
-        pair = row_of(f"{path}:{number}", number, cells, None)
-        label = "no label" if cells[2] is None else f"label {cells[2]}"
-        yield f"line {number}, {label}: {show_pair(tokenizer, pair.left, pair.right, max_seq_len)}\n"
+def shown_pairs(config: Any, tokenizer: AnyTokenizer) -> Iterator[str]:
+    """Yield label, tokens, ids, segments and cuts of the first pairs. InputError names file:line."""
+    source = PairSource.of(config, "input_path", WORDS)
+    for pair in islice(source.rows(), config.show):
+        label = "no label" if pair.label == UNLABELLED else f"label {pair.label}"
+        shown = show_pair(tokenizer, pair.left, pair.right, config.max_seq_len)
+        yield f"line {pair.number}, {label}: {shown}\n"
 
 
 def open_pair_tokenizer(path: str, max_seq_len: int) -> AnyTokenizer:

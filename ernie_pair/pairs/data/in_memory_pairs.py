@@ -10,12 +10,13 @@ What can be read again is read when it is needed, a row at a time.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Generic, Iterable, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
+from pathlib import Path
+from typing import Any, Callable, Generic, Iterable, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -23,44 +24,39 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.tables import LOOKED_AT
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import EncodedPairs
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.pairs.data.encoder_rows import no_label
 from ernie_pair.pairs.data.pair_file import (
-    WORDS,
     BadRow,
     Cells,
-    KeyedRows,
     Pair,
     Pairs,
     Reject,
-    bad_row,
-    error_of_rows,
-    good_rows,
+    RowReader,
+    checked_rows,
     is_missing,
     label_value,
     labels_array,
-    pairs_in,
     pairs_of,
-    query_in,
+    pairs_of_cells,
     refuse_half,
     say_once,
     shown,
-    with_words,
 )
 from ernie_pair.pairs.data.pair_records import LABEL, NAMES, RIGHT, Columns, RowRules, keys_of
-from ernie_pair.pairs.data.pair_source import group_candidates
+from ernie_pair.pairs.data.pair_source import PairSource, Source, group_candidates
 
 BEGINNING = 10_000  # rows that a stream is known by
 
-
 Keys = tuple[str, ...]
+Make = Callable[[int, Any], Iterable[Any]]  # what makes good rows of an example and its number
 One = TypeVar("One")  # a row
 All = TypeVar("All")  # all rows
 
 
 @dataclass(frozen=True)
-class InMemoryPairs(Generic[One, All]):
-    """Pairs given from Python, with the methods of `PairSource`; ``flag`` names their argument.
+class InMemoryPairs(Source, Generic[One, All]):
+    """Pairs given from Python; ``flag`` names their argument.
 
     Equal pairs have equal hashes, however they were given. Errors name the row, counted from 0.
     """
@@ -74,9 +70,13 @@ class InMemoryPairs(Generic[One, All]):
     START = b""  # what hashes begin with
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """Return the name of the argument, as the log and errors show it."""
         return self.flag
+
+    def where(self, number: int) -> str:
+        """Return how an error names a row, counted from 0."""
+        return f"{self.flag}[{number}]"
 
     def sha256(self) -> str:
         """Return the SHA-256 of all rows and their labels, in hex. Raises InputError naming a bad row."""
@@ -85,14 +85,6 @@ class InMemoryPairs(Generic[One, All]):
     def sha256_of_ends(self) -> str:
         """Return the SHA-256 of BEGINNING rows, for a stream not read whole. Raises InputError."""
         return self._hash_of(islice(self.rows(), BEGINNING))
-
-    def rows(self, reject: Reject = lambda row: None) -> Iterator[One]:
-        """Iterate over the good rows, read one at a time; call ``reject`` with each bad row left out.
-
-        Raises InputError naming the row when bad rows are not left out, or when no row is good.
-        """
-        error_of = partial(error_of_rows, self.flag, self._words, self.rules)
-        return good_rows(self.all_rows(), self.rules.skips, self.flag, reject, error_of)
 
     def read(self) -> All:
         """Return all rows, read once for all calls. Raises InputError naming a bad row."""
@@ -106,6 +98,17 @@ class InMemoryPairs(Generic[One, All]):
                 "give a list, a Dataset or an IterableDataset, or leave streaming out"
             )
 
+    def words(self) -> Iterator[Any]:
+        """Yield the rows with their labels as texts; none where they can be read only once."""
+        return iter(()) if is_one_shot(self.examples) else super().words()
+
+    def all_rows(self) -> Iterator[Union[One, BadRow]]:
+        """Yield every row, good or bad, read one at a time."""
+        labels = self.labels_in_rows()
+        rows = enumerate(examples_of(self.flag, self.examples))
+        first = list(islice(rows, LOOKED_AT))
+        yield from checked_rows(chain(first, rows), self._reader(first, labels))
+
     def _content(self) -> tuple[All, str]:
         # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
         # collate_fn reads pairs would wait for it in a thread of its own, for which this one waits.
@@ -117,19 +120,15 @@ class InMemoryPairs(Generic[One, All]):
             kept = vars(self)["_kept"] = self._collect(rows, bad, sha256), sha256
         return kept
 
-    def _words(self) -> Iterator[Any]:
-        """Return the rows with their labels as texts; none where they can be read only once."""
-        return iter(()) if is_one_shot(self.examples) else replace(self, labels=WORDS).all_rows()
-
-    def all_rows(self) -> Iterator[Union[One, BadRow]]:
-        """Yield every row, good or bad, read one at a time."""
-        raise NotImplementedError
-
     def _hash_of(self, rows: Iterable[One]) -> str:
         digest = hashlib.sha256(self.START)
         for row in rows:
             digest.update(json.dumps(self._facts(row)).encode() + b"\n")
         return digest.hexdigest()
+
+    def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
+        """Return what makes good rows of an example, as the ``first`` ones tell."""
+        raise NotImplementedError
 
     def _collect(self, rows: list[One], bad: list[BadRow], sha256: str) -> All:
         raise NotImplementedError
@@ -152,29 +151,29 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
     def _facts(self, row: Pair) -> list[object]:
         return [row.left, row.right, row.label, *([row.query] if row.query else [])]
 
-    def all_rows(self) -> Iterator[Union[Pair, BadRow]]:
-        """Yield every row, good or bad, read one at a time."""
-        labels = self.labels and with_words(self.labels, self._words)
-        given = examples_of(self.flag, self.examples)
-        first = list(islice(given, LOOKED_AT))
-        objects = [dict(row) for row in first if isinstance(row, Mapping)]
-        keyed = KeyedRows(self.flag, self.columns, self.rules, labels, objects)
+    def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
+        objects = [(n, dict(row)) for n, row in first if _is_object(row)]
+        reader: Optional[RowReader] = None
         is_unlabelled: Optional[bool] = None  # of tuples for an encoder, as the first one tells
-        for number, example in enumerate(chain(first, given)):
-            where = f"{self.flag}[{number}]"
-            if isinstance(example, Mapping) and not is_token_row(example):
-                yield from keyed.pairs_of(where, number, example)
-                continue
-            found: Union[Cells, InputError]
-            try:
-                found = self._cells_of_tuple(where, example)
-                if is_unlabelled is None:
-                    is_unlabelled = self.rules.of_encoders and found.label is None
-                if is_unlabelled:
-                    found = found._replace(label=no_label(where, "the third value", found.label))
-            except InputError as error:
-                found = error
-            yield from pairs_in(where, number, found, labels)
+
+        def make(number: int, example: Any) -> list[Pair]:
+            nonlocal reader, is_unlabelled
+            where = self.where(number)
+            if _is_object(example):
+                if reader is None:
+                    known = objects or [(number, dict(example))]
+                    needs_label = labels is not None
+                    reader = RowReader(self.flag, self.where, known, self.columns, self.rules, needs_label)
+                    reader.tell()
+                return pairs_of_cells(where, number, reader.cells(number, dict(example)), labels)
+            cells = self._cells_of_tuple(where, example)
+            if is_unlabelled is None:
+                is_unlabelled = self.rules.of_encoders and cells.label is None
+            if is_unlabelled:
+                cells = cells._replace(label=no_label(where, "the third value", cells.label))
+            return pairs_of_cells(where, number, cells, labels)
+
+        return make
 
     def _cells_of_tuple(self, where: str, example: Any) -> Cells:
         if is_token_row(example):
@@ -191,7 +190,12 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
             raise InputError(f"{where}: {RIGHT} is {shown(right)}, not a text; train-embedding takes lists")
         for text in (left, right):
             refuse_half(where, "a text", text)
-        return Cells(left, right, None if is_missing(label) else label, query_in({}, self.columns))
+        return Cells(left, right, None if is_missing(label) else label, "" if self.columns.query else None)
+
+
+def _is_object(example: Any) -> bool:
+    """Return whether a row has keys, and is not one of token ids."""
+    return isinstance(example, Mapping) and not is_token_row(example)
 
 
 OF_IDS = ("input_ids", "token_type_ids", "attention_mask", "position_ids")  # keys of a row of ids
@@ -220,14 +224,12 @@ class TokenForm(NamedTuple):
         """Return ids int32 [tokens] without padding, and the first text's number. Raises InputError."""
         ids, tokenizer = _whole_numbers(where, "input_ids", row["input_ids"]), self.tokenizer
         types, mask, positions = (_beside(where, name, row.get(name), ids) for name in OF_IDS[1:])
-        if positions is not None and (positions != np.arange(len(ids))).any():
-            raise InputError(
-                f"{where}: position_ids that are not 0, 1, 2, ... are not supported; leave them out"
-            )
-        real = np.flatnonzero(ids != tokenizer.pad_id)
+        real, places = np.flatnonzero(ids != tokenizer.pad_id), np.arange(len(ids))
         length = int(real[-1]) + 1 if len(real) else 0
+        if positions is not None and (positions != places).any():
+            raise InputError(f"{where}: position_ids are not 0, 1, 2, ...; leave them out")
         if mask is not None:
-            if (mask != (np.arange(len(ids)) < mask.sum())).any():
+            if (mask != (places < mask.sum())).any():
                 raise InputError(
                     f"{where}: attention_mask is not 1 of tokens and then 0 of padding; leave it out"
                 )
@@ -244,33 +246,31 @@ class TokenForm(NamedTuple):
                 f"{where}: the id {wrong[0]} is outside of the vocabulary, of {tokenizer.vocab_size} tokens; "
                 + CURE
             )
-        head = self._head(where, ids, None if types is None else types[:length])
+        head, fault = self._head(ids, None if types is None else types[:length])
+        if fault:
+            raise InputError(f"{where}: {fault}")
         return ids.astype(np.int32), head
 
-    def _head(self, where: str, ids: np.ndarray, types: Optional[np.ndarray]) -> int:
-        """Return how many ids are of the first text and the special tokens around it."""
+    def _head(self, ids: np.ndarray, types: Optional[np.ndarray]) -> tuple[int, str]:
+        """Return how many ids are of the first text and the special tokens around it, and what is wrong."""
         before, between, after = self.tokenizer.pair_specials
         if types is not None and self.token_types > 1:
             head = len(ids) - int((types == 1).sum())
             if head == len(ids) or (types != (np.arange(len(ids)) >= head)).any():
-                raise InputError(
-                    f"{where}: token_type_ids are not 0 of a first text and 1 of a second; {CURE}"
-                )
+                return 0, f"token_type_ids are not 0 of a first text and 1 of a second; {CURE}"
         else:
             inside = [ids[1 + n : len(ids) - len(between) + n] for n in range(len(between))]
             found = np.flatnonzero(np.all([i == special for i, special in zip(inside, between)], axis=0))
             if len(found) != 1:
-                raise InputError(
-                    f"{where}: {len(found)} separators between the texts and no token_type_ids that tell "
-                    "where the second begins; give token_type_ids"
-                )
+                told = "no token_type_ids that tell where the second begins; give token_type_ids"
+                return 0, f"{len(found)} separators between the texts and {told}"
             head = int(found[0]) + 2
         ends = [*ids[:1], *ids[head - 1 : head - 1 + len(between)], *ids[-1:]]
-        if ends != [*before, *between, *after]:
-            form = [self.tokenizer.tokens[special] for special in (before[0], *between, after[0])]
-            pair = f"{form[0]} a {' '.join(form[1:-1])} b {form[-1]}"
-            raise InputError(f"{where}: the ids are not those of a pair, {pair}, in this vocabulary; {CURE}")
-        return head
+        if ends == [*before, *between, *after]:
+            return head, ""
+        form = [self.tokenizer.tokens[special] for special in (before[0], *between, after[0])]
+        pair = f"{form[0]} a {' '.join(form[1:-1])} b {form[-1]}"
+        return 0, f"the ids are not those of a pair, {pair}, in this vocabulary; {CURE}"
 
     def encoded(self, rows: Sequence[TokenRow], bad: Sequence[BadRow] = ()) -> EncodedPairs:
         """Return ``rows``, of which there is one at least, side by side."""
@@ -300,32 +300,24 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
     def _facts(self, row: TokenRow) -> list[object]:
         return [row.ids.tolist(), row.head, row.label]
 
-    def all_rows(self) -> Iterator[Union[TokenRow, BadRow]]:
-        """Yield every row, good or bad, read one at a time."""
-        labels = self.labels and with_words(self.labels, self._words)
+    def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
         keys: Optional[Keys] = None
-        for number, example in enumerate(examples_of(self.flag, self.examples)):
-            where = f"{self.flag}[{number}]"
+
+        def make(number: int, example: Any) -> list[TokenRow]:
+            nonlocal keys
+            where = self.where(number)
             if keys is None and isinstance(example, Mapping):
-                keys = self._keys(where, list(map(str, example)))
-                unread = [str(key) for key in example if key not in (*OF_IDS, keys[2])]
+                names, named = list(map(str, example)), self.columns.label
+                known = [key for key in names if key == named or key.lower() in NAMES[LABEL]]
+                keys = keys_of(where, known, Columns(label=named))
+                unread = [key for key in names if key not in (*OF_IDS, keys[2])]
                 if unread:
                     say_once(self.flag, f"not read: {', '.join(unread)}")
-            row: Union[TokenRow, BadRow]
-            try:
-                row = self._row(where, number, example, keys, labels)
-            except InputError as error:
-                row = bad_row(number, error)
-            yield row
+            return [self._row(where, example, keys, labels)]
 
-    def _keys(self, where: str, first: list[str]) -> Keys:
-        named = self.columns.label
-        known = [key for key in first if key == named or key.lower() in NAMES[LABEL]]
-        return keys_of(where, known, Columns(label=named))
+        return make
 
-    def _row(
-        self, where: str, number: int, example: Any, keys: Optional[Keys], labels: Optional[Labels]
-    ) -> TokenRow:
+    def _row(self, where: str, example: Any, keys: Optional[Keys], labels: Optional[Labels]) -> TokenRow:
         if not is_token_row(example):
             raise InputError(
                 f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
@@ -343,6 +335,17 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
         while isinstance(label, (list, tuple)) and len(label) == 1:
             label = label[0]
         return TokenRow(ids, head, label_value(where, None if is_missing(label) else label, labels))
+
+
+AnySource = Union[PairSource, GivenPairs, TokenizedPairs]
+# A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
+# from a list, a generator or any other iterable; rows may be token ids, see `TokenizedPairs`.
+PairDataset = Union[str, Path, Iterable]
+# {part of the data: the argument of Python that gives it}
+ARGUMENTS = {
+    "train": "train_dataset", "dev": "eval_dataset", "test": "dataset", "unlabelled": "unlabelled_dataset",
+    "negatives": "negatives",
+}  # fmt: skip
 
 
 def _whole_numbers(where: str, name: str, value: Any) -> np.ndarray:
@@ -374,6 +377,39 @@ def _beside(where: str, name: str, value: Any, ids: np.ndarray) -> Optional[np.n
             "dictionary or as (input_ids, token_type_ids, label)"
         )
     return found
+
+
+def open_source(
+    config: Any,
+    split: str,
+    given: PairDataset,
+    labels: Optional[Labels],
+    form: Optional[Callable[[], TokenForm]] = None,
+    number: str = "",
+) -> AnySource:
+    """Return ``given`` as the source of the pairs of ``split``, a key of ARGUMENTS.
+
+    ``form``: called for what rows of token ids must be; without it they are refused. ``number`` ends the name
+    of the argument, of several. Raises InputError for ids whose texts are needed.
+    """
+    if isinstance(given, (str, Path)):
+        return PairSource.of(config, f"{split}_file", labels, name=os.path.expanduser(given))
+    argument, columns, rules = ARGUMENTS[split] + number, Columns.of(config), RowRules.of(config)
+    first, rows = split_first(given, argument)
+    if form is None or not any(map(is_token_row, first)):
+        return GivenPairs(argument, rows, labels, columns, rules)
+    if labels is not None and labels.target == RANKING:
+        raise InputError(f"ranking tells queries by their texts, and {argument} holds token ids; give texts")
+    return TokenizedPairs(argument, rows, labels, columns, rules, form())
+
+
+def split_first(dataset: Any, argument: str = "dataset") -> tuple[Any, Any]:
+    """Return the first row as a list (a file: itself), and the whole; go on with these two."""
+    if isinstance(dataset, (str, Path)):
+        return dataset, dataset
+    examples = examples_of(argument, dataset)
+    first = list(islice(examples, 1))
+    return first, chain(first, examples) if is_one_shot(dataset) else dataset
 
 
 def is_one_shot(examples: object) -> bool:

@@ -50,6 +50,11 @@ class Columns:
     label: str = ""
     query: str = ""  # what rows of one query share; empty: their first text
 
+    @classmethod
+    def of(cls, config: Any) -> "Columns":
+        """Return the columns that the flags of a command name."""
+        return cls(*(getattr(config, name, "") for name in ("text_a", "text_b", "label", "query")))
+
     @property
     def by_role(self) -> dict[str, str]:
         """Return {role: the name given by a flag} for ROLES; the name is empty where no flag was given."""
@@ -394,4 +399,5 @@ class RowRules:
         """Return the rules of --encoding and --on_bad_row, and what the command may do with labels."""
         most = getattr(config, "MOST_CLASSES", 0)
         for_scores = next((flag for flag in FOR_SCORES if hasattr(config, flag[0])), ())
-        return cls(config.encoding, config.on_bad_row == "skip", most_classes=most, for_scores=for_scores)
+        skips = getattr(config, "on_bad_row", "stop") == "skip"
+        return cls(config.encoding, skips, most_classes=most, for_scores=for_scores)

@@ -1,4 +1,4 @@
-"""The pairs of a file or a set: read at once, a row at a time, or checked first and then window by window.
+"""Where pairs come from: a file or a set, read at once, a row at a time, or checked and then by windows.
 
 Sets: PaddleNLP downloads their files, and this package reads them. PaddleNLP's own readers pass over rows of
 other widths without a word, and strip what is an empty text. So its dataset builder only says where the file
@@ -13,8 +13,8 @@ import re
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
@@ -22,8 +22,9 @@ import numpy as np
 
 from data_tools.text.tables import LOOKED_AT
 from data_tools.text.text_files import decoded, read_lines
-from ernie_pair.core.errors import InputError, OpenError, one_error
+from ernie_pair.core.errors import InputError, OpenError, counted, one_error
 from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.models.label_words import bare_label
 from ernie_pair.models.labels import (
     RANKING,
     UNLABELLED,
@@ -34,28 +35,28 @@ from ernie_pair.models.labels import (
     match_class,
     parse_label_map,
 )
-from ernie_pair.pairs.data.label_checks import ask_for_match, compare_with_texts, count_labels
+from ernie_pair.pairs.data.label_checks import (
+    WITHOUT_LABELS,
+    LabelsOfFile,
+    ask_for_match,
+    compare_with_texts,
+    count_labels,
+    describe_counts,
+    explain_other_label,
+)
 from ernie_pair.pairs.data.pair_file import (
-    WORDS,
     BadRow,
-    KeyedRows,
-    OpenedTable,
     Pair,
     Pairs,
     Reject,
+    RowReader,
+    checked_rows,
     chunks_of,
-    error_of_rows,
-    given_rows,
-    good_rows,
-    open_table,
+    open_file,
     pairs_of,
-    read_file,
-    refuse_changed,
+    pairs_of_cells,
     refuse_missing,
-    rows_of,
     shown,
-    stamp_of,
-    words_of_file,
 )
 from ernie_pair.pairs.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules
 from ernie_pair.pairs.data.rejected import Rejects
@@ -68,8 +69,23 @@ SPLITS = {
     "dev": ("dev", "validation", "dev_matched"),
     "test": ("test", "test_matched"),
 }
+MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
+_SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")
+_END_BYTES = 1 << 20
+_NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is -
 
 logger = logging.getLogger(__name__)
+
+
+class _Words(Labels):
+    """Labels that are taken as the texts that they are."""
+
+    def value_of(self, label: object) -> Any:
+        """Return the text of a label."""
+        return bare_label(label)
+
+
+WORDS = _Words((), {}, are_optional=True)
 
 
 class SetFile(NamedTuple):
@@ -133,6 +149,242 @@ def _load(path: str, part: Optional[str], splits: tuple[str, ...]):
     return load_dataset(path, name=part, splits=splits[-1])
 
 
+class Source:
+    """Pairs of a file, of a set or from Python: what any source of them does with its rows.
+
+    ``labels`` None: they are not read.
+    """
+
+    flag: str
+    name: str
+    labels: Optional[Labels]
+    columns: Columns
+    rules: RowRules
+
+    def all_rows(self) -> Iterator[Any]:
+        """Yield every row, good or bad, read one at a time. Raises InputError for an unclear layout."""
+        raise NotImplementedError
+
+    def words(self) -> Iterator[Any]:
+        """Yield every row with its label as the text that it is."""
+        return replace(self, labels=WORDS).all_rows()  # type: ignore[type-var]  # each source is a dataclass
+
+    def labels_in_rows(self) -> Optional[Labels]:
+        """Return the labels, with the words for no and yes that the rows have; see `LabelsOfFile`."""
+        if self.labels is None or self.labels is WORDS:
+            return self.labels
+        return LabelsOfFile.of(self.labels, self._counts)
+
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[Any]:
+        """Yield the good rows, read one at a time, at least one; call ``reject`` with each that is left out.
+
+        Bad rows are left out when the rules say so, and known ones always. Raises InputError naming the
+        first other one, and those behind it, or when no row is good.
+        """
+        num_good, first_bad, found = 0, None, self.all_rows()
+        for place, row in enumerate(found):
+            if not isinstance(row, BadRow):
+                num_good += 1
+                yield row
+                continue
+            if not (self.rules.skips or row.is_known):
+                raise self._error_of(row._replace(place=place), found)
+            first_bad = first_bad or row
+            reject(row._replace(place=place))
+        if num_good:
+            return
+        if first_bad and first_bad.other_label == "":
+            raise self._unlabelled(first_bad)
+        told = f"none of its rows is a pair; the first: {first_bad.reason}" if first_bad else ""
+        raise InputError(f"{self.name}: {told or 'it holds no pairs; give at least one'}")
+
+    def _counts(self) -> dict[str, int]:
+        return count_labels(row.label for row in self.words() if not isinstance(row, BadRow))
+
+    def _unlabelled(self, row: BadRow) -> InputError:
+        return InputError(f"{row.reason}; no row of {self.name} has one: {WITHOUT_LABELS}")
+
+    def _error_of(self, row: BadRow, rest: Iterator) -> InputError:
+        """Return the error of the bad ``row``, with all others in the ``rest`` of the rows.
+
+        It ends with the command that works: without such rows, or with all labels of the file as classes.
+        """
+        behind = list(islice(rest, MOST_LOOKED_AT))
+        others = [other for other in behind if isinstance(other, BadRow)]
+        if row.other_label == "" and row.place == 0 and len(others) == len(behind):
+            return self._unlabelled(row)
+        lines = ", ".join(str(other.number) for other in others[:5])
+        more = ", ..." if len(others) > 5 else ""
+        reason = row.reason
+        reason += f"; {counted(len(others), 'more row')} so, in line {lines}{more}" if others else ""
+        if row.other_label:
+            return explain_other_label(reason, self.name, row.other_label, self._counts(), self.rules)
+        has_few = 2 * (1 + len(others)) < row.place + 1 + len(behind)
+        counts = self._counts() if row.other_label == "" else {}
+        if has_few and len(counts) != 1:
+            return OpenError(f"{reason}; to leave such rows out", {"on_bad_row": "skip"})
+        if counts:
+            reason += f"; the other labels: {describe_counts(counts)}; write the label of each row without"
+        return InputError(reason)
+
+
+@dataclass(frozen=True)
+class PairSource(Source):
+    """A file of pairs, or part ``split`` of a set, given to ``flag``; ``labels`` None: they are not read."""
+
+    flag: str
+    name: str
+    split: str
+    labels: Optional[Labels]
+    columns: Columns = Columns()
+    rules: RowRules = RowRules()
+
+    @classmethod
+    def of(
+        cls, config: Any, flag: str, labels: Optional[Labels] = None, split: str = "", name: str = ""
+    ) -> "PairSource":
+        """Return the pairs that ``flag`` of a command names, or ``name``, read as its other flags say.
+
+        ``split``: of a set, that of the flag if empty.
+        """
+        own = flag.removesuffix("_file")
+        part = split or (
+            own if own in SPLITS else {"negatives": "train", "unlabelled": "train"}.get(own, "dev")
+        )
+        given = name or getattr(config, flag)
+        return cls(flag, given, part, labels, Columns.of(config), RowRules.of(config))
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether ``name`` is a file: it exists, or could not be the name of a set."""
+        return Path(self.name).exists() or not _SET_NAME.fullmatch(self.name)
+
+    @property
+    def file(self) -> Optional[Path]:
+        """Return the file that rows are read from; None for a set that has none."""
+        found = None if self.is_file else self._set()
+        if found is None:
+            return Path(self.name)
+        return found.path if isinstance(found, SetFile) else None
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the content, in hex. Raises InputError when it cannot be read."""
+        if self.file is None:
+            digest = hashlib.sha256()
+            for example in self._set():
+                digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
+            return digest.hexdigest()
+        refuse_missing(self.file)
+        return sha256_of_file(self.file)
+
+    def sha256_of_ends(self) -> str:
+        """Return the SHA-256 of the size, the first and the last MiB of the file, in hex.
+
+        The hash identifies a file larger than memory without reading all of it. Raises InputError when it is
+        missing.
+        """
+        path = self.file
+        if path is None:
+            raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
+        refuse_missing(path)
+        digest = hashlib.sha256(str(path.stat().st_size).encode())
+        with open(path, "rb") as content:
+            digest.update(content.read(_END_BYTES))
+            content.seek(max(0, path.stat().st_size - _END_BYTES))
+            digest.update(content.read(_END_BYTES))
+        return digest.hexdigest()
+
+    def read(self) -> Pairs:
+        """Read all pairs. Raises InputError naming file:line, or the row of a set, or for a change."""
+        sha256, file, bad = self.sha256(), self.file, []  # type: tuple[str, Optional[Path], list[BadRow]]
+        stamp = file and stamp_of(file)
+        path = f"{self.name} {self.split}" if file is None else str(file)
+        found = pairs_of(self.rows(bad.append), bad, self.labels is not None, sha256, path)
+        if file and stamp:
+            refuse_changed(file, stamp)
+        return group_candidates(found, self.labels, self.rules)
+
+    def open(self, needs_label: bool = False) -> tuple[Optional[RowReader], Iterator[tuple[int, Any]]]:
+        """Return what reads the rows, None where there are none, and the rows; see `open_file`."""
+        if self.is_file:
+            return open_file(Path(self.name), self.columns, self.rules, needs_label)
+        found, place = self._set(), f"{self.name} {self.split}"
+        if isinstance(found, SetFile):
+            named = any(self.columns.by_role.values())
+            columns = self.columns if named else replace(found.columns, query=self.columns.query)
+            return open_file(found.path, columns, RowRules(), needs_label)
+        if not found:
+            return None, iter(())
+        rows = list(enumerate(found, start=1))
+        read = RowReader(
+            place, lambda n: f"{place}:{n}", rows[:LOOKED_AT], self.columns, self.rules, needs_label
+        )
+        return read, iter(rows)
+
+    def all_rows(self) -> Iterator[Union[Pair, BadRow]]:
+        """Yield every row, good or bad, read one at a time. Raises InputError for an unclear layout."""
+        labels = self.labels_in_rows()
+        reader, rows = self.open(labels is not None)
+        if reader is None:
+            return
+        reader.tell()
+        found = None if self.is_file else self._set()
+        if isinstance(found, SetFile) and labels is not None:
+            known = labels.classes  # with the words of the file for no class and for classes 0, 1, ...
+            more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
+            labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
+        cells, where = reader.cells, reader.where
+
+        def make(number: int, row: Any) -> list[Pair]:
+            return pairs_of_cells(where(number), number, cells(number, row), labels)
+
+        made = checked_rows(rows, make)
+        if not isinstance(found, SetFile):
+            yield from made
+            return
+        for row in made:
+            has_none = isinstance(row, Pair) and row.label == _NO_CLASS
+            if has_none and (labels is None or labels.has_classes):
+                reason = "label '-': those who were asked did not agree on one"
+                row = BadRow(row.number, reason, is_known=True)
+            yield row
+
+    def given(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Return the line of each row, good or bad, and {column: cell} as it stands; {} of what is no row."""
+        reader, rows = self.open()
+        return iter(()) if reader is None else ((number, reader.given(row)) for number, row in rows)
+
+    def has_labels(self) -> bool:
+        """Return whether the first good row has a label. Raises InputError without a file or a layout."""
+        reader, rows = self.open()
+        if reader is not None:
+            for number, row in rows:
+                with suppress(InputError):
+                    return reader.cells(number, row).label is not None
+        return False
+
+    def _set(self) -> Union[SetFile, list[dict]]:
+        return open_set(self.flag, self.name, self.split)
+
+
+def stamp_of(path: Path) -> tuple[int, int]:
+    """Return what changes when the file at ``path`` is written to."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def refuse_changed(path: Path, stamp: tuple[int, int]) -> None:
+    """Raise InputError when the file at ``path`` has another stamp by now."""
+    if stamp_of(path) != stamp:
+        raise InputError(f"{path} changed while it was read; run again when it is complete")
+
+
+def read_pairs(path: Union[str, Path], num_classes: Optional[int]) -> Pairs:
+    """Read pairs labelled 0 to num_classes - 1; None: without labels. Raises InputError naming file:line."""
+    labels = None if num_classes is None else Labels.numbered(num_classes)
+    return PairSource("pair_file", str(path), "train", labels).read()
+
+
 def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) -> Pairs:
     """Return ``pairs`` with the query of each row, where ``labels`` are of candidates.
 
@@ -186,159 +438,15 @@ def _without(
     return pairs.rows(kept).changed(bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)))
 
 
-_SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")
-_END_BYTES = 1 << 20
-_NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is -
-
-
-@dataclass(frozen=True)
-class PairSource:
-    """A file of pairs, or part ``split`` of a set, given to ``flag``; ``labels`` None: they are not read."""
-
-    flag: str
-    name: str
-    split: str
-    labels: Optional[Labels]
-    columns: Columns = Columns()
-    rules: RowRules = RowRules()
-
-    @property
-    def is_file(self) -> bool:
-        """Return whether ``name`` is a file: it exists, or could not be the name of a set."""
-        return Path(self.name).exists() or not _SET_NAME.fullmatch(self.name)
-
-    @property
-    def file(self) -> Optional[Path]:
-        """Return the file that rows are read from; None for a set that has none."""
-        found = None if self.is_file else self._set()
-        if found is None:
-            return Path(self.name)
-        return found.path if isinstance(found, SetFile) else None
-
-    def sha256(self) -> str:
-        """Return the SHA-256 of the content, in hex. Raises InputError when it cannot be read."""
-        if self.file is None:
-            digest = hashlib.sha256()
-            for example in self._set():
-                digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
-            return digest.hexdigest()
-        refuse_missing(self.file)
-        return sha256_of_file(self.file)
-
-    def sha256_of_ends(self) -> str:
-        """Return the SHA-256 of the size, the first and the last MiB of the file, in hex.
-
-        The hash identifies a file larger than memory without reading all of it. Raises InputError when it is
-        missing.
-        """
-        path = self._path()
-        refuse_missing(path)
-        digest = hashlib.sha256(str(path.stat().st_size).encode())
-        with open(path, "rb") as content:
-            digest.update(content.read(_END_BYTES))
-            content.seek(max(0, path.stat().st_size - _END_BYTES))
-            digest.update(content.read(_END_BYTES))
-        return digest.hexdigest()
-
-    def read(self) -> Pairs:
-        """Read all pairs. Raises InputError naming file:line, or the row of a set."""
-        if self.is_file:
-            found = read_file(Path(self.name), self.labels, self.columns, self.rules)
-        else:
-            path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
-            bad: list[BadRow] = []
-            found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
-        return group_candidates(found, self.labels, self.rules)
-
-    def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
-        """Iterate over good rows, line by line; ``reject`` gets the others. InputError names file:line."""
-        if not self.is_file:
-            return good_rows(self._rows_of_set(), self.rules.skips, self.name, reject)
-        path = Path(self.name)
-        refuse_missing(path)
-        found = rows_of(path, self.labels, self.columns, self.rules)
-        words = words_of_file(path, self.columns, self.rules)
-        error_of = partial(error_of_rows, self.name, words, self.rules)
-        return good_rows(found, self.rules.skips, self.name, reject, error_of)
-
-    def given(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Iterate over all rows, good or bad, with the line of each and {column: cell}; see `given_rows`."""
-        if self.is_file:
-            return given_rows(Path(self.name), self.columns, self.rules)
-        found = self._set()
-        if isinstance(found, SetFile):
-            columns = self.columns if any(self.columns.by_role.values()) else found.columns
-            return given_rows(found.path, columns, RowRules())
-        return enumerate(found, start=1)
-
-    def open(self) -> Optional[OpenedTable]:
-        """Return a file at its first row; None of a set. Raises InputError."""
-        if not self.is_file:
-            return None
-        refuse_missing(Path(self.name))
-        return open_table(Path(self.name), self.columns, self.rules, self.labels is not None)
-
-    def _set(self) -> Union[SetFile, list[dict]]:
-        return open_set(self.flag, self.name, self.split)
-
-    def _path(self) -> Path:
-        if self.file is None:
-            raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
-        return self.file
-
-    def _rows_of_set(self) -> Iterator[Union[Pair, BadRow]]:
-        found = self._set()
-        if isinstance(found, SetFile):
-            named = any(self.columns.by_role.values())
-            labels = self.labels
-            if labels is not None:  # with the words of the file for no class and for classes 0, 1, ...
-                known = labels.classes
-                more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
-                labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
-            columns = self.columns if named else replace(found.columns, query=self.columns.query)
-            rows = rows_of(found.path, labels, columns, RowRules())
-            for row in rows:
-                has_none = not isinstance(row, BadRow) and row.label == _NO_CLASS
-                if has_none and (labels is None or labels.has_classes):
-                    reason = "label '-': those who were asked did not agree on one"
-                    row = BadRow(row.number, reason, is_known=True)
-                yield row
-            return
-        given = KeyedRows(
-            f"{self.name} {self.split}", self.columns, self.rules, self.labels, found[:LOOKED_AT]
-        )
-        for number, example in enumerate(found, start=1):
-            yield from given.pairs_of(f"{self.name} {self.split}:{number}", number, example)
-
-
 def refuse_unread(sources: Sequence[Any]) -> None:
     """Raise one InputError with everything that the first rows of files leave open; the first one trains.
 
     Files may call their columns differently where their names tell the texts, and not otherwise.
     """
-    layouts: list[tuple[PairSource, Optional[Layout]]] = []
-    errors: list[InputError] = []
-    for source in sources:
-        try:
-            table = source.open() if isinstance(source, PairSource) else None
-            layouts.append((source, table and table.layout))
-        except InputError as error:
-            errors.append(error)
-    for source, layout in layouts[1:]:
-        first = layouts[0][1]
-        if not (first and layout and first.names and layout.names) or first.is_known and layout.is_known:
-            continue
-        theirs, ours = (
-            {role: roles.get(role) for role in (LEFT, RIGHT)} for roles in (layout.roles, first.roles)
-        )
-        if theirs != ours:
-            fault = (
-                f"{source.name}:1: its columns {', '.join(layout.names)} are not those of "
-                f"{layouts[0][0].name}, {', '.join(first.names)}; call them alike, and name the texts"
-            )
-            flags = {"text_a": first.roles[LEFT], "text_b": first.roles[RIGHT]}
-            errors.append(OpenError(fault, flags))
-    if errors and _are_misnamed(sources):
+    files = [source for source in sources if isinstance(source, PairSource) and source.is_file]
+    errors = _unclear(files)
+    is_named = any(any(source.columns.by_role.values()) for source in files)
+    if errors and is_named and not _unclear([replace(source, columns=Columns()) for source in files]):
         told = "; ".join(error.message for error in errors)
         flags = {"text_a": "", "text_b": "", "label": ""}
         raise OpenError(f"{told}; the files tell their columns without these flags", flags)
@@ -346,16 +454,28 @@ def refuse_unread(sources: Sequence[Any]) -> None:
         raise one_error(errors)
 
 
-def _are_misnamed(sources: Sequence[Any]) -> bool:
-    """Return whether all files could be read without the flags that name their columns."""
-    files = [source for source in sources if isinstance(source, PairSource) and source.is_file]
-    if not any(any(source.columns.by_role.values()) for source in files):
-        return False
-    try:
-        refuse_unread([replace(source, columns=Columns()) for source in files])
-    except InputError:
-        return False
-    return True
+def _unclear(files: Sequence[PairSource]) -> list[InputError]:
+    """Return what the first rows of files leave open, each and beside those of the first one."""
+    errors: list[InputError] = []
+    first: Optional[tuple[str, Layout]] = None
+    for source in files:
+        try:
+            reader, _ = source.open(source.labels is not None)
+        except InputError as error:
+            errors.append(error)
+            continue
+        layout = reader and reader.layout
+        if source is files[0]:
+            first = layout and layout.names and (source.name, layout) or None
+        elif first and layout and layout.names and not (first[1].is_known and layout.is_known):
+            ours = first[1].roles
+            if any(layout.roles.get(role) != ours.get(role) for role in (LEFT, RIGHT)):
+                fault = (
+                    f"{source.name}:1: its columns {', '.join(layout.names)} are not those of {first[0]}, "
+                    f"{', '.join(first[1].names)}; call them alike, and name the texts"
+                )
+                errors.append(OpenError(fault, {"text_a": ours[LEFT], "text_b": ours[RIGHT]}))
+    return errors
 
 
 def read_all(sources: Sequence[Any]) -> list[Any]:

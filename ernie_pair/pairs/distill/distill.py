@@ -8,23 +8,19 @@ from typing import Mapping, Optional, Sequence, Union
 import numpy as np
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.labels import CLASSIFICATION, Labels
+from ernie_pair.models.labels import CLASSIFICATION
 from ernie_pair.pairs.config.distill_config import StudentConfig
 from ernie_pair.pairs.config.pair_config import refuse_unfit_flags
-from ernie_pair.pairs.data.in_memory_pairs import GivenPairs, held
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
+from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, AnySource, PairDataset, held, open_source
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.distill.models import DistillLoss, StateDistance, Teacher, open_student
 from ernie_pair.pairs.targets.metrics import chosen_metric
 from ernie_pair.pairs.train.datasets import PairData, open_pairs
 from ernie_pair.pairs.train.train_pair import PairTask
-from ernie_pair.pairs.train.trainer import PairDataset
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.callbacks import PairCallback, checked_callback
 from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.task import TrainResult, result_of
-
-ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
 
 Datasets = Mapping[str, Optional[PairDataset]]
 
@@ -96,20 +92,15 @@ def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> 
             "train_dataset, where a row needs no label"
         )
     known = {"train": optional, "unlabelled": None, "dev": labels}
-    sources = {split: _source_of(config, split, datasets.get(split), known[split]) for split in known}
-    for split in ("train", "dev"):
-        if sources[split] is None:
+    sources: dict[str, AnySource] = {}
+    for split, labels in known.items():
+        dataset = datasets.get(split)
+        given = getattr(config, f"{split}_file", "") if dataset is None else dataset
+        if not isinstance(given, (str, Path)) or str(given):
+            sources[split] = open_source(config, split, given, labels)
+        elif split != "unlabelled":
             raise InputError(f"there is no {ARGUMENTS[split]}; give it to distill, or pass a DistillConfig")
-    return {split: source for split, source in sources.items() if source is not None}
-
-
-def _source_of(config: StudentConfig, split: str, dataset: Optional[PairDataset], labels: Optional[Labels]):
-    columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
-    name = getattr(config, f"{split}_file", "") if dataset is None else dataset
-    if not isinstance(name, (str, Path)):
-        return GivenPairs(ARGUMENTS[split], name, labels, columns, rules)
-    part = "dev" if split == "dev" else "train"
-    return PairSource(f"{split}_file", str(name), part, labels, columns, rules) if name else None
+    return sources
 
 
 def _keep_logits(config: StudentConfig, data: PairData, teacher: Teacher, group) -> None:

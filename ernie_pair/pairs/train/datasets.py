@@ -1,12 +1,10 @@
 """The training and evaluation data of a run: from files or sets to batches of ids."""
 
 import logging
-import os
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -26,16 +24,9 @@ from ernie_pair.pairs.data.encoded_pairs import (
     streamed_steps,
     training_steps,
 )
-from ernie_pair.pairs.data.in_memory_pairs import (
-    GivenPairs,
-    TokenForm,
-    TokenizedPairs,
-    examples_of,
-    is_one_shot,
-    is_token_row,
-)
+from ernie_pair.pairs.data.in_memory_pairs import AnySource, GivenPairs, TokenizedPairs
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import ROLES, Columns, RowRules
+from ernie_pair.pairs.data.pair_records import ROLES
 from ernie_pair.pairs.data.pair_source import PairSource, label_map_in, refuse_unread
 from ernie_pair.pairs.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pairs.data.row_cache import cached_rows
@@ -43,8 +34,6 @@ from ernie_pair.pairs.targets.metrics import class_weights_of, refuse_unmeasurab
 from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
-
-AnySource = Union[PairSource, GivenPairs, TokenizedPairs]
 
 
 class PairData(NamedTuple):
@@ -72,12 +61,7 @@ def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> Pa
 
 def pair_sources(config: TrainConfig, labels: Optional[Labels]) -> dict[str, PairSource]:
     """Return the training and the dev file of ``config``."""
-    columns = Columns(config.text_a, config.text_b, config.label, config.query)
-    rules = RowRules.of(config)
-    return {
-        split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns, rules)
-        for split in ("train", "dev")
-    }
+    return {split: PairSource.of(config, f"{split}_file", labels) for split in ("train", "dev")}
 
 
 def words_of_pairs(sources: Mapping[str, AnySource], label_map: str, labels: Labels) -> str:
@@ -246,49 +230,6 @@ def _shown(labels: Labels) -> list[str]:
         f"of class {number}" if name == str(number) else f"{name} ({number})"
         for number, name in enumerate(labels.names)
     ]
-
-
-# A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
-# from a list, a generator or any other iterable; rows may be token ids, see `TokenizedPairs`.
-PairDataset = Union[str, Path, Iterable]
-
-ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}
-
-
-def open_source(
-    split: str,
-    dataset: Optional[PairDataset],
-    config: PairConfig,
-    labels: Optional[Labels],
-    form: Callable[[], TokenForm],
-) -> AnySource:
-    """Return ``dataset`` as the source of the pairs of ``split``: train, dev or test.
-
-    ``labels``: those that each row must have one of; None: labels are not read. ``form``: called for what
-    rows of token ids must be. Raises InputError when nothing is given, or ids whose texts are needed.
-    """
-    flag = ARGUMENTS[split]
-    if dataset is None:
-        raise InputError(f"there is no {flag}; give it to PairTrainer")
-    columns = Columns(config.text_a, config.text_b, config.label, config.query)
-    rules = RowRules.of(config)
-    if isinstance(dataset, (str, Path)):
-        return PairSource(f"{split}_file", os.path.expanduser(dataset), split, labels, columns, rules)
-    first, rows = split_first(dataset, flag)
-    if not any(map(is_token_row, first)):
-        return GivenPairs(flag, rows, labels, columns, rules)
-    if labels is not None and labels.target == RANKING:
-        raise InputError(f"ranking tells queries by their texts, and {flag} holds token ids; give texts")
-    return TokenizedPairs(flag, rows, labels, columns, rules, form())
-
-
-def split_first(dataset: Any, flag: str = "dataset") -> tuple[Any, Any]:
-    """Return the first row as a list (a file: itself), and the whole; go on with these two."""
-    if isinstance(dataset, (str, Path)):
-        return dataset, dataset
-    examples = examples_of(flag, dataset)
-    first = list(islice(examples, 1))
-    return first, chain(first, examples) if is_one_shot(dataset) else dataset
 
 
 def rows_of_source(source: AnySource) -> Iterator[dict[str, Any]]:

@@ -30,7 +30,16 @@ from ernie_pair.models.source import model_folder_of
 from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.encoded_pairs import DataCollator, UserCollator, encode_pairs, encode_texts
-from ernie_pair.pairs.data.in_memory_pairs import TokenForm, TokenizedPairs, held, is_one_shot
+from ernie_pair.pairs.data.in_memory_pairs import (
+    ARGUMENTS,
+    PairDataset,
+    TokenForm,
+    TokenizedPairs,
+    held,
+    is_one_shot,
+    open_source,
+    split_first,
+)
 from ernie_pair.pairs.data.label_checks import LabelQuestion
 from ernie_pair.pairs.data.pair_file import BadRow, chunks_of
 from ernie_pair.pairs.data.rejected import tell_rejected
@@ -44,12 +53,9 @@ from ernie_pair.pairs.targets.metrics import (
 )
 from ernie_pair.pairs.train.datasets import (
     PairData,
-    PairDataset,
     is_labelled,
     open_pairs,
-    open_source,
     rows_of_source,
-    split_first,
     words_of_pairs,
 )
 from ernie_pair.pairs.train.initial_model import (
@@ -501,7 +507,7 @@ class PairTrainer:
             raise InputError("token ids")
 
         try:
-            sources = {split: open_source(split, each, config, None, form) for split, each in known.items()}
+            sources = {split: open_source(config, split, each, None, form) for split, each in known.items()}
             return words_of_pairs(sources, config.label_map, labels) if "train" in sources else ""
         except LabelQuestion:
             raise
@@ -515,7 +521,9 @@ class PairTrainer:
         def form() -> TokenForm:
             return TokenForm(self.tokenizer.tokenizer, self.config.max_seq_len, source.spec.token_types)
 
-        return open_source(split, dataset, self.config, labels, form)
+        if dataset is None:
+            raise InputError(f"there is no {ARGUMENTS[split]}; give it to PairTrainer")
+        return open_source(self.config, split, dataset, labels, form)
 
     def _ask(self, source, symmetric: str) -> _Outputs:
         """Return what the model says of all pairs, which are read window by window."""

@@ -15,7 +15,7 @@ from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
-from ernie_pair.pairs.data.pair_file import read_pairs
+from ernie_pair.pairs.data.pair_source import read_pairs
 
 ROWS = [
     {"id": "007", "question": "=今天", "answer": '明天,"好"', "label": 1, "prediction": "old"},

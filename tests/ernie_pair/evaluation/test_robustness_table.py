@@ -11,7 +11,7 @@ from ernie_pair.__main__ import _run
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.robustness_table import bearing_of, robustness_table, table_lines
-from ernie_pair.pairs.data.pair_file import read_pairs
+from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.robustness.perturb import UNKNOWN, Perturbed
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
 

@@ -16,7 +16,7 @@ from ernie_pair.mining import neighbours as kept_blocks
 from ernie_pair.mining.mine_pairs import MineConfig, TextGraph, mine_pairs
 from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest
 from ernie_pair.pairs.audit.findings import coded
-from ernie_pair.pairs.data.pair_file import read_pairs
+from ernie_pair.pairs.data.pair_source import read_pairs
 
 
 def test_texts_of_the_same_group_are_never_neighbours(tmp_path):

@@ -11,7 +11,7 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
 from ernie_pair.pairs.audit.findings import coded, warnings_of
-from ernie_pair.pairs.data.pair_file import read_file
+from ernie_pair.pairs.data.pair_source import read_pairs
 
 CLEAN = ["今天 天气 1", "明天 昨天 0", "大小 多少 1", "上下 左右 0"]
 
@@ -25,7 +25,7 @@ def audit(tmp_path, classes=2, length=128, **files):
     """files: the rows of train, dev and test, with spaces for tabs; test has no labels."""
     labels = Labels.numbered(classes)
     read = {
-        name: read_file(write(tmp_path / f"{name}.tsv", *rows), None if name == "test" else labels)
+        name: read_pairs(write(tmp_path / f"{name}.tsv", *rows), None if name == "test" else classes)
         for name, rows in files.items()
     }
     return audit_of(coded(read), labels, same_of(labels), None, length)
@@ -62,8 +62,7 @@ def test_a_multiline_text_is_one_text(tmp_path):
     lines = [{"s1": "一\n二", "s2": text, "label": 1} for text in ("三", "四", "三")]
     path = tmp_path / "train.json"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    labels = Labels.numbered(2)
-    made = audit_of(coded({"train": read_file(path, labels)}), labels, 1, None, 128)
+    made = audit_of(coded({"train": read_pairs(path, 2)}), Labels.numbered(2), 1, None, 128)
     assert [(f.kind, f.rows) for f in made.findings] == [("repeated", 1)]
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.pairs.audit.new_pairs import KnownPairs, NewPair, write_new_pairs
-from ernie_pair.pairs.data.pair_file import Pairs, given_rows, read_pairs
-from ernie_pair.pairs.data.pair_records import Columns, RowRules
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_source import PairSource, read_pairs
 
 PAIRS = [NewPair('今"天,', "天气", "1", "near 0.5"), NewPair("大小", "多少", "0", "transitive lines 1 2")]
 
@@ -20,7 +20,7 @@ def test_written_pairs_are_read_back(tmp_path, ending):
         ["天气", "多少"],
         [1, 0],
     )
-    assert [row["origin"] for _, row in given_rows(path, Columns(), RowRules())] == [
+    assert [row["origin"] for _, row in PairSource("train_file", str(path), "train", None).given()] == [
         "near 0.5",
         "transitive lines 1 2",
     ]

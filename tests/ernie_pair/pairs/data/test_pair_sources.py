@@ -12,9 +12,9 @@ from pandas import NA, DataFrame, NaT
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.labels import UNLABELLED, Labels, labels_in, parse_label_map
-from ernie_pair.pairs.data import pair_file, pair_source
+from ernie_pair.pairs.data import pair_source
 from ernie_pair.pairs.data.in_memory_pairs import GivenPairs
-from ernie_pair.pairs.data.pair_file import read_file, rows_of
+from ernie_pair.pairs.data.pair_file import checked_rows
 from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 
@@ -22,8 +22,8 @@ TWO = Labels.numbered(2)
 THREE = [("左", "右", 1), ("上", "下", 0), ("前", "后", 1)]
 
 
-def rows_in(path, labels=TWO, **columns):
-    pairs = PairSource("train_file", str(path), "train", labels, Columns(**columns)).read()
+def rows_in(path, labels=TWO, **rules):
+    pairs = PairSource("train_file", str(path), "train", labels, rules=RowRules(**rules)).read()
     classes = [None] * len(pairs) if pairs.labels is None else pairs.labels.tolist()
     return list(zip(pairs.left, pairs.right, classes))
 
@@ -31,98 +31,6 @@ def rows_in(path, labels=TWO, **columns):
 def write(path, content):
     path.write_text(content, encoding="utf-8")
     return path
-
-
-LAYOUTS = {
-    "LCQMC": ("a.tsv", "", "{a}\t{b}\t{c}"),
-    "LCQMC with a header": ("a.tsv", "text_a\ttext_b\tlabel", "{a}\t{b}\t{c}"),
-    "MRPC": ("a.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{c}\t7\t8\t{a}\t{b}"),
-    "QQP": ("a.tsv", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "1\t2\t3\t{a}\t{b}\t{c}"),
-    "text file": ("a.txt", "", "{a}\t{b}\t{c}"),
-    "csv": ("a.csv", "", "{a},{b},{c}"),
-    "csv with a header": ("a.csv", "label,title,query", "{c},{b},{a}"),
-    "csv with a Chinese header": ("a.csv", "问题一,问题二,标签", "{a},{b},{c}"),
-    "a Chinese header": ("a.tsv", "类别\t文本B\t文本A", "{c}\t{b}\t{a}"),
-    "AFQMC": ("a.json", None, '{{"sentence1": "{a}", "sentence2": "{b}", "label": "{c}"}}'),
-    "JSON of LCQMC": ("a.jsonl", None, '{{"label": {c}, "title": "{b}", "id": 3, "query": "{a}"}}'),
-}
-
-
-@pytest.mark.parametrize("name, header, line", LAYOUTS.values(), ids=LAYOUTS)
-def test_layouts_of_known_datasets_are_read(tmp_path, name, header, line):
-    lines = [header] * bool(header) + [line.format(a=a, b=b, c=c) for a, b, c in THREE]
-    assert rows_in(write(tmp_path / name, "".join(f"{text}\n" for text in lines))) == THREE
-
-
-NAMED = {"text_a": "Frage", "text_b": "Antwort", "label": "gleich"}
-
-
-@pytest.mark.parametrize(
-    "name, content",
-    [
-        ("a.tsv", "nr\tgleich\tAntwort\tFrage\n5\t1\t右\t左\n"),
-        ("a.csv", "Frage,Antwort,gleich,label\n左,右,1,nein\n"),
-        ("a.jsonl", '{"Antwort": "右", "Frage": "左", "gleich": 1, "label": "nein"}\n'),
-    ],
-)
-def test_columns_may_be_named_by_flags(tmp_path, name, content):
-    assert rows_in(write(tmp_path / name, content), **NAMED) == [("左", "右", 1)]
-
-
-def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
-    path = write(tmp_path / "a.tsv", "query\ttitle\tgleich\n左\t右\t1\n")
-    assert rows_in(path, label="gleich") == [("左", "右", 1)]
-
-
-@pytest.mark.parametrize("header", ["Frage,Antwort", "text_a,text_b", "text_a,text_b,label"])
-def test_an_absent_label_column_is_fine_if_labels_are_not_read(tmp_path, header):
-    row = "左,右,1" if "label" in header else "左,右"
-    named = {"label": "gleich", **({} if "text_a" in header else {"text_a": "Frage", "text_b": "Antwort"})}
-    path = write(tmp_path / "a.csv", f"{header}\n{row}\n")
-    assert rows_in(path, labels=None, **named) == [("左", "右", None)]
-    assert pair_file.has_labels(path, Columns(**named), RowRules()) == ("label" in header)
-    with pytest.raises(InputError, match="a.csv:1: no column 'gleich' in .*; fix label"):
-        rows_in(path, **named)
-
-
-@pytest.mark.parametrize(
-    "name, content, columns, reason",
-    [
-        ("a.tsv", "a\tb\tc\n左\t右\t1\n", {"text_a": "x"}, r":1: no column 'x' in a, b, c; fix text_a"),
-        ("a.tsv", "左\t右\t1\n", {"label": "gleich"}, r":1: no column 'gleich' in 左, 右, 1; fix label"),
-        (
-            "a.tsv",
-            "query\ttext_a\ttitle\n左\t右\t1\n",
-            {},
-            "both columns query, text_a may be sentence1; name",
-        ),
-        ("a.tsv", "x\tx\ty\n左\t右\t1\n", {"text_a": "x"}, "several columns are called x; rename all but"),
-        ("a.json", '{"query": "左", "s1": "右"}\n', {}, r":1: both columns query, s1 may be sentence1"),
-        ("a.tsv", "#1 String\tx\n左\t8\n", {}, ":1: the header #1 String, x is not understood"),
-        ("a.csv", "text_a,x,y\n左,右,上\n", {}, ":1: the header text_a, x, y is not understood"),
-        ("a.tsv", "text_a\ttext_b\n左\t右\n", {}, r":2: no label; .* \(name its column with label\)"),
-        (
-            "a.jsonl",
-            '{"a": "左"}\n',
-            {"text_a": "a", "text_b": "b"},
-            ":1: b is missing .found: a.; .* text_b",
-        ),
-        ("a.tsv", "甲\t乙\t丙\tlabel\n左\t右\t上\t1\n", {}, "text_a='甲' text_b='乙' label label$"),
-        ("a.csv", "左, 上,右,1\n", {}, r":1: 4 columns instead of 3"),
-        ("a.csv", "左\n", {}, r":1: 1 column instead of 3 .*; separate them by tabs"),
-        ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 columns .* one comma .* with commas in quotes"),
-        ("a.tsv", '左\t右\t1\n"左\t上"\t右\t1\n', {}, r":2: 4 columns .* one tab .*quotes are plain text"),
-        (
-            "a.jsonl",
-            '{"query": "左", "title": "右", "label": 1, "label": 0}\n',
-            {},
-            "the key 'label' is given twice",
-        ),
-    ],
-)
-def test_ambiguous_or_unknown_columns_are_rejected(tmp_path, name, content, columns, reason):
-    with pytest.raises(InputError, match=reason):
-        rows_in(write(tmp_path / name, content), **columns)
 
 
 MAPS = {
@@ -297,9 +205,10 @@ def test_a_row_without_its_query_is_refused_or_left_out(tmp_path, missing, place
     path = tmp_path / "a.jsonl"
     rows[place]["qid"] = None
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    source = PairSource("train_file", str(path), "train", TWO, columns)
     with pytest.raises(InputError, match=rf"a.jsonl:{place + 1}: no query; fill in the column"):
-        read_file(path, TWO, columns)
-    assert read_file(path, TWO, columns, skip).queries == expected
+        source.read()
+    assert replace(source, rules=skip).read().queries == expected
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), NA, NaT], ids=repr)
@@ -439,10 +348,10 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tsv", "左\t右\t1\n")
 
     def and_write(*args):
-        yield from rows_of(*args)
+        yield from checked_rows(*args)
         write(path, "左\t右\t1\n上\t下\t1\n")
 
-    monkeypatch.setattr(pair_file, "rows_of", and_write)
+    monkeypatch.setattr(pair_source, "checked_rows", and_write)
     with pytest.raises(InputError, match=r"a\.tsv changed while it was read; run again when it is complete"):
         rows_in(path)
 

@@ -1,0 +1,416 @@
+"""Whole commands on files of pairs: rows that are left out or end them, and files as people have them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from package_command import command
+from pandas import DataFrame
+from table_files import YES, book, csv_text, put, tabbed
+from tiny_pair import CHARACTERS, VOCAB, toy_rows, train_config, write_model, write_pairs
+from tiny_ship import ship, write_trained
+
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair import PairConfig, PairTrainer
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.core.errors import InputError
+from ernie_pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
+from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.data import row_cache
+from ernie_pair.pairs.data.encoded_pairs import encode_pairs
+from ernie_pair.pairs.data.pair_source import read_pairs
+from ernie_pair.pairs.train.train_pair import train_pair
+
+GOOD, USERS = "今天\t明天\t0", ("用户问题", "标准问题", "是否匹配")
+
+
+def written(path, content):
+    return str(put(path, content))
+
+
+@pytest.fixture
+def config(tmp_path):
+    return train_config(tmp_path, max_steps=1, batch_size=4)
+
+
+def refused(action, capfd):
+    """The command's single error line."""
+    capfd.readouterr()
+    assert exit_code_of(action) == 2
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+BAD_LINES = {
+    "columns": ("今天 明天 0", "1 column instead of 3"),
+    "label": ("今天\t明天\t甲", "label '甲' is not one of 0, 1"),
+    "empty": ("今天\t\xa0\t0", "sentence2 is empty; fill it in or remove the row"),
+    "GBK": (
+        "今天是个好日子\t明天也是\t0".encode("gbk"),
+        "it looks like GB18030, and lines before it like UTF-8: write all",
+    ),
+}
+
+
+@pytest.mark.parametrize("line, reason", BAD_LINES.values(), ids=BAD_LINES)
+@pytest.mark.parametrize("flag", ["train_file", "dev_file"])
+def test_a_bad_line_ends_training_with_its_line_number(tmp_path, config, capfd, line, reason, flag):
+    line = line if isinstance(line, bytes) else line.encode()
+    path = written(tmp_path / "bad.tsv", f"{GOOD}\n{GOOD}\n".encode() + line + f"\n{GOOD}\n".encode())
+    error = refused(lambda: train_pair(replace(config, **{flag: path})), capfd)
+    assert error.startswith(f"error: {path}:3: ") and reason in error
+    assert not (tmp_path / "out").exists()
+
+
+def csv_of(path, rows, encoding="utf-8", bad=()):
+    """``bad``: {place: line}."""
+    written_as = [csv_text(rows=[row], names=range(len(row)), header=False) for row in rows]
+    for place, line in sorted(dict(bad).items()):
+        written_as.insert(place, line + "\n")
+    return written(path, "".join(written_as).encode(encoding))
+
+
+def events(folder, split="train"):
+    read = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return [event["loss"] for event in read if event["split"] == split]
+
+
+TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
+BAD = {0: "左,右,7", 5: '"左"上,右,1', 60: "", 92: "左"}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_training_on_encoded_csv_equals_training_on_tsv(tmp_path, capfd, streaming):
+    config = train_config(tmp_path, max_steps=12, shuffle_buffer=32, streaming=streaming)
+    train_pair(config)
+    other = replace(
+        config,
+        train_file=csv_of(tmp_path / "train.csv", TRAIN, "gb18030", BAD),
+        dev_file=csv_of(tmp_path / "dev.csv", DEV, "gb18030", {3: ",,"}),
+        output_dir=str(tmp_path / "other"),
+        encoding="gb18030",
+    )
+    assert exit_code_of(lambda: train_pair(other)) == 2  # --on_bad_row stop
+    assert "train.csv:1: label '7'" in capfd.readouterr().err and not (tmp_path / "other").exists()
+    other = replace(other, on_bad_row="skip")
+    train_pair(other)
+    assert events(other.output_dir) == events(config.output_dir)
+    assert events(other.output_dir, "valid") == events(config.output_dir, "valid")
+    told = capfd.readouterr().err
+    for split, lines in (("train", [1, 6, 61, 93]), ("dev", [4])):
+        path = tmp_path / "other" / f"{split}.rejected.jsonl"
+        notes = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [note["line"] for note in notes] == lines
+        assert {note["file"] for note in notes} == {str(tmp_path / f"{split}.csv")}
+        assert str(path) in told
+    assert notes[0]["reason"].startswith("sentence1 is empty")
+    assert ("train.csv: 4 rows are" if streaming else "train.csv: 4 of 94 rows are") in told
+    assert not list(tmp_path.glob("*.rejected.jsonl"))  # nothing is written next to the input
+
+
+def test_too_many_bad_rows_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_cache, "MOST_BAD", 3)
+    config = train_config(tmp_path, max_steps=2, on_bad_row="skip")
+    config = replace(config, train_file=csv_of(tmp_path / "train.csv", TRAIN, bad=BAD))
+    with pytest.raises(InputError, match="4 rows are not pairs, more than 3; is it the right"):
+        train_pair(config)
+
+
+def test_rows_skipped_by_a_cache_are_reported_at_every_start(tmp_path, capfd):
+    config = train_config(tmp_path, max_steps=2, on_bad_row="skip", cache_dir=str(tmp_path / "cache"))
+    config = replace(config, train_file=csv_of(tmp_path / "train.csv", TRAIN, bad=BAD))
+    train_pair(config)
+    first = (tmp_path / "out/train.rejected.jsonl").read_bytes()
+    capfd.readouterr()
+    train_pair(replace(config, output_dir=str(tmp_path / "again")))
+    assert "4 of 94 rows are not pairs" in capfd.readouterr().err
+    assert (tmp_path / "again/train.rejected.jsonl").read_bytes() == first
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of an untrained model."""
+    folder = tmp_path_factory.mktemp("model")
+    return str(write_trained(folder / "trained"))
+
+
+def by_predict(model, folder):
+    def predict(path, output, **changes):
+        flags = {"scores": True, "device": "cpu", "columns": "answers", **changes}
+        predict_pair(PredictConfig(model, path, str(output), **flags))
+
+    return predict
+
+
+def by_run(model, folder):
+    exported = ship(Path(model), folder / "ship")
+
+    def run(path, output, **changes):
+        flags = {"scores": True, "threads": 1, "columns": "answers", **changes}
+        predict_pair(PredictConfig(str(exported), path, str(output), **flags))
+
+    return run
+
+
+@pytest.mark.parametrize("ask", [by_predict, by_run])
+def test_every_row_gets_a_prediction_line_even_a_bad_one(tmp_path, model, ask, capfd):
+    ask = ask(model, tmp_path)
+    ask(str(write_pairs(tmp_path / "good.tsv", 41, seed=1, labels=False)), tmp_path / "good-answers.tsv")
+    good = [line.split("\t") for line in (tmp_path / "good-answers.tsv").read_text().splitlines()]
+    bad = {0: "左", 1: "", 20: '"左"上,右', 43: "左,右,上", 45: "左,"}
+    path = csv_of(tmp_path / "a.csv", [row[:2] for row in DEV], "gb18030", bad)
+    with pytest.raises(InputError, match=r"a\.csv:1: 1 column"):
+        ask(path, tmp_path / "a-answers.tsv", encoding="gb18030")
+    path = csv_of(
+        tmp_path / "a.csv",
+        [("text_a", "text_b"), *(row[:2] for row in DEV)],
+        "gb18030",
+        {place + 1: line for place, line in bad.items()},
+    )
+    with pytest.raises(InputError, match=r"a\.csv:2: 1 column"):
+        ask(path, tmp_path / "a-answers.tsv", encoding="gb18030")
+    assert not (tmp_path / "a-answers.tsv").exists()
+    ask(path, tmp_path / "a-answers.tsv", encoding="gb18030", on_bad_row="skip")
+    header, *lines = [line.split("\t") for line in (tmp_path / "a-answers.tsv").read_text().splitlines()]
+    assert header == good[0] and [line[0] for line in lines] == list(map(str, range(46)))
+    empty = [int(line[0]) for line in lines if line[1:] == [""] * (len(header) - 1)]
+    assert empty == sorted(bad)
+    assert [line[1:] for line in lines if int(line[0]) not in bad] == [line[1:] for line in good[1:]]
+    notes = [
+        json.loads(line) for line in (tmp_path / "a-answers.tsv.rejected.jsonl").read_text().splitlines()
+    ]
+    assert [note["line"] for note in notes] == [place + 2 for place in bad]
+    assert "5 of 46 rows are not pairs and are left out" in capfd.readouterr().err
+
+
+def test_evaluation_skips_bad_rows_and_reports_them(tmp_path, model, capfd):
+    good = csv_of(tmp_path / "good.csv", DEV)
+    bad = csv_of(tmp_path / "bad.csv", DEV, "gb18030", {2: "左,右,甲"})
+    settings = {"device": "cpu", "bootstrap": 0}
+    evaluate_pair(EvaluateConfig(model, good, str(tmp_path / "good.json"), **settings))
+    settings.update(encoding="gb18030", on_bad_row="skip", report=str(tmp_path / "report"))
+    evaluate_pair(EvaluateConfig(model, bad, str(tmp_path / "bad.json"), **settings))
+    ours, theirs = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("bad", "good"))
+    assert ours["rows"] == 41 and ours["loss"] == theirs["loss"]
+    assert "1 of 42 rows are not pairs" in capfd.readouterr().err
+    assert len((tmp_path / "bad.json.rejected.jsonl").read_text().splitlines()) == 1
+    lines = (tmp_path / "report/errors.tsv").read_text().splitlines()[1:]
+    content = Path(bad).read_bytes().decode("gb18030").splitlines()
+    assert all(row.split("\t")[-2] in content[int(row.split("\t")[0]) - 1] for row in lines) and lines
+
+
+def test_rejected_rows_are_separate_for_each_flag_of_evaluate(tmp_path, model):
+    """--calibrate_on and --tune_on may name files that are called alike."""
+    for name, bad in (("a", {2: "左,右,甲"}), ("b", {5: "左", 7: "右"})):
+        (tmp_path / name).mkdir()
+        csv_of(tmp_path / name / "dev.csv", DEV, bad=bad)
+    files = {"calibrate_on": str(tmp_path / "a/dev.csv"), "tune_on": str(tmp_path / "b/dev.csv")}
+    flags = {"device": "cpu", "bootstrap": 0, "on_bad_row": "skip", **files}
+    evaluate_pair(EvaluateConfig(model, csv_of(tmp_path / "x.csv", DEV), str(tmp_path / "x.json"), **flags))
+    for flag, lines in (("calibrate_on", [3]), ("tune_on", [6, 8])):
+        notes = (tmp_path / f"x.json.{flag}.rejected.jsonl").read_text().splitlines()
+        assert [json.loads(note)["line"] for note in notes] == lines
+    assert len(list(tmp_path.glob("*.rejected.jsonl"))) == 2
+
+
+WARNINGS = {
+    "one class": (
+        ["a\tb1\t1", "a\tb2\t1"],
+        ["c\td1\t0", "c\td2\t1"],
+        "train: {train} has no pair of class 0; is it",
+    ),
+    "unseen": (
+        ["a\tb1\t1"],
+        ["c\td1\t0", "c\td2\t1"],
+        "dev: 1 row (50.00 %) with a label that no training pair has",
+    ),
+    "one class in dev": (["a\tb1\t0", "a\tb2\t1"], ["c\td1\t1"], "dev: {dev} has no pair of class 0"),
+    "repeated": (["a\tb\t1"] * 3 + ["c\td\t0"], ["e\tf\t1"], "train: 2 rows (50.00 %) repeating an earlier"),
+    "shared": (
+        ["今天\t明天\t1", "c\td\t0"],
+        ["明 天\t今天\t1", "e\tf\t0"],
+        "dev: 1 row (50.00 %) with a pair of the",
+    ),
+    "two labels": (
+        ["a\tb\t1", "a\tb。\t0"],
+        ["c\td\t1"],
+        "train: 2 rows (100.00 %) with a pair that has two",
+    ),
+}
+
+
+@pytest.mark.parametrize("train, dev, warning", WARNINGS.values(), ids=WARNINGS)
+def test_what_the_audit_finds_is_a_warning_with_counts(tmp_path, config, capfd, train, dev, warning):
+    paths = {
+        name: written(tmp_path / f"{name}.tsv", "\n".join(rows) + "\n")
+        for name, rows in (("train", train), ("dev", dev))
+    }
+    changed = replace(config, train_file=paths["train"], dev_file=paths["dev"])
+    assert exit_code_of(lambda: train_pair(changed)) == 0
+    assert warning.format(**paths) in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["train_file", "dev_file"])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("content, reason", [("text_a\ttext_b\tlabel\n", "it holds"), (None, "no such file")])
+def test_a_file_without_pairs_is_refused(tmp_path, config, capfd, flag, streaming, content, reason):
+    path = tmp_path / "some.tsv"
+    if content is not None:
+        written(path, content)
+    changes = {flag: str(path), "streaming": streaming}
+    error = refused(lambda: train_pair(replace(config, **changes)), capfd)
+    assert error.startswith(f"error: {path}: {reason}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_huge_pair_is_truncated_and_keeps_both_texts(tmp_path, config, capfd):
+    long = [f"{'今' * 200_000}\t{'天' * 150_000}\t1", f"今\t{'天' * 350_000}\t0", "今\t天\t1"]
+    path = written(tmp_path / "long.tsv", "\n".join(long) + "\n")
+    assert exit_code_of(lambda: train_pair(replace(config, train_file=path, max_seq_len=16))) == 0
+    assert f"{path}: cut to --max_seq_len: 2 pairs" in capfd.readouterr().err
+    tokenizer = WordPiece.from_file(Path(config.model_name_or_path) / "vocab.txt")
+    rows = encode_pairs(read_pairs(path, 2), tokenizer, 16)
+    tokens = [[VOCAB[index] for index in row if index] for row in rows.batch(np.arange(3)).input_ids]
+    kept = [(row.count("今"), row.count("天"), len(row)) for row in tokens]
+    assert kept == [(7, 6, 16), (1, 12, 16), (1, 1, 5)]
+
+
+@pytest.mark.parametrize(
+    "labels", [[], ["0", "1", "0"], ["", "", ""], ["?", "9", "-1"]], ids=["none", "good", "empty", "strange"]
+)
+def test_each_row_gets_its_prediction_with_or_without_labels(tmp_path, model, labels):
+    texts = [("今天", "明天" * 9), ("上", "下"), ("左右", "大小")]
+    rows = ["\t".join([*pair, *labels[n : n + 1]]) for n, pair in enumerate(texts)]
+    path, out = written(tmp_path / "test.tsv", "\n".join(rows)), tmp_path / "predictions.tsv"
+    predict_pair(PredictConfig(model, path, str(out), batch_size=2, device="cpu", columns="answers"))
+    alone = []
+    for number, row in enumerate(rows):
+        one = written(tmp_path / "one.tsv", row + "\n")
+        flags = {"device": "cpu", "overwrite": True, "columns": "answers"}
+        predict_pair(PredictConfig(model, one, str(tmp_path / "one-answer.tsv"), **flags))
+        alone.append(
+            (tmp_path / "one-answer.tsv").read_text().splitlines()[1].replace("0\t", f"{number}\t", 1)
+        )
+    assert out.read_text().splitlines() == ["index\tprediction", *alone]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_blank_line_is_rejected_before_predicting(tmp_path, model, capfd, number):
+    lines = ["今天\t明天"] * 3
+    lines.insert(number - 1, "")
+    path, out = written(tmp_path / "test.tsv", "\n".join(lines) + "\n"), tmp_path / "predictions.tsv"
+    error = refused(lambda: predict_pair(PredictConfig(model, path, str(out), device="cpu")), capfd)
+    assert f"{path}:{number}: the line is blank; remove it, so that rows and lines agree" in error
+    assert not out.exists()
+
+
+# From files as people have them
+
+
+def people(path, rows, words):
+    """A default df.to_csv() of a spreadsheet's columns, with words for labels."""
+    DataFrame([(a, b, words[label]) for a, b, label in rows], columns=USERS).to_csv(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run that began with such files, and what its command said."""
+    folder = tmp_path_factory.mktemp("people")
+    model = write_model(folder / "model")
+    train, dev = (
+        people(folder / f"{name}.csv", toy_rows(n, n), YES) for name, n in (("train", 90), ("dev", 41))
+    )
+    flags = f"--model_name_or_path {model} --model_type ernie --from_scratch true --train_file {train} "
+    flags += f"--dev_file {dev} --output_dir {folder / 'out'} --max_steps 4 --batch_size 16 --device cpu"
+    return folder, command("train", *flags.split())
+
+
+def best_of(folder):
+    return str(next((folder / "out").glob("best*/**/config.json")).parent)
+
+
+def test_a_run_begins_with_the_files_alone_and_resumes(trained):
+    folder, done = trained
+    assert done.code == 0, done.told
+    assert "train.csv: its labels are words: 否 = 0, 是 = 1" in done.told
+    assert json.loads((Path(best_of(folder)) / "config.json").read_text())["id2label"] == {
+        "0": "否",
+        "1": "是",
+    }
+    again = replace(
+        train_config(folder), train_file=str(folder / "train.csv"), dev_file=str(folder / "dev.csv")
+    )
+    assert exit_code_of(lambda: train_pair(replace(again, max_steps=4, batch_size=16))) == 0
+    other = replace(again, max_steps=4, batch_size=16, label_map="0=是,1=否")
+    with pytest.raises(InputError, match="a checkpoint of another run: config.json"):
+        train_pair(other)
+
+
+def test_a_model_reads_the_words_that_it_was_trained_on(trained, tmp_path, capfd):
+    folder, _ = trained
+    path = tmp_path / "test.xlsx"
+    put(path, book([["编号", *USERS], *([n, a, b, YES[c]] for n, (a, b, c) in enumerate(toy_rows(9, 5)))]))
+    evaluate_pair(
+        EvaluateConfig(best_of(folder), str(path), str(tmp_path / "e.json"), device="cpu", bootstrap=0)
+    )
+    assert json.loads((tmp_path / "e.json").read_text())["rows"] == 9
+    predict_pair(PredictConfig(best_of(folder), str(path), str(tmp_path / "p.tsv"), device="cpu"))
+    answers = (tmp_path / "p.tsv").read_text().splitlines()
+    assert len(answers) == 10 and {line.split("\t")[-1] for line in answers[1:]} <= {"是", "否"}
+    other = people(tmp_path / "other.csv", toy_rows(9, 5), {0: "乙", 1: "甲"})
+    asked = EvaluateConfig(best_of(folder), other, str(tmp_path / "o.json"), device="cpu")
+    assert exit_code_of(lambda: evaluate_pair(asked)) == 2
+    told = capfd.readouterr().err
+    assert "label '乙' is not one of 否, 是, 0, 1" in told and "if 甲 is, label_map='0=乙,1=甲'" in told
+    assert not (tmp_path / "o.json").exists()
+    assert (
+        evaluate_pair(replace(asked, label_map="0=乙,1=甲"))["confusion"]
+        == evaluate_pair(EvaluateConfig(best_of(folder), str(path), device="cpu"))["confusion"]
+    )
+    with pytest.raises(InputError, match="names class 2, and the model has 2, numbered from 0: 否, 是"):
+        evaluate_pair(replace(asked, output_file="", label_map="0=乙,1=甲,2=丙"))
+
+
+def test_the_audit_shows_each_word_and_knows_mixed_ones(tmp_path, capsys):
+    words = ["否", "不匹配", "匹配", "是"]
+    path = tmp_path / "mixed.tsv"
+    put(path, tabbed([(f"甲{n}", f"乙{n}", word) for n, word in enumerate(words * 2)]))
+    audit_pairs(AuditPairsConfig(str(path)))
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith("; 否 = 0, 不匹配 = 0, 匹配 = 1, 是 = 1")
+    assert [line.rpartition(" | ")[2] for line in told[1:4]] == words[:3]
+
+
+def test_the_audit_keeps_lines_of_utf_16_and_no_sheets(tmp_path, capsys):
+    rows = [("一", "二", 1), ("一", "二", 1), ("三", "四", 0)]
+    put(tmp_path / "a.txt", tabbed(rows).replace("\n", "\r\n").encode("utf-16"))
+    out = tmp_path / "out"
+    config = AuditPairsConfig(str(tmp_path / "a.txt"), output_dir=str(out), drop_leaks="exact")
+    audit_pairs(config)
+    assert (out / "a.txt").read_bytes() == "\ufeff一\t二\t1\r\n三\t四\t0\r\n".encode("utf-16-le")
+    put(tmp_path / "a.xlsx", book(rows))
+    with pytest.raises(InputError, match="keeps lines as they are, and it has none; save it as .csv"):
+        audit_pairs(replace(config, train_file=str(tmp_path / "a.xlsx")))
+
+
+@pytest.mark.parametrize("kind", ["path", "frame"])
+def test_pair_trainer_takes_such_files_and_frames(tmp_path, kind):
+    rows = {name: list(toy_rows(count, count)) for name, count in (("train", 40), ("dev", 20))}
+    given = {name: DataFrame([(a, b, YES[c]) for a, b, c in rows[name]], columns=USERS) for name in rows}
+    if kind == "path":
+        for name, each in list(given.items()):
+            each.to_parquet(tmp_path / f"{name}.parquet")
+            given[name] = tmp_path / f"{name}.parquet"
+    config = PairConfig(
+        str(tmp_path / "out"), max_steps=2, batch_size=8, from_scratch=True, device="cpu", model_type="ernie"
+    )
+    trainer = PairTrainer(str(write_model(tmp_path / "model")), config, given["train"], given["dev"])
+    trainer.train()
+    assert trainer.model.spec.labels.names == ("否", "是")
+    assert all(set(CHARACTERS) >= set(row["sentence1"]) for row in trainer.train_rows())
