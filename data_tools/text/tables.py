@@ -95,9 +95,7 @@ class BlankLine(InputError):
     """A line without a text."""
 
 
-def blank_line(where: str) -> BlankLine:
-    """Return the error about a line without a text."""
-    return BlankLine(f"{where}: the line is blank; remove it, so that rows and lines agree")
+BLANK = "the line is blank; remove it, so that rows and lines agree"
 
 
 def form_of(path: Path, encoding: str = "utf-8") -> Form:
@@ -279,7 +277,7 @@ def _texts(
                 )
             text = decoded(name, number, raw, rules)
             if not keeps_cr and not text.strip():
-                raise blank_line(f"{name}:{number}")
+                raise BlankLine(f"{name}:{number}: {BLANK}")
         except InputError as error:
             text = error
         yield number, text
@@ -315,7 +313,7 @@ def _csv_rows(path: Path, form: Form, encoding: str) -> Iterator[Record]:
         number = lines.number + 1
         try:
             row = next(reader)
-            yield number, row if row else blank_line(f"{path}:{number}")
+            yield number, row if row else BlankLine(f"{path}:{number}: {BLANK}")
         except StopIteration:
             return
         except csv.Error as error:

@@ -310,8 +310,8 @@ def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> Non
 
 def _is_unlabelled(source: PairSource) -> bool:
     """Return whether the rows of a file have no label, as an encoder takes them."""
-    table = source.open() if source.rules.of_encoders else None
-    return table is not None and not table.has_label
+    reader = source.open(source.labels is not None)[0] if source.rules.of_encoders else None
+    return reader is not None and not reader.has_label
 
 
 def _find_warnings(sources: dict[str, PairSource], unlabelled: Collection[str]) -> list[str]:

@@ -20,20 +20,20 @@ class Unlabelled:
 BELONG_TOGETHER = Unlabelled()
 
 
-def no_label(where: str, name: str, label: Any) -> Unlabelled:
+def no_label(name: str, label: Any) -> Unlabelled:
     """Return what stands for the label of a row without one. Raises InputError if it has one after all."""
     if label is not None:
-        raise InputError(f"{where}: {name} is a label, and the first rows have none; label all or none")
+        raise InputError(f"{name} is a label, and the first rows have none; label all or none")
     return BELONG_TOGETHER
 
 
-def texts_in(where: str, name: str, cell: Any) -> list[Any]:
+def texts_in(name: str, cell: Any) -> list[Any]:
     """Return the texts of a cell, one or a list. Raises InputError for a list that is written as text."""
     if is_list(cell):
         return list(cell)
     if isinstance(cell, str) and cell.lstrip()[:1] == "[" and cell.rstrip()[-1:] == "]":
         raise InputError(
-            f"{where}: {name} is a list written as text; write JSON lines (.jsonl), or a text per column: "
+            f"{name} is a list written as text; write JSON lines (.jsonl), or a text per column: "
             "anchor, positive, negative_1, negative_2"
         )
     return [cell] if not isinstance(cell, str) or cell.strip() else []
@@ -45,20 +45,20 @@ def is_list(cell: Any) -> bool:
 
 
 def pairs_of_row(
-    where: str, right: Any, label: Any, negatives: Mapping[str, Any], labels: Optional[Labels]
+    right: Any, label: Any, negatives: Mapping[str, Any], labels: Optional[Labels]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the second text and the label of each pair of a row: its matches, then its ``negatives``.
 
     Raises InputError for a row without a match.
     """
     if is_list(right) and not len(right):
-        raise InputError(f"{where}: its list of matches is empty; give one, or remove the row")
+        raise InputError("its list of matches is empty; give one, or remove the row")
     match = _name_of(labels, 1) if isinstance(label, Unlabelled) else label
     yield from ((text, match) for text in (right if is_list(right) else [right]))
     if labels is not None and not labels.names:  # of a reader that collects the words of labels
         return
     for name, cell in negatives.items():
-        yield from ((text, _name_of(labels, 0)) for text in texts_in(where, name, cell))
+        yield from ((text, _name_of(labels, 0)) for text in texts_in(name, cell))
 
 
 def _name_of(labels: Optional[Labels], number: int) -> Any:

@@ -107,7 +107,10 @@ class InMemoryPairs(Source, Generic[One, All]):
         labels = self.labels_in_rows()
         rows = enumerate(examples_of(self.flag, self.examples))
         first = list(islice(rows, LOOKED_AT))
-        yield from checked_rows(chain(first, rows), self._reader(first, labels))
+        rest = (
+            rows if len(first) == LOOKED_AT else ()
+        )  # Paddle asks no ended iterator again
+        yield from checked_rows(chain(first, rest), self.where, self._reader(first, labels))
 
     def _content(self) -> tuple[All, str]:
         # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
@@ -152,44 +155,42 @@ class GivenPairs(InMemoryPairs[Pair, Pairs]):
         return [row.left, row.right, row.label, *([row.query] if row.query else [])]
 
     def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
+        def open_rows(objects: list[tuple[int, dict]]) -> RowReader:
+            needs_label = labels is not None
+            opened = RowReader(self.flag, self.where, objects, self.columns, self.rules, needs_label)
+            opened.tell()
+            return opened
+
         objects = [(n, dict(row)) for n, row in first if _is_object(row)]
-        reader: Optional[RowReader] = None
+        reader = open_rows(objects) if objects else None
         is_unlabelled: Optional[bool] = None  # of tuples for an encoder, as the first one tells
 
         def make(number: int, example: Any) -> list[Pair]:
             nonlocal reader, is_unlabelled
-            where = self.where(number)
             if _is_object(example):
-                if reader is None:
-                    known = objects or [(number, dict(example))]
-                    needs_label = labels is not None
-                    reader = RowReader(self.flag, self.where, known, self.columns, self.rules, needs_label)
-                    reader.tell()
-                return pairs_of_cells(where, number, reader.cells(number, dict(example)), labels)
-            cells = self._cells_of_tuple(where, example)
+                reader = reader or open_rows([(number, dict(example))])
+                return pairs_of_cells(number, reader.cells(number, dict(example)), labels)
+            cells = self._cells_of_tuple(example)
             if is_unlabelled is None:
                 is_unlabelled = self.rules.of_encoders and cells.label is None
             if is_unlabelled:
-                cells = cells._replace(label=no_label(where, "the third value", cells.label))
-            return pairs_of_cells(where, number, cells, labels)
+                cells = cells._replace(label=no_label("the third value", cells.label))
+            return pairs_of_cells(number, cells, labels)
 
         return make
 
-    def _cells_of_tuple(self, where: str, example: Any) -> Cells:
+    def _cells_of_tuple(self, example: Any) -> Cells:
         if is_token_row(example):
-            raise InputError(
-                f"{where}: token ids, and {self.flag} is read as pairs of texts; give texts alone"
-            )
+            raise InputError(f"token ids, and {self.flag} is read as pairs of texts; give texts alone")
         if not isinstance(example, (tuple, list)) or len(example) not in (2, 3):
             raise InputError(
-                f"{where}: {shown(example)} is not a pair; give a dictionary, (text, text, label) or "
-                "(text, text)"
+                f"{shown(example)} is not a pair; give a dictionary, (text, text, label) or " "(text, text)"
             )
         left, right, label = (*example, None)[:3]
         if isinstance(right, (list, tuple)) and not self.rules.of_encoders:
-            raise InputError(f"{where}: {RIGHT} is {shown(right)}, not a text; train-embedding takes lists")
+            raise InputError(f"{RIGHT} is {shown(right)}, not a text; train-embedding takes lists")
         for text in (left, right):
-            refuse_half(where, "a text", text)
+            refuse_half("a text", text)
         return Cells(left, right, None if is_missing(label) else label, "" if self.columns.query else None)
 
 
@@ -220,35 +221,32 @@ class TokenForm(NamedTuple):
     max_seq_len: int
     token_types: int
 
-    def ids_and_head(self, where: str, row: Mapping) -> tuple[np.ndarray, int]:
+    def ids_and_head(self, row: Mapping) -> tuple[np.ndarray, int]:
         """Return ids int32 [tokens] without padding, and the first text's number. Raises InputError."""
-        ids, tokenizer = _whole_numbers(where, "input_ids", row["input_ids"]), self.tokenizer
-        types, mask, positions = (_beside(where, name, row.get(name), ids) for name in OF_IDS[1:])
+        ids, tokenizer = _whole_numbers("input_ids", row["input_ids"]), self.tokenizer
+        types, mask, positions = (_beside(name, row.get(name), ids) for name in OF_IDS[1:])
         real, places = np.flatnonzero(ids != tokenizer.pad_id), np.arange(len(ids))
         length = int(real[-1]) + 1 if len(real) else 0
         if positions is not None and (positions != places).any():
-            raise InputError(f"{where}: position_ids are not 0, 1, 2, ...; leave them out")
+            raise InputError("position_ids are not 0, 1, 2, ...; leave them out")
         if mask is not None:
             if (mask != (places < mask.sum())).any():
-                raise InputError(
-                    f"{where}: attention_mask is not 1 of tokens and then 0 of padding; leave it out"
-                )
+                raise InputError("attention_mask is not 1 of tokens and then 0 of padding; leave it out")
             length = min(length, int(mask.sum()))
         ids = ids[:length]
         if length > self.max_seq_len:
             raise InputError(
-                f"{where}: {length} tokens, more than --max_seq_len {self.max_seq_len}; cut the pair where "
+                f"{length} tokens, more than --max_seq_len {self.max_seq_len}; cut the pair where "
                 "it is tokenized, or raise --max_seq_len"
             )
         wrong = ids[(ids < 0) | (ids >= tokenizer.vocab_size)]
         if len(wrong):
             raise InputError(
-                f"{where}: the id {wrong[0]} is outside of the vocabulary, of {tokenizer.vocab_size} tokens; "
-                + CURE
+                f"the id {wrong[0]} is outside of the vocabulary, of {tokenizer.vocab_size} tokens; " + CURE
             )
         head, fault = self._head(ids, None if types is None else types[:length])
         if fault:
-            raise InputError(f"{where}: {fault}")
+            raise InputError(f"{fault}")
         return ids.astype(np.int32), head
 
     def _head(self, ids: np.ndarray, types: Optional[np.ndarray]) -> tuple[int, str]:
@@ -302,25 +300,20 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
 
     def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
         keys: Optional[Keys] = None
+        number, row = next(((n, row) for n, row in first if isinstance(row, Mapping)), (0, {}))
+        if row:
+            names, named = list(map(str, row)), self.columns.label
+            known = [key for key in names if key == named or key.lower() in NAMES[LABEL]]
+            keys = keys_of(self.where(number), known, Columns(label=named))
+            unread = [key for key in names if key not in (*OF_IDS, keys[2])]
+            if unread:
+                say_once(self.flag, f"not read: {', '.join(unread)}")
+        return lambda number, example: [self._row(example, keys, labels)]
 
-        def make(number: int, example: Any) -> list[TokenRow]:
-            nonlocal keys
-            where = self.where(number)
-            if keys is None and isinstance(example, Mapping):
-                names, named = list(map(str, example)), self.columns.label
-                known = [key for key in names if key == named or key.lower() in NAMES[LABEL]]
-                keys = keys_of(where, known, Columns(label=named))
-                unread = [key for key in names if key not in (*OF_IDS, keys[2])]
-                if unread:
-                    say_once(self.flag, f"not read: {', '.join(unread)}")
-            return [self._row(where, example, keys, labels)]
-
-        return make
-
-    def _row(self, where: str, example: Any, keys: Optional[Keys], labels: Optional[Labels]) -> TokenRow:
+    def _row(self, example: Any, keys: Optional[Keys], labels: Optional[Labels]) -> TokenRow:
         if not is_token_row(example):
             raise InputError(
-                f"{where}: {shown(example)} is no row of token ids, as the first one is; give one kind alone"
+                f"{shown(example)} is no row of token ids, as the first one is; give one kind alone"
             )
         if isinstance(example, Mapping) and keys is not None:
             row: Mapping = example
@@ -328,13 +321,13 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
         else:
             row = dict(zip(("input_ids", "token_type_ids"), example))
             label = example[2] if len(example) > 2 else None
-        ids, head = self.form.ids_and_head(where, row)
+        ids, head = self.form.ids_and_head(row)
         if labels is None:
             return TokenRow(ids, head, None)
         label = label.tolist() if hasattr(label, "tolist") else label
         while isinstance(label, (list, tuple)) and len(label) == 1:
             label = label[0]
-        return TokenRow(ids, head, label_value(where, None if is_missing(label) else label, labels))
+        return TokenRow(ids, head, label_value(None if is_missing(label) else label, labels))
 
 
 AnySource = Union[PairSource, GivenPairs, TokenizedPairs]
@@ -348,7 +341,7 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-def _whole_numbers(where: str, name: str, value: Any) -> np.ndarray:
+def _whole_numbers(name: str, value: Any) -> np.ndarray:
     """Return a list, an array or a tensor as int64 [n]. Raises InputError for anything else."""
     try:
         found = np.asarray(value)
@@ -356,24 +349,22 @@ def _whole_numbers(where: str, name: str, value: Any) -> np.ndarray:
         found = np.zeros(0)
     if found.ndim > 1:
         raise InputError(
-            f"{where}: {name} has the shape {list(found.shape)}; give the ids of one row, neither a batch "
+            f"{name} has the shape {list(found.shape)}; give the ids of one row, neither a batch "
             "nor what return_tensors makes"
         )
     if found.ndim != 1 or not len(found) or found.dtype.kind not in "iub":
-        raise InputError(
-            f"{where}: {name} is {shown(value)}, and no list, array or tensor of whole numbers; {CURE}"
-        )
+        raise InputError(f"{name} is {shown(value)}, and no list, array or tensor of whole numbers; {CURE}")
     return found.astype(np.int64)
 
 
-def _beside(where: str, name: str, value: Any, ids: np.ndarray) -> Optional[np.ndarray]:
+def _beside(name: str, value: Any, ids: np.ndarray) -> Optional[np.ndarray]:
     """Return what a row has for each of its ids, int64 [n]; None where it has nothing."""
     if value is None:
         return None
-    found = _whole_numbers(where, name, np.atleast_1d(value) if np.ndim(value) == 0 else value)
+    found = _whole_numbers(name, np.atleast_1d(value) if np.ndim(value) == 0 else value)
     if len(found) != len(ids):
         raise InputError(
-            f"{where}: {len(found)} {name} for {len(ids)} input_ids; give one for each, and a row as a "
+            f"{len(found)} {name} for {len(ids)} input_ids; give one for each, and a row as a "
             "dictionary or as (input_ids, token_type_ids, label)"
         )
     return found

@@ -21,11 +21,11 @@ import numpy as np
 
 from data_tools.text.headers import say_no_header
 from data_tools.text.tables import (
+    BLANK,
     LOOKED_AT,
     SHEET_ERRORS,
     Form,
     Record,
-    blank_line,
     form_of,
     is_blank,
     records,
@@ -56,6 +56,7 @@ from ernie_pair.pairs.data.pair_records import (
 
 UNNAMED = ("text_a", "text_b", "label")  # what columns without a header are called
 NONE: Mapping[str, Any] = MappingProxyType({})
+HEADER_HINT = "; if the line is a header, name its columns with --text_a, --text_b and --label"
 NO_FORM = Form("")  # of rows in memory
 _SAID: set[str] = set()  # lines about files, each of which is said once
 
@@ -237,13 +238,11 @@ class RowReader:
     def cells(self, number: int, row: Any) -> Cells:
         """Return the cells of a row. Raises InputError for one that is not as the first ones are."""
         if isinstance(row, dict):
-            return self._cells_of_object(self.where(number), row)
-        if isinstance(row, InputError):
-            raise row
+            return self._cells_of_object(number, row)
         assert self.layout is not None
         left, right, label, width, _, query = self.layout[:6]
         if len(row) != width:
-            raise self._bad_width(number, row, width)
+            raise self._bad_width(row, width)
         none = BELONG_TOGETHER if self._is_unlabelled else None
         asked = None if query is None else "" if is_missing(row[query]) else row[query]
         negatives = NONE
@@ -251,12 +250,12 @@ class RowReader:
             negatives = {name: row[n] for n, name in self._negatives if not is_missing(row[n])}
         return Cells(row[left], row[right], none if label is None else row[label], asked, negatives)
 
-    def _cells_of_object(self, where: str, row: Mapping) -> Cells:
+    def _cells_of_object(self, number: int, row: Mapping) -> Cells:
         if not self._known.issuperset(row):
             more = [key for key in map(str, row) if key not in self._known]
             unread = [key for key in more if not (self.rules.of_encoders and is_negative(key))]
             if unread:
-                say_once(where, f"also not read: {', '.join(unread)}")
+                say_once(self.where(number), f"also not read: {', '.join(unread)}")
             self._known.update(more)
         left, right, label = self._used
         is_group = self.rules.of_encoders and is_list(row.get(right))
@@ -264,12 +263,10 @@ class RowReader:
             if not isinstance(row.get(key), str):
                 keys = ", ".join(map(str, row)) or "-"
                 what = f"is {shown(row[key])}, not a text" if key in row else f"is missing (found: {keys})"
-                raise InputError(
-                    f"{where}: {key} {what}; every row needs two texts: see --text_a and --text_b"
-                )
-            refuse_half(where, key, row[key])
+                raise InputError(f"{key} {what}; every row needs two texts: see --text_a and --text_b")
+            refuse_half(key, row[key])
         value: Any = None if is_missing(row.get(label)) else row[label]
-        value = no_label(where, label, value) if self._is_unlabelled else value
+        value = no_label(label, value) if self._is_unlabelled else value
         negatives = NONE
         if self.rules.of_encoders:
             negatives = {key: cell for key, cell in row.items() if is_negative(key) and not is_missing(cell)}
@@ -277,16 +274,16 @@ class RowReader:
         query = "" if self.columns.query and is_missing(query) else query
         return Cells(row[left], row[right], value, query, negatives)
 
-    def _bad_width(self, number: int, cells: list, width: int) -> InputError:
-        where, mark = self.where(number), self.form.mark
+    def _bad_width(self, cells: list, width: int) -> InputError:
+        mark = self.form.mark
         if is_blank(cells) and mark == "\t":
-            return blank_line(where)
+            return InputError(BLANK)
         cure = "tab between two columns and none in a text (quotes are plain text: they do not protect it)"
         if self.form.kind != "tab":
             name = {",": "comma", ";": "semicolon", "\t": "tab"}.get(mark, repr(mark))
             cure = f"{name} between two columns, and a text with {name}s in quotes"
         found = f"{counted(len(cells), 'column')} instead of {width}"
-        return InputError(f"{where}: {found}; write one {cure}")
+        return InputError(f"{found}; write one {cure}")
 
     def given(self, row: Any) -> Mapping[str, Any]:
         """Return {column: cell} of a row as it stands; {} of one that is no row.
@@ -351,13 +348,13 @@ def say_once(name: str, said: str) -> None:
         logger.info("%s", line)
 
 
-def refuse_half(where: str, key: str, text: Any) -> None:
+def refuse_half(key: str, text: Any) -> None:
     """Raise InputError for a text with half of a character, which JSON and Python can hold."""
     try:
         (text if isinstance(text, str) else "").encode("utf-8")
     except UnicodeEncodeError as error:
         half = f"\\u{ord(text[error.start]):04x}"
-        raise InputError(f"{where}: {key} has half of a character ({half}); correct it") from None
+        raise InputError(f"{key} has half of a character ({half}); correct it") from None
 
 
 def is_missing(value: object) -> bool:
@@ -379,71 +376,72 @@ def shown(value: object) -> str:
 
 
 def checked_rows(
-    rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], Iterable[Row]]
+    rows: Iterable[tuple[int, Any]],
+    where: Callable[[int], str],
+    make: Callable[[int, Any], Iterable[Row]],
 ) -> Iterator[Union[Row, BadRow]]:
-    """Yield what ``make`` returns of each numbered row, or as a `BadRow` what is wrong with it."""
+    """Yield what ``make`` returns of each numbered row, or as a `BadRow` what is wrong with it, and where."""
     for number, row in rows:
+        if isinstance(row, InputError):
+            yield BadRow(number, row.message)
+            continue
         try:
             found = make(number, row)
         except InputError as error:
-            label = error.label if isinstance(error, OtherLabel) else None
-            yield BadRow(number, error.message, other_label=label)
+            label, place = error.label if isinstance(error, OtherLabel) else None, where(number)
+            hint = HEADER_HINT if label and place.endswith(":1") else ""
+            yield BadRow(number, f"{place}: {error.message}{hint}", other_label=label)
         else:
             yield from found
 
 
-def pairs_of_cells(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> list[Pair]:
+def pairs_of_cells(number: int, cells: Cells, labels: Optional[Labels]) -> list[Pair]:
     """Return the pair of a row, or all pairs of a row for encoders. Raises InputError."""
     if cells.right.__class__ is str and not cells.negatives and not isinstance(cells.label, Unlabelled):
-        return [pair_of(where, number, cells, labels)]
+        return [pair_of(number, cells, labels)]
     found = []
-    for right, label in pairs_of_row(where, cells.right, cells.label, cells.negatives, labels):
-        refuse_half(where, "a text", right)
-        found.append(pair_of(where, number, Cells(cells.left, right, label, cells.query), labels))
+    for right, label in pairs_of_row(cells.right, cells.label, cells.negatives, labels):
+        refuse_half("a text", right)
+        found.append(pair_of(number, Cells(cells.left, right, label, cells.query), labels))
     return found
 
 
-def pair_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
+def pair_of(number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
     """Return the cells as a `Pair`. Raises InputError for a blank text, or a label not in ``labels``."""
     left, right, label, query, _ = cells
     label = label if isinstance(label, str) or not is_missing(label) else None
     if query is not None and not str(query).strip():
-        raise InputError(f"{where}: no query; fill in the column that --query names, or remove the row")
+        raise InputError("no query; fill in the column that --query names, or remove the row")
     for name, text in ((LEFT, left), (RIGHT, right)):
         if not isinstance(text, str) or not text.strip():
             found = "is empty" if isinstance(text, str) else f"is {shown(text)}, not a text"
-            raise InputError(f"{where}: {name} {found}; fill it in or remove the row")
+            raise InputError(f"{name} {found}; fill it in or remove the row")
         if text in SHEET_ERRORS:
-            raise InputError(
-                f"{where}: {name} is {text}, an error of a spreadsheet; correct or remove the row"
-            )
-    value = None if labels is None else label_value(where, label, labels)
+            raise InputError(f"{name} is {text}, an error of a spreadsheet; correct or remove the row")
+    value = None if labels is None else label_value(label, labels)
     return Pair(number, str(left), str(right), value, "" if query is None else str(query))
 
 
-def label_value(where: str, label: object, labels: Labels) -> Union[int, float]:
+def label_value(label: object, labels: Labels) -> Union[int, float]:
     """Return what is learned from a label. Raises InputError when it is none of ``labels``."""
     if labels.are_optional and (label is None or not bare_label(label)):
         return UNLABELLED
     if label is None:
         needed = f"one of {labels.allowed}" if labels.has_classes else labels.allowed
-        raise OtherLabel(f"{where}: no label; each row needs {needed} (name its column with --label)")
+        raise OtherLabel(f"no label; each row needs {needed} (name its column with --label)")
     value = labels.value_of(label)
     if value is not None:
         return value
     if not labels.has_classes:
         of_scores = labels.target == REGRESSION
         raise InputError(
-            f"{where}: label {shown(label)} is not {labels.allowed}, as {labels.target} takes it; correct "
+            f"label {shown(label)} is not {labels.allowed}, as {labels.target} takes it; correct "
             f"it, or train with {'another --label_range, or with ' if of_scores else ''}--target "
             f"classification{' (an encoder with --objective pairs)' if of_scores else ''}"
         )
     if isinstance(label, (list, tuple, dict)):
-        raise InputError(f"{where}: label {shown(label)} is no single value; write one of {labels.allowed}")
-    wrong = f"label {shown(label)} is not one of {labels.allowed}; correct it"
-    if where.endswith(":1"):
-        wrong += "; if the line is a header, name its columns with --text_a, --text_b and --label"
-    raise OtherLabel(f"{where}: {wrong}", bare_label(label))
+        raise InputError(f"label {shown(label)} is no single value; write one of {labels.allowed}")
+    raise OtherLabel(f"label {shown(label)} is not one of {labels.allowed}; correct it", bare_label(label))
 
 
 def pairs_of(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:

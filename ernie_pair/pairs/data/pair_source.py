@@ -333,12 +333,12 @@ class PairSource(Source):
             known = labels.classes  # with the words of the file for no class and for classes 0, 1, ...
             more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
             labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
-        cells, where = reader.cells, reader.where
+        cells = reader.cells
 
         def make(number: int, row: Any) -> list[Pair]:
-            return pairs_of_cells(where(number), number, cells(number, row), labels)
+            return pairs_of_cells(number, cells(number, row), labels)
 
-        made = checked_rows(rows, make)
+        made = checked_rows(rows, reader.where, make)
         if not isinstance(found, SetFile):
             yield from made
             return
@@ -360,7 +360,8 @@ class PairSource(Source):
         if reader is not None:
             for number, row in rows:
                 with suppress(InputError):
-                    return reader.cells(number, row).label is not None
+                    if not isinstance(row, InputError):
+                        return reader.cells(number, row).label is not None
         return False
 
     def _set(self) -> Union[SetFile, list[dict]]:

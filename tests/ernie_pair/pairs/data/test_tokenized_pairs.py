@@ -111,7 +111,7 @@ BAD = [
     ({"token_type_ids": None, "input_ids": [1, 5, 2, 2, 7, 2]}, "2 separators between the texts and no"),
     ({"token_type_ids": None, "input_ids": [1, 5, 6, 5, 7, 2]}, "0 separators between the texts and no"),
     ({"attention_mask": [1, 0, 1, 1, 1, 1]}, "attention_mask is not 1 of tokens and then 0 of padding"),
-    ({"position_ids": [0, 1, 2, 3, 5, 4]}, "position_ids that are not 0, 1, 2, ... are not"),
+    ({"position_ids": [0, 1, 2, 3, 5, 4]}, "position_ids are not 0, 1, 2"),
     ({"input_ids": [[1, 5, 6, 2, 7, 2]]}, r"input_ids has the shape \[1, 6\]; give the ids of one row"),
     ({"input_ids": "今天"}, "input_ids is '今天', and no list, array or tensor of whole numbers"),
     ({"input_ids": [0.5] * 6}, "and no list, array or tensor of whole numbers"),
