@@ -107,9 +107,7 @@ class InMemoryPairs(Source, Generic[One, All]):
         labels = self.labels_in_rows()
         rows = enumerate(examples_of(self.flag, self.examples))
         first = list(islice(rows, LOOKED_AT))
-        rest = (
-            rows if len(first) == LOOKED_AT else ()
-        )  # Paddle asks no ended iterator again
+        rest = rows if len(first) == LOOKED_AT else ()  # Paddle asks no ended iterator again
         yield from checked_rows(chain(first, rest), self.where, self._reader(first, labels))
 
     def _content(self) -> tuple[All, str]:
