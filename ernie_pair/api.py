@@ -94,7 +94,7 @@ def prepare(config: PrepareConfig) -> Dict[str, Any]:
 
 @takes_options(AuditConfig)
 def audit_text(config: AuditConfig) -> Dict[str, Any]:
-    """Look for duplicates, odd characters and languages in raw text, and return what is found.
+    """Look for duplicates and odd characters in raw text, and return what is found.
 
     It is what the report of ``output_dir`` holds.
     """

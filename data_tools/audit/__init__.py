@@ -1,1 +1,1 @@
-"""What is odd about raw text: duplicates, damaged characters, scripts, languages."""
+"""What is odd about raw text: duplicates, near duplicates, odd characters, encodings."""

@@ -58,7 +58,7 @@ BESIDE = ("pad", "mask")  # those that may be added beside the vocabulary
 OF_SENTENCE_PIECES = {"pad": "<pad>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "unk": "<unk>"}
 # Classes of transformers that cut words by BERT's rule, whatever tokenizer.json says of case.
 BERT_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "RetriBert", "LayoutLM")
-_LOWER_CASED = "Electra DistilBert SqueezeBert MobileBert Roberta Albert".split()
+_LOWER_CASED = "Electra DistilBert Roberta Albert".split()
 CLASS_OF = {  # of a model_type whose folder names no class
     **dict.fromkeys("bert ernie nezha megatron-bert megatronbert".split(), "BertTokenizer"),
     **dict.fromkeys("xlm-roberta xlm_roberta".split(), "XLMRobertaTokenizer"),

@@ -290,7 +290,7 @@ def largest_difference(backend, batches: List[Batch], expected: List[np.ndarray]
     """
     try:
         answers = [backend.logits(batch.input_ids, batch.token_type_ids) for batch in batches]
-    except (RuntimeError, ValueError) as error:  # of Paddle Inference: MobileBERT's three-token windows
+    except (RuntimeError, ValueError) as error:  # of Paddle Inference
         reason = " ".join((str(error).strip().splitlines() or [""])[0].split())[:150]
         raise CheckpointError(
             f"the {backend.name} model does not run ({reason}): nothing is exported; pass another --format"

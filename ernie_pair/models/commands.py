@@ -77,7 +77,7 @@ BASE_RANGE, BASE_WIDTH = 0.02, 768
 SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
 )  # fmt: skip
-WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
+WITH_RELU = ("ernie", "skep")
 PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
 MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
@@ -176,14 +176,10 @@ def settings_of_width(family: str, width: int) -> Dict[str, object]:
     """
     # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
     settings: Dict[str, object] = {"initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / width), 4)}
-    if family in ("ernie_gram", "electra", "roformer", "albert", "squeezebert", "mobilebert"):
+    if family in ("ernie_gram", "electra", "roformer", "albert"):
         settings["embedding_size"] = width
     if family == "nezha":
         settings["use_relative_position"] = True
-    if family == "tinybert":
-        settings["fit_size"] = width
-    if family == "mobilebert":  # without its bottlenecks, which are for a published size
-        settings.update(true_hidden_size=width, use_bottleneck=False)
     return settings
 
 

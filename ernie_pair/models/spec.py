@@ -36,10 +36,9 @@ OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2
 FAMILIES = {
     "ernie": "Ernie", "ernie_gram": "ErnieGram", "bert": "Bert", "roberta": "Roberta",
     "xlm_roberta": "Roberta",  # the same classes; its own names and defaults in transformers
-    "electra": "Electra", "nezha": "NeZha", "roformer": "RoFormer", "roformerv2": "RoFormerv2",
-    "ppminilm": "PPMiniLM", "tinybert": "TinyBert", "albert": "Albert", "skep": "Skep",
-    "megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert",
-    "distilbert": "DistilBert",
+    "electra": "Electra", "nezha": "NeZha", "roformer": "RoFormer",
+    "ppminilm": "PPMiniLM", "albert": "Albert", "skep": "Skep",
+    "megatronbert": "MegatronBert", "distilbert": "DistilBert",
 }  # fmt: skip
 SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
 SIZES = {  # whole numbers: the least, the most

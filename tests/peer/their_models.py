@@ -39,10 +39,6 @@ SIZES = {
 OF_FAMILY = {
     "electra": {"embedding_size": 12},
     "albert": {"embedding_size": 12, "hidden_act": "gelu"},
-    "squeezebert": {
-        "embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2,
-        "post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1,
-    },
     "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
 }  # fmt: skip

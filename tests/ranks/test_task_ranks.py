@@ -54,7 +54,6 @@ def halved(config, folder):
     [
         {"freeze_layers": 1, "use_recompute": True, "layer_decay": 0.9},
         pytest.param({"freeze": "encoder", "pooling": "mean"}, marks=pytest.mark.slow),
-        pytest.param({"use_recompute": True, "model_type": "tinybert"}, marks=pytest.mark.slow),
     ],
 )
 def test_frozen_or_recomputed_training_on_two_ranks_matches_one(tmp_path, flags):

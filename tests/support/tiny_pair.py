@@ -63,6 +63,5 @@ def write_new(folder, family, **flags):
     sizes = {**SIZES, "max_position_embeddings": 64, **flags}
     new_model(NewModelConfig(str(vocab_file), str(folder), model_type=family, **sizes))
     config = json.loads((folder / "config.json").read_text())
-    spread = 0.1 if family == "mobilebert" else 0.5  # that one has no norms
-    (folder / "config.json").write_text(json.dumps({**config, "initializer_range": spread}))
+    (folder / "config.json").write_text(json.dumps({**config, "initializer_range": 0.5}))
     return folder

@@ -1,7 +1,7 @@
 """Each family of this package and the model of transformers that computes the same.
 
 Checked on PaddleNLP 2.8.1 and transformers 4.49. Absent are the families whose classifiers differ (RoFormer:
-transformers has another head) and those that transformers has not (RoFormerV2, PP-MiniLM, TinyBERT, SKEP).
+transformers has another head) and those that transformers has not (PP-MiniLM, SKEP).
 
 PaddleNLP's modeling.py gives its layer norms the epsilon of config.json in some families, and a number of its
 own in others: `layer_norm_eps` says which. In ELECTRA it is config.json's or 1e-12, by the class that holds
@@ -70,10 +70,6 @@ _ALBERT_LAYER = {
     f"{_IN_ALBERT}attention.layer_norm": f"{_IN_ALBERT}attention.LayerNorm",
     **_alike(*_ATTENTION, inside=_IN_ALBERT),
 }
-_SQUEEZE_LAYER = _alike(
-    *_ATTENTION, "intermediate.conv1d", "output.conv1d", "output.layernorm", "post_attention.conv1d",
-    "post_attention.layernorm", inside="encoder.layers.#.",
-)  # fmt: skip
 _DISTIL_LAYER = _renaming("encoder.layers.#.", "transformer.layer.#.", {
     **{f"self_attn.{part}_proj": f"attention.{part}_lin" for part in ("q", "k", "v", "out")},
     "norm1": "sa_layer_norm", "linear1": "ffn.lin1", "linear2": "ffn.lin2", "norm2": "output_layer_norm",
@@ -165,16 +161,6 @@ COUNTERPARTS: Dict[str, Counterpart] = {
             "hidden_act": "gelu_new",
         },
         also=("embedding_size", "num_hidden_groups", "inner_group_num", "classifier_dropout_prob"),
-        keeps_positions=True,
-    ),
-    "squeezebert": Counterpart(
-        "squeezebert", "SqueezeBert", "SqueezeBert", "squeezebert.", "transformer.",
-        {**_TABLES, **_POSITIONS, **_alike("embeddings.LayerNorm"), **_SQUEEZE_LAYER, **_POOLER}, _CLASSIFIER,
-        activations=("gelu", "relu"),
-        also=(
-            "embedding_size", "q_groups", "k_groups", "v_groups", "post_attention_groups",
-            "intermediate_groups", "output_groups",
-        ),
         keeps_positions=True,
     ),
     "distilbert": Counterpart(

@@ -167,7 +167,7 @@ class PairClassifier(EncoderModel):
     def _add_head(self) -> None:
         made_of = self.encoder.config
         width = made_of.hidden_size
-        if self.head in ("pooled", "relu", "mean"):
+        if self.head in ("pooled", "mean"):
             weights = nn.initializer.Normal(std=getattr(made_of, "initializer_range", 0.02))
             zeros = nn.initializer.Constant(0.0)
             self.classifier = nn.Linear(width, self.num_classes, weight_attr=weights, bias_attr=zeros)
@@ -263,11 +263,9 @@ class PairClassifier(EncoderModel):
         if self.head == "mean":
             is_text_BS1 = is_token_in(input_ids, self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
             return masked_mean(states_BSD, is_text_BS1)
-        if self.head == "first":
-            return states_BSD[:, 0]
         if self.head == "dense":
             return F.relu(self.pre_classifier(states_BSD[:, 0]))
-        return F.relu(pooled_BD) if self.head == "relu" else pooled_BD
+        return pooled_BD
 
 
 def build_classifier(

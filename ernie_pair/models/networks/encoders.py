@@ -102,9 +102,7 @@ class Encoder:
     """How a family of encoders is called; ``head``: what PaddleNLP's XForSequenceClassification makes of it.
 
     pooled   dropout and a linear layer on the pooled output
-    relu     the same on its positive part
-    first    the same on the hidden state of the first token
-    dense    a linear layer and ReLU on that before
+    dense    the same on a linear layer and ReLU of the hidden state of the first token
     own      a class of its own on the hidden states, with dropout inside
     """
 
@@ -127,14 +125,11 @@ ENCODERS: Dict[str, Encoder] = {
         head="own", gives_pooled=False, pretraining_heads=("discriminator_", "generator_", "bias_mts."),
     ),
     "nezha": Encoder(takes_added_mask=False, layers="encoder.layer"),
-    "roformerv2": Encoder(head="first", gives_pooled=False, takes_added_mask=False),
-    "tinybert": Encoder(head="relu", idle=("fit_dense",)),
     "albert": Encoder(
         attribute="transformer", takes_added_mask=False, layers="encoder.albert_layer_groups",
         pretraining_heads=("predictions.", "sop_classifier."),
     ),
     "megatronbert": Encoder(layers="encoder.layer"),
-    **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(takes_added_mask=False)),
     "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
 }  # fmt: skip
 
@@ -178,8 +173,7 @@ def new_encoder(spec: ModelSpec) -> nn.Layer:
     if is_to_change:
         make_gelu_new(encoder.encoder.layers)
     if spec.own_epsilon is not None:
-        # That of SqueezeBERT's layers is 1e-12 in transformers as well, whatever config.json says.
-        set_epsilon(encoder.embeddings if family == "squeezebert" else encoder, spec.own_epsilon)
+        set_epsilon(encoder, spec.own_epsilon)
     return encoder
 
 

@@ -39,10 +39,7 @@ BASES = {
     "PretrainedConfig": "configuration_utils", "PretrainedTokenizer": "tokenizer_utils",
     "BasicTokenizer": "bert.tokenizer", "WordpieceTokenizer": "bert.tokenizer",
 }  # fmt: skip
-FAMILIES = (
-    "albert bert distilbert electra ernie ernie_gram megatronbert mobilebert nezha ppminilm roberta roformer "
-    "roformerv2 skep squeezebert tinybert"
-)
+FAMILIES = "albert bert distilbert electra ernie ernie_gram megatronbert nezha ppminilm roberta roformer skep"
 FOLDERS = {folder.replace("_", ""): folder for folder in FAMILIES.split()}
 BESIDE_THEM = (
     "activations aistudio_utils attention_utils conversion_utils model_outputs tokenizer_utils_base utils"

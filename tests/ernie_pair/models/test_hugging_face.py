@@ -65,10 +65,6 @@ OF_FAMILY = {
     "nezha": {"use_relative_position": True},
     "albert": {"embedding_size": 12},
     "xlm_roberta": {"type_vocab_size": 1, "pad_token_id": 1},
-    "squeezebert": {
-        "embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2,
-        "post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1,
-    },
 }  # fmt: skip
 BERT = {"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35, **SIZES}
 

@@ -117,7 +117,7 @@ def test_weight_decay_skips_biases_and_norms(make, layer_decay):
         assert np.allclose(after, before[name] * factor, rtol=1e-6), name
 
 
-@pytest.mark.parametrize("name", ["a.layer_norm.weight", "squeezebert.embeddings.LayerNorm.weight", "x.Bias"])
+@pytest.mark.parametrize("name", ["a.layer_norm.weight", "bert.embeddings.LayerNorm.weight", "x.Bias"])
 def test_norm_parameters_are_recognised_in_any_spelling(name):
     assert not decays(name) and decays("bert.encoder.layers.0.linear1.weight")
 

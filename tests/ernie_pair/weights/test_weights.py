@@ -27,7 +27,6 @@ from ernie_pair.weights.weight_files import (
     PlainUnpickler,
     as_float32,
     bfloat16_to_float32,
-    float32_to_bfloat16,
     from_safetensors,
     is_bfloat16_finite,
     is_state,
@@ -374,22 +373,11 @@ def test_the_allow_list_holds_only_array_constructors():
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 
 
-def test_bfloat16_bits_survive_and_show_what_is_not_finite():
-    numbers = ~np.isnan(bfloat16_to_float32(EVERY))
-    assert np.array_equal(float32_to_bfloat16(bfloat16_to_float32(EVERY[numbers])), EVERY[numbers])
+def test_bfloat16_bits_show_what_is_not_finite():
     wide = bfloat16_to_float32(EVERY)
     assert is_bfloat16_finite(EVERY[np.isfinite(wide)])
     for place in np.flatnonzero(~np.isfinite(wide)):
         assert not is_bfloat16_finite(EVERY[place : place + 1])
-
-
-@pytest.mark.parametrize(
-    "exact, nearest",
-    [(1.0039, 1.0), (1.0040, 1.0078125), (1.00390625, 1.0), (1.0 + 3 * 2**-8, 1.0 + 2**-6)],
-)
-def test_rounding_is_to_nearest_with_ties_to_even(exact, nearest):
-    found = bfloat16_to_float32(float32_to_bfloat16(np.array([exact, -exact], np.float32)))
-    assert found.tolist() == [nearest, -nearest]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

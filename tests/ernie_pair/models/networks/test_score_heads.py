@@ -40,7 +40,7 @@ def test_every_family_outputs_one_score_and_can_be_reloaded(tmp_path, family):
     outputs = model(ids, paddle.zeros_like(ids)).numpy()
     assert outputs.shape == (1, 1)
     biases = [p.numpy().tolist() for name, p in model.named_parameters() if name == model._output_bias()]
-    assert biases == ([] if family == "roformerv2" else [[2.5]])  # roformerv2 has no biases
+    assert biases == [[2.5]]
     (tmp_path / "saved").mkdir()
     model.write(tmp_path / "saved", source.vocab_file)
     again, _ = load_classifier(str(tmp_path / "saved"))
