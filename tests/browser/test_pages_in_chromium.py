@@ -13,12 +13,12 @@ import pytest
 import requests
 from browser import LOOKS, PHONE, Look
 from fake_predictor import Model
-from fake_runs import write_pair_run
 from made_up_answers import answers_of, config_of
 from places import ROOT
-from ports import free_port
+from run_files import write_pair_run
 from tiny_pair import write_pairs, write_rows
 from tiny_search import HashEmbedder
+from waiting import free_port
 
 from data_tools.audit_text import AuditConfig, audit_text
 from ernie_pair.evaluation.evaluation import evaluation_of

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from browser import PICTURES
 from places import ROOT
-from ports import free_port
-from waiting import until
+from waiting import free_port, until
 
 pytestmark = pytest.mark.browser
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ports import free_port
 from tiny_corpus import ROOT, finished, hashes, leftovers, lines_of, write_vocab
-from waiting import until
+from waiting import free_port, until
 
 from data_tools.corpus import shards
 from data_tools.prepare import PrepareConfig, SharedMaker, prepare

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from package_command import command
+from children import command
 from places import ROOT
 from tiny_pair import write_pairs
 from tiny_ship import ship, write_trained

@@ -10,7 +10,7 @@ import time
 from dataclasses import fields
 
 import pytest
-from package_command import command
+from children import command
 
 from ernie_pair.__main__ import COMMANDS, GROUPS, _run
 from ernie_pair.commands import config_class_of

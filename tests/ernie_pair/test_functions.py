@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import json_of, python
-from ports import free_port
 from tiny_pair import train_config, write_pairs
 from tiny_pretrain import write_corpus, write_model
 from tiny_search import write_embedder, write_lines
 from tiny_ship import ship, write_trained
-from waiting import until
+from waiting import free_port, until
 
 import ernie_pair
 from ernie_pair.__main__ import COMMANDS

@@ -14,11 +14,10 @@ import urllib.request
 import numpy as np
 import pytest
 from launched import one_thread
-from ports import free_port
 from tiny_pair import CHARACTERS
 from tiny_search import texts_of, write_embedder, write_lines
 from tiny_ship import ship, write_trained
-from waiting import until
+from waiting import free_port, until
 
 from ernie_pair import PairPredictor
 from ernie_pair.embeddings.open_embedder import open_embedder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from other_libraries.client import newest_python
 from tiny_embedding import LETTERS, embedding_config, random_text, toy_matches, write_files
-from tiny_sentence import write_sentence
+from tiny_models import write_sentence
 
 from ernie_pair import MtebEncoder, api, open_embedder
 from ernie_pair.core.errors import InputError

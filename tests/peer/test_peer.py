@@ -34,8 +34,8 @@ from their_models import (
     write_ours,
     write_theirs,
 )
+from tiny_models import change
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
-from tiny_sentence import change
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.errors import CheckpointError, InputError

@@ -8,8 +8,8 @@ import pytest
 from other_libraries.families import classifier_here, different_rows, rows_here, scores_there
 from other_libraries.texts import WITH_SYMBOLS, assigned_characters, random_strings, sentences
 from tiny_embedding import embedding_config, write_files
+from tiny_models import change, write_sentence
 from tiny_pair import CHARACTERS, write_model
-from tiny_sentence import change, write_sentence
 
 from ernie_pair.core.errors import ErniePairError
 from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig

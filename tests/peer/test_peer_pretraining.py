@@ -6,7 +6,7 @@ Skipped without torch and transformers; sh scripts/test_peer.sh creates an envir
 import numpy as np
 import paddle
 import pytest
-from package_command import command
+from children import command
 from tiny_pretrain import CHARACTERS, SIZES, VOCAB, events, flags, write_corpus
 
 torch = pytest.importorskip("torch")

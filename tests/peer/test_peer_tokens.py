@@ -10,7 +10,7 @@ import pytest
 from other_libraries.families import different_rows, rows_here
 from other_libraries.texts import WITH_SYMBOLS, random_strings, sentences
 from safetensors.numpy import load_file, save_file
-from tiny_sentence import change
+from tiny_models import change
 
 from ernie_pair.embeddings.open_embedder import open_embedder
 

@@ -7,8 +7,8 @@ import sys
 import compare_vectors
 import pytest
 from places import ROOT
+from tiny_models import write_sentence
 from tiny_pair import write_pairs
-from tiny_sentence import write_sentence
 
 SYMBOLS = "满意度★★★ 5¥每个 25℃以上 a≥b 退款→余额 没有符号".split()
 

@@ -11,8 +11,8 @@ import pytest
 import tiny_pair
 import tiny_pretrain
 import yaml
+from children import command
 from launched import OURS, launch_line, one_thread, run_script, words_of
-from package_command import command
 from run_files import events, files_of
 from waiting import until
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from launched import launch_line, one_thread, run_script
 from places import SCRIPTS
-from ports import free_port
 from run_files import events, files_of
 from safetensors.numpy import load_file
-from tiny_bert import ORDER, POOLER, write_bert
+from tiny_models import ORDER, POOLER, write_bert
 from tiny_pretrain import flags, write_corpus, write_model
-from waiting import kill_launched, until
+from waiting import free_port, kill_launched, until
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready

@@ -10,10 +10,17 @@ from launched import OURS, in_turn, launch, run_script, words_of
 from own_layers import bag, paddlenlp_model, tutorial_model
 from paddle import nn
 from run_files import events
-from tiny_distill import distill_config, write_teacher
-from tiny_pair import VOCAB, train_config, write_model, write_pairs
+from tiny_pair import (
+    VOCAB,
+    distill_config,
+    graded_rows,
+    target_config,
+    train_config,
+    write_model,
+    write_pairs,
+    write_teacher,
+)
 from tiny_ship import PROGRAM
-from tiny_targets import graded_rows, target_config
 
 from ernie_pair import (
     CrossValidateConfig,

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from package_command import command
+from children import command
 from pages import run_shell
 from places import ROOT
 from quickstart_table import PUBLISHED, render_printed, render_seeds

@@ -18,13 +18,10 @@ import test_quickstart
 import test_readme
 import tiny_pair
 import tiny_pretrain
-import tiny_targets
 import yaml
 from pages import ROOT, activated_environment, blocks, blocks_to_run, run_shell, text_of
-from ports import free_port
-from tiny_bert import ORDER, POOLER, write_bert
-from tiny_sentence import write_sentence
-from waiting import until
+from tiny_models import ORDER, POOLER, write_bert, write_sentence
+from waiting import free_port, until
 
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
@@ -172,8 +169,8 @@ def write_texts(here):
     for name in ("train.tsv", "dev.tsv"):
         shutil.copy(here / name, pairs / name)
     for number, name in enumerate(("", "_dev")):
-        tiny_targets.write_rows(here / f"sts{name}.tsv", tiny_targets.score_rows(33, number))
-        tiny_targets.write_rows(here / f"candidates{name}.tsv", tiny_targets.candidate_rows(12, number))
+        tiny_pair.write_rows(here / f"sts{name}.tsv", tiny_pair.score_rows(33, number))
+        tiny_pair.write_rows(here / f"candidates{name}.tsv", tiny_pair.candidate_rows(12, number))
     flags = {"model_type": "ernie", "train_file": "train.tsv", "dev_file": "dev.tsv", "device": "cpu"}
     sizes = {"max_steps": 2, "batch_size": 8, "max_seq_len": 32}
     (here / "pair.yaml").write_text(yaml.safe_dump({**flags, **sizes}))

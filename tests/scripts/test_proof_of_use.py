@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import readme_block
 import write_results
+from children import command
 from fake_peer import write_fake_peer
-from package_command import command
 from places import ROOT
 from proof.experiments import TITLES, Places, Run, Scale, runs_of, words_of
 from proof.figures import best_of, circle_figures, overlap_figures, read_curve, seen_figures
 from readme_block import FIGURES, PAGES, between, is_chinese
 from run import RunConfig, Runner, run_group
 from test_cut_documents import texts_of
-from tiny_sentence import write_sentence
+from tiny_models import write_sentence
 from write_results import read_runs, read_tables, render_page, render_summary
 
 from data_tools.corpus.format import document_ranges

@@ -1,9 +1,10 @@
-"""Python in processes of its own, with this checkout and the helpers of tests in its path."""
+"""Python, and commands of the package, in processes of their own."""
 
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from places import ROOT, SUPPORT
 
@@ -32,3 +33,31 @@ def output_of(*words, **settings):
 def json_of(*words, **settings):
     """Return the value that `python` prints in its last line."""
     return json.loads(output_of(*words, **settings).splitlines()[-1])
+
+
+def command(name, *words):
+    """Run ``ernie-pair NAME WORDS``: its exit ``code``, what it ``said``, ``told`` on the error stream."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ernie_pair", name, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+    )
+    return SimpleNamespace(code=done.returncode, said=done.stdout, told=done.stderr)
+
+
+# As where only [predict] is installed: none of the libraries of training can be found.
+WITHOUT_TRAINING = """
+import importlib.util, sys
+from ernie_pair.core.installation import OF_TRAINING
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {*OF_TRAINING, "paddle2onnx", "pandas", "ray", "torch"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from ernie_pair.core.cli.cli import exit_code_of
+from ernie_pair.__main__ import COMMANDS, LAUNCH, _run
+"""

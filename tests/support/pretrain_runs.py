@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from package_command import command
+from children import command
 from safetensors.numpy import load_file
 from tiny_pretrain import events
 

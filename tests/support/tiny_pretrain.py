@@ -13,6 +13,7 @@ from run_files import events as events
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.kernels.library import FOLDER, open_kernels
+from ernie_pair.models.spec import parse_spec
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *(f"##{c}" for c in CHARACTERS), "[UNK]"]
@@ -79,3 +80,20 @@ def pretrain(folder: Path, output: Path, code: int = 0, **changes) -> str:
     done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     return done.stderr
+
+
+SPEC = parse_spec({"vocab_size": len(VOCAB), "max_position_embeddings": 40, "type_vocab_size": 2})
+
+
+def opened(world, input_dir=None, spec=None, **changes):
+    """The data of a tiny run of pretraining."""
+    from ernie_pair.core.cli.cli import parse_config
+    from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
+    from ernie_pair.pretraining.data import open_pretrain_data
+    from ernie_pair.runtime.processes.world import World
+
+    words = flags(world / "model", input_dir or world / "a", world / "output", **changes)
+    tokenizer = WordPiece.from_file(world / "model" / "vocab.txt")
+    return open_pretrain_data(
+        parse_config(PretrainConfig, list(map(str, words))), World(0, 1), tokenizer, spec or SPEC
+    )

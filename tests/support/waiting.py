@@ -1,7 +1,8 @@
-"""Waiting for what another process does."""
+"""Waiting for what another process does, and ports that nothing listens at."""
 
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -25,3 +26,9 @@ def kill_launched(process):
     for pid in (process.pid, *children_of(process.pid)):
         os.kill(pid, signal.SIGKILL)
     process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

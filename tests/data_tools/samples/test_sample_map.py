@@ -18,8 +18,7 @@ import time
 import numpy as np
 import pytest
 from places import ROOT
-from tiny_pretrain import events, flags, write_corpus, write_model
-from tiny_pretrain_data import opened
+from tiny_pretrain import events, flags, opened, write_corpus, write_model
 from waiting import until
 
 from data_tools.corpus.format import corpus_paths

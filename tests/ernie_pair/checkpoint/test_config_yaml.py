@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_pretrain
 import yaml
-from children import output_of
-from package_command import command
+from children import command, output_of
 from run_files import files_of
 from tiny_pair import train_config
 from yaml import YAMLError

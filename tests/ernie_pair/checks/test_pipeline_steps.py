@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_pair
-from tiny_bert import write_bert
-from tiny_sentence import write_sentence
+from tiny_models import write_bert, write_sentence
 
 from ernie_pair.checks import pipeline as running
 from ernie_pair.checks.pipeline import FEWEST_STEPS, PipelineConfig, Work, look, measure_text, pipeline

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from places import SUPPORT
-from tiny_sentence import change
+from tiny_models import change
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig

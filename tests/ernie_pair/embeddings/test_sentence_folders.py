@@ -10,9 +10,9 @@ import paddle
 import pytest
 from run_files import events
 from tiny_embedding import embedding_config, write_matches
+from tiny_models import WIDTH, change, write_sentence
 from tiny_pair import CHARACTERS
 from tiny_search import write_lines
-from tiny_sentence import WIDTH, change, write_sentence
 from tiny_ship import write_trained
 
 from ernie_pair.core.errors import InputError

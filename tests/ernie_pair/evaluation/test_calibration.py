@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from drawn_logits import drawn
+from reference_loss import drawn
 from sklearn import metrics as sk
 
 from ernie_pair.evaluation.calibration import (

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from tiny_distill import distill_config, write_teacher
+from tiny_pair import distill_config, write_teacher
 
 from ernie_pair import PairPredictor, distill, load_config
 from ernie_pair.core.cli.cli import exit_code_of, run_command

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from places import ROOT
-from tiny_pair import write_model, write_pairs, write_rows
-from tiny_targets import candidate_rows
+from tiny_pair import candidate_rows, write_model, write_pairs, write_rows
 
 from ernie_pair import SearchParamsConfig, search_params
 from ernie_pair.__main__ import _run as run_here

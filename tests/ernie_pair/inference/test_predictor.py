@@ -10,9 +10,8 @@ from shutil import copytree
 
 import numpy as np
 import pytest
-from children import python
+from children import WITHOUT_TRAINING, python
 from tiny_ship import MAX_SEQ_LEN, PADDLE, logits_of_trained, random_texts, ship, write_trained
-from without_training import WITHOUT_TRAINING
 
 import ernie_pair
 from ernie_pair.core.cli.cli import exit_code_of

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from tiny_sentence import WIDTH, change, settings_for, write_sentence
+from tiny_models import WIDTH, change, settings_for, write_sentence
 
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.commands import (

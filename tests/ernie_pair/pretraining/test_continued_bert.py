@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import paddle
 import pytest
-from package_command import command
+from children import command
 from paddlenlp.transformers import BertForMaskedLM
 from pretrain_runs import NO_DROPOUT, arrays, assert_same_files, assert_same_losses, cut_after, run
-from tiny_bert import EPSILON, HEADS, ORDER, POOLER, write_bert
+from tiny_models import EPSILON, HEADS, ORDER, POOLER, write_bert
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
 from ernie_pair.core.cli.cli import parse_config

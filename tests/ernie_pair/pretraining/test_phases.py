@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tiny_pretrain
 from pretrain_runs import assert_same_files, cut_after
-from tiny_pretrain import events, write_corpus, write_model
-from tiny_pretrain_data import opened
+from tiny_pretrain import events, opened, write_corpus, write_model
 
 from data_tools.corpus.mixture import PhasedDataset
 from ernie_pair.core.errors import InputError

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from pretrain_runs import assert_same_files
-from tiny_pretrain import CHARACTERS, events, flags, pretrain, write_corpus, write_model
-from tiny_pretrain_data import SPEC, opened
+from tiny_pretrain import CHARACTERS, SPEC, events, flags, opened, pretrain, write_corpus, write_model
 from waiting import until
 
 from data_tools.corpus.mixture import BlendedDataset

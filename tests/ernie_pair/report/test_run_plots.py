@@ -8,8 +8,8 @@ import threading
 
 import numpy as np
 import pytest
-from fake_runs import counts_of, write_flags, write_pair_run
-from package_command import command
+from children import command
+from run_files import counts_of, write_flags, write_pair_run
 from sklearn.metrics import precision_score, recall_score
 from tiny_pair import train_config
 from visualdl import LogReader

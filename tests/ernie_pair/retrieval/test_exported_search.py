@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from children import WITHOUT_TRAINING
 from places import ROOT
 from tiny_search import texts_of, write_lines
 from tiny_ship import ship, write_trained
-from without_training import WITHOUT_TRAINING
 
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval.build_index import IndexConfig, make_index

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tiny_pretrain
 import yaml
-from package_command import command
-from tiny_distill import distill_config
+from children import command
 from tiny_embedding import write_matches
-from tiny_pair import train_config, write_model
+from tiny_pair import distill_config, train_config, write_model
 
 from ernie_pair import EmbeddingTrainer, PairTrainer, distill
 from ernie_pair.checkpoint.run_folder import LOCK, RunLock

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from killed_runs import killed_after
 from places import SUPPORT
-from run_files import events, files_of
+from run_files import events, files_of, killed_after
 from tiny_pair import CHARACTERS, write_model
 from token_task import TokenConfig, TokenTask
 

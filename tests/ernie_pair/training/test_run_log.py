@@ -8,7 +8,7 @@ import sys
 from datetime import timedelta
 
 import pytest
-from fake_runs import counts_of
+from run_files import counts_of
 from visualdl import LogReader
 
 from ernie_pair.checkpoint.manifest import TrainState

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
-from killed_runs import killed_after
-from run_files import events
+from run_files import events, killed_after
 from scipy.stats import spearmanr
 from tiny_embedding import (
     embedding_config,

@@ -5,10 +5,9 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from killed_runs import killed_after
 from levels import needs_bf16
 from paddlenlp.datasets import IterDataset
-from run_files import events
+from run_files import events, killed_after
 from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_matches, write_texts
 
 from ernie_pair import PairCallback

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from package_command import command
+from children import command
 from places import ROOT
 from tiny_embedding import write_matches
 from tiny_ship import write_trained

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from package_command import command
+from children import command
 from pandas import DataFrame
 from table_files import YES, book, csv_text, put, tabbed
 from tiny_pair import CHARACTERS, VOCAB, toy_rows, train_config, write_model, write_pairs

@@ -6,10 +6,8 @@ from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
-from killed_runs import Killed, killed_after
-from run_files import events
-from tiny_distill import TEACHER_LAYERS, distill_config, write_teacher
-from tiny_pair import toy_rows, write_model
+from run_files import Killed, events, killed_after
+from tiny_pair import TEACHER_LAYERS, distill_config, toy_rows, write_model, write_teacher
 from tiny_pretrain import needs_kernels
 
 from ernie_pair import PairCallback, StudentConfig, distill

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from drawn_logits import drawn
+from reference_loss import drawn
 from scipy import stats
 from sklearn import metrics as sk
 

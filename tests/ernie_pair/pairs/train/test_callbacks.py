@@ -10,7 +10,7 @@ import pytest
 from fake_ranks import on_ranks
 from paddlenlp.transformers import ErnieForSequenceClassification
 from run_files import files_of
-from tiny_trainer import DEV, TRAIN, UNTRAINED
+from tiny_pair import DEV, TRAIN, UNTRAINED
 
 from ernie_pair import PairCallback, PairConfig, PairTrainer, TrainerControl, TrainerState
 from ernie_pair.core.errors import InputError, MachineError

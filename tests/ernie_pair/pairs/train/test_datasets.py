@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from killed_runs import killed_after
 from paddlenlp import transformers
-from run_files import events
+from run_files import events, killed_after
 from tiny_pair import toy_rows, train_config
 
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST

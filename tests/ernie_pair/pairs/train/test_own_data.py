@@ -6,15 +6,12 @@ import numpy as np
 import paddle
 import pytest
 from datasets import Dataset
-from killed_runs import killed_after
 from paddlenlp.data import DataCollatorWithPadding, Pad, Stack, Tuple
 from paddlenlp.datasets import IterDataset, MapDataset
 from paddlenlp.transformers import ErnieTokenizer
 from pandas import DataFrame
-from run_files import events, files_of
-from tiny_pair import write_pairs, write_rows
-from tiny_targets import candidate_rows, score_rows
-from tiny_trainer import DEV, TRAIN, UNTRAINED, as_dicts
+from run_files import events, files_of, killed_after
+from tiny_pair import DEV, TRAIN, UNTRAINED, as_dicts, candidate_rows, score_rows, write_pairs, write_rows
 
 from ernie_pair import PairConfig, PairTokenizer, PairTrainer
 from ernie_pair.core.errors import InputError

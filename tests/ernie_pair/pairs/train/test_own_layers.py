@@ -6,17 +6,15 @@ from collections import namedtuple
 import numpy as np
 import paddle
 import pytest
-from killed_runs import killed_after
 from own_layers import TINY, Bag, bag, paddlenlp_model, state, tutorial_model
 from paddle import nn
 from paddlenlp.transformers import (
     BertForSequenceClassification,
     ErnieForSequenceClassification,
 )
-from run_files import events
-from tiny_pair import VOCAB
-from tiny_trainer import DEV, TRAIN
-from tiny_trainer import SETTINGS as TINY_RUN
+from run_files import events, killed_after
+from tiny_pair import DEV, TRAIN, VOCAB
+from tiny_pair import SETTINGS as TINY_RUN
 
 from ernie_pair import PairCallback, PairClassifier, PairConfig, PairTrainer
 from ernie_pair.core.errors import CheckpointError, InputError

@@ -7,7 +7,7 @@ import paddle
 import pytest
 from levels import needs_bf16
 from places import ROOT
-from tiny_trainer import DEV, TRAIN, UNTRAINED
+from tiny_pair import DEV, TRAIN, UNTRAINED
 
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST

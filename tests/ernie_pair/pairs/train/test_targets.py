@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from killed_runs import killed_after
+from run_files import killed_after
 from sklearn.metrics import ndcg_score
-from tiny_pair import train_config, write_rows
-from tiny_targets import OTHERS, candidate_rows, graded_rows, score_rows, target_config
+from tiny_pair import OTHERS, candidate_rows, graded_rows, score_rows, target_config, train_config, write_rows
 
 from ernie_pair.__main__ import _run
 from ernie_pair.core.errors import InputError

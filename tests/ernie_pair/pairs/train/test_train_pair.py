@@ -9,8 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from killed_runs import killed_after
-from run_files import events, files_of
+from run_files import events, files_of, killed_after
 from tiny_pair import toy_rows, train_config, write_model, write_pairs, write_rows
 from visualdl import LogReader
 

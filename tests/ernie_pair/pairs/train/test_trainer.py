@@ -15,8 +15,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 from pandas import DataFrame
 from run_files import events, files_of
-from tiny_pair import write_pairs
-from tiny_trainer import DEV, TRAIN, UNTRAINED, as_dicts
+from tiny_pair import DEV, TRAIN, UNTRAINED, as_dicts, write_pairs
 
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST

@@ -4,8 +4,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle.nn import functional as F
-from tiny_pair import train_config
-from tiny_trainer import DEV, TRAIN, UNTRAINED
+from tiny_pair import DEV, TRAIN, UNTRAINED, train_config
 
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.core.errors import InputError

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
+from children import command
 from foreign_weights import write_checkpoints
-from package_command import command
 from scipy import stats
 from scipy.special import log_softmax
 from tiny_pretrain import CHARACTERS, VOCAB, write_corpus, write_model

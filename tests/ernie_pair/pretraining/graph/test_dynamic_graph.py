@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from package_command import command
+from children import command
 from pretrain_runs import (
     NO_DROPOUT,
     WEIGHTS,

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import paddle
 import pytest
-from package_command import command
+from children import command
 from pretrain_runs import (
     NO_DROPOUT,
     STATE,
@@ -18,8 +18,7 @@ from pretrain_runs import (
     run,
 )
 from safetensors.numpy import load_file
-from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
-from tiny_pretrain_data import opened
+from tiny_pretrain import VOCAB, events, flags, opened, write_corpus, write_model
 
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
 from ernie_pair import MaskFiller

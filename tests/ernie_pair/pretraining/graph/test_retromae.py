@@ -3,14 +3,13 @@
 import numpy as np
 import paddle
 import pytest
-from package_command import command
+from children import command
 from pretrain_runs import NO_DROPOUT, STATE, arrays, assert_close, assert_same_files, cut_after, run
 from reference_loss import cross_entropies
 from safetensors.numpy import load_file
 from scipy.special import erf, softmax
 from tiny_embedding import toy_matches
-from tiny_pretrain import SIZES, events, flags, has_bf16, needs_kernels, write_corpus, write_model
-from tiny_pretrain_data import opened
+from tiny_pretrain import SIZES, events, flags, has_bf16, needs_kernels, opened, write_corpus, write_model
 
 from ernie_pair import MaskFiller
 from ernie_pair.core.cli.cli import parse_config
