@@ -82,10 +82,7 @@ def test_a_started_module_is_found_where_this_one_is(stranger):
     "words",
     [
         "build vocab --vocab_size 200 --input_path corpus.txt --output_file",
-        "build ngrams --vocab_file vocab.txt --input_path ids --output_file",
-        "prepare --vocab_file vocab.txt --input_path corpus.txt --output_prefix",
         "prepare --vocab_file vocab.txt --input_path corpus.txt --engine ray --output_prefix",
-        "audit text corpus.txt --near_threshold 0.9 --output_dir",
     ],
 )
 def test_the_workers_of_a_tool(words, sample, stranger, tmp_path):

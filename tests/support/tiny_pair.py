@@ -101,11 +101,11 @@ def candidate_rows(queries: int, seed: int):
             yield query, "".join(text), int(place == 1)
 
 
-def graded_rows(queries: int, seed: int):
-    """(query, text, grade), of three to twenty candidates: how many 好 a text has, from 0 to 3."""
+def graded_rows(queries: int, seed: int, most: int = 20):
+    """(query, text, grade), of three to ``most`` candidates: how many 好 a text has, from 0 to 3."""
     rng = np.random.default_rng(seed)
     for number in range(queries):
-        for place in range(3 + number % 18):
+        for place in range(3 + number % (most - 2)):
             grade = (0, 3)[place] if place < 2 else int(rng.integers(4))
             text = [*rng.choice(OTHERS, 5 - grade), *"好" * grade]
             yield OTHERS[number // 10 % 10] + OTHERS[number % 10], "".join(rng.permutation(text)), grade

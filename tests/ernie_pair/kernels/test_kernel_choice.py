@@ -7,8 +7,10 @@ import platform
 import re
 import shutil
 import sys
+from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -186,6 +188,27 @@ def test_a_file_that_is_no_kernels_falls_back_to_plain(without, kind):
         (without / "_fused.so").write_bytes(b"\x7fELF nothing of the kind")
     assert choose_kernels(KernelFlags(), "cpu").reason.startswith("_fused.so cannot be used (")
     refused("--kernels fused: _fused.so cannot be used", kernels="fused")
+
+
+@needs_kernels
+def test_an_outdated_compiled_file_falls_back_to_plain(monkeypatch):
+    monkeypatch.setattr(library, "VERSION", 99)
+    monkeypatch.setenv(LEVEL_ASKED, "avx2")  # not the level that is already loaded
+    assert re.search(r"has version \d+ of the kernels, not 99", choose_kernels(KernelFlags(), "cpu").reason)
+    library._open.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "level, why", [(0, "this processor has no AVX2"), (1, "of this Paddle does not work")]
+)
+def test_kernels_that_do_not_open_say_why(monkeypatch, level, why):
+    answers = {"fused_version": library.VERSION, "fused_processor_level": level}
+    fake = SimpleNamespace()
+    for name, *_ in library.FUNCTIONS:
+        setattr(fake, name, partial(lambda answer, *given: answer, answers.get(name, 0)))
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda *given, **flags: fake)
+    assert library._open.__wrapped__(library.FOLDER, "avx512").reason.endswith(why)
 
 
 @needs_kernels

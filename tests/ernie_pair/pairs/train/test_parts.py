@@ -14,7 +14,7 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.weights.weight_files import read_weights
 
-SETTINGS = {**UNTRAINED, "epochs": 2, "dropout": 0.1, "logging_freq": 10}
+SETTINGS = {**UNTRAINED, "epochs": 1, "dropout": 0.1, "logging_freq": 5}
 
 
 def loop_of_the_page():
@@ -88,13 +88,11 @@ def assert_same_weights(trainer, folder, before):
 
 
 @pytest.mark.parametrize("changes", [
-    {},
     {**HALVES, "grad_clip": 0.05, "layer_decay": 0.8},
     {"class_weights": "1,2.5", "rdrop_alpha": 1.0},
     {"symmetric": "average", **HALVES},
     {"use_amp": True, "amp_dtype": "float32"},
     pytest.param({"precision": "bf16"}, marks=needs_bf16),
-    {"on_nan": "skip"},
 ], ids=str)  # fmt: skip
 def test_a_loop_over_parts_gives_the_numbers_of_the_trainer(same_as_trainer, changes):
     losses = []
@@ -110,7 +108,7 @@ def test_a_loop_over_parts_gives_the_numbers_of_the_trainer(same_as_trainer, cha
     run = same_as_trainer(step, **changes)
     if "class_weights" not in changes:
         logged = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
-        np.testing.assert_allclose(np.mean(losses[:10]), logged[0], rtol=1e-6)
+        np.testing.assert_allclose(np.mean(losses[:5]), logged[0], rtol=1e-6)
 
 
 def own_loss(parts, batches):
