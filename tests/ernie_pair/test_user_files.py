@@ -168,26 +168,6 @@ def test_curves_are_written_once_in_a_folder_of_the_run(tmp_path, config, monkey
     assert folder.name == run_id and [point.id for point in points] == list(range(1, 13))
 
 
-@pytest.mark.parametrize("name", ["vdl", "vdl/RUN"])
-def test_a_run_continues_if_curves_cannot_be_written(tmp_path, config, monkeypatch, name, capfd):
-    if name == "vdl":
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "vdl").write_text("mine")
-    else:
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "elsewhere" / "vdlrecords.1.log").write_text("mine")
-        kill_at(monkeypatch, 5, config)
-        (folder,) = (tmp_path / "out" / "vdl").iterdir()
-        folder.rename(tmp_path / "moved")
-        folder.symlink_to(tmp_path / "elsewhere")
-    train_pair(config)
-    if name == "vdl":
-        assert (tmp_path / "out" / "vdl").read_text() == "mine"
-        assert "this run draws no curves" in capfd.readouterr().err
-    else:
-        assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["vdlrecords.1.log"]
-
-
 # --- folders used by an earlier run
 
 

@@ -249,19 +249,6 @@ def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, cap
     assert first["query"] == "今天" and second["query"] == "\ufeff昨天"  # only at the very beginning
 
 
-def test_a_person_is_prompted_for_each_query(index, embedder, monkeypatch, capsys):
-    typed = io.StringIO("今天\n\n")
-    for is_person in (True, False):
-        typed.isatty = lambda: is_person  # noqa: B023
-        typed.seek(0)
-        monkeypatch.setattr(sys, "stdin", typed)
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        search_texts(config_of(index))
-        shown = capsys.readouterr()
-        assert shown.err.count("> ") == 3 * is_person
-        assert shown.out.startswith("cosine\tid\ttext\n") == is_person
-
-
 def test_a_table_keeps_every_text_and_a_failed_one_is_damaged(tmp_path):
     texts = ["", "今天", "a\tb\n", "好" * 5000]
     with TextTableWriter(tmp_path, "x") as table:

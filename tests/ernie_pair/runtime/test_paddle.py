@@ -90,7 +90,7 @@ print(*states.numpy().ravel().tolist())"""
 PROGRAMS = {
     **{
         f"{module} alone": (f"import sys, ernie_pair.{module}; print(*{{*{HEAVY}}} & set(sys.modules))", [])
-        for module in ("models.networks.encoders", "pretrain.graph.model", "models.source")
+        for module in ("models.networks.encoders", "models.source")
     },
     "the rest": (
         "import ernie_pair.models.networks.encoders, paddlenlp; "

@@ -121,14 +121,6 @@ def test_histograms_and_pr_curves_are_restored_after_a_resume(tmp_path, capsys):
     assert "probability_counts" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("counts", [[], [[1], [2]], [[0] * 100, ["9"] * 100], [[10**30] * 100] * 2, "x"])
-def test_invalid_probability_counts_are_not_drawn(tmp_path, counts):
-    event = {"split": "valid", "step": 1, "loss": 0.5, "probability_counts": counts}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(event) + "\n")
-    RunLog(tmp_path, TrainState(2), max_steps=9).close()
-    assert "pr_curve" not in curves(tmp_path).get_tags()
-
-
 @pytest.mark.parametrize("owes, kept", [(False, ["train", "valid"]), (True, ["train"])])
 def test_a_pending_evaluation_replaces_an_interrupted_one(tmp_path, owes, kept):
     log = RunLog(tmp_path, TrainState(), max_steps=9)

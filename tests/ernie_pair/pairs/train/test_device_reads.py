@@ -2,10 +2,9 @@
 
 from collections import Counter
 
-import numpy as np
 import paddle
 import pytest
-from tiny_pair_job import STEPS, run, same, tiny_job, weights, write_files
+from tiny_pair_job import run, same, tiny_job, weights, write_files
 
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
@@ -107,15 +106,3 @@ def test_a_run_with_deferred_reads_resumes_bit_identically(folder, tmp_path):
     kept.close()
     assert list(map(dict, steps(rest, 4, 6))) == wanted[3:]
     assert same(weights(whole.job), weights(rest.job))
-
-
-def test_training_mode_is_set_at_the_start_and_after_evaluation(folder, monkeypatch):
-    tiny, entered = tiny_job(folder), []
-    train = type(tiny.job.model).train
-    monkeypatch.setattr(type(tiny.job.model), "train", lambda self: (entered.append(1), train(self)))
-    run(tiny, 3)
-    assert len(entered) == 1
-    tiny.job.evaluate("valid")
-    run(tiny, 5, first=4)
-    assert len(entered) == 2 and tiny.job.model.training
-    assert STEPS > 5 and np.isfinite(weights(tiny.job)["classifier.weight"]).all()

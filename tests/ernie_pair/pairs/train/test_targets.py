@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -236,7 +237,8 @@ def test_queries_without_a_positive_are_refused_or_skipped(tmp_path):
 def test_a_ranker_of_grades_learns_resumes_and_ships(tmp_path):
     """Its nDCG is scikit-learn's of what it predicts; killed and accumulated it has the same weights."""
     flags = {"ranking_loss": "ranknet", "most_candidates": 0, "best_metric": "ndcg", "batch_size": 8}
-    whole = target_config(tmp_path, "ranking", graded_rows, **flags)
+    rows_of = partial(graded_rows, most=8)
+    whole = target_config(tmp_path, "ranking", rows_of, **flags)
     train_pair(whole)
     model, dev, folder = str(tmp_path / "out"), str(tmp_path / "dev.tsv"), str(tmp_path / "ex")
     predict_pair(PredictConfig(model, dev, str(tmp_path / "p.tsv"), device="cpu"))
@@ -244,7 +246,7 @@ def test_a_ranker_of_grades_learns_resumes_and_ships(tmp_path):
         EvaluateConfig(model, dev, str(tmp_path / "m.json"), device="cpu", report=str(tmp_path / "r"))
     )
     metrics, shown = json.loads((tmp_path / "m.json").read_text()), np.array(column(tmp_path / "p.tsv"))
-    queries, texts, grades = zip(*graded_rows(20, 1))
+    queries, texts, grades = zip(*rows_of(20, 1))
     queries, grades = np.array(queries), np.array(grades)
     groups = [queries == query for query in dict.fromkeys(queries)]
     wanted = np.mean([ndcg_score([grades[rows]], [shown[rows]]) for rows in groups])

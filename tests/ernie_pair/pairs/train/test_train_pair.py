@@ -17,10 +17,9 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.models.model_card import learned_nothing_in
-from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.targets.metrics import METRICS
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.service.serve import ServeConfig, serve
@@ -168,16 +167,6 @@ def test_a_model_below_shared_characters_says_so_everywhere(tmp_path, idle, capf
     assert f"{tmp_path}/ship: {reason}" in capfd.readouterr().err
 
 
-def test_a_one_class_classifier_is_reported_once_after_step_0(tmp_path, idle, capfd):
-    train_pair(replace(idle, early_stopping_patience=0, max_steps=4, label_map="0=different,1=same"))
-    log = capfd.readouterr().err
-    line = "for all 41 rows: it has not learned to tell the classes apart"
-    assert log.count("valid step") == 3  # of steps 0, 2 and 4
-    assert log.count(line) == 1 and f"step 2: the classifier predicts different {line}" in log
-    train_pair(replace(idle, output_dir=str(tmp_path / "numbered"), max_steps=2))
-    assert f"step 2: the classifier predicts class 0 {line}" in capfd.readouterr().err
-
-
 def test_a_training_line_shows_means_epoch_and_remaining_time(tmp_path, short, capfd):
     train_pair(replace(short.config, output_dir=str(tmp_path), logging_freq=4))
     each = events(short.out, "train")
@@ -245,16 +234,6 @@ def test_evaluating_the_best_model_gives_the_accuracy_it_names(tmp_path, long, b
     }
     logged = [{name: event[name] for name in METRICS} for event in events(long.out, "valid")]
     assert {name: metrics[name] for name in METRICS} in logged
-
-
-@pytest.mark.parametrize("labels", [True, False])
-def test_predictions_have_a_header_and_a_line_per_row_in_order(tmp_path, best, labels):
-    pairs, out = write_pairs(tmp_path / "test.tsv", 33, seed=2, labels=labels), tmp_path / "predictions.tsv"
-    predict_pair(PredictConfig(best, str(pairs), str(out), batch_size=5, device="cpu"))
-    header, *rows = (line.split("\t") for line in out.read_text().splitlines())
-    assert header == ["index", "prediction", "text_a", "text_b", "label"][: 4 + labels]
-    assert [row[0] for row in rows] == [str(number) for number in range(33)]
-    assert sum(row[1] == str(number % 2) for number, row in enumerate(rows)) > 28
 
 
 def test_a_trained_model_can_be_the_start_of_another_run(tmp_path, long, best, capfd):

@@ -362,18 +362,3 @@ def test_the_interval_is_over_documents_not_samples():
     assert interval_of([1.0, 3.0] * 10, [4, 9] * 10) == pytest.approx(two)
     low, high = interval_of([1.0, 3.0] * 10, range(20))
     assert two[0] < low < high < two[1]
-
-
-def test_the_command_writes_a_file_and_prints_the_loss(place, tmp_path):
-    words = [
-        "--model_path",
-        place / "whole",
-        "--input_dir",
-        place / "corpus",
-        "--output_file",
-        tmp_path / "o",
-    ]
-    words += ["--part", "all", "--num_samples", 8, "--max_seq_len", LENGTH, "--device", "cpu"]
-    done = command("evaluate", "mlm", *words)
-    assert done.code == 0, done.told
-    assert done.said.startswith(f"lm_loss {json.loads((tmp_path / 'o').read_text())['lm_loss']:.4f}")
