@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
     from ernie_pair.embeddings.train.embedding_trainer import EmbeddingTrainer
     from ernie_pair.evaluation.robustness_table import measure_robustness
+    from ernie_pair.evaluation.scorer import load
     from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
     from ernie_pair.experiments.split_pairs import SplitPairsConfig
     from ernie_pair.inference.embedder import TextEmbedder
@@ -125,6 +126,7 @@ _MODULES = {
     "ernie_pair.pretraining.pretrain": "PretrainResult",
     "ernie_pair.runtime.deterministic": "set_seed",
     "ernie_pair.evaluation.robustness_table": "measure_robustness",
+    "ernie_pair.evaluation.scorer": "load",
     "ernie_pair.deployment.export_config": "ExportConfig",
     "ernie_pair.deployment.export_pair": "export_pair",
     "ernie_pair.retrieval.build_index": "IndexConfig",
@@ -151,9 +153,9 @@ __all__ = [
     "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState",
     "VocabConfig", "__version__", "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate",
     "distill", "embed", "evaluate", "evaluate_mlm", "export", "export_pair", "index",
-    "load_config", "make_sample", "measure_robustness", "new_model", "notebook_launcher", "open_embedder",
-    "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "serve",
-    "set_seed", "split_pairs", "train", "train_embedding",
+    "load", "load_config", "make_sample", "measure_robustness", "new_model", "notebook_launcher",
+    "open_embedder", "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params",
+    "serve", "set_seed", "split_pairs", "train", "train_embedding",
 ]  # fmt: skip
 
 

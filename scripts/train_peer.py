@@ -38,7 +38,6 @@ from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.run_module import RUN_MODULE
 from ernie_pair.evaluation.predict_pair import prediction_lines
-from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.data.pair_records import Columns
@@ -122,11 +121,11 @@ def train_peer(config: TrainPeerConfig) -> None:
     words, log = [str(spec)], spec.with_name(LOG)
     with StopSignals(), ChildCommand(words, "the peer's Trainer", log, environment, program) as child:
         child.finish()
-    decisions = decide(np.load(spec.with_name(LOGITS)))
+    logits = np.load(spec.with_name(LOGITS))
     with results.published() as (draft,):
-        lines = prediction_lines([decisions], LABELS.names, True, deque())
+        lines = prediction_lines(logits, LABELS.names, deque())
         draft.write_text("".join(lines), encoding="utf-8")
-    print(f"wrote {config.output_file}: {len(decisions.classes)} rows")
+    print(f"wrote {config.output_file}: {len(logits)} rows")
 
 
 def _write_spec(config: TrainPeerConfig) -> Path:

@@ -76,14 +76,11 @@ COMMANDS = """\
 ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv --scores true
 ernie-pair serve --model_path . --port 8000"""
 PYTHON = """\
-from ernie_pair import PairPredictor
+from ernie_pair import load
 
-answer = PairPredictor(".").predict([("怎么注销信用卡", "如何注销信用卡")])
+answer = load(".").predict([("怎么注销信用卡", "如何注销信用卡")])
 print(answer.labels, answer.probabilities)"""
-PYTHON_OF_SCORES = """\
-from ernie_pair import PairPredictor
-
-print(PairPredictor(".").score([("怎么注销信用卡", "如何注销信用卡")]))"""
+PYTHON_OF_SCORES = PYTHON.replace("answer.labels, answer.probabilities", "answer.scores")
 VERSIONED = (
     "ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "paddle2onnx", "onnxruntime", "numpy",
 )  # fmt: skip

@@ -13,7 +13,6 @@ from ernie_pair.core.errors import CheckpointError
 from ernie_pair.deployment.export_config import ExportFlags
 from ernie_pair.deployment.formats import random_texts
 from ernie_pair.inference.predictor import PairPredictor, TextPair
-from ernie_pair.inference.scores import Decisions
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.targets.metrics import measure_scores
@@ -85,10 +84,10 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
         predictors[name] = PairPredictor(folder, backend, threads, precision=precision)
     logits, seconds = answer_in_turn(predictors, pairs)
     has_classes = predictors[way.full].labels.has_classes
-    answers: Dict[str, np.ndarray] = {}
+    answers: Dict[str, Any] = {}
     for name, predictor in predictors.items():
-        decided = predictor.answers(logits[name])
-        answers[name] = decided.classes if isinstance(decided, Decisions) else decided
+        found = predictor.prediction_of(logits[name])
+        answers[name] = found.classes if has_classes else found.scores
 
     def agreement(found: np.ndarray, wanted: np.ndarray) -> float:
         if has_classes:

@@ -25,7 +25,7 @@ from typing import (
 
 from data_tools.text.table_writer import refuse_cell
 from ernie_pair.core.errors import InputError
-from ernie_pair.inference.scores import Decisions, are_names
+from ernie_pair.inference.scores import Prediction, are_names
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.report.page import ESCAPES
 
@@ -51,13 +51,12 @@ def answer_kinds(class_names: Sequence[str], scores: bool, has_classes: bool) ->
 
 
 def answer_rows(
-    parts: Iterable, names: Sequence[str], scores: bool, left_out: Deque[int]
+    parts: Iterable[Prediction], names: Sequence[str], scores: bool, left_out: Deque[int]
 ) -> Iterator[List[Any]]:
     """Yield the answers to each row of the file, as `answer_kinds` names them.
 
-    ``parts`` are the decisions on its good rows, in their order, or of a model without classes their scores
-    float64 [N]. The row at a place in ``left_out`` gets None; taking the next part may add places to it, up
-    to the last row of that part.
+    ``parts`` are the predictions of its good rows, in their order. The row at a place in ``left_out`` gets
+    None; taking the next part may add places to it, up to the last row of that part.
     """
     labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) and len(names) > 1 else []
     shown, place = len(names) if scores else 0, 0
@@ -72,9 +71,10 @@ def answer_rows(
     yield from ([rest, *empty] for rest in left_out)
 
 
-def _cells(part: Any, labels: List[str], num_shown: int) -> Iterator[List[Any]]:
-    if not isinstance(part, Decisions):
-        yield from ([_digits(score)] for score in part.tolist())
+def _cells(part: Prediction, labels: List[str], num_shown: int) -> Iterator[List[Any]]:
+    if part.classes is None or part.probabilities is None:
+        assert part.scores is not None
+        yield from ([_digits(score)] for score in part.scores.tolist())
         return
     for number, row in zip(part.classes.tolist(), part.probabilities.tolist()):
         yield [number, *labels[number : number + 1], *map(_digits, row[:num_shown])]

@@ -225,7 +225,7 @@ class Answers(NamedTuple):
     def classes_of(self, logits: np.ndarray) -> np.ndarray:
         """Return the class that is decided for each row of logits [N, C], int64 [N]."""
         threshold = self.saved.threshold if self.asked is None else self.asked
-        return decide(logits, self.in_use, threshold).classes
+        return decide(logits, self.in_use, threshold)[0]
 
     @property
     def decision(self) -> Dict[str, object]:

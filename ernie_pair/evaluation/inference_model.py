@@ -56,7 +56,6 @@ class TrainedScorer(PairScorer):
         self.where = str(model_folder_of(Path(folder)))
         self.model, vocab_file = load_classifier(self.where, model_class)
         self.labels = self.model.spec.labels
-        self.class_names = self.labels.names
         self.kernels = choose_path(self.model, kernels, device, casts=True)
         take_threads(self.model, threads)
         self.max_seq_len = max_seq_len or self.model.spec.inference_length

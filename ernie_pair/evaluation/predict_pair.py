@@ -4,7 +4,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from ernie_pair.evaluation.answer_table import (
 from ernie_pair.evaluation.scorer import check_pairs, results_of, scorer_of
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
+from ernie_pair.inference.scores import predict_from
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import model_folder_of
-from ernie_pair.models.temperature import score_pairs
+from ernie_pair.models.temperature import Calibration, score_pairs
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -110,7 +112,7 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
             in_tasks = replace(in_tasks, backend=scorer.backend)
         model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)
         logits = logits_by_ray(config, scorer, model, pairs)
-    found = answer_rows(map(scorer.answers, logits), scorer.class_names, config.scores, pairs.left_out)
+    found = answer_rows(map(scorer.prediction_of, logits), scorer.class_names, config.scores, pairs.left_out)
     places = [[*answers, *of_input].index(name) for name in names]
     rows = ([[*row, *cells][n] for n in places] for row, cells in zip(found, given.rows(of_input)))
     return scorer, pairs, AnswerTable(names, {**answers, **given.kinds}, rows)
@@ -152,12 +154,14 @@ def _open_in_task(config: PredictConfig) -> PairScorer:
     return scorer
 
 
-def prediction_lines(
-    parts: Iterable, names: Sequence[str], scores: bool, left_out: Deque[int]
-) -> Iterator[str]:
-    """Yield a header, then a line of answers per row, as .tsv; see `answer_rows`."""
-    yield "\t".join(answer_kinds(names, scores, True)) + "\n"
-    for row in answer_rows(parts, names, scores, left_out):
+def prediction_lines(logits: np.ndarray, names: Sequence[str], left_out: Deque[int]) -> Iterator[str]:
+    """Yield a header, then the class and the probabilities of each of logits [N, C], as .tsv.
+
+    ``names``: those of the classes; ``left_out``: see `answer_rows`.
+    """
+    labels = Labels.named({name: number for number, name in enumerate(names)})
+    yield "\t".join(answer_kinds(names, True, True)) + "\n"
+    for row in answer_rows([predict_from(logits, labels, Calibration())], names, True, left_out):
         yield "\t".join(map(text_of, row)) + "\n"
 
 

@@ -10,7 +10,6 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Se
 import numpy as np
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.audit.new_pairs import NewPair
 from ernie_pair.pairs.data.in_memory_pairs import GivenPairs
@@ -30,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class Asked(Protocol):
-    """A model that is asked from Python, as `PairPredictor` is, which decides by its own threshold."""
+    """A model that is asked from Python, as `load` opens it, which decides by its own threshold."""
 
     @property
     def class_names(self) -> Sequence[str]:
         """Return the names of the C classes."""
 
-    def logits(self, pairs: Sequence[Tuple[str, str]]) -> np.ndarray:
-        """Return the logits of the pairs, float32 [N, C]."""
+    def predict(self, pairs: Sequence[Tuple[str, str]]) -> Any:
+        """Return a `Prediction`, of which the ``classes`` int64 [N] count."""
 
 
 class Bearing(NamedTuple):
@@ -114,14 +113,15 @@ def measure_robustness(
 ) -> List[Dict[str, object]]:
     """Return the ``robustness_table`` of a model on labelled pairs, as in ``evaluate --robustness``.
 
-    >>> from ernie_pair import PairPredictor, measure_robustness
-    >>> table = measure_robustness(PairPredictor("ship"), [("怎么开户", "如何开户", 1)], "order filler")
+    >>> from ernie_pair import load, measure_robustness
+    >>> table = measure_robustness(load("ship"), [("怎么开户", "如何开户", 1)], "order filler")
     >>> print(*(row["kind"] for row in table))
     order filler
 
-    ``predictor``: a `PairPredictor`, or any object with its ``logits`` and ``class_names``; ``examples``:
-    (text, text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``: maximum rows of each
-    kind, 0: all. Raises InputError, which names the row, for a row that is not a labelled pair.
+    ``predictor``: a model as `load` opens it, or any object with its ``predict`` and ``class_names``;
+    ``examples``: (text, text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``:
+    maximum rows of each kind, 0: all. Raises InputError, which names the row, for one that is no labelled
+    pair.
     """
     names = list(predictor.class_names)
     if len(names) < 2:
@@ -129,10 +129,8 @@ def measure_robustness(
     labels = Labels.named({name: number for number, name in enumerate(names)})
     pairs = GivenPairs("examples", examples, labels).read()
 
-    answers = getattr(predictor, "answers", decide)
-
     def predict(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        return answers(predictor.logits(list(zip(left, right)))).classes
+        return predictor.predict(list(zip(left, right))).classes
 
     changed = perturb(pairs, len(names), Perturbing(parse_kinds(kinds), rows, seed))
     before = predict(pairs.left, pairs.right)

@@ -5,13 +5,14 @@ A trained folder is computed by Paddle, an exported or a combined one by its bac
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, Optional, Sequence
+from typing import Dict, Optional, Sequence, Union
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
+from ernie_pair.inference.scores import refuse_threshold_out_of_range
 from ernie_pair.models.labels import Labels, match_class, spelled_too
 from ernie_pair.pairs.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -24,17 +25,38 @@ INPUTS = ("model_path", "input_file", "calibrate_on", "tune_on", "dev_file", "te
 OUTPUTS = ("output_file", "report", "robustness_file")
 
 
-def open_scorer(folder: str, device: str, threads: int) -> PairScorer:
-    """Open the pair model in ``folder``: exported, combined, or trained (of a run, its best).
+def load(
+    folder: Union[str, Path],
+    device: str = "cpu",
+    threads: int = 0,
+    *,
+    threshold: Optional[float] = None,
+    symmetric: str = "auto",
+) -> PairScorer:
+    """Open the pair model in ``folder``, trained (of a run, its best) or exported, for many predictions.
 
-    ``threads``: of one forward pass on a CPU, 0: those of this process. Raises an ErniePairError.
+        from ernie_pair import load
+
+        found = load("output/pair/best").predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")])
+        print(found.labels, found.probabilities, found.scores)
+
+    A classifier, a ranker and a model for regression give the same `Prediction`. ``device``: cpu or gpu.
+    ``threads``: of one forward pass on a CPU, 0: those of this process. ``threshold``: with two classes, the
+    probability at or above which a pair is of class 1, None: as the folder says. ``symmetric``: average
+    scores (a, b) and (b, a), none only (a, b), auto as the folder says. For another backend or precision of
+    an exported model see `PairPredictor`, for vectors of texts `open_embedder`. Raises an ErniePairError.
     """
+    folder = str(Path(folder).expanduser())
     if (Path(folder) / EXPORT_MANIFEST).is_file():
-        return PairPredictor(folder, threads=threads, device=device)
-    refuse_embedder(folder)
-    from ernie_pair.evaluation.inference_model import TrainedScorer  # which loads Paddle
+        scorer: PairScorer = PairPredictor(folder, threads=threads, device=device)
+    else:
+        refuse_embedder(folder)
+        from ernie_pair.evaluation.inference_model import TrainedScorer  # which loads Paddle
 
-    return TrainedScorer(folder, device, threads=threads)
+        scorer = TrainedScorer(folder, device, threads=threads)
+    refuse_threshold_out_of_range(threshold)
+    scorer.decide_by(threshold, symmetric)
+    return scorer
 
 
 def refuse_embedder(folder: str) -> None:

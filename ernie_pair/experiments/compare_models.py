@@ -18,7 +18,6 @@ from ernie_pair.deployment.judge_precision import FLOAT, INT8, answer_in_turn
 from ernie_pair.experiments.config import CompareModelsConfig
 from ernie_pair.experiments.series import refuse_other_classes
 from ernie_pair.inference.predictor import PairPredictor, TextPair
-from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.model_card import in_markdown, markdown_table
 from ernie_pair.models.model_path import no_model_folder
@@ -141,7 +140,7 @@ def compare(
     with CountProgress(len(texts) * len(predictors), "pair") as progress:
         logits, seconds = answer_in_turn(predictors, texts, progress.advance)
     latencies = _latencies(predictors, texts[: config.alone])
-    classes = {name: _classes(predictor, logits[name]) for name, predictor in predictors.items()}
+    classes = {name: each.prediction_of(logits[name]).classes for name, each in predictors.items()}
     hits = {name: (each == pairs.known_labels).astype(np.float64) for name, each in classes.items()}
     drawn = list(resamples(len(pairs), config.bootstrap, config.seed))
 
@@ -171,11 +170,6 @@ def compare(
         }
         for name, predictor in predictors.items()
     ]
-
-
-def _classes(predictor: PairPredictor, logits: np.ndarray) -> np.ndarray:
-    calibration = predictor.calibration
-    return decide(logits, calibration.temperature, calibration.threshold).classes
 
 
 def _latencies(

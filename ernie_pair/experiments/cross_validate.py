@@ -36,7 +36,6 @@ from ernie_pair.experiments.series import (
     report_series,
     unfinished,
 )
-from ernie_pair.inference.scores import decide
 from ernie_pair.models.labels import CLASSIFICATION, refuse_no_classes
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
@@ -254,7 +253,7 @@ class _CrossValidation(PairSeries):
 
         def write_predictions() -> None:  # from then on the fold is done
             with published(self._run(number) / PREDICTIONS) as (draft,):
-                _write_lines(draft, prediction_lines([decide(logits)], self.names, True, deque()))
+                _write_lines(draft, prediction_lines(logits, self.names, deque()))
 
         self.on_first(write_predictions)
 
@@ -263,7 +262,7 @@ class _CrossValidation(PairSeries):
         answers = answers_of(self.pairs, self.names, logits)
         evaluation = evaluation_of_folds(result, answers, config)
         with self.series.published() as (predictions, folds, *report):
-            lines = prediction_lines([decide(logits)], self.names, True, deque(left_out))
+            lines = prediction_lines(logits, self.names, deque(left_out))
             _write_lines(predictions, lines)
             numbers, groups = (each.tolist() for each in (self.folds.fold + 1, self.folds.group))
             places = np.setdiff1d(np.arange(len(numbers) + len(left_out)), left_out).tolist()

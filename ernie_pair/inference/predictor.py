@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -42,7 +42,6 @@ class PairScorer:
 
     where: str
     labels: Labels
-    class_names: Sequence[str]  # of a model without classes, that of its output
     calibration: Calibration
     shared_characters: Mapping[str, float] = {}  # thresholds of the baseline, see `best_thresholds`
     world, window = World(), WINDOW
@@ -66,6 +65,11 @@ class PairScorer:
     def how(self) -> Dict[str, str]:
         """Return what computes it, as evaluations record it."""
         raise NotImplementedError
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Return the names of the classes; of a model without classes, that of its output."""
+        return self.labels.names
 
     @property
     def num_classes(self) -> int:
@@ -116,25 +120,47 @@ class PairScorer:
             name = self.class_names[self.match]
             logger.warning("%s: class %d, %s, is taken as the match", self.where, self.match, name)
 
-    def answers(self, logits: np.ndarray) -> Union[scores.Decisions, np.ndarray]:
-        """Return what a file of predictions shows for logits [N, C]: decisions, or scores float64 [N]."""
-        if not self.labels.has_classes:
-            return scores.scores_of(logits, self.labels.label_range)
-        return scores.decide(logits, self.calibration.temperature, self.threshold)
+    def prediction_of(self, logits: np.ndarray) -> scores.Prediction:
+        """Return what follows from logits [N, C]."""
+        return scores.predict_from(logits, self.labels, self.calibration)
+
+    def logits(self, pairs: Iterable[TextPair]) -> np.ndarray:
+        """Return the logits of the pairs before temperature and softmax, float32 [N, C].
+
+        Raises InputError for an item that is not a pair of texts, NumbersError for one that is not finite.
+        """
+        score = partial(self.logits_of_texts, advance=lambda rows: None)  # which shows no bar
+        return score_pairs(score, *texts_of(pairs), self.symmetric)
+
+    def predict(self, pairs: Iterable[TextPair]) -> scores.Prediction:
+        """Predict the class, or the score, of every pair, in the order of ``pairs``. Raises as `logits`."""
+        return self.prediction_of(self.logits(pairs))
 
     def score(self, pairs: Iterable[TextPair]) -> np.ndarray:
-        """Return a number for every pair, float64 [N], in the order of ``pairs``.
-
-        For a model without classes this is the score, for two classes the probability of the match,
-        calibrated if the model is. Raises InputError for more than two classes and for an item that is not a
-        pair of texts, NumbersError for logits that are not finite.
-        """
+        """Return the ``scores`` of `predict`, float64 [N]. Raises InputError for more than two classes."""
         scores.refuse_unrankable(len(self.class_names), self.where)
-        score = partial(self.logits_of_texts, advance=lambda rows: None)  # which shows no bar
-        logits = score_pairs(score, *texts_of(pairs), self.symmetric)
-        if not self.labels.has_classes:
-            return scores.scores_of(logits, self.labels.label_range)
-        return scores.probabilities(logits, self.calibration.temperature)[:, self.match]
+        found = self.predict(pairs).scores
+        assert found is not None  # of at most two classes
+        return found
+
+    def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[scores.Ranked]:
+        """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
+
+        >>> from ernie_pair import load
+        >>> best = load("ship").rank("怎么开户", ["再见", "如何开户", "你好"], top_k=2)
+        >>> len(best), best[0].score >= best[1].score
+        (2, True)
+
+        The score is that of `score`: with two classes, the probability that (query, candidate) match. Ties
+        keep their order. ``candidates`` may be an iterator of millions: only a window of them is in memory at
+        a time. Raises InputError for a model with more than two classes, NumbersError for logits that are not
+        finite.
+        """
+        if not isinstance(query, str):
+            raise InputError(f"the query is {str(query)[:60]}; give a text")
+        return scores.rank_texts(
+            lambda window: self.score([(query, text) for text in window]), candidates, top_k
+        )
 
 
 def texts_of(pairs: Iterable[TextPair]) -> Tuple[List[str], List[str]]:
@@ -147,23 +173,15 @@ def texts_of(pairs: Iterable[TextPair]) -> Tuple[List[str], List[str]]:
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-class Prediction(NamedTuple):
-    """The predictions for pairs, in their order; the probabilities are calibrated if the model is."""
-
-    classes: np.ndarray  # int64 [pairs]: the most probable class, or the one by the threshold
-    labels: List[str]  # its name
-    probabilities: np.ndarray  # float32 [pairs, classes]
-
-
 class PairPredictor(PairScorer):
     """Predict with an exported model, which is loaded once. Not thread-safe.
 
     >>> from ernie_pair import PairPredictor
     >>> predictor = PairPredictor("ship")  # the folder that ernie-pair export made
-    >>> classes, labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
-    >>> probabilities.sum(axis=1).round(3).tolist()  # a row for each pair, a column for each class
+    >>> found = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
+    >>> found.probabilities.sum(axis=1).round(3).tolist()  # a row for each pair, a column for each class
     [1.0, 1.0]
-    >>> labels == [predictor.class_names[number] for number in classes]
+    >>> found.labels == [predictor.class_names[number] for number in found.classes]
     True
 
     ``backend``: onnx | paddle | onnx-int8 | auto, see ``open_backend``. ``threads``: threads of one forward
@@ -171,8 +189,7 @@ class PairPredictor(PairScorer):
     which a pair is of class 1; None: the exported threshold if there is one, otherwise the more probable
     class. ``symmetric``: average scores (a, b) and (b, a), see `pair_symmetry`, none only (a, b), auto as
     exported. ``precision``: fp32, bf16 or fp16, and ``device``: cpu or gpu, see ``open_backend``. Raises an
-    ErniePairError if the folder cannot be used with these options. For a model without classes use ``score``
-    instead of ``predict``.
+    ErniePairError if the folder cannot be used with these options.
     """
 
     def __init__(
@@ -189,7 +206,7 @@ class PairPredictor(PairScorer):
         self.exported = exported = read_exported(Path(folder).expanduser())
         self.where, self.calibration = str(folder), exported.calibration
         self.shared_characters = exported.shared_characters
-        self.labels, self.class_names = Labels.scores(exported.label_range), exported.labels
+        self.labels = Labels.scores(exported.label_range)
         if exported.target == CLASSIFICATION:
             self.labels = Labels.named({name: number for number, name in enumerate(exported.labels)})
         elif exported.target == RANKING:
@@ -241,49 +258,6 @@ class PairPredictor(PairScorer):
         """Return the backend in words: onnx, paddle, paddle bf16 or onnx-int8, and the device if not cpu."""
         words = [self.backend] + [self.precision] * (self.precision not in ("fp32", "int8"))
         return " ".join(words + [f"on {self.device}"] * (self.device != "cpu"))
-
-    def predict(self, pairs: Iterable[TextPair]) -> Prediction:
-        """Predict the class of every pair, in the order of ``pairs``.
-
-        Raises InputError for an item that is no pair, or a model without classes, NumbersError as `logits`.
-        """
-        if not self.exported.has_classes:
-            raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; use its `score`")
-        classes, shares = self.answers(self.logits(pairs))
-        return Prediction(classes, [self.class_names[number] for number in classes], shares)
-
-    def answers(self, logits: np.ndarray) -> Union[scores.Decisions, np.ndarray]:
-        """Return the decisions on logits [N, C], their probabilities float32, or scores float64 [N]."""
-        found = super().answers(logits)
-        if not isinstance(found, scores.Decisions):
-            return found
-        return found._replace(probabilities=found.probabilities.astype(np.float32))
-
-    def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[scores.Ranked]:
-        """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
-
-        >>> from ernie_pair import PairPredictor
-        >>> best = PairPredictor("ship").rank("怎么开户", ["再见", "如何开户", "你好"], top_k=2)
-        >>> len(best), best[0].score >= best[1].score
-        (2, True)
-
-        The score is that of ``score``: with two classes, the probability that (query, candidate) match. Ties
-        keep their order. ``candidates`` may be an iterator of millions: only a window of them is in memory at
-        a time. Raises InputError for a model with more than two classes, NumbersError for logits that are not
-        finite.
-        """
-        if not isinstance(query, str):
-            raise InputError(f"the query is {str(query)[:60]}; give a text")
-        return scores.rank_texts(
-            lambda window: self.score([(query, text) for text in window]), candidates, top_k
-        )
-
-    def logits(self, pairs: Iterable[TextPair]) -> np.ndarray:
-        """Return the logits of the pairs before temperature and softmax, float32 [N, C].
-
-        Raises InputError for an item that is not a pair of texts, NumbersError for one that is not finite.
-        """
-        return super().logits_in(*texts_of(pairs), self.symmetric)
 
     def logits_of_texts(
         self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None

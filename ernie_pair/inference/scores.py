@@ -1,6 +1,6 @@
-"""What follows from the logits of a pair model: probabilities, classes, scores and rankings."""
+"""What follows from the logits of a pair model: predictions, scores and rankings."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import islice
 from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -9,6 +9,7 @@ import numpy as np
 
 from ernie_pair.core.cli.options import bound_fault, checked, refuse_no_number
 from ernie_pair.core.errors import InputError, NumbersError
+from ernie_pair.models.labels import Labels, match_class
 from ernie_pair.models.temperature import Calibration
 
 CANDIDATES = 4096  # ranked at a time
@@ -54,22 +55,46 @@ def probabilities(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-class Decisions(NamedTuple):
-    """The predictions that follow from logits: ``classes`` int64 [N], ``probabilities`` float64 [N, C]."""
-
-    classes: np.ndarray
-    probabilities: np.ndarray
-
-
-def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[float] = None) -> Decisions:
-    """Return the class and the probabilities of each row of logits [N, C], at ``temperature``.
+def decide(
+    logits: np.ndarray, temperature: float = 1.0, threshold: Optional[float] = None
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the class int64 [N] and the probabilities float64 [N, C] of logits [N, C], at ``temperature``.
 
     The class is the most probable one, or with ``threshold`` 1 where the probability of 1 reaches it, else 0.
     """
     shares = probabilities(logits, temperature)
     if threshold is None:
-        return Decisions(logits.argmax(axis=1), shares)
-    return Decisions((shares[:, 1] >= threshold).astype(np.int64), shares)
+        return logits.argmax(axis=1), shares
+    return (shares[:, 1] >= threshold).astype(np.int64), shares
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a pair model, trained or exported, says of N pairs, in their order.
+
+    A model without classes has ``scores`` alone. Of two classes ``scores`` are the probabilities that the
+    pairs match, of more there are none.
+    """
+
+    classes: Optional[np.ndarray]  # int64 [N]: the most probable class, or the one by the threshold
+    labels: Optional[List[str]]  # the names of the classes, [N]
+    probabilities: Optional[np.ndarray]  # float64 [N, C], calibrated if the model is
+    scores: Optional[np.ndarray]  # float64 [N]
+
+    def part(self, which: slice) -> "Prediction":
+        """Return what is said of some of the pairs."""
+        values = (self.classes, self.labels, self.probabilities, self.scores)
+        return Prediction(*(None if value is None else value[which] for value in values))
+
+
+def predict_from(logits: np.ndarray, labels: Labels, calibration: Calibration) -> Prediction:
+    """Return the prediction that follows from logits [N, C] of a model with ``labels``."""
+    if not labels.has_classes:
+        return Prediction(None, None, None, scores_of(logits, labels.label_range))
+    classes, shares = decide(logits, calibration.temperature, calibration.threshold)
+    match = match_class(labels)
+    scores = None if match is None else shares[:, match]
+    return Prediction(classes, [labels.names[number] for number in classes], shares, scores)
 
 
 def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:

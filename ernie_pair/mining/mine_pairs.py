@@ -32,7 +32,7 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_folder import content_of
-from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.mining.encoder_files import PAIRS, refuse_format, write_groups
@@ -393,7 +393,7 @@ def _most_similar(graph: TextGraph, compare: Compare, config: MineConfig) -> np.
 def _opened_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
     if not config.model_path:
         return None
-    scorer = open_scorer(config.model_path, config.device, 0)
+    scorer = load(config.model_path, config.device)
     scorer.refuse_unrankable()
     scorer.unit.refuse_outside(config.threshold)
     threshold = config.threshold

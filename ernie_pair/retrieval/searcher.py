@@ -14,7 +14,7 @@ from ernie_pair.core.cli.options import checked, refuse_no_number
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
-from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, refuse_bad_vectors
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
@@ -196,7 +196,7 @@ class PairSearcher:
         self.threshold, self.cuts = threshold, cuts
         self._scorer: Optional[PairScorer] = None
         if reranker:
-            self._scorer = open_scorer(str(reranker), device, threads)
+            self._scorer = load(reranker, device, threads)
             self._scorer.refuse_unrankable()
         (self.texts.unit if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
 

@@ -13,22 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Callable, Deque, List, Optional, Sequence, Union
-
-import numpy as np
+from typing import Any, Callable, Deque, List, Optional, Sequence
 
 from ernie_pair.core.errors import Stopped
-from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
+from ernie_pair.inference.scores import Prediction
 
 logger = logging.getLogger(__name__)
-
-Answer = Union[Prediction, np.ndarray]  # of a model without classes: the scores, float64 [pairs]
-
-
-def answer_function(predictor: PairPredictor) -> Callable[[List[TextPair]], Answer]:
-    """Return the method of ``predictor`` that answers pairs: with classes, or without them with scores."""
-    return predictor.predict if predictor.exported.has_classes else predictor.score
-
 
 # What ends a task or the process. Anything else that a model raises fails a request: a panic of a library in
 # Rust is a BaseException, and no Exception.
@@ -59,13 +49,6 @@ class _Request:
     arrived: float
 
 
-def part_of_answer(answer: Answer, mine: slice) -> Answer:
-    """Return the part of a call's answer for some of its pairs."""
-    if not isinstance(answer, Prediction):
-        return answer[mine]
-    return Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
-
-
 class MicroBatcher:
     """A queue of requests, used with ``async with``; ``called`` gets the number of pairs of every call.
 
@@ -77,7 +60,7 @@ class MicroBatcher:
         predict: Callable[[List[Any]], Any],
         batching: Batching,
         called: Callable[[int], None] = lambda pairs: None,
-        part_of: Callable[[Any, slice], Any] = part_of_answer,
+        part_of: Callable[[Any, slice], Any] = Prediction.part,
     ):
         self._predict, self._batching, self._called = predict, batching, called
         self._part_of = part_of

@@ -4,7 +4,7 @@ A field of null is as good as none, and one that a route does not know is refuse
 """
 
 import json
-from typing import Annotated, Any, Dict, List, Literal, Optional, Union
+from typing import Annotated, Any, Dict, List, Literal, Optional, Type, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -43,7 +43,7 @@ ModelName = Annotated[
 ]
 
 
-def _example(**fields: object) -> ConfigDict:
+def _example(**fields: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"example": fields})
 
 
@@ -283,7 +283,11 @@ def refusals_of(path: str) -> Dict[Union[int, str], Dict[str, Any]]:
     return {code: {"model": model, "description": words} for code, words in _REFUSALS.items()}
 
 
-_TRIED = {"/predict": PredictBody, "/v1/embeddings": EmbeddingsBody, "/search": SearchBody}
+_TRIED: Dict[str, Type[Body]] = {
+    "/predict": PredictBody,
+    "/v1/embeddings": EmbeddingsBody,
+    "/search": SearchBody,
+}
 
 
 def curl_line(address: str, path: str = "/predict", key: str = "") -> str:

@@ -33,7 +33,7 @@ from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.service.batcher import Batching, answer_function
+from ernie_pair.service.batcher import Batching
 
 API_KEY = "ERNIE_PAIR_API_KEY"
 MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
@@ -173,7 +173,7 @@ def serve(config: ServeConfig) -> None:
         if config.model_path:
             predictor = PairPredictor.of(config)
             predictor.decide_by(config.threshold, config.symmetric)
-            answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
+            predictor.predict([("你好", "您好")])  # the first pass is slow; no request waits for it
         if config.embedding_model:
             options = EmbedderOptions(threads=config.threads or cpu_threads())
             kernels = KernelFlags(precision=config.embedding_precision)

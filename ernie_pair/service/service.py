@@ -32,11 +32,11 @@ from starlette.routing import Route
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
-from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
-from ernie_pair.inference.scores import best_places, refuse_unrankable, unit_of
+from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.scores import Prediction, best_places
 from ernie_pair.retrieval.searcher import TextRecall, rerank
 from ernie_pair.service.access import ANY, DOCS_FILES, HostCheck, KeyCheck, error_response
-from ernie_pair.service.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError, answer_function
+from ernie_pair.service.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError
 from ernie_pair.service.bodies import (
     TOP_K,
     Body,
@@ -159,7 +159,7 @@ class Service:
         self.bodies: Dict[str, Type[Body]] = {}
         if predictor is not None:
             calls = self.metrics.batches.observe
-            self.batchers["pairs"] = MicroBatcher(answer_function(predictor), batching, calls)
+            self.batchers["pairs"] = MicroBatcher(predictor.predict, batching, calls)
         if embedder is not None:
             asked = partial(self._ask_alone, embedder.embed)
             self.batchers["texts"] = MicroBatcher(asked, batching, part_of=getitem)
@@ -229,14 +229,14 @@ class Service:
         """
         started = time.perf_counter()
         self.limits.check(body)
-        answer = await self._ask(body.pairs)
-        found: Dict[str, Any] = {}
-        if isinstance(answer, Prediction):
-            scores = [[round(share, DIGITS) for share in row] for row in answer.probabilities.tolist()]
-            found.update(labels=answer.labels, classes=answer.classes.tolist(), scores=scores)
-        else:
-            found["scores"] = answer.round(DIGITS).tolist()
-        return PredictAnswer(**found, milliseconds=_milliseconds_since(started))
+        found = await self._ask(body.pairs)
+        more: Dict[str, Any] = {}
+        if found.classes is not None:
+            more = {"labels": found.labels, "classes": found.classes.tolist()}
+        numbers = found.scores if found.probabilities is None else found.probabilities
+        assert numbers is not None
+        scores = numbers.round(DIGITS).tolist()
+        return PredictAnswer(**more, scores=scores, milliseconds=_milliseconds_since(started))
 
     async def rank(self, body: RankBody) -> Ranking:
         """Rank candidates by how well they match the query, the best first."""
@@ -271,7 +271,7 @@ class Service:
         """Raise RefusedError for what the model or the index has not: a threshold, so many texts, tokens."""
         unit, predictor = texts.unit, self.served.predictor
         if predictor is not None:
-            unit = unit_of(predictor.exported.has_classes, predictor.exported.label_range)
+            unit = predictor.unit
         try:
             unit.refuse_outside(body.threshold)
         except InputError as error:
@@ -361,23 +361,22 @@ class Service:
 
     def _check_rankable(self) -> PairPredictor:
         """Return the classifier. Raises RefusedError for one with more than two classes."""
-        assert self.served.predictor is not None  # otherwise there is no such route
-        try:
-            refuse_unrankable(len(self.served.predictor.exported.labels), "the model")
-        except ValueError as error:
-            raise RefusedError(422, str(error)) from None
-        return self.served.predictor
+        predictor = self.served.predictor
+        assert predictor is not None  # otherwise there is no such route
+        if predictor.num_classes > 2:
+            reason = f"the model has {predictor.num_classes} classes, and candidates are ranked by one score"
+            raise RefusedError(422, reason)
+        return predictor
 
-    async def _ask(self, pairs: Sequence[Sequence[str]]) -> Any:
-        answer = await self.batchers["pairs"].ask(pairs)
+    async def _ask(self, pairs: Sequence[Sequence[str]]) -> Prediction:
+        found = await self.batchers["pairs"].ask(pairs)
         self.metrics.pairs.inc(len(pairs))
-        return answer
+        return found
 
     async def _score(self, pairs: Sequence[TextPair]) -> np.ndarray:
-        answer, predictor = await self._ask(pairs), self.served.predictor
-        if isinstance(answer, Prediction) and predictor is not None:
-            return answer.probabilities[:, predictor.match]
-        return answer
+        scores = (await self._ask(pairs)).scores
+        assert scores is not None  # of at most two classes
+        return scores
 
     async def models(self) -> Models:
         """List the models that are served, for the clients of OpenAI."""
@@ -443,8 +442,13 @@ class Service:
                 response_model_exclude_unset=True,
                 route_class_override=AnsweredRoute,
             )
-        told = {"/v1/models": self.models, "/v1/models/{name}": self.model, "/health": self.health}
-        for path, answer in {**told, "/metrics": self.counters, "/": self.page}.items():
+        told: Dict[str, Callable[..., Awaitable[Any]]] = {
+            "/v1/models": self.models,
+            "/v1/models/{name}": self.model,
+            "/health": self.health,
+        }
+        told.update({"/metrics": self.counters, "/": self.page})
+        for path, answer in told.items():
             app.get(path, include_in_schema=path != "/")(answer)
             app.head(path, include_in_schema=False)(answer)
 

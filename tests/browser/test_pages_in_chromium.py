@@ -27,6 +27,7 @@ from ernie_pair.experiments.compare_models import FILES as MODEL_FILES
 from ernie_pair.experiments.compare_models import write_table
 from ernie_pair.experiments.comparison_report import compare, page_of_comparison
 from ernie_pair.inference.exported_model import ExportedModel
+from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.report.page import Made
 from ernie_pair.report.plot_runs import PlotConfig, open_runs, plot
@@ -205,8 +206,8 @@ class Scores(Model):
     exported = ExportedModel(Path("none"), ("score",), 128, 1.0, {}, target="regression", label_range=(0, 5))
     threshold, symmetric = None, "none"
 
-    def score(self, pairs):
-        return np.array([len(a) + len(b) for a, b in pairs], dtype=np.float64)
+    def predict(self, pairs):
+        return Prediction(None, None, None, np.array([len(a) + len(b) for a, b in pairs], dtype=np.float64))
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.size[0]}-{look.theme}")

@@ -41,7 +41,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.choice import KernelFlags
@@ -507,7 +507,7 @@ def test_a_reranker_gives_the_scores_of_cross_encoder(tmp_path, family, changes)
         found = predictor.logits_of_ids(padded_as(IDS, ours.pad_id), TYPES)
         assert np.abs(found - expected).max() < MOST
         scores = predictor.score([("我", "你"), ("他", "我")])
-        scorer = open_scorer(str(tmp_path / "theirs"), "cpu", 0)
+        scorer = load(str(tmp_path / "theirs"), "cpu", 0)
         score, unit = scorer.score, scorer.unit
         assert np.abs(score([("我", "你"), ("他", "我")]) - scores).max() < MOST
         assert unit == predictor.unit

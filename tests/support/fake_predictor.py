@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ernie_pair.inference.exported_model import ExportedModel
-from ernie_pair.inference.predictor import Prediction
+from ernie_pair.inference.scores import Prediction, unit_of
 
 LIMITS = {"max_body": 2000, "max_pairs": 5, "max_chars": 20}
 
@@ -46,6 +46,14 @@ class Model:
         self.calls, self.threads, self.gate = [], set(), threading.Event()
         self.gate.set()
 
+    @property
+    def num_classes(self):
+        return len(self.exported.labels)
+
+    @property
+    def unit(self):
+        return unit_of(self.exported.has_classes, self.exported.label_range)
+
     def predict(self, pairs):
         self.calls.append(len(pairs))
         self.threads.add(threading.current_thread().name)
@@ -54,5 +62,6 @@ class Model:
             raise RuntimeError("out of luck")
         lengths = np.array([len(a) + len(b) for a, b in pairs])
         classes = 1 - lengths % 2
-        shares = np.stack([lengths / 100, 1 - lengths / 100], axis=1).astype(np.float32)
-        return Prediction(classes, [self.exported.labels[number] for number in classes], shares)
+        shares = np.stack([lengths / 100, 1 - lengths / 100], axis=1)
+        labels = [self.exported.labels[number] for number in classes]
+        return Prediction(classes, labels, shares, shares[:, self.match])

@@ -16,6 +16,7 @@ from paddle.optimizer.lr import LRScheduler, ReduceOnPlateau
 
 from ernie_pair.core.cli.options import refuse_set
 from ernie_pair.core.errors import InputError
+from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.config.pair_config import usual_of
 from ernie_pair.pairs.data.pair_file import BadRow
 from ernie_pair.pairs.targets.metrics import ComputeMetrics, numbers_in
@@ -36,23 +37,17 @@ TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation 
 
 
 @dataclass(frozen=True, eq=False)
-class Predictions:
-    """Predictions in the order of the rows; `predictions, label_ids, metrics = found` takes it apart.
+class Predictions(Prediction):
+    """The prediction of a trainer; `predictions, label_ids, metrics = found` takes it apart.
 
-    A model without classes fills ``scores`` and leaves ``classes``, ``names`` and ``probabilities`` empty.
-    ``predictions`` are the logits, as everywhere in Transformers and PaddleNLP; ``classes`` are decided from
-    them by temperature and threshold, where the model has such. Without labels, ``label_ids`` is None and
-    ``metrics`` are the times alone. With on_bad_row="skip" a row that is no pair has the class and the label
-    -1, NaN for numbers and no name.
+    ``predictions`` are the logits, as everywhere in Transformers and PaddleNLP. Without labels, ``label_ids``
+    is None and ``metrics`` are the times alone. With on_bad_row="skip" a row that is no pair has the class
+    and the label -1, NaN for numbers and the name ''.
     """
 
     predictions: np.ndarray  # the logits, float32 [N, C]
     label_ids: Optional[np.ndarray]  # classes int64 [N], or scores float64 [N]
     metrics: dict[str, float]  # of the likeliest classes, or of the scores; runtime, samples_per_second
-    classes: np.ndarray  # int64 [N]
-    names: list[str]  # of the classes, [N]
-    probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
-    scores: Optional[np.ndarray] = None  # float64 [N], of a model without classes
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over (predictions, label_ids, metrics)."""
@@ -69,7 +64,7 @@ class Predictions:
         count = len(self.predictions) + len(bad)
         places = np.setdiff1d(np.arange(count), [row.place for row in bad])
 
-        def spread(values: Optional[np.ndarray], empty: float) -> Any:
+        def spread(values: Optional[np.ndarray], empty: object) -> Any:
             """Return ``values`` [N, ...] in their places among all rows, the others ``empty``."""
             if values is None:
                 return None
@@ -78,14 +73,13 @@ class Predictions:
             all_rows[places] = values
             return all_rows
 
-        outputs = spread(self.predictions, np.nan)
-        if self.scores is not None:
-            labels, scores = spread(self.label_ids, np.nan), spread(self.scores, np.nan)
-            return replace(self, predictions=outputs, label_ids=labels, scores=scores)
-        names = iter(self.names)
-        named = [next(names) if is_pair else "" for is_pair in np.isin(np.arange(count), places)]
-        labels, classes = spread(self.label_ids, -1), spread(self.classes, -1)
-        return Predictions(outputs, labels, self.metrics, classes, named, spread(self.probabilities, np.nan))
+        numbers = {name: spread(getattr(self, name), np.nan) for name in ("predictions", "scores")}
+        if self.labels is None:
+            return replace(self, **numbers, label_ids=spread(self.label_ids, np.nan))
+        names = spread(np.array(self.labels, dtype=object), "").tolist()
+        classes = {name: spread(getattr(self, name), -1) for name in ("classes", "label_ids")}
+        probabilities = spread(self.probabilities, np.nan)
+        return replace(self, **numbers, **classes, labels=names, probabilities=probabilities)
 
 
 OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")

@@ -266,10 +266,9 @@ COMMANDS = """\
 ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.json
 ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv"""
 PYTHON = """\
-from ernie_pair import PairConfig, PairTrainer
+from ernie_pair import load
 
-trainer = PairTrainer(".", PairConfig("output", max_seq_len={length}))
-answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
+answer = load(".").predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
 OF_A_LAYER = """\
 from ernie_pair import PairConfig, PairTrainer
@@ -279,7 +278,7 @@ trainer = PairTrainer(layer, PairConfig("output", max_seq_len={length}), weights
 answer = trainer.predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
 TITLES = {True: "{} sentence-pair classifier", False: "{} model that scores sentence pairs"}
-SHOWN = {True: "answer.names, answer.probabilities", False: "answer.scores"}
+SHOWN = {True: "answer.labels, answer.probabilities", False: "answer.scores"}
 
 logger = logging.getLogger(__name__)
 

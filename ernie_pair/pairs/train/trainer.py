@@ -20,7 +20,7 @@ from ernie_pair.core.files.atomic_files import nothing_kept
 from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.deployment.export_pair import export_pair
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
-from ernie_pair.inference.scores import decide, refuse_threshold, refuse_threshold_out_of_range, scores_of
+from ernie_pair.inference.scores import predict_from, refuse_threshold, refuse_threshold_out_of_range
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.networks.classifier import PairClassifier
@@ -415,15 +415,10 @@ class PairTrainer:
         outputs = self._ask(self._pairs_of("test", dataset, labelled), chosen)
         logits, label_ids, bad, _ = outputs
         metrics = self._with_times(self._metrics_of(outputs), begin, len(logits))
-        labels = self._start.source.spec.labels
-        if labels.has_classes:
-            decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
-            names = [labels.names[number] for number in decided.classes]
-            found = Predictions(logits, label_ids, metrics, decided.classes, names, decided.probabilities)
-        else:
-            scores = scores_of(logits, labels.label_range)
-            no_classes, no_shares = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
-            found = Predictions(logits, label_ids, metrics, no_classes, [], no_shares, scores)
+        if threshold is not None:
+            saved = replace(saved, threshold=threshold)
+        said = predict_from(logits, self._start.source.spec.labels, saved)
+        found = Predictions(**vars(said), predictions=logits, label_ids=label_ids, metrics=metrics)
         self._call_callbacks("on_predict", metrics=dict(metrics))
         return found.with_bad_rows(bad)
 

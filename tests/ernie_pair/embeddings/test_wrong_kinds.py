@@ -10,7 +10,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
-from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.evaluation.scorer import load
 
 
 def test_of_a_classifier_it_is_said_what_its_vectors_are(tmp_path, caplog):
@@ -34,4 +34,4 @@ def test_an_embedding_model_classifies_no_pairs(tmp_path, kind):
     with pytest.raises(
         InputError, match=f"{folder} is an embedding model.*embedding_model {folder} to serve"
     ):
-        open_scorer(str(folder), "cpu", 1)
+        load(str(folder), "cpu", 1)

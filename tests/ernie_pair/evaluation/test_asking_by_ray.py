@@ -10,7 +10,7 @@ from tiny_ship import random_texts, ship, write_trained
 from ernie_pair.core.errors import MachineError
 from ernie_pair.evaluation.inference_model import TrainedScorer
 from ernie_pair.evaluation.predict_pair import logits_of_window, predict_pair
-from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.pairs.config.ask_config import PredictConfig
@@ -64,7 +64,7 @@ def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
 
 def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):
     def ask(model, identity):
-        RayModel(open_scorer, (str(model), "cpu", 1), str(model), identity, logits_of_window)(None)
+        RayModel(load, (str(model), "cpu", 1), str(model), identity, logits_of_window)(None)
 
     with pytest.raises(MachineError, match="is another model; give all machines the same$"):
         ask(here / "ship", ("0" * 64, ""))

@@ -140,7 +140,7 @@ def test_the_saved_threshold_is_used_by_every_interface(folder):
     config = PairConfig(str(folder / "out"), model_type="ernie", max_seq_len=MAX_SEQ_LEN, device="cpu")
     trainer = PairTrainer(folder / "best", config)
     answer = trainer.predict(texts_of(folder))
-    assert answer.classes.tolist() == expected and answer.names == list(table["predicted_label"])
+    assert answer.classes.tolist() == expected and answer.labels == list(table["predicted_label"])
     assert np.allclose(answer.probabilities[:, 1], list(map(float, table["probability_1"])), atol=1e-5)
     assert trainer.predict(texts_of(folder), threshold=0.0).classes.all()
 

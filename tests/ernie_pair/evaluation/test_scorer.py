@@ -9,7 +9,7 @@ from tiny_ship import MAX_SEQ_LEN, random_texts, ship, write_trained
 from ernie_pair.__main__ import _run
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation import scorer
-from ernie_pair.evaluation.scorer import open_scorer, scorer_of
+from ernie_pair.evaluation.scorer import load, scorer_of
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.runtime.processes.world import World
@@ -28,17 +28,23 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["trained", "exported"])
 def test_every_folder_scores_and_decides_alike(folder, name):
-    opened, trained = (open_scorer(str(folder / each), "cpu", 1) for each in (name, "trained"))
+    opened, trained = (load(str(folder / each), "cpu", 1) for each in (name, "trained"))
     assert (opened.threshold, opened.symmetric) == (0.4, "average") and opened.unit.name == "a probability"
     scores = opened.score(PAIRS)
     assert np.abs(scores - trained.score(PAIRS)).max() < 1e-3 and len(set(scores.round(3))) > 20
     assert np.array_equal(scores, opened.score([pair[::-1] for pair in PAIRS]))
     logits = opened.logits_of_texts(*zip(*PAIRS))
-    assert logits.shape == (30, 2) and len(opened.answers(logits).classes) == 30
+    found = opened.predict(PAIRS)
+    assert logits.shape == (30, 2) and found.classes.tolist() == (found.probabilities[:, 1] >= 0.4).tolist()
+    assert np.array_equal(found.scores, found.probabilities[:, 1]) and np.array_equal(found.scores, scores)
+    assert found.labels == [opened.class_names[number] for number in found.classes]
+    texts = [right for _, right in PAIRS[:9]]
+    ranked = opened.rank(PAIRS[0][0], texts, top_k=3)
+    assert [row.place for row in ranked] == [row.place for row in trained.rank(PAIRS[0][0], texts, top_k=3)]
     with pytest.raises(InputError, match="pair 0 is .*; give two texts"):
         opened.score(["今"])
     opened.decide_by(0.9, "auto")
-    assert opened.threshold == 0.9
+    assert opened.threshold == load(folder / name, threshold=0.9).threshold == 0.9
     with pytest.raises(InputError, match="were tuned with symmetric average"):
         opened.decide_by(None, "none")
 

@@ -31,7 +31,7 @@ class FixedScorer(PairScorer):
     where, calibration = "folder", Calibration()
 
     def __init__(self, *names):
-        self.labels, self.class_names = Labels.named({name: n for n, name in enumerate(names)}), names
+        self.labels = Labels.named({name: n for n, name in enumerate(names)})
 
     def logits_of_texts(self, left, right, advance=None):
         return np.array([[2.0, 0.0] if a == b else [0.0, 2.0] for a, b in zip(left, right)], np.float32)
@@ -55,13 +55,12 @@ def test_candidates_are_ranked_by_the_class_of_the_match(caplog, names, match, s
 
 def test_decisions_match_scipy_and_reach_the_threshold():
     logits = np.random.default_rng(0).integers(-9, 9, (50, 2)).astype(np.float32)
-    found, wanted = decide(logits, 2.5), softmax(logits.astype(np.float64) / 2.5, axis=1)
-    assert np.allclose(found.probabilities, wanted, rtol=1e-12)
-    assert found.classes.tolist() == wanted.argmax(axis=1).tolist()
-    for at in found.probabilities[:, 1]:
+    wanted = softmax(logits.astype(np.float64) / 2.5, axis=1)
+    classes, found = decide(logits, 2.5)
+    assert np.allclose(found, wanted, rtol=1e-12) and classes.tolist() == wanted.argmax(axis=1).tolist()
+    for at in found[:, 1]:
         for threshold in (at, np.nextafter(at, 2)):
-            called = decide(logits, 2.5, threshold).classes
-            assert called.tolist() == (found.probabilities[:, 1] >= threshold).tolist()
+            assert decide(logits, 2.5, threshold)[0].tolist() == (found[:, 1] >= threshold).tolist()
 
 
 def lengths(texts):
@@ -115,7 +114,7 @@ def test_rank_rejects_nan_three_classes_and_no_query(monkeypatch, predictor):
     monkeypatch.setattr(ranking, "CANDIDATES", 2)
     with pytest.raises(NumbersError, match="the score of candidate 3 is NaN"):
         rank_texts(lambda texts: np.where(np.array(texts) == "d", np.nan, 1.0), "a b c d".split(), 1)
-    monkeypatch.setattr(predictor, "class_names", ("a", "b", "c"))
+    monkeypatch.setattr(predictor, "labels", Labels.numbered(3))
     with pytest.raises(InputError, match="has 3 classes, but candidates are ranked by the second of two"):
         predictor.rank("今", ["天"])
     with pytest.raises(InputError, match="the query is None; give a text"):

@@ -14,7 +14,7 @@ from tiny_ship import write_trained
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings import open_embedder as opening
 from ernie_pair.embeddings.train.train_embedding import train_embedding
-from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.scores import PROBABILITY
 from ernie_pair.mining import mine_pairs as mining
 from ernie_pair.mining.mine_pairs import SPARE, MineConfig, mine_pairs
@@ -54,7 +54,7 @@ def models(monkeypatch):
     embedder, reranker = Vectors(), Reranker()
     use_embedder(monkeypatch, embedder)
     monkeypatch.setattr(opening, "open_embedder", lambda *given: embedder)
-    monkeypatch.setattr(mining, "open_scorer", lambda *given: reranker)
+    monkeypatch.setattr(mining, "load", lambda *given: reranker)
     return reranker
 
 
@@ -265,7 +265,7 @@ def test_a_trained_model_reranks_near_texts(tmp_path, capfd):
     flags = {"embedding_model": "", "per_text": 4, "min_similarity": 0.01}
     loose = mine(tmp_path, rows, **flags)
     pairs = [(one, other) for one, others in loose.items() for other, _ in others]
-    scorer = open_scorer(model, "cpu", 0)
+    scorer = load(model, "cpu", 0)
     threshold = float(np.median(scorer.score(pairs)))
     strict = mine(tmp_path, rows, model_path=model, threshold=threshold, **flags)
     pairs = [(one, other) for one, others in strict.items() for other, _ in others]

@@ -169,7 +169,7 @@ def test_a_wrong_manifest_is_refused(index, embedder, change):
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
     scorer = SimpleNamespace(unit=unit, refuse_unrankable=lambda: None)
     scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
-    monkeypatch.setattr("ernie_pair.retrieval.searcher.open_scorer", lambda *given: scorer)
+    monkeypatch.setattr("ernie_pair.retrieval.searcher.load", lambda *given: scorer)
     reranker = None if unit is COSINE else "ranker"
     found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
     assert found == [] or min(hit.score for hit in found) >= inside

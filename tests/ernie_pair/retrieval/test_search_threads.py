@@ -4,7 +4,7 @@ import pytest
 from tiny_ship import write_trained
 
 from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
-from ernie_pair.evaluation.scorer import open_scorer
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.kernels.encoder_layer import ModelState
 from ernie_pair.models.networks import kernel_path
 
@@ -28,7 +28,7 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("threads", [0, 3])
 def test_trained_models_use_the_threads_of_the_flag(tmp_path, taken, threads):
     model = str(write_trained(tmp_path / "model"))
-    scorer = open_scorer(model, "cpu", threads)
+    scorer = load(model, "cpu", threads)
     own = taken.copy()
     taken.clear()
     embedder = open_embedder(model, "cpu", EmbedderOptions(threads=threads))
@@ -40,4 +40,4 @@ def test_trained_models_use_the_threads_of_the_flag(tmp_path, taken, threads):
 def test_a_trained_regression_model_gives_its_score_range(tmp_path):
     asked = {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
     model = str(write_trained(tmp_path / "model", **asked))
-    assert open_scorer(model, "cpu", 1).unit[1:] == (0.0, 5.0)
+    assert load(model, "cpu", 1).unit[1:] == (0.0, 5.0)

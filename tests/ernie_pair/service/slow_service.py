@@ -13,7 +13,8 @@ import numpy as np
 
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.inference.exported_model import ExportedModel
-from ernie_pair.inference.predictor import PairPredictor, Prediction
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.scores import Prediction
 from ernie_pair.service import serve as serving
 
 ASKED = json.loads(sys.argv[1])
@@ -41,7 +42,8 @@ class Model:
         time.sleep(ASKED["seconds"])
         classes = np.array([1 - len(a) % 2 for a, _ in pairs])
         labels = [self.exported.labels[number] for number in classes]
-        return Prediction(classes, labels, np.full((len(pairs), 2), 0.5, np.float32))
+        shares = np.full((len(pairs), 2), 0.5)
+        return Prediction(classes, labels, shares, shares[:, 1])
 
 
 if __name__ == "__main__":

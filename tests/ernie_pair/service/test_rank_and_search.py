@@ -13,6 +13,7 @@ from test_serve import texts, waiting
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
 
 from ernie_pair.core.errors import InputError, NumbersError
+from ernie_pair.inference.scores import Prediction
 from ernie_pair.service.serve import ServeConfig
 
 for library in ("httpx", "fastapi", "prometheus_client"):
@@ -150,7 +151,7 @@ def test_a_nan_vector_gives_a_one_line_error(model, recall, monkeypatch):
 
 def test_a_regression_threshold_must_lie_in_the_label_range(model, recall):
     model.exported = replace(model.exported, labels=("score",), target="regression", label_range=(0.0, 5.0))
-    model.score = lambda pairs: np.linspace(4, 5, len(pairs))
+    model.predict = lambda pairs: Prediction(None, None, None, np.linspace(4, 5, len(pairs)))
     refused = ask(model, lambda client: search(client, "今", threshold=6), recall)
     assert refused.status_code == 422 and "threshold 6.0 is above 5.0" in refused.json()["error"]
     hits = ask(model, lambda client: search(client, "今", threshold=4.5), recall).json()["hits"]

@@ -17,6 +17,7 @@ from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.deployment.export_pair import export_pair
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.models.spec import parse_spec
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
@@ -119,13 +120,13 @@ def test_the_exported_model_gives_the_same_scores(run, scores, exported, tmp_pat
         predict_pair(PredictConfig(*files[:2], str(tmp_path / "q.tsv"), scores=True))
 
 
-def test_the_predictor_scores_but_refuses_to_classify(run, scores, exported):
-    target, _ = run
-    predictor = PairPredictor(exported, "onnx")
+def test_trained_and_exported_models_give_scores_alone(run, scores, exported):
+    target, folder = run
     rows = list((score_rows if target == "regression" else candidate_rows)(20, 1))
-    assert predictor.score([row[:2] for row in rows]) == pytest.approx(scores[: len(rows)], abs=2e-5)
-    with pytest.raises(InputError, match=f"is a model for {target}; use its `score`"):
-        predictor.predict([("左", "右")])
+    for place in (exported, folder / "out"):
+        found = load(place).predict([row[:2] for row in rows])
+        assert found.scores == pytest.approx(scores[: len(rows)], abs=2e-5)
+        assert found.classes is found.labels is found.probabilities is None
     with pytest.raises(InputError, match="threshold decides between two classes"):
         PairPredictor(exported, "onnx", threshold=0.5)
 
@@ -155,7 +156,7 @@ def test_scores_can_be_trained_and_predicted_from_python(run):
     config = PairConfig(str(folder / "again"), max_steps=2, device="cpu", batch_size=8)
     trainer = PairTrainer(str(folder / "out"), config, list(rows(40, 0)), list(rows(20, 1)))
     before, again = trainer.predict(list(rows(20, 1))), trainer.evaluate()
-    assert before.scores.shape == (len(before.label_ids),) and len(before.classes) == 0
+    assert before.scores.shape == (len(before.label_ids),) and before.classes is None
     names = set(before.metrics) - {"runtime", "samples_per_second"}
     assert all(again[name] == before.metrics[name] for name in names)
     assert names == set(trainer.train().metrics)

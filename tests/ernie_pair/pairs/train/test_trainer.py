@@ -125,10 +125,10 @@ def test_files_can_be_predicted_and_evaluated(files, make):
     assert labels is output[1] and metrics == output.metrics
     classes = np.argmax(output.predictions, axis=-1)
     assert (classes == output.label_ids).mean() == output.metrics["accuracy"]
-    assert output.names == [str(number) for number in output.classes.tolist()]
+    assert output.labels == [str(number) for number in output.classes.tolist()]
     assert output.probabilities.argmax(axis=1).tolist() == classes.tolist() == output.classes.tolist()
     again = pickle.loads(pickle.dumps(output))  # as a notebook hands it on
-    assert again.predictions.tobytes() == predictions.tobytes() and again.names == output.names
+    assert again.predictions.tobytes() == predictions.tobytes() and again.labels == output.labels
 
 
 def agreement(prediction):
