@@ -165,7 +165,7 @@ def _folder(path: Path, extra: str, how: str = "") -> str:
 # What training takes, by the names under which the code imports it: an installation that only runs
 # exported models has none of it.
 OF_TRAINING = frozenset(
-    "cloudpickle datasketch jinja2 matplotlib onnx paddle paddlenlp pyarrow safetensors scipy"
+    "cloudpickle datasketch matplotlib onnx paddle paddlenlp pyarrow safetensors scipy"
     " sklearn visualdl werkzeug zstandard".split()
 )
 

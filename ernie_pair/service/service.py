@@ -34,6 +34,7 @@ from ernie_pair.core.files.json_file import shown
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Prediction, best_places
+from ernie_pair.report.page import render_page
 from ernie_pair.retrieval.searcher import TextRecall, rerank
 from ernie_pair.service.access import ANY, DOCS_FILES, HostCheck, KeyCheck, error_response
 from ernie_pair.service.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError
@@ -64,7 +65,7 @@ from ernie_pair.service.metrics import CONTENT_TYPE, ServiceMetrics
 from ernie_pair.service.request import BoundedRequest, Limits, RefusedError, refusal_of
 from ernie_pair.version import __version__
 
-PAGE = Path(__file__).with_name("page.html")
+PAGE = Path(__file__).with_name("try.html")
 # The page needs no other file, and connects only to this service.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
@@ -151,7 +152,7 @@ class Service:
 
     def __init__(self, served: ServedModels, batching: Batching, limits: Limits):
         self.served, self.limits, self.metrics = served, limits, ServiceMetrics()
-        self.started = int(time.time())
+        self.started, self._page = int(time.time()), render_page(PAGE)
         self._running, self._embedding = AsyncExitStack(), Lock()
         self._counting = ThreadPoolExecutor(1, "count-tokens")  # a long request takes a part of a second
         predictor, embedder, texts = served.predictor, served.embedder, served.texts
@@ -419,8 +420,7 @@ class Service:
 
     async def page(self) -> HTMLResponse:
         """Return the HTML page to try two sentences, to rank candidates and to search the index."""
-        content = PAGE.read_text(encoding="utf-8")
-        return HTMLResponse(content, headers={"Content-Security-Policy": PAGE_POLICY})
+        return HTMLResponse(self._page, headers={"Content-Security-Policy": PAGE_POLICY})
 
     def add_routes(self, app: FastAPI) -> None:
         """Add a route to ``app`` for what is served alone."""

@@ -280,7 +280,7 @@ def test_a_model_without_classes_ranks_by_plain_scores(browser):
         for words in ("[3] 丙丙丙丙\n6.0000", "[2] 乙乙\n4.0000", "[1] 甲\n3.0000"):
             assert words in text
         assert "%" not in text and browser.errors() == []
-        widths = "return [...document.querySelectorAll('#matches .bar')].map((bar) => bar.style.width)"
+        widths = "return [...document.querySelectorAll('#matches .fill')].map((bar) => bar.style.width)"
         assert browser.run(widths) == ["100%", "80%", "60%"]  # a score beyond its range fills the bar
 
 

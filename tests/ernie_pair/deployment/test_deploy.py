@@ -262,4 +262,4 @@ def test_the_built_wheel_contains_all_sources(tmp_path):
     assert {EXTRA} <= extras_of(path)
     packed = set(zipfile.ZipFile(path).namelist())
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "ernie_pair").rglob("*.py")}
-    assert modules <= packed and "ernie_pair/service/page.html" in packed
+    assert modules <= packed and "ernie_pair/service/try.html" in packed
