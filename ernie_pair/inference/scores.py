@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import islice
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class Prediction:
 
     def part(self, which: slice) -> "Prediction":
         """Return what is said of some of the pairs."""
-        values = (self.classes, self.labels, self.probabilities, self.scores)
+        values: List[Any] = [self.classes, self.labels, self.probabilities, self.scores]
         return Prediction(*(None if value is None else value[which] for value in values))
 
 
