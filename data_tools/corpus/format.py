@@ -238,22 +238,18 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             sizes = [(item.filename, item.file_size) for item in archive.infolist()]
         # Checked by the directory of the archive: zipfile unpacks no more of a member than it states.
-        if sum(size for _, size in sizes) > cap or not {name for name, _ in sizes} <= _MEMBERS:
-            raise InputError(
-                f"{path}: contains something other than lens, docs, sents of these ids; make it again"
-            )
-        with np.load(path, allow_pickle=False) as index:
-            members = {name: index[name] for name in index.files}
-    except InputError:
-        raise
+        members = {}
+        if sum(size for _, size in sizes) <= cap and {name for name, _ in sizes} <= _MEMBERS:
+            with np.load(path, allow_pickle=False) as index:
+                members = {name: index[name] for name in index.files}
     except Exception as error:  # of many types: zipfile, its decompressors, numpy's parser
         raise InputError(f"{path}: not a readable .npz ({_brief(error)}); make the corpus again") from None
-    for name in ("lens", "docs"):
-        if name not in members:
-            raise InputError(f"{path}: has no '{name}'; make the corpus again")
-    for name, array in members.items():
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise InputError(f"{path}: '{name}' is not a 1-D array of whole numbers; make the corpus again")
+    are_whole = all(array.ndim == 1 and array.dtype.kind in "iu" for array in members.values())
+    if not are_whole or not members.keys() >= {"lens", "docs"}:
+        raise InputError(
+            f"{path}: it does not hold lens and docs, and sents at most, of these ids, each of whole numbers "
+            "in one dimension; make the corpus again"
+        )
     return members
 
 
@@ -372,12 +368,11 @@ class MegatronCorpus(Corpus):
         self.marks, self.lexicon_marks = None, []
         path, content = self.paths.idx, _mapped(self.paths.idx)
         header = content[: _HEADER.size]
-        if len(header) < _HEADER.size or not header.startswith(MAGIC):
-            raise InputError(f"{path}: not an index of Megatron's layout (MMIDIDX); make the corpus again")
-        _, version, kind, num_sentences, num_bounds = _HEADER.unpack(header)
-        if version != 1 or kind not in KINDS:
+        magic, version, kind, num_sentences, num_bounds = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+        if (magic, version) != (MAGIC, 1) or kind not in KINDS:
             raise InputError(
-                f"{path}: version {version} with data type {kind} cannot be read; write it again"
+                f"{path}: not an index of Megatron's layout (MMIDIDX) of version 1 and whole numbers; make "
+                "the corpus again"
             )
         size = _HEADER.size + 12 * num_sentences + 8 * num_bounds
         if len(content) != size:  # exactly that of the header, so that no count can lead outside it
@@ -392,11 +387,8 @@ class MegatronCorpus(Corpus):
             place += raw.nbytes
         self.lens, pointers, self.docs = arrays
         dtype, content = np.dtype(KINDS[kind]), _mapped(self.paths.ids)
-        if len(content) % dtype.itemsize:
-            raise InputError(
-                f"{self.paths.ids}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again"
-            )
-        self.ids = np.frombuffer(content, dtype) if len(content) else np.zeros(0, dtype)
+        count = len(content) // dtype.itemsize
+        self.ids = np.frombuffer(content, dtype, count) if count else np.zeros(0, dtype)
         self.starts = np.concatenate([[0], np.cumsum(self.lens, dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, None)
         if not np.array_equal(pointers, self.starts[:-1] * dtype.itemsize):

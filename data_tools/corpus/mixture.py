@@ -16,7 +16,7 @@ import shlex
 from bisect import bisect_right
 from decimal import Decimal
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import List, NamedTuple, Sequence, Tuple
 
@@ -33,7 +33,6 @@ except ImportError as error:
     compiled_turns = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
 LONGEST_PERIOD = 1_000_000  # samples until the order of the corpora repeats
-MOST_CORPORA = 2**16  # their numbers are uint16
 _EXAMPLE = 'write weight folder weight folder, as in --input_dir "5.0 data/a 7.0 data/b"'
 
 
@@ -51,20 +50,14 @@ def read_blend(text: str) -> List[WeightedFolder]:
     """
     try:  # the name of a folder may hold any quotes
         words = [] if os.path.isdir(text) else shlex.split(text)
-    except ValueError:
-        raise InputError(f"--input_dir {text}: a quote is not closed; {_EXAMPLE}") from None
+    except ValueError as error:
+        raise InputError(f"--input_dir {text}: {error}; {_EXAMPLE}") from None
     if not words or not reads_as_number(words[0]):
         return [WeightedFolder(Fraction(1), Path(text))]
-    if len(words) % 2:
-        raise InputError(f"--input_dir: weight {words[-1]} has no folder; {_EXAMPLE}")
     found = []
-    for word, folder in zip(words[::2], map(Path, words[1::2])):
-        if not reads_as_number(word):
-            raise InputError(f"--input_dir: {word} is where a weight should be; {_EXAMPLE}")
-        if not 0 < float(word) < math.inf:
-            raise InputError(
-                f"--input_dir: weight {word} is not above 0; give another, or leave its folder out"
-            )
+    for word, folder in zip_longest(words[::2], map(Path, words[1::2])):
+        if folder is None or not reads_as_number(word) or not 0 < float(word) < math.inf:
+            raise InputError(f"--input_dir: {word} is no weight above 0 of a folder; {_EXAMPLE}")
         found.append(WeightedFolder(Fraction(word.replace("_", "")), folder))
     folders = [folder for _, folder in found]
     for number, folder in enumerate(folders):
@@ -77,15 +70,11 @@ class Blend:
     """The order in which K corpora give samples, for any sample number; a pure function of the weights.
 
     ``parts``: int64 [K], the weights as the smallest whole numbers; ``period``: their sum. Takes 6 bytes
-    for each sample of a period, however long the run. Raises InputError for more than MOST_CORPORA, or for
+    for each sample of a period, however long the run. Raises InputError for
     weights so uneven that the period is above LONGEST_PERIOD.
     """
 
     def __init__(self, weights: Sequence[Fraction]):
-        if len(weights) > MOST_CORPORA:
-            raise InputError(
-                f"--input_dir: {len(weights)} corpora, more than {MOST_CORPORA}; join some of them"
-            )
         denominator = math.lcm(*(weight.denominator for weight in weights))
         wholes = [int(weight * denominator) for weight in weights]
         parts = [whole // math.gcd(*wholes) for whole in wholes]

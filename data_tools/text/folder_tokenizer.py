@@ -39,7 +39,7 @@ from data_tools.text.wordpiece import (
     read_tokens,
 )
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
+from ernie_pair.core.files.atomic_files import read_regular
 from ernie_pair.core.files.json_file import is_whole_number, read_json_object, shown
 from ernie_pair.core.installation import import_optional
 
@@ -451,13 +451,11 @@ def _read_json(path: Path) -> Tokenizer:
         if fault:
             raise InputError(f"{path}: it has {fault}; take another model")
         return made
-    except FileRefusedError as error:
-        raise InputError(f"{path}: {error}; {CURE}") from None
     except (OSError, InputError):
         raise
     except Exception as error:  # the library raises a plain Exception
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: the library tokenizers cannot read it ({reason}); {CURE}") from None
+        raise InputError(f"{path}: it cannot be read ({reason}); {CURE}") from None
 
 
 def _read_sentence_pieces(path: Path) -> Tokenizer:
@@ -467,13 +465,11 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
     """
     model = _sentence_pieces_message()()
     try:
-        content = read_regular(path, MOST_BYTES)
-    except FileRefusedError as error:
-        raise InputError(f"{path}: {error}; {CURE}") from None
-    try:
-        model.ParseFromString(content)
+        model.ParseFromString(read_regular(path, MOST_BYTES))
+    except OSError:
+        raise
     except Exception as error:  # of protobuf, which has its own
-        raise InputError(f"{path}: no model of sentencepiece ({type(error).__name__}); {CURE}") from None
+        raise InputError(f"{path}: no model of sentencepiece ({error}); {CURE}") from None
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     if model.trainer.model_type != UNIGRAM or len(pieces) <= 3:
         raise InputError(f"{path}: no Unigram model of sentencepiece; take a model that has {FAST_TOKENIZER}")

@@ -275,17 +275,10 @@ def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: AnyTokenizer) 
     """
     try:
         content = read_regular(path, MOST_BYTES)
-        lines = content.decode("utf-8").splitlines()
-    except FileRefusedError as error:
-        raise InputError(f"{flag} {path}: {error}; {_CURE}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{flag} {path}: not UTF-8, so not a lexicon; {_CURE}") from None
-    if not lines or not lines[0].startswith(HEAD):
-        raise InputError(f"{flag} {path}:1: does not begin with '{HEAD.strip()}'; {_CURE}")
-    try:
-        made_with = parse_json_object(lines[0][len(HEAD) :]).get("vocab_sha256")
-    except JsonError as error:
-        raise InputError(f"{flag} {path}:1: {error}; {_CURE}") from None
+        lines = content.decode("utf-8").splitlines() or [""]
+        made_with = parse_json_object(lines[0].removeprefix(HEAD)).get("vocab_sha256")
+    except (FileRefusedError, UnicodeDecodeError, JsonError) as error:
+        raise InputError(f"{flag} {path}: not a lexicon ({error}); {_CURE}") from None
     if made_with not in [vocabulary.sha256 for vocabulary in vocabularies]:
         raise InputError(
             f"{flag} {path}:1: it was made with another vocabulary than that of the model; {_CURE} and the "

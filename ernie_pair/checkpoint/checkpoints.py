@@ -92,8 +92,6 @@ class Checkpoints:
         local: Optional[World] = None,
         fresh_start: bool = False,
     ):
-        if keep < 2:
-            raise InputError("keep at least two checkpoints: the newest may turn out to be damaged")
         self.output_dir, self.folder = Path(output_dir), Path(output_dir) / CHECKPOINTS
         self.world, self.local, self.all_reduce = world, local or world, all_reduce
         self.keep, self.every, self.fresh_start = keep, every, fresh_start

@@ -12,7 +12,7 @@ from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-def
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Iterable, Iterator, List, TypeVar
 
-from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.errors import MachineError
 from ernie_pair.core.run_module import RUN_MODULE
 
 Item = TypeVar("Item")
@@ -24,11 +24,9 @@ _flags_of_python: Callable[[], List[str]] = util._args_from_interpreter_flags  #
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
     """Map ``function`` over ``items``, in this process for one worker, otherwise in ``workers`` others.
 
-    The results, and the first error, are the same for any number of workers. Raises InputError when
-    ``workers`` is below 1, MachineError when a worker dies.
+    The results, and the first error, are the same for any number of workers. Raises MachineError when a
+    worker dies.
     """
-    if workers < 1:
-        raise InputError(f"--workers {workers} is below 1; give at least one")
     if workers == 1:
         return map(function, items)
     return _parallel_map(function, items, most_processes(workers))

@@ -221,14 +221,8 @@ def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
     modes = [modes] if isinstance(modes, str) else modes
     if not is_whole_number(width, 1, 10**5) or not isinstance(modes, list) or not modes:
         raise InputError(f"{place / CONFIG}: no width of the hidden states or no pooling in it; {CURE}")
-    unknown = [mode for mode in modes if not isinstance(mode, str) or mode not in FLAGS.values()]
-    if unknown:
-        raise InputError(
-            f"{place / CONFIG}: the pooling {shown(unknown[0])} is not computed here, only "
-            f"{', '.join(FLAGS.values())}; take another model"
-        )
     if bad_poolings(modes):
-        raise InputError(f"{place / CONFIG}: {bad_poolings(modes)}; {CURE}")
+        raise InputError(f"{place / CONFIG}: the pooling {bad_poolings(modes)}; take another model")
     return width, modes, flag_in(found, "include_prompt", True, place / CONFIG)
 
 
@@ -296,23 +290,19 @@ def _read_settings(folder: Path) -> Tuple[Optional[int], Dict[str, Any]]:
         raise InputError(
             f"{path}: it is a {shown(made_as)}, which makes no vectors of texts; take another model"
         )
-    prompts = found.get("prompts") or {}
+    prompts, default = found.get("prompts") or {}, found.get("default_prompt_name") or ""
     texts = prompts.values() if isinstance(prompts, dict) else [0]
-    if not all(isinstance(text, (str, type(None))) for text in texts):
-        raise InputError(f"{path}: prompts is {shown(prompts)}; write texts under their names")
-    default = found.get("default_prompt_name") or ""
-    if default not in ("", "query", "document", *prompts):  # those two exist, empty, in every model
-        raise InputError(
-            f"{path}: default_prompt_name is {shown(default)}, and the prompts are "
-            f"{', '.join(prompts) or 'none'}; write one of them"
-        )
     similarity, cut = found.get("similarity_fn_name") or SIMILARITIES[0], found.get("truncate_dim")
-    if similarity not in SIMILARITIES:
-        raise InputError(
-            f"{path}: similarity_fn_name is {shown(similarity)}; write one of {', '.join(SIMILARITIES)}"
-        )
-    if cut is not None and not is_whole_number(cut, 1):
-        raise InputError(f"{path}: truncate_dim is {shown(cut)}; write a whole number, or null")
+    is_sound = {
+        "prompts": all(isinstance(text, (str, type(None))) for text in texts),
+        # Those two exist, empty, in every model.
+        "default_prompt_name": default in ("", "query", "document", *prompts),
+        "similarity_fn_name": similarity in SIMILARITIES,
+        "truncate_dim": cut is None or is_whole_number(cut, 1),
+    }
+    for key, sound in is_sound.items():
+        if not sound:
+            raise InputError(f"{path}: {key} cannot be {shown(found[key])}; correct it")
     return cut, {
         "prompts": {name: text or "" for name, text in prompts.items()},
         "default_prompt": default if default in prompts else "",

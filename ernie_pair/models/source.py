@@ -32,7 +32,7 @@ from data_tools.text.folder_tokenizer import (
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, read_tokens
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, best_of
-from ernie_pair.core.errors import CheckpointError, InputError, dangling
+from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import read_regular
 from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.core.files.json_file import read_json_object, shown, write_json
@@ -296,14 +296,12 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         )
     missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
     if config is None or missing:
-        _refuse_dangling(folder)
         cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {FAST_TOKENIZER}"
         cure += ", and ernie-pair new-model creates one" if from_scratch and config is None else ""
         cure += hint_below(folder)
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
-        _refuse_dangling(folder)
         if any((folder / name).is_file() for name in OF_EXPORTED):
             raise InputError(
                 f"{folder} holds an exported model, which has no weights to load; give the trained one that "
@@ -330,13 +328,6 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
     if is_own and is_theirs:
         refuse_other_cutting(folder, spec.lower_case)
     return ModelSource(str(folder), spec, vocab_file, weights, is_theirs)
-
-
-def _refuse_dangling(folder: Path) -> None:
-    """Raise InputError where a file of ``folder`` is a link to nothing, as in a cache that was cleared."""
-    for path in sorted(folder.glob("*")):  # none where the checkpoint of a run is not there
-        if dangling(path):
-            raise InputError(f"{path}: {dangling(path)}; download or copy the model again")
 
 
 def open_layer_folder(given: Path, class_name: str) -> ModelSource:

@@ -21,14 +21,13 @@ from string import ascii_uppercase
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
-from ernie_pair.core.errors import InputError, dangling, without_flags
+from ernie_pair.core.errors import InputError, without_flags
 from ernie_pair.core.installation import raise_interrupt, refuse_without
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
 RESUME = ("", "same", "fixed", "layout")  # see `option`
 NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
-LONGEST_VALUE = 4096
 DASH = "-"  # instead of a file: standard input or output
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -48,7 +47,6 @@ _ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREF
 
 _NAMED_PATHS = ("models", "starts")  # NAME=PATH several times, or paths
 _HOME = re.compile(r"(?:^|(?<=[\s=:'\"]))~(?=/|$)")  # the home folder, where a path begins
-_WRITTEN = ("output", "report", "cache_dir", "log_dir", "robustness_file")  # begin names of what is written
 
 # {bound: (what violates it, what such a value is, how to fix it; empty: by the default, for example)}
 _BOUNDS = {
@@ -263,19 +261,14 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _found_place(item: Field, value: Any) -> Any:
-    """Return a path with the home folder for ~. Raises InputError for a link to nothing to be read."""
+    """Return a path with the home folder for ~."""
     if isinstance(value, list):
         return [_found_place(item, one) for one in value]
     if not isinstance(value, str):
         return value
     if item.name in _NAMED_PATHS:  # of each NAME=PATH
         return _HOME.sub(lambda match: os.path.expanduser("~"), value)
-    place = os.path.expanduser(value) if _HOME.match(value) else value
-    if not item.name.startswith(_WRITTEN):
-        fault = dangling(place)
-        if fault:
-            raise InputError(f"{shown_name(item)} {place}: {fault}; correct the link, or give another path")
-    return place
+    return os.path.expanduser(value) if _HOME.match(value) else value
 
 
 def _refuse_dash(item: Field, value: object) -> None:
@@ -344,10 +337,6 @@ def read_given(given: Given, hint) -> object:
     if get_origin(base) is list:
         return [read_given(Given(text, given.where), get_args(base)[0]) for text in texts]
     value: object = texts[0]
-    if len(texts[0]) > LONGEST_VALUE:  # than a path may be; Python reads no number of that length
-        raise InputError(
-            f"{given.where} has a value of {len(texts[0])} characters, above {LONGEST_VALUE}; shorten it"
-        )
     if base is bool:
         value = _BOOLS.get(texts[0].lower(), value)
     elif base in (int, float):
@@ -447,24 +436,15 @@ def import_named(name: str, flag: str, kind: str) -> Any:
     Modules are found as Python finds them, then in the working folder. Raises InputError if there is none.
     """
     module_name, _, inner_name = name.partition(":")
-    if not (module_name and inner_name):
+    if not (module_name and inner_name) or module_name.startswith("."):
         raise InputError(f"{flag} {name} is not package.module:{kind}; write a {kind} like that")
-    if module_name.startswith("."):
-        plain = module_name.strip(".") or "module"
-        raise InputError(
-            f"{flag} {name}: a name with leading dots is relative to a package, and there is none; "
-            f"write {plain}:{inner_name} for {plain.replace('.', '/')}.py of the working folder"
-        )
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
         found = getattr(import_module(module_name), inner_name, None)
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise_interrupt(error)
-        raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name") from None
-    except SyntaxError as error:
-        fault = f"{error.filename}:{error.lineno}: {error.msg}"
-        raise InputError(f"{flag} {name}: {fault}; fix the line") from None
+        raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name or the line") from None
     if not callable(found):
         raise InputError(f"{flag} {name}: {module_name} has no {kind} {inner_name}; fix the name")
     return found

@@ -270,10 +270,9 @@ def _array_of(tensor: _Tensor, content: bytes) -> np.ndarray:
     numbers = np.frombuffer(content, tensor.kind)
     last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.size, tensor.stride))
     is_inside = min(tensor.size, default=1) > 0 and 0 <= tensor.offset <= last < len(numbers)
+    is_inside = is_inside and np.prod(tensor.size, dtype=np.float64) <= len(numbers)
     if not is_inside or len(tensor.size) != len(tensor.stride) or min(tensor.stride, default=0) < 0:
         raise CheckpointError("a tensor lies outside of its storage")
-    if np.prod(tensor.size, dtype=np.float64) > len(numbers):
-        raise CheckpointError("a tensor is larger than its storage")
     steps = tuple(step * numbers.itemsize for step in tensor.stride)
     view = np.lib.stride_tricks.as_strided(numbers[tensor.offset :], tensor.size, steps, writeable=False)
     return np.asarray(view, order="C")  # a number on its own keeps its shape

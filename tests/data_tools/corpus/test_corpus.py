@@ -166,16 +166,16 @@ WRAPPING = np.array([2**62 + 1] * 4 + [2], np.int64)  # their sum is 6, modulo 2
         ({"lens": np.array([7, -2, 1], np.int32)}, "without tokens"),
         ({"docs": np.array([0, 3, 2, 3])}, "decreases"),
         ({"docs": np.array([0, 2**64 - 1, 3], np.uint64)}, "'docs' decreases"),
-        ({"docs": np.array([False, True])}, "'docs' is not a 1-D array of whole numbers"),
+        ({"docs": np.array([False, True])}, "does not hold lens and docs"),
         ({"lens": np.array([Payload()] * 3, dtype=object)}, "not a readable .npz"),
         ({"docs": np.array([1, 3])}, "does not begin with 0"),
         ({"docs": np.array([0, 2])}, "does not end at sentence 3"),
         ({"docs": np.array([], np.int64)}, "does not begin"),
         ({"sents": np.array([0, 2, 4, 6])}, "'sents' disagrees"),
-        ({"lens": np.array([2.0, 1.0, 3.0])}, "'lens' is not a 1-D array of whole"),
-        ({"docs": np.array([[0, 2, 3]])}, "'docs' is not a 1-D array of whole"),
-        ({"extra": np.array([1])}, "something other"),
-        ({"lens": np.zeros(1 << 16, np.int32)}, "something other"),
+        ({"lens": np.array([2.0, 1.0, 3.0])}, "does not hold lens and docs"),
+        ({"docs": np.array([[0, 2, 3]])}, "does not hold lens and docs"),
+        ({"extra": np.array([1])}, "does not hold lens and docs"),
+        ({"lens": np.zeros(1 << 16, np.int32)}, "does not hold lens and docs"),
     ],
 )
 def test_an_inconsistent_index_is_refused(foreign, index, what):
@@ -270,7 +270,7 @@ def test_a_missing_array_of_the_index_is_reported(foreign, missing):
     arrays = {"lens": [2, 1, 3], "docs": [0, 2, 3]}
     del arrays[missing]
     np.savez(f"{foreign}_idx.npz", **arrays)
-    with pytest.raises(InputError, match=rf"foreign_idx\.npz: has no '{missing}'; make the corpus again"):
+    with pytest.raises(InputError, match=r"foreign_idx\.npz: it does not hold lens and docs"):
         Corpus(foreign)
 
 
@@ -282,9 +282,7 @@ def test_a_zip_bomb_is_refused_without_reading_its_members(foreign, monkeypatch)
         archive.writestr("docs.npy", b"")
     assert corpus_paths(foreign).idx.stat().st_size < 1 << 17
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_, **__: pytest.fail("a member was read"))
-    with pytest.raises(
-        InputError, match=r"foreign_idx\.npz: contains something other than lens, docs, sents"
-    ):
+    with pytest.raises(InputError, match=r"foreign_idx\.npz: it does not hold lens and docs"):
         Corpus(foreign)
 
 
@@ -295,7 +293,7 @@ def test_duplicate_members_of_the_index_are_refused(foreign):
         for _ in range(9):
             with archive.open("lens.npy", "w") as member:
                 np.save(member, lens)
-    with pytest.raises(InputError, match="contains something other"):
+    with pytest.raises(InputError, match="does not hold lens and docs"):
         Corpus(foreign)
 
 

@@ -87,13 +87,13 @@ def test_an_id_above_the_vocabulary_is_reported_with_its_place(prefix):
 DAMAGED = {
     "another magic": (index(magic=b"MMIDIDY\x00\x00"), "not an index of Megatron's layout"),
     "empty": (b"", "not an index of Megatron's layout"),
-    "cut in the header": (index()[:20], "not an index of Megatron's layout"),
+    "cut in the header": (index()[:20], "20 bytes, where"),
     "cut short": (index()[:-1], "93 bytes, where .* take 94; damaged or cut short"),
     "too long": (index() + b"\0", "95 bytes, where .* take 94"),
     "counts beyond the file": (index(counts=(2**63, 3)), "94 bytes, where"),
-    "another version": (index(version=2), "version 2 with data type 8"),
-    "floating point": (index(kind=6), "version 1 with data type 6"),
-    "an unknown kind": (index(kind=77), "version 1 with data type 77"),
+    "another version": (index(version=2), "not an index of Megatron's layout"),
+    "floating point": (index(kind=6), "not an index of Megatron's layout"),
+    "an unknown kind": (index(kind=77), "not an index of Megatron's layout"),
     "more tokens than there are": (index(lens=[2, 1, 4]), r"7 tokens according to 'lens', 6 in tiny\.bin"),
     "a negative length": (index(lens=[2, -1, 5]), "a sentence without tokens"),
     "an empty sentence": (index(lens=[2, 0, 4]), "a sentence without tokens"),
@@ -114,9 +114,7 @@ def test_a_damaged_index_is_refused(prefix, content, message):
         open_corpus(prefix)
 
 
-@pytest.mark.parametrize(
-    ("size", "message"), [(11, "11 bytes do not divide into uint16"), (10, "5 in"), (0, "0 in")]
-)
+@pytest.mark.parametrize(("size", "message"), [(11, "5 in"), (10, "5 in"), (0, "0 in")])
 def test_truncated_ids_are_refused(prefix, size, message):
     path = prefix.with_suffix(".bin")
     path.write_bytes(path.read_bytes()[:size])

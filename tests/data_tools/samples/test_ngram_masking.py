@@ -186,9 +186,9 @@ GOOD = f'{HEAD}{{"vocab_sha256": "{VOCAB.sha256}"}}\n'
 @pytest.mark.parametrize(
     "content, told",
     [
-        (b"", ":1: does not begin with"),
-        ("天 地\t1\t5\n".encode(), ":1: does not begin with"),
-        (f"{HEAD}{{\n".encode(), ":1: not JSON"),
+        (b"", "not a lexicon ("),
+        ("天 地\t1\t5\n".encode(), "not a lexicon ("),
+        (f"{HEAD}{{\n".encode(), "not a lexicon ("),
         (f"{HEAD}{{}}\n天 地\t1\t5\n".encode(), ":1: it was made with another vocabulary"),
         (GOOD.encode(), "holds no n-gram"),
         ((GOOD + "天\t1\t5\n").encode(), ":2: not 2 to 19 tokens, TAB score, TAB count"),
@@ -196,7 +196,7 @@ GOOD = f'{HEAD}{{"vocab_sha256": "{VOCAB.sha256}"}}\n'
         ((GOOD + " ".join("天" * 20) + "\t1\t5\n").encode(), ":2: not 2 to 19 tokens"),
         ((GOOD + "天 地\t1\t5\n天 人\t1\t5\n").encode(), ":3: contains a token that is not in the"),
         ((GOOD + "天 地\t1\t5\n天 地\t1\t4\n").encode(), ":3: is already in line 2"),
-        (GOOD.encode() + b"\xff\xfe", "not UTF-8"),
+        (GOOD.encode() + b"\xff\xfe", "not a lexicon ("),
         (None, "cannot be read"),
     ],
     ids=range(12),

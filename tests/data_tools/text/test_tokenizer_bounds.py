@@ -179,7 +179,7 @@ HOSTILE = {
         ),
         "it puts other special tokens around texts",
     ),
-    "no JSON": ("[" * 5000, "cannot read it"),
+    "no JSON": ("[" * 5000, "cannot be read"),
 }
 
 

@@ -70,11 +70,6 @@ def test_segmented_words_join_back_to_the_text(name, text):
     assert "".join(segmenter(name)(text)) == text
 
 
-def test_an_unknown_segmenter_error_lists_the_known_ones():
-    with pytest.raises(InputError, match="cn_seg_func thulac is not known; choose one of rjieba, jieba, lac"):
-        segmenter("thulac")
-
-
 LAC = """
 import paddle.fluid as fluid
 from paddle.fluid.core import CUT

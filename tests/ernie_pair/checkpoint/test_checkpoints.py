@@ -114,8 +114,6 @@ def test_the_newest_three_and_every_nth_checkpoint_are_kept(checkpoints, tmp_pat
     save(opened, *range(1, 11))
     assert [name[-2:] for name in names(opened)] == ["04", "08", "09", "10"]
     opened.close()
-    with pytest.raises(InputError, match="at least two"):
-        Checkpoints(tmp_path, World(), alone, keep=1)
 
 
 def test_failing_to_delete_a_checkpoint_is_only_a_warning(checkpoints, monkeypatch, caplog):

@@ -143,7 +143,7 @@ def test_a_tensor_of_torch_lies_within_its_storage():
             assert np.array_equal(found.ravel(), numbers[places]) and found.shape == tuple(size)
             read += 1
         else:
-            with pytest.raises(CheckpointError, match="outside of its storage|larger than its storage"):
+            with pytest.raises(CheckpointError, match="outside of its storage"):
                 folders._array_of(tensor, numbers.tobytes())
     assert read > 200
     with pytest.raises(CheckpointError, match="outside of its storage"):
@@ -566,7 +566,7 @@ def test_the_words_of_a_published_bert_are_cut_by_its_own_rule(tmp_path):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"normalizer": {"type": "None of this"}}, "the library tokenizers cannot read it"),
+        ({"normalizer": {"type": "None of this"}}, "it cannot be read"),
         ({"post_processor": None}, "other special tokens around texts"),
         ({"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}}, "tokenizer.json"),
     ],

@@ -146,9 +146,9 @@ SETTINGS_OF = {  # the file, its changes
     "a default without prompt": (
         SETTINGS,
         {"default_prompt_name": "code"},
-        "default_prompt_name is .code., and the prompts are none",
+        "default_prompt_name cannot be .code.",
     ),
-    "a similarity": (SETTINGS, {"similarity_fn_name": "maxsim"}, "write one of cosine, dot"),
+    "a similarity": (SETTINGS, {"similarity_fn_name": "maxsim"}, "similarity_fn_name cannot be .maxsim."),
     "another task": (
         LENGTH,
         {"transformer_task": "text-generation"},

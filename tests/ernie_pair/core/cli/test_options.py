@@ -387,22 +387,6 @@ def test_a_tilde_is_the_home_folder_in_every_path(tmp_path, monkeypatch):
     assert Places("~nobody/x").input_file == "~nobody/x"
 
 
-def test_a_link_to_nothing_is_named_unless_it_is_written(tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to("gone")
-    fault = f"input_file {link}: links to {tmp_path}/gone, which does not exist; correct the link"
-    with pytest.raises(InputError, match=fault):
-        Places(str(link))
-    assert Places("x", output_file=str(link)).output_file == str(link)
-    assert exit_code_of(lambda: parse_config(Places, ["--input_file", "x", "--config", str(link)])) == 2
-    (tmp_path / "gone").touch()
-    assert Places(str(link)).input_file == str(link)
-    link.unlink()
-    link.symlink_to(link)
-    with pytest.raises(InputError, match="link: a loop of links"):
-        Places(str(link))
-
-
 def test_an_open_that_fails_at_a_link_names_its_target(tmp_path, capsys):
     (tmp_path / "link").symlink_to("gone")
     assert exit_code_of(lambda: open(tmp_path / "link")) == 5  # noqa: SIM115 - it fails
