@@ -6,7 +6,7 @@ no difference, and either can continue from the other.
 
 from collections import defaultdict
 from ctypes import byref, c_float, c_int64
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import paddle
@@ -14,7 +14,7 @@ import paddle
 from ernie_pair.kernels.library import AdamwCall, open_kernels, pointers_of
 from ernie_pair.kernels.tensors import FLOAT_BYTES, is_plain_array
 from ernie_pair.runtime.paddle_patches.optimizer_state import (
-    AdamSettings,
+    AdamSlots,
     adam_settings,
     adam_slots,
     squared_norm,
@@ -63,24 +63,41 @@ class FusedAdamW(paddle.optimizer.AdamW):
         together: Dict[Tuple[float, float], List[int]] = defaultdict(list)
         for index, slot in enumerate(slots):  # one without a gradient for a while is some steps behind
             together[_number(slot.power1).value, _number(slot.power2).value].append(index)
-        for powers, members in together.items():
-            self._move(settings, powers, factor, [(*trained[i], slots[i]) for i in members])
-
-    def _move(self, settings: AdamSettings, powers: Tuple[float, float], factor: float, group) -> None:
-        count = len(group)
-        parameters, gradients, slots = zip(*group)
         rate = np.float32(self.get_lr())
-        rates = [float(rate * np.float32(p.optimize_attr["learning_rate"])) for p in parameters]
-        decays = [settings.decay_of(parameter) for parameter in parameters]
-        call = AdamwCall(settings.beta1, settings.beta2, settings.epsilon, *powers, factor, self.threads)
-        sizes = (c_int64 * count)(*[parameter.size for parameter in parameters])
-        moments = [slot.moment1 for slot in slots], [slot.moment2 for slot in slots]
-        tensors = map(pointers_of, (parameters, gradients, *moments))
-        numbers = (sizes, (c_float * count)(*rates), (c_float * count)(*decays))
-        open_kernels().functions.fused_adamw_step(byref(call), count, *numbers, *tensors)
-        later = [float(np.float32(power) * np.float32(beta)) for power, beta in zip(powers, settings.betas)]
-        for slot in slots:
-            _number(slot.power1).value, _number(slot.power2).value = later
+        betas = (*settings.betas, settings.epsilon)
+        for members in together.values():
+            group = [trained[i] for i in members]
+            rates = [float(rate * np.float32(p.optimize_attr["learning_rate"])) for p, _ in group]
+            decays = [settings.decay_of(parameter) for parameter, _ in group]
+            of_group = [slots[i] for i in members]
+            move_together(group, of_group, rates, decays, betas, factor, self.threads)
+
+
+def move_together(
+    trained: Trained,
+    slots: Sequence[AdamSlots],
+    rates: Sequence[float],
+    decays: Sequence[float],
+    betas: Sequence[float],
+    factor: float,
+    threads: int,
+) -> None:
+    """Make a step of AdamW on float32 tensors of the CPU whose powers are equal, in place.
+
+    ``rates``, ``decays``: of each parameter; ``betas``: with epsilon; ``factor``: of the gradients.
+    """
+    count, beta1, beta2, epsilon = len(trained), *betas
+    parameters, gradients = zip(*trained)
+    powers = _number(slots[0].power1).value, _number(slots[0].power2).value
+    call = AdamwCall(beta1, beta2, epsilon, *powers, factor, threads)
+    sizes = (c_int64 * count)(*[parameter.size for parameter in parameters])
+    moments = [slot.moment1 for slot in slots], [slot.moment2 for slot in slots]
+    tensors = map(pointers_of, (parameters, gradients, *moments))
+    numbers = (sizes, (c_float * count)(*rates), (c_float * count)(*decays))
+    open_kernels().functions.fused_adamw_step(byref(call), count, *numbers, *tensors)
+    later = [float(np.float32(power) * np.float32(beta)) for power, beta in zip(powers, betas)]
+    for slot in slots:
+        _number(slot.power1).value, _number(slot.power2).value = later
 
 
 def gradients_of(parameters) -> Trained:

@@ -345,7 +345,7 @@ class PretrainJob:
             state.update(from_safetensors(checkpoint.read(name), name))
         shared = {name: state.pop(name) for name in list(state) if "/" not in name}
         state, names = pad_vocabulary(state, self.vocab_size), self._slot_names()
-        shapes = ChainMap(*self.program.slots.values())
+        shapes = ChainMap(*self.program.update.slots.values())
         wanted = {stored: shapes[key] for key, stored in names.items()}
         refuse_mismatch(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
         self._lacks = lacks
@@ -371,13 +371,13 @@ class PretrainJob:
         owners = _first_names(self.program.parameters)
         return {
             variable: f"{owners[parameter]}/{variable[len(parameter) + 1 :]}"
-            for parameter, variables in self.program.slots.items()
+            for parameter, variables in self.program.update.slots.items()
             for variable in variables
         }
 
     def _shared_names(self) -> list[str]:
         """Return the state of no parameter."""
-        return self.program.shared_state()
+        return self.program.update.shared
 
 
 def _first_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:

@@ -71,18 +71,17 @@ class ProcessGroup:
             self._dist.all_reduce(tensor)
             return tensor.numpy()
 
-    def average(self, tensor) -> None:
-        """Make ``tensor``, of Paddle, the mean over all ranks, the same bits on each."""
+    def add_up(self, tensor) -> None:
+        """Make ``tensor``, of Paddle, the sum over all ranks."""
         if self.size > 1:
             with self._meeting():
                 self._dist.all_reduce(tensor)
-            tensor.scale_(1.0 / self.size)
 
-    def broadcast(self, tensor, root: int) -> None:
-        """Copy ``tensor``, of Paddle, from rank ``root`` to all ranks."""
+    def average(self, tensor) -> None:
+        """Make ``tensor``, of Paddle, the mean over all ranks, the same bits on each."""
+        self.add_up(tensor)
         if self.size > 1:
-            with self._meeting():
-                self._dist.broadcast(tensor, src=root)
+            tensor.scale_(1.0 / self.size)
 
     def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
         """Return the forward pass of ``model``, its weights made equal to those of rank 0.

@@ -14,9 +14,16 @@ from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretraining.config.pretrain_config import refuse_other_family
 from ernie_pair.pretraining.graph.retromae import RetroDecoder
-from ernie_pair.pretraining.graph.vocab_padding import NEVER_LOGIT, padded_size
+from ernie_pair.pretraining.graph.vocab_padding import (
+    NEVER_LOGIT,
+    cut_vocabulary,
+    pad_vocabulary,
+    padded_size,
+)
+from ernie_pair.runtime.paddle_patches.initializers import drawing_as_static
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+from ernie_pair.weights.weight_files import Arrays
 
 if TYPE_CHECKING:
     from paddlenlp.transformers import PretrainedConfig
@@ -197,6 +204,18 @@ def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Laye
         with paddle.utils.unique_name.guard("retromae_"):  # Paddle's own layers, of which the model has some
             model.cls.retromae = RetroDecoder(model.config)
     return model
+
+
+def draw_as_static(model_config, seed: int) -> Arrays:
+    """Return {structured name: float32 array} of what the start-up program of the static graph draws.
+
+    The rows that pad the vocabulary are 0, with a bias that rules them out.
+    """
+    paddle.seed(seed)
+    with paddle.utils.unique_name.guard(), drawing_as_static() as drawn:
+        parameters = build_padded(model_config, as_static=True).state_dict()
+    arrays = {name: drawn.get(one.name, one.numpy()) for name, one in parameters.items()}
+    return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)
 
 
 def run_ernie(model: nn.Layer, feeds: dict[str, paddle.Tensor]) -> Outputs:

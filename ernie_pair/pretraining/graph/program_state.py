@@ -1,40 +1,61 @@
-"""The state of a pretraining program: the variables of a scope, by name, and what its runs recorded."""
+"""What both graphs of pretraining have: variables by name, records of passes, and steps of several passes."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Iterable
+from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 import paddle
 
 from ernie_pair.kernels.choice import KernelChoice
-from ernie_pair.pretraining.graph.step_monitors import RECORDS, Monitors
+from ernie_pair.pretraining.graph.step_monitors import RECORDS
 from ernie_pair.runtime.paddle_patches.static_programs import place_of, view_array
 from ernie_pair.weights.weight_files import Arrays
+
+if TYPE_CHECKING:
+    from ernie_pair.pretraining.graph.step import Update
 
 
 @dataclass
 class ProgramState:
-    """The scope that the programs of a run share, and its device.
+    """A run in either graph: its variables by name, what its passes recorded, and its steps.
 
-    ``slots``: {parameter: {variable of its optimizer state: shape}}, of all parameters. When the state
-    is sharded, this process holds only a part of it; every process holds all parameters.
+    When the optimizer state is sharded, this process holds only a part of it; every process holds all
+    parameters. ``main`` and ``test`` name what `run` runs.
     """
 
     parameters: dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
-    slots: dict[str, dict[str, tuple]]
+    update: "Update"
     num_recorded: int  # numbers in a row of the records
-    monitors: Monitors
     device: str
     recorded_passes: int  # that the records keep
     kernels: KernelChoice  # of the encoder layers
-    scope: paddle.static.Scope = field(default_factory=paddle.static.Scope, kw_only=True)
+    merged: int  # micro-batches of a step
+    main: Any
+    test: Any
+    _passes: int = field(default=0, init=False)  # of the step that has begun
 
-    @cached_property
-    def executor(self) -> paddle.static.Executor:
-        """Return the executor. The device is opened here: a program can be built without its GPU."""
-        gpu = int(paddle.device.get_device().partition(":")[2] or 0)
-        return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
+    def run(self, program: Any, feed: dict[str, Any]) -> None:
+        """Run ``main`` or ``test`` on one micro-batch; the last one of a step moves the weights."""
+        self._run_pass(program, feed)
+        if program is self.main:
+            self._passes += 1
+            if self._passes == self.merged:
+                self._move()
+                self._passes = 0
+
+    def _run_pass(self, program: Any, feed: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _move(self) -> None:
+        raise NotImplementedError
+
+    def _tensor(self, name: str) -> Any:
+        """Return the memory of a variable."""
+        raise NotImplementedError
+
+    def merge(self, passes: int) -> None:
+        """Set the micro-batches per step from now on, at most as many as the run was built for."""
+        self.merged = passes
 
     def records(self, passes: int) -> np.ndarray:
         """Return the records of the last ``passes`` runs, at most ``recorded_passes``.
@@ -49,14 +70,14 @@ class ProgramState:
 
     def owned_variables(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that this process has."""
-        raise NotImplementedError
+        return [name for name in names if name in self.update.owned or name in self.update.shared]
 
     def get(self, names: Iterable[str]) -> Arrays:
         """Return {variable: array}, copies."""
         return {name: np.array(array) for name, array in self.view_variables(names).items()}
 
     def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array}, without a copy where possible; valid until the program runs again."""
+        """Return {variable: array}, without a copy where possible; valid until the next pass."""
         return {name: view_array(self._tensor(name)) for name in names}
 
     def weights(self) -> Arrays:
@@ -74,20 +95,17 @@ class ProgramState:
         """
         for name, array in arrays.items():
             tensor = self._tensor(name)
-            tensor.set(array, place_of(tensor, self.executor.place))
+            tensor.set(array, place_of(tensor, self.device))
 
     @property
     def skips(self) -> bool:
-        """Return whether the program itself skips steps that are not finite."""
-        return self.monitors.skipped_updates is not None
+        """Return whether steps that are not finite are skipped."""
+        return self.update.monitors.skipped_updates is not None
 
     def monitored(self) -> dict[str, float]:
         """Return what the last step recorded for the log."""
-        names = {key: name for key, name in self.monitors._asdict().items() if name}
+        names = {key: name for key, name in self.update.monitors._asdict().items() if name}
         return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
-
-    def _tensor(self, name: str):
-        return self.scope.find_var(name).get_tensor()
 
 
 # The state of AdamW or LAMB and of the loss scale, in every graph by the same names: a checkpoint of

@@ -1,7 +1,7 @@
-"""The optimizer and the mixed precision that the flags ask for, and the start of static programs."""
+"""Which parameters decay and which process owns them, mixed precision, and the start of static programs."""
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import paddle
 from paddle import nn
@@ -9,40 +9,6 @@ from paddle import nn
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.graph.step_monitors import needs_gloo, start_gloo
 from ernie_pair.runtime.paddle_patches.process_groups import join_processes
-
-
-def build_optimizer(
-    config: PretrainConfig,
-    model: nn.Layer,
-    schedule,
-    parameters: Optional[list] = None,
-    adamw: type = paddle.optimizer.AdamW,
-) -> paddle.optimizer.Optimizer:
-    """Return the optimizer of ``config``; ``schedule`` gives the learning rate.
-
-    ``parameters``: those to update, in the dynamic graph; a static program has its own. ``adamw``: the class
-    of the optimizer if it is AdamW.
-
-    LAMB (https://arxiv.org/abs/1904.00962) scales the step of a parameter to the length rate x |w|, by
-    |w| / |r + decay x w| with Adam's step r; biases and norms take Adam's step, without decay. Paddle
-    couples the two: what does not decay is not adapted.
-    """
-    decayed = decayed_names(model)
-    settings: dict[str, Any] = {
-        "learning_rate": schedule,
-        "parameters": parameters,
-        "beta1": config.adam_beta1,
-        "beta2": config.adam_beta2,
-        "epsilon": config.adam_epsilon,
-        "grad_clip": paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip > 0 else None,
-    }
-    if config.optimizer == "lamb":
-        return paddle.optimizer.Lamb(
-            lamb_weight_decay=config.weight_decay,
-            exclude_from_weight_decay_fn=lambda parameter: parameter.name not in decayed,
-            **settings,
-        )
-    return adamw(weight_decay=config.weight_decay, apply_decay_param_fun=decayed.__contains__, **settings)
 
 
 def decayed_names(model: nn.Layer) -> set[str]:

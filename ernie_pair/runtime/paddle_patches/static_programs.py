@@ -183,6 +183,9 @@ def view_array(variable) -> np.ndarray:
     return np.asarray(variable)
 
 
-def place_of(variable, usual):
-    """Return the place of ``variable``: the CPU, or ``usual``, the place of the program."""
-    return paddle.CPUPlace() if variable._is_initialized() and variable._place().is_cpu_place() else usual
+def place_of(variable, device: str):
+    """Return the place of ``variable``: the CPU, where it is or the run is, or the GPU of this process."""
+    is_on_cpu = variable._is_initialized() and variable._place().is_cpu_place()
+    if device == "cpu" or is_on_cpu:
+        return paddle.CPUPlace()
+    return paddle.CUDAPlace(int(paddle.device.get_device().partition(":")[2] or 0))

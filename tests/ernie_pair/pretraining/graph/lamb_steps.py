@@ -19,6 +19,7 @@ from ernie_pair.pretraining.data import open_pretrain_data
 from ernie_pair.pretraining.graph import program as programs
 from ernie_pair.pretraining.graph.model import ernie_config
 from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
+from ernie_pair.pretraining.graph.step import Update
 from ernie_pair.pretraining.graph.step_monitors import seed_feed
 from ernie_pair.pretraining.graph.strategy import start_static
 from ernie_pair.pretraining.pretrain_job import count_labels
@@ -33,16 +34,16 @@ def main(model, data_folder, out, changes):
     start_static("cpu", 1)
     settings = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     wanted = {}  # {parameter: its gradient before clipping, to be fetched}
-    add_update = programs._add_update
+    apply = Update.apply
 
-    def add_and_keep(config, parameters, gradients, *rest):
-        wanted.update((each.name, gradient) for each, gradient in zip(parameters, gradients))
-        return add_update(config, parameters, gradients, *rest)
+    def apply_and_keep(update, gradients, rate):
+        wanted.update((each.name, gradient) for each, gradient in zip(update.parameters, gradients))
+        return apply(update, gradients, rate)
 
-    programs._add_update = add_and_keep
+    Update.apply = apply_and_keep
     program = programs.build_program(config, settings)
     program.start(config.seed)
-    moved, named = sorted(program.slots), {}
+    moved, named = sorted(program.update.slots), {}
     for name, parameter in program.parameters.items():
         named.setdefault(parameter.name, name)  # a tied one has two
     found = {f"0/weight/{named[key]}": np.array(array) for key, array in program.weights().items()}

@@ -24,9 +24,8 @@ LAYOUTS = {
 
 def counts(flags):
     program = build(PROCESSES, **flags)
-    found = {"parameters": len(program.slots), "owned": len(program.owned) // 4}
-    for name in ("main", "update", "test"):
-        built = getattr(program, name)
+    found = {"parameters": len(program.update.slots), "owned": len(program.update.owned) // 4}
+    for name, built in {"main": program.main, "update": program.mover, "test": program.test}.items():
         ops = [op.name().rpartition(".")[2] for op in built.global_block().ops] if built is not None else []
         found[name] = dict(Counter(ops))
     return found
