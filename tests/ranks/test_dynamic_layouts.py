@@ -49,7 +49,7 @@ def run_layout(config, world, source, infinite):
         metrics.append(dict(job.step(batches, step, NoStop())))
         sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
     curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
-    about = {"kernels": job.program.kernels.describe(), "parts": len(job.program.state)}
+    about = {"kernels": job.program.kernels.describe(), "parts": len(job.program.update.owned)}
     return {**curves, **about, "weights_after": np.array(sums), **job.weights()}
 
 
