@@ -13,7 +13,6 @@ from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results
 from ernie_pair.core.progress import say
-from ernie_pair.evaluation.baseline import describe_baseline
 from ernie_pair.evaluation.calibration import fit_temperature, is_at_the_end
 from ernie_pair.evaluation.evaluation import (
     GOALS,
@@ -38,6 +37,7 @@ from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibra
 from ernie_pair.pairs.audit.new_pairs import write_new_pairs
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags, refuse_query
+from ernie_pair.pairs.data.baseline import describe_baseline
 from ernie_pair.pairs.data.label_checks import FEWEST_COMPARED, TURNED
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.robustness.perturb import Perturbing, parse_kinds, perturb

@@ -9,7 +9,7 @@ import numpy as np
 
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.json_file import write_json
-from ernie_pair.evaluation.evaluation import CountedRows
+from ernie_pair.pairs.targets.counted_rows import CountedRows
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     METRICS,

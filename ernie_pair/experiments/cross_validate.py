@@ -16,7 +16,7 @@ from ernie_pair.checkpoint.run_folder import gone_if_refused
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.evaluation.calibration import fit_temperature
-from ernie_pair.evaluation.evaluation import Answers, CountedRows, Fitted, evaluation_of
+from ernie_pair.evaluation.evaluation import Answers, Fitted, evaluation_of
 from ernie_pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.evaluation.predict_pair import prediction_lines
 from ernie_pair.experiments.config import CrossValidateConfig
@@ -41,6 +41,7 @@ from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
+from ernie_pair.pairs.targets.counted_rows import CountedRows
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     METRICS,

@@ -10,14 +10,13 @@ import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.core.errors import InputError, counted
-from ernie_pair.evaluation.baseline import best_thresholds, measure_shared_characters
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts, open_tokenizer
 from ernie_pair.models.labels import RANKING, UNLABELLED, Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.models.temperature import both_orders
-from ernie_pair.pairs.audit.audit_pairs import warn_before_training
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pairs.data.baseline import best_thresholds, measure_shared_characters
 from ernie_pair.pairs.data.encoded_pairs import (
     UserCollator,
     join_rows,
@@ -135,6 +134,8 @@ def _open_in_memory(
     if ids:
         logger.info("%s: token ids, neither audited nor cached", ", ".join(ids))
     elif world.is_first:
+        from ernie_pair.pairs.audit.audit_pairs import warn_before_training  # training itself needs no audit
+
         warn_before_training(_cache_dir(config), {split: sources[split] for split in ("train", "dev")})
     train, candidates = join_rows(found[:-1]), None
     if train.groups is not None:

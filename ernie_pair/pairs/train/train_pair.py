@@ -15,7 +15,6 @@ from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.fingerprint import Fingerprint
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import InputError
-from ernie_pair.evaluation.evaluation import intervals
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.model_card import BASELINE, Measured, ModelCard
@@ -31,6 +30,7 @@ from ernie_pair.models.temperature import (
 )
 from ernie_pair.pairs.config.pair_config import OF_RANKING, PairConfig, TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import Batch, EncodedPairs
+from ernie_pair.pairs.targets.counted_rows import intervals
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     LOWER_IS_BETTER,

@@ -5,15 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from ernie_pair.evaluation import baseline, evaluate_pair
-from ernie_pair.evaluation.baseline import (
+from ernie_pair.evaluation import evaluate_pair
+from ernie_pair.pairs.data import baseline
+from ernie_pair.models.labels import RANKING, REGRESSION, Labels
+from ernie_pair.pairs.data.baseline import (
     ABOVE_ALL,
     best_thresholds,
     describe_baseline,
     measure_shared_characters,
     metrics_of_thresholds,
 )
-from ernie_pair.models.labels import RANKING, REGRESSION, Labels
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.targets.metrics import OF_TARGET, measure
 
