@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ernie_pair.evaluation import evaluate_pair
-from ernie_pair.pairs.data import baseline
 from ernie_pair.models.labels import RANKING, REGRESSION, Labels
+from ernie_pair.pairs.data import baseline
 from ernie_pair.pairs.data.baseline import (
     ABOVE_ALL,
     best_thresholds,
