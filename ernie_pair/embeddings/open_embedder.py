@@ -75,15 +75,14 @@ def open_embedder(
                 "it with --quantize int8",
             )
             return open_exported_embedder(path, settings, options)
-    from ernie_pair.embeddings.trained_model import open_trained  # which loads Paddle
-    from ernie_pair.models.source import open_model, refuse_no_family, tell_classifier
+    from ernie_pair.models.networks.text_encoder import open_trained  # which loads Paddle
+    from ernie_pair.models.source import WRITE_FAMILY, open_model, tell_classifier
 
-    source = open_model(str(path), model_type="")
-    refuse_no_family(source, "write model_type there")
+    source = open_model(str(path), no_family=WRITE_FAMILY)
     if settings is None and not options.pooling:
         tell_classifier(path, source.spec.config)
-    settings = settings_of_model(path, source, options.pooling, options.max_seq_len)
-    model = open_trained(source, settings, device, kernels, options.threads, path)
+    settings = settings_of_model(source, options.pooling, options.max_seq_len)
+    model = open_trained(source, settings, device, kernels, options.threads)
     return TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))
 
 
@@ -118,19 +117,16 @@ def log_drift(
     )  # fmt: skip
 
 
-def settings_of_model(
-    folder: Path, source: "ModelSource", pooling: str = "", max_seq_len: int = 0
-) -> EmbeddingSettings:
-    """Return how to ask the model ``source`` in ``folder``: as its files say, otherwise by the mean.
+def settings_of_model(source: "ModelSource", pooling: str = "", max_seq_len: int = 0) -> EmbeddingSettings:
+    """Return how to ask the model ``source``: as its files say, otherwise by the mean.
 
     ``pooling`` and ``max_seq_len`` override that, with a line in the log. Of a plain model of transformers
     the vectors are what sentence-transformers makes of it: of any length, of texts of as many tokens as the
     tokenizer says, or as there are positions. Raises InputError.
     """
-    from ernie_pair.models.sentence_transformers import USUAL_TEMPERATURE, settings_of_folder
+    from ernie_pair.models.sentence_transformers import USUAL_TEMPERATURE
 
-    spec = source.spec
-    stated = settings_of_folder(folder, spec)
+    spec, stated, folder = source.spec, source.embedding, source.folder
     if stated is None:
         length = (
             spec.trained_length or spec.max_positions if source.is_hugging_face else spec.inference_length

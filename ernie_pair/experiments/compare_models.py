@@ -22,7 +22,7 @@ from ernie_pair.models.labels import refuse_no_classes
 from ernie_pair.models.model_card import in_markdown, markdown_table
 from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.source import model_folder_of, open_model
+from ernie_pair.models.source import open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
 from ernie_pair.pairs.config.ask_config import parse_named_models
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -71,8 +71,8 @@ def compare_models(config: CompareModelsConfig) -> None:
     for name, path in models.items():
         if not Path(path).is_dir():
             raise no_model_folder("models", f"{name}={path}", "give the OUT of a training run, or OUT/best")
-    folders = {name: model_folder_of(Path(path)) for name, path in models.items()}
-    sources = {name: open_model(str(folder), model_type="") for name, folder in folders.items()}
+    sources = {name: open_model(path) for name, path in models.items()}
+    folders = {name: source.folder or Path(source.name) for name, source in sources.items()}
     for name, source in sources.items():
         refuse_no_classes(source.spec.labels, f"--models {name}", "compare models")
     all_labels = {name: source.spec.labels for name, source in sources.items()}

@@ -38,7 +38,7 @@ from ernie_pair.experiments.series import (
     unfinished,
 )
 from ernie_pair.models.labels import Labels, parse_label_map
-from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
+from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pairs.config.ask_config import parse_named_models
 from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -65,7 +65,7 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
     InputError for a model that cannot be asked (of another kind, or vocabulary), and CheckpointError when its
     weights do not fit, or hold no head for masked words.
     """
-    own = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
+    own = source.read_tokenizer()
     tokenizer, sizes = vocabulary_of([corpus], own), {"num_samples": num_samples, "max_seq_len": max_seq_len}
     dataset = dataset_of(corpus, range(corpus.num_documents), tokenizer, MaskingFlags(), seed=SEED, **sizes)
     if source.spec.family not in ("ernie", "bert", ""):

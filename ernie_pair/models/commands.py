@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Callable, Collection, Dict, List, Literal, Sequence
@@ -39,14 +39,11 @@ from ernie_pair.models.hugging_face.folders import (
     write_their_folder,
     write_weights,
 )
-from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
     MODULES,
     files_of_modules,
     names_written,
-    read_sentence_folder,
-    settings_of_folder,
     write_sentence_files,
 )
 from ernie_pair.models.source import (
@@ -268,9 +265,8 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
                 f"class of {source.spec.family} computes with another, whatever config.json says; use the "
                 "folder as it is here"
             )
-        source = open_model(source.name, model_type="bert")
-    folder = model_folder_of(Path(config.model_path))
-    sentence, settings = read_sentence_folder(folder), settings_of_folder(folder, source.spec)
+        source = replace(open_model(source.name, model_type="bert"), folder=source.folder)
+    settings = source.embedding
 
     def fill(draft: Path) -> int:
         spec, where = source.spec, str(source.weights)
@@ -280,7 +276,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
                 f"{len(others)} weights are left out, of heads that PaddleNLP lacks: {others[0]}\n"
             )
         tokenizer = tokenizer_files(source.vocab_file, spec, spec.trained_length)
-        arrays = {**arrays, **(sentence.dense_arrays() if sentence else {})}
+        arrays = {**arrays, **source.read_dense()}
         write_own_folder(draft, spec.to_config(), tokenizer, arrays)
         if settings is not None:
             (draft / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
@@ -290,9 +286,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
 
 
 def _open_existing(config: InterchangeConfig) -> ModelSource:
-    if not Path(config.model_path).is_dir():
-        raise no_model_folder("model_path", config.model_path, "give that of a model")
-    return open_model(config.model_path, model_type="")
+    return open_model(config.model_path, flag="model_path")
 
 
 def _publish(

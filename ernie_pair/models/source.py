@@ -9,9 +9,10 @@ tokenizer.json, tokenizer_config.json, vocab.txt of word pieces    of a publishe
 import logging
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 import numpy as np
 import yaml
@@ -36,6 +37,7 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import read_regular
 from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.core.files.json_file import read_json_object, shown, write_json
+from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.hugging_face.counterparts import DECODER, unsupported_type
 from ernie_pair.models.hugging_face.folders import (
     UNUSED,
@@ -49,7 +51,13 @@ from ernie_pair.models.hugging_face.folders import (
     write_weights,
 )
 from ernie_pair.models.model_path import download_hint, hint_below, no_model_folder
-from ernie_pair.models.sentence_transformers import MODULES, encoder_folder_of, files_of_modules
+from ernie_pair.models.sentence_transformers import (
+    MODULES,
+    encoder_folder_of,
+    files_of_modules,
+    read_sentence_folder,
+    settings_of_folder,
+)
 from ernie_pair.models.spec import (
     CONFIG,
     EMBEDDING,
@@ -86,7 +94,7 @@ RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}
 SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
-NAME_FAMILY = "pass --model_type, or write model_type there"
+NAME_FAMILY, WRITE_FAMILY = "pass --model_type, or write model_type there", "write model_type there"
 GELU_NEW = "gelu_new"  # of transformers; PaddleNLP has it under no name
 
 logger = logging.getLogger(__name__)
@@ -198,9 +206,10 @@ def refuse_other_cutting(folder: Path, lower_case: bool) -> None:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The files that a model is made from. ``weights`` is None only for a start from scratch.
+    """A model as its folder describes it, whatever wrote that. ``weights`` is None for a start from scratch.
 
-    ``is_hugging_face``: transformers saved them; ``spec`` is in PaddleNLP's words all the same.
+    ``is_hugging_face``: transformers saved them; ``spec`` is in PaddleNLP's words all the same. ``folder``:
+    the one that was given, or that a run stands for; None of a name of PaddleNLP.
     """
 
     name: str
@@ -208,6 +217,21 @@ class ModelSource:
     vocab_file: Path
     weights: Optional[Path]
     is_hugging_face: bool = False
+    folder: Optional[Path] = None
+
+    @cached_property
+    def embedding(self) -> Optional[EmbeddingSettings]:
+        """Return how the folder says that vectors are made; None: it does not. Raises InputError."""
+        return None if self.folder is None else settings_of_folder(self.folder, self.spec)
+
+    def read_tokenizer(self) -> AnyTokenizer:
+        """Open the tokenizer, for which control tokens in a text are text. Raises InputError."""
+        return read_tokenizer(self.vocab_file, self.spec).without_control_tokens()
+
+    def read_dense(self) -> Arrays:
+        """Read the weights of the dense steps of sentence-transformers, if any. Raises CheckpointError."""
+        found = None if self.folder is None else read_sentence_folder(self.folder)
+        return {} if found is None else found.dense_arrays()
 
     @property
     def weight_files(self) -> List[Path]:
@@ -224,15 +248,25 @@ class ModelSource:
         return unwrapped(read_weights(self.weights), str(self.weights))
 
 
-def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[bool] = None) -> ModelSource:
+def open_model(
+    name_or_path: str,
+    *,
+    model_type: str = "",
+    from_scratch: Optional[bool] = None,
+    flag: str = "",
+    no_family: str = "",
+) -> ModelSource:
     """Find config, vocabulary and weights of ``name_or_path``.
 
     ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
-    a source that names no family gets it. For what a run's folders stand see `model_folder_of`.
-    Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
+    a source that names no family gets it. For what a run's folders stand see `model_folder_of`. ``flag``: of
+    a command that takes a trained model, which is a folder; ``no_family``: how to give a family, where one is
+    needed. Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
     missing only with ``from_scratch``, None without training. Raises CheckpointError for another family.
     """
     name_or_path = os.path.expanduser(name_or_path)
+    if flag and not os.path.isdir(name_or_path):
+        raise no_model_folder(flag, name_or_path, "give the OUT of a training run, or OUT/best")
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
     if folder.is_dir():
         source = _open_folder(folder, family, from_scratch)
@@ -250,16 +284,22 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[boo
             f"--model_type {family}: {source.name} holds {named} weights; leave --model_type out, or give "
             "another model"
         )
+    if no_family and not named:
+        raise InputError(
+            f"{source.name}: neither model_type nor architectures in {CONFIG} names one of "
+            f"{', '.join(FAMILIES)}; {no_family}"
+        )
     return replace(source, spec=source.spec.replace(model_type=named)) if named else source
 
 
-def refuse_no_family(source: ModelSource, cure: str) -> None:
-    """Raise InputError when neither the config of ``source`` nor a flag names a family; see `open_model`."""
-    if not source.spec.family:
-        raise InputError(
-            f"{source.name}: neither model_type nor architectures in {CONFIG} names one of "
-            f"{', '.join(FAMILIES)}; {cure}"
-        )
+def open_start(config: Any, name_or_path: str = "") -> ModelSource:
+    """Open the model that a run of ``config`` begins from; ``name_or_path``: in place of its flag's."""
+    return open_model(
+        name_or_path or config.model_name_or_path,
+        model_type=getattr(config, "model_type", "") or "",
+        from_scratch=config.from_scratch,
+        no_family=NAME_FAMILY,
+    )
 
 
 def tell_classifier(folder: Path, config: Mapping[str, object]) -> None:
@@ -282,12 +322,15 @@ def refuse_cased(source: ModelSource) -> None:
         )
 
 
-def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
-    folder = encoder_folder_of(model_folder_of(folder))
+def _open_folder(
+    folder: Path, family: str, from_scratch: Optional[bool], is_layer: bool = False
+) -> ModelSource:
+    given = model_folder_of(folder)
+    folder = encoder_folder_of(given)
     config, vocab_file = find_config(folder), find_tokenizer(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
-    if config is not None:
+    if config is not None and not is_layer:
         refuse_unsupported(config)
     if (folder / ADAPTER).is_file():
         raise InputError(
@@ -327,7 +370,7 @@ def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> Mod
         refuse_other_vocabulary(vocab_file, folder / VOCAB, spec)
     if is_own and is_theirs:
         refuse_other_cutting(folder, spec.lower_case)
-    return ModelSource(str(folder), spec, vocab_file, weights, is_theirs)
+    return ModelSource(str(folder), spec, vocab_file, weights, is_theirs, given)
 
 
 def open_layer_folder(given: Path, class_name: str) -> ModelSource:
@@ -335,23 +378,15 @@ def open_layer_folder(given: Path, class_name: str) -> ModelSource:
 
     Raises InputError when it is none, or of another class, CheckpointError when it is damaged.
     """
-    folder = model_folder_of(given)
-    config = find_config(folder)
+    config = find_config(model_folder_of(given))
     named = layer_class_in(read_config(config)) if config is not None else ""
-    weights, vocab_file = find_weights(folder), find_tokenizer(folder)
-    if config is None or not named or weights is None:
-        raise InputError(
-            f"weights={str(given)!r} is no folder that a layer of your own was saved in; give the folder of "
-            "save_model, or the output_dir of the run"
-        )
     if named.rpartition(".")[2] != class_name:
+        made = f"was made from the class {named}" if named else "is no folder of a layer of your own"
         raise InputError(
-            f"weights={str(given)!r} was made from the class {named}, and the model is a {class_name}; give "
-            "one of the other"
+            f"weights={str(given)!r} {made}, and the model is a {class_name}; give the folder of save_model, "
+            "or the output_dir of a run, of that class"
         )
-    _refuse_damage(folder, config, vocab_file, weights)
-    spec = read_spec(config, vocab_file, is_folders=not cuts_by_own_rule(folder, {}, is_theirs=False))
-    return ModelSource(str(folder), spec, vocab_file, weights)
+    return _open_folder(given, "", None, is_layer=True)
 
 
 def model_folder_of(given: Path) -> Path:
@@ -432,7 +467,7 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[b
     if weights is None and not from_scratch:
         raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES[3:5])}); see model_last_bak")
     base = open_model(named, model_type=family, from_scratch=True)
-    return replace(base, name=str(folder), weights=None if from_scratch else weights)
+    return replace(base, name=str(folder), weights=None if from_scratch else weights, folder=folder)
 
 
 def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:

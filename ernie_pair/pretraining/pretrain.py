@@ -20,9 +20,7 @@ from ernie_pair.models.source import (
     NAME_FAMILY,
     ModelSource,
     open_model,
-    read_tokenizer,
     refuse_cased,
-    refuse_no_family,
 )
 from ernie_pair.pretraining.config.pretrain_config import (
     HALF_OPS,
@@ -91,13 +89,15 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> TrainS
     refuse_unready(config, world, local_world())
     device = start_training_device(config, world, opens=False)
     source = open_model(
-        config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.starts_from_scratch
+        config.model_name_or_path,
+        model_type=config.model_type or "",
+        from_scratch=config.starts_from_scratch,
+        no_family=NAME_FAMILY,
     )
-    refuse_no_family(source, NAME_FAMILY)
     refuse_other_family(source.spec)
     refuse_cased(source)
     config = with_order_head(config, source)
-    tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
+    tokenizer = source.read_tokenizer()
     opened = open_pretrain_data(config, world, tokenizer, source.spec)
     corpora = opened.corpora
     sums = [sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora))]

@@ -296,7 +296,7 @@ def new_classifier(folder):
 def encoder_in(folder):
     source = open_model(str(folder), model_type="", from_scratch=False)
     encoder = build_text_encoder(source, 0, None)
-    load_text_weights(encoder, source, folder)
+    load_text_weights(encoder, source)
     encoder.eval()
     return encoder
 

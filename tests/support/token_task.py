@@ -25,7 +25,7 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.models.model_card import DataFile, Measured, ModelCard
 from ernie_pair.models.networks.classifier import set_matching, with_prefix
 from ernie_pair.models.networks.encoders import EncoderModel, hidden_states
-from ernie_pair.models.source import NAME_FAMILY, open_model, refuse_no_family
+from ernie_pair.models.source import open_start
 from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime.processes.world import World, seed_of
 from ernie_pair.training.batch_order import BatchOrder
@@ -131,10 +131,7 @@ class TokenTask(Task):
     def open_model(self) -> None:
         """Open the encoder, the tags of the training file, and a new head for them."""
         config = self.config
-        self.source = source = open_model(
-            config.model_name_or_path, model_type="", from_scratch=config.from_scratch
-        )
-        refuse_no_family(source, NAME_FAMILY)
+        self.source = source = open_start(config)
         self.tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
         self.tags: Dict[str, int] = {}
         read = partial(read_lines, tokenizer=self.tokenizer, tags=self.tags, max_seq_len=config.max_seq_len)

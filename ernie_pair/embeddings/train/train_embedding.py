@@ -45,8 +45,7 @@ from ernie_pair.models.embedding_json import (
 from ernie_pair.models.model_card import Measured, ModelCard
 from ernie_pair.models.networks.kernel_path import answers_of_rows, choose_path
 from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
-from ernie_pair.models.sentence_transformers import settings_of_folder
-from ernie_pair.models.source import NAME_FAMILY, ModelSource, model_folder_of, open_model, refuse_no_family
+from ernie_pair.models.source import ModelSource, open_start
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.job import LossParts, Pass, StepOperations, TaskJob, WaitingStep
 from ernie_pair.training.recompute import num_frozen_layers
@@ -190,11 +189,8 @@ class EmbeddingTask(Task):
     def open_model(self) -> None:
         """Open the model, its pooling and length where no flag says. Raises InputError, CheckpointError."""
         config = self.config
-        name = self._name_or_path or config.model_name_or_path
-        self.source = open_model(name, model_type=config.model_type or "", from_scratch=config.from_scratch)
-        refuse_no_family(self.source, NAME_FAMILY)
-        folder = model_folder_of(Path(name))
-        self.settings = settings = _settings_of(config, self.source, folder)
+        self.source = open_start(config, self._name_or_path)
+        self.settings = settings = _settings_of(config, self.source)
         self.config = config = replace(config, pooling=settings.pooling, max_seq_len=settings.max_seq_len)
         self.model = build_text_encoder(
             self.source, config.seed, config.dropout, settings.pooling, settings.graph_steps
@@ -203,7 +199,7 @@ class EmbeddingTask(Task):
             self.model.refuse_other_than_theirs()
         num_frozen_layers(config, len(self.model.layers()))  # refused before any data are read
         choose_path(self.model, config, config.device)  # the same
-        self.beginning = load_text_weights(self.model, self.source, folder)
+        self.beginning = load_text_weights(self.model, self.source)
 
     def open_data(self, world: World) -> None:
         """Open the texts to train on and the dev pairs."""
@@ -278,12 +274,12 @@ class EmbeddingTask(Task):
         )
 
 
-def _settings_of(config: EmbeddingConfig, source: ModelSource, folder: Path) -> EmbeddingSettings:
+def _settings_of(config: EmbeddingConfig, source: ModelSource) -> EmbeddingSettings:
     """Return the settings of the trained model: its vectors have length 1, and are compared by cosines."""
     retrieval = "" if config.pooling == AUTO else config.pooling
-    is_plain = settings_of_folder(folder, source.spec) is None
+    is_plain = source.embedding is None
     usual = USUAL_LENGTH if is_plain else 0
-    start = settings_of_model(folder, source, retrieval, config.max_seq_len or usual)
+    start = settings_of_model(source, retrieval, config.max_seq_len or usual)
     if not is_plain:
         logger.info("pooling %s, %d tokens per text", start.pooling, start.max_seq_len)
     if any(start.prompts.values()):

@@ -21,7 +21,6 @@ from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.deployment import formats
 from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import settings_of_model
-from ernie_pair.embeddings.trained_model import load_text_encoder
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.embedder import VECTORS, open_vector_backend
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
@@ -30,14 +29,14 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.models.model_card import ModelCard, data_in, measured_in, write_card
 from ernie_pair.models.model_path import no_model_folder
-from ernie_pair.models.networks.text_encoder import TextEncoder
+from ernie_pair.models.networks.text_encoder import TextEncoder, load_text_encoder
 from ernie_pair.models.source import (
+    WRITE_FAMILY,
     ModelSource,
     copy_tokenizer,
     files_of_model,
     model_folder_of,
     open_model,
-    refuse_no_family,
 )
 from ernie_pair.models.spec import CONFIG
 from ernie_pair.runtime.cpu_env import cpu_threads
@@ -88,18 +87,16 @@ def _open(folder: Path) -> Tuple[ModelSource, EmbeddingSettings]:
     settings = read_embedding(folder)
     if settings is not None and settings.is_exported:
         raise InputError(f"{folder} is an exported model already; give the trained one that it was made of")
-    source = open_model(str(folder), model_type="")
+    source = open_model(str(folder), no_family=WRITE_FAMILY)
     if settings is None and not source.is_hugging_face:
         raise InputError(f"{folder} holds no {EMBEDDING}; train one with ernie-pair train-embedding")
-    refuse_no_family(source, "write model_type there")
-    return source, settings_of_model(folder, source)
+    return source, settings_of_model(source)
 
 
 def _fill(
     draft: Path, source: ModelSource, settings: EmbeddingSettings, config: ExportEmbeddingConfig
 ) -> None:
-    folder, kernels = Path(config.model_path), KernelFlags(kernels="plain")
-    model, _ = load_text_encoder(source, settings, "cpu", kernels, folder)
+    model, _ = load_text_encoder(source, settings, "cpu", KernelFlags(kernels="plain"))
     tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
     model_sha256 = model.sha256(tokenizer.sha256)
     layer = UnitVectors(model) if settings.is_unit else model
@@ -139,6 +136,7 @@ def _fill(
         "largest difference": note,
     }
     title = f"An embedding model of the family {model.family}, exported"
+    folder = Path(config.model_path)
     on, metrics = measured_in(folder)
     card = ModelCard(title=title, facts=told, commands=COMMANDS, python=PYTHON)
     write_card(draft, replace(card, data=data_in(folder), metrics=metrics, measured_on=on))

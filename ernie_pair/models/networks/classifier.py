@@ -37,7 +37,6 @@ from paddle.nn import functional as F
 from ernie_pair.core.cli.options import import_named
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
-from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.encoders import (
     EncoderModel,
     build_seeded,
@@ -48,7 +47,7 @@ from ernie_pair.models.networks.encoders import (
     network_spec,
     own_head_class,
 )
-from ernie_pair.models.source import ModelSource, open_model, refuse_no_family
+from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.initializers import drawing_nothing
 from ernie_pair.runtime.paddle_patches.layers import init_like
@@ -340,10 +339,7 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     person's own; see `model_class`. Raises InputError when ``model_path`` is no folder of a model or names
     another class, CheckpointError when the weights do not fit.
     """
-    if not Path(model_path).is_dir():
-        raise no_model_folder("model_path", model_path, "give the OUT of a training run, or OUT/best")
-    source = open_model(model_path, model_type="")
-    refuse_no_family(source, "write model_type there")
+    source = open_model(model_path, flag="model_path", no_family=WRITE_FAMILY)
     chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
     # A class of a person's own may draw what is in no file.
     with drawing_nothing() if chosen is PairClassifier else nullcontext():

@@ -8,13 +8,19 @@ states.
 
 import hashlib
 import json
+import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Optional, Sequence, Tuple
 
+import numpy as np
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
+from ernie_pair.inference.embedder import EmbeddingModel
+from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.kernels.choice import KernelChoice, KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
 from ernie_pair.models.networks.classifier import HEADS, set_matching, unused_parts, with_prefix
 from ernie_pair.models.networks.encoders import (
@@ -27,9 +33,14 @@ from ernie_pair.models.networks.encoders import (
     masked_mean,
     network_spec,
 )
-from ernie_pair.models.sentence_transformers import DENSE, read_sentence_folder, write_sentence_files
+from ernie_pair.models.networks.kernel_path import casting, choose_path, constant_weights, take_threads
+from ernie_pair.models.sentence_transformers import DENSE, write_sentence_files
 from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import FAMILIES, ModelSpec
+from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
+from ernie_pair.runtime.paddle_patches.initializers import drawing_nothing
+from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.half_tensors import widen_tensors
 
 FAR_BELOW = 6e4  # below any hidden state, and within float16
@@ -38,6 +49,7 @@ ACTIVATIONS = {
     "sigmoid": F.sigmoid, "silu": F.silu,
 }  # fmt: skip
 EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
+logger = logging.getLogger(__name__)
 OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
 
 
@@ -181,22 +193,67 @@ def build_text_encoder(
     return build_seeded(source, seed, lambda: TextEncoder(source.spec, dropout, pooling, steps))
 
 
-def load_text_weights(model: TextEncoder, source: ModelSource, folder: Path) -> str:
+def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
     """Load the weights of ``source``, if any, into ``model``, and return a description of its start.
 
-    ``folder``: where modules.json of sentence-transformers would name dense steps. A classifier and the heads
-    of pretraining are passed over, a pooler may be absent; anything else must fit name by name. Raises
-    CheckpointError otherwise.
+    A classifier and the heads of pretraining are passed over, a pooler may be absent; anything else must fit
+    name by name. Raises CheckpointError otherwise.
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
     found = with_prefix(source.read_weights(), model)
     if source.is_hugging_face and len(model.dense):
-        sentence = read_sentence_folder(folder)
-        found.update(sentence.dense_arrays() if sentence else {})
+        found.update(source.read_dense())
     unused = (*model.way.pretraining_heads, *HEADS, *unused_parts(model, source))
     passed_over = sum(name.startswith(unused) for name in found)
     may_miss = tuple(f"{model.attribute}.{part}" for part in model.unused_parts())
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=(*unused, *may_miss))
     note = f", {passed_over} weights of other heads are ignored" if passed_over else ""
     return f"start from the weights {source.weights}{note}"
+
+
+def open_trained(
+    source: ModelSource,
+    settings: EmbeddingSettings,
+    device: str,
+    kernels: KernelFlags,
+    threads: int,
+) -> EmbeddingModel:
+    """Open the model of ``source``, to be asked on ``threads`` of a CPU, 0: those of this process.
+
+    Raises InputError for what ``device`` cannot do, CheckpointError.
+    """
+    logger.info("on %s", start_device(device, World()))
+    model, choice = load_text_encoder(source, settings, device, kernels)
+    take_threads(model, threads)
+    if model.fused_state is not None:
+        model.fused_state.is_constant = True  # weights are packed once, and not for each batch
+    logger.info("%s", choice.describe())
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len, of_pairs=False)
+    return EmbeddingModel(
+        source.name,
+        settings,
+        model.sha256(tokenizer.sha256),
+        tokenizer,
+        lambda ids, types: vectors_of(model, choice, ids, types),
+        f"paddle, {choice.name}",
+        model,
+    )
+
+
+def load_text_encoder(
+    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags
+) -> Tuple[TextEncoder, KernelChoice]:
+    """Return the encoder of ``source`` in evaluation mode, and the kernels that compute it."""
+    with nullcontext() if source.weights is None else drawing_nothing():
+        model = build_text_encoder(source, 0, 0.0, settings.pooling, settings.graph_steps)
+    load_text_weights(model, source)
+    choice = choose_path(model, kernels, device, casts=True)
+    model.eval()
+    return model, choice
+
+
+def vectors_of(model: TextEncoder, choice: KernelChoice, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
+    """Return the vectors of ids and token types int64 [B, S], float32 [B, D] of any length."""
+    with paddle.no_grad(), constant_weights(model), without_tf32(), casting(choice):
+        return model(paddle.to_tensor(ids), paddle.to_tensor(types)).astype("float32").numpy()

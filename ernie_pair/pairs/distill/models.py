@@ -28,7 +28,6 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
 from ernie_pair.models.commands import settings_of_width
 from ernie_pair.models.labels import UNLABELLED, refuse_no_classes
-from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -38,7 +37,7 @@ from ernie_pair.models.networks.classifier import (
 )
 from ernie_pair.models.networks.encoders import TRAINING_ONLY, is_token_in
 from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, logits_of
-from ernie_pair.models.source import NAME_FAMILY, ModelSource, model_folder_of, open_model, refuse_no_family
+from ernie_pair.models.source import ModelSource, open_model, open_start
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.models.temperature import read_calibration
 from ernie_pair.pairs.config.distill_config import StudentConfig
@@ -153,11 +152,10 @@ class Teacher:
     """
 
     def __init__(self, config: StudentConfig):
-        if not Path(config.teacher).is_dir():
-            raise no_model_folder("teacher", config.teacher, "give the OUT of a training run, or OUT/best")
-        folder = model_folder_of(Path(config.teacher))
+        self.source: ModelSource = open_model(config.teacher, flag="teacher")
+        folder = self.source.folder
+        assert folder is not None  # or `open_model` has raised
         self.config, self.name = config, str(folder)
-        self.source: ModelSource = open_model(str(folder), model_type="")
         refuse_no_classifier(self.source.read_weights(), f"--teacher {self.source.name}")
         refuse_no_classes(self.source.spec.labels, f"--teacher {folder}", "distill")
         self.model: PairClassifier = load_classifier(str(folder), config.model_class)[0]
@@ -314,10 +312,7 @@ def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) ->
 def _base_of(config: StudentConfig, teacher: Teacher) -> ModelSource:
     if not config.model_name_or_path:
         return teacher.source
-    base = open_model(
-        config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
-    )
-    refuse_no_family(base, NAME_FAMILY)
+    base = open_start(config)
     tokenizer = open_tokenizer(base.vocab_file, base.spec, config.max_seq_len)
     same_case = base.spec.lower_case == teacher.source.spec.lower_case
     if tokenizer.sha256 != teacher.tokenizer.sha256 or not same_case:

@@ -30,7 +30,7 @@ from ernie_pair.models.networks.classifier import (
 )
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.networks.plain_model import PlainModel, load_plain_weights, plain_settings, width_of
-from ernie_pair.models.source import NAME_FAMILY, ModelSource, open_layer_folder, open_model, refuse_no_family
+from ernie_pair.models.source import ModelSource, open_layer_folder, open_model, open_start
 from ernie_pair.models.spec import (
     VOCAB,
     ModelSpec,
@@ -66,8 +66,7 @@ def open_initial_model(
     ``words`` is asked for the label map of the flags, or of the words of the training pairs.
     Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
     """
-    source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
-    refuse_no_family(source, NAME_FAMILY)
+    source = open_start(config, name_or_path)
     labels, before = chosen_labels(config, source.spec), source.spec
     refuse_unfit_flags(config, labels)  # before any data are read
     label_map = words(labels) if labels.has_classes else ""

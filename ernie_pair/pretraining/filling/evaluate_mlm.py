@@ -18,7 +18,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import CountProgress, say
-from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
+from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pretraining.config.pretrain_config import refuse_unfit_model
 from ernie_pair.pretraining.filling.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import device_option, start_device
@@ -204,7 +204,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
 
 
 def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
-    models = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
+    models = source.read_tokenizer()
     refuse_unfit_model(config, config.max_seq_len, models, source.spec)
     tokenizer = vocabulary_of([corpus], models)
     refuse_ids_beyond(tokenizer, source.spec.vocab_size)

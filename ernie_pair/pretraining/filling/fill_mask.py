@@ -28,7 +28,7 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import Progress
-from ernie_pair.models.source import ModelSource, open_model, read_tokenizer
+from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pretraining.convert.warm_start import idle_parts
 from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import default_device, device_option, start_device
@@ -182,7 +182,7 @@ class MaskFiller:
         source = open_model(model_name_or_path, model_type="")
         self.device = start_device(device or default_device(), World())
         self.model = load_pretrained(source)
-        self.tokenizer = read_tokenizer(source.vocab_file, source.spec).without_control_tokens()
+        self.tokenizer = source.read_tokenizer()
         self.max_positions: int = source.spec.max_positions
         # The vocabulary may have twins beyond the model's rows, and the model may have rows without a token.
         self._known = min(source.spec.vocab_size, self.tokenizer.vocab_size)

@@ -45,7 +45,7 @@ def states_of(folder, texts=TEXTS, length=20):
     """The last hidden states of each text, float32 [tokens, D], by another way: one text at a time."""
     source = open_model(str(folder), model_type="")
     model = build_text_encoder(source, 0, 0.0)
-    load_text_weights(model, source, folder)
+    load_text_weights(model, source)
     model.eval()
     tokenizer = open_embedder(folder).model.tokenizer
     rows = encode_single_texts(texts, tokenizer, length)
