@@ -48,9 +48,9 @@ from ernie_pair.service.serve import ServeConfig
 
 if TYPE_CHECKING:  # what loads Paddle, or is only returned
     import numpy as np
+    from optuna.study import Study
 
     from ernie_pair.experiments.cross_validate import CrossValidation
-    from ernie_pair.experiments.search_params import SearchResult
     from ernie_pair.pairs.train.trainer import PairDataset
     from ernie_pair.pretraining.convert.convert import Conversion
     from ernie_pair.pretraining.pretrain import PretrainResult
@@ -213,7 +213,7 @@ def cross_validate(config: CrossValidateConfig) -> "CrossValidation":
 
 
 @takes_options(SearchParamsConfig)
-def search_params(config: SearchParamsConfig) -> "SearchResult":
+def search_params(config: SearchParamsConfig) -> "Study":
     """Search for the best training options, and return all trials and the best of them."""
     return _run("search-params", config)
 

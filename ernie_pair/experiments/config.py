@@ -120,54 +120,35 @@ class SearchParamsConfig(TrainConfig):
     NEEDS = {**TRAINING, "optuna": "tune"}
     EXAMPLE = (
         "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir searched "
-        "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32'"
+        "--space space.yaml"
     )
 
     output_dir: str = data_option(
         help="a folder per trial, the study, best.yaml, best and the report go here"
     )
-    search: str = optimisation_option(
-        "", help="flags to search: 'learning_rate=1e-5..1e-4:log batch_size=16,32 dropout=0..0.3:0.1' (:step)"
-    )
     space: str = optimisation_option(
-        "",
-        help="a YAML file of flags to search: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: "
-        "[16, 32]",
+        help="what to search, a YAML file or {...}: {learning_rate: {suggest: float, low: 1e-5, high: 1e-4, "
+        "log: true}}; float, int or categorical (choices: [...]) and what Optuna's suggest_... takes",
     )
-    trials: int = optimisation_option(
-        20, help="total number of trials, over all starts of the command", unit="trials", at_least=1
-    )
+    trials: int = optimisation_option(20, help="trials of all starts together", unit="trials", at_least=1)
     evaluations: int = evaluation_option(
-        10,
-        help="evaluations per trial, evenly spaced over its steps, instead of --eval_freq; a trial may be "
-        "pruned at each of them",
-        unit="evaluations",
-        at_least=1,
+        10, help="evaluations of a trial, in place of --eval_freq", unit="evaluations", at_least=1
     )
     pruner: Literal["median", "asha", "none"] = optimisation_option(
-        "median",
-        help="stop a trial that is worse than the median of earlier ones (median), or not in the best third "
-        "(asha)",
+        "median", help="stop trials below the median of earlier ones, or not in the best third (asha)"
     )
     startup_trials: int = optimisation_option(
-        5,
-        help="first trials, drawn at random; median never prunes them and compares later trials with them",
-        unit="trials",
-        at_least=1,
-    )
-    prune_after: int = optimisation_option(
-        1, help="evaluations before a trial may be pruned", unit="evaluations", at_least=0
+        5, help="first trials, drawn at random and not pruned by median", unit="trials", at_least=1
     )
     overwrite: bool = overwrite_option(help=REPLACED)
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
+        refuse_empty(self, "output_dir", "space")
         _refuse_of_one_run(self)
         if self.evaluation_strategy in ("epoch", "no"):
             raise InputError(
-                f"--evaluation_strategy {self.evaluation_strategy}: trials are compared at --evaluations of "
-                "each; leave it out"
+                f"--evaluation_strategy {self.evaluation_strategy} is not for trials; leave it out"
             )
 
     def config_of(self, changes: Dict[str, Any]) -> TrainConfig:

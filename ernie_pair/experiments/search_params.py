@@ -1,340 +1,261 @@
-"""A search of flags: one run after another with the flags that Optuna draws, and the best of them.
+"""A search of flags: one run of `train` after another, with the flags that Optuna suggests.
 
-What it has shown: best.yaml for `train`, a table, a picture and a page of the trials.
+OUT/study.db is the study, for Optuna itself as well. What a trial draws follows from the seed, its number and
+what the trials before it have shown; a killed search goes on with the trial that it was at.
 """
 
-import logging
 import math
-from collections import Counter
-from dataclasses import asdict, fields, replace
-from functools import partial
-from itertools import accumulate
+import warnings
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Optional
 
+import numpy as np
 import yaml
 
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import BEST, RunLock, best_of, gone_if_refused, refuse_locked
-from ernie_pair.core.errors import InputError, NumbersError, message_of
-from ernie_pair.core.files.atomic_folder import point_link
-from ernie_pair.core.files.json_file import write_json
+from ernie_pair.checkpoint.run_folder import BEST, best_of, gone_if_refused
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError, message_of
+from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML
+from ernie_pair.core.files.atomic_folder import only_writer, point_link
+from ernie_pair.core.installation import import_optional
 from ernie_pair.core.progress import say
 from ernie_pair.experiments.config import SearchParamsConfig
 from ernie_pair.experiments.series import WRITTEN_FIRST, OneRun, PairSeries, pair_source, report_series
-from ernie_pair.experiments.study import (
-    STUDY,
-    Choice,
-    Outcome,
-    Range,
-    Space,
-    Study,
-    Trial,
-    TrialCallback,
-    as_plan,
-    require_optuna,
-    space_of,
-)
-from ernie_pair.models.labels import Labels
-from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.targets.metrics import chosen_metric, training_groups
 from ernie_pair.pairs.train.parts import total_steps
-from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
-from ernie_pair.report.page import Table, render_page, table_line
+from ernie_pair.report.chart import chart_of_figure
+from ernie_pair.report.page import Made, Table, page_of_tables
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.runtime.processes.world import launched_world, seed_of
+from ernie_pair.training.callbacks import PairCallback
 
-LOCK, TRIALS = "search.lock", "trials"
+NAME, STUDY, TRIALS, FILES = "ernie-pair", "study.db", "trials", ("best.yaml", "trials.tsv", "search.html")
+MARK, REASON = "search space", "reason"  # a key that only these plans have; why a trial has failed
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
-MARK = "search space"  # a key that only these plans have
-# fmt: off
-WITHOUT_EFFECT = (  # on a trial, or only on how many there are
-    "output_dir", "report_to", "cache_dir", "overwrite", "trials", "search", "space", "eval_freq",
-)
-# fmt: on
-
-logger = logging.getLogger(__name__)
+EXAMPLE = "{learning_rate: {suggest: float, low: 1e-5, high: 1e-4, log: true}}"
+PICTURES = ("optimization_history", "intermediate_values", "slice", "param_importances")
+# Of no effect on a trial, or set for each.
+OWN = ("output_dir", "report_to", "cache_dir", "overwrite", "trials", "space", "eval_freq")
 
 
-class SearchResult(NamedTuple):
-    """How a search ended: its trials, the best of them, its run's folder and the flags of that run."""
-
-    trials: List[Outcome]
-    best: Outcome
-    best_run: Path
-    best_config: TrainConfig
+def import_optuna() -> Any:
+    """Return Optuna, which only warns of itself. Raises InputError when it is not installed."""
+    optuna = import_optional("optuna", "tune")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
 
 
-def search_params(config: SearchParamsConfig) -> SearchResult:
-    """Run the missing trials, write the results, print the best trial, and return all trials.
+def suggest_value(trial: Any, name: str, suggest: str, **given: Any) -> Any:
+    """Return the value of a flag for a trial of Optuna, drawn now or before, by its suggest_float, say."""
+    return getattr(trial, f"suggest_{suggest}")(name, **given)
+
+
+def read_space(config: SearchParamsConfig) -> dict[str, dict[str, Any]]:
+    """Return --space: {flag: {"suggest": float, int or categorical, and what Optuna's suggest_... takes}}.
+
+    Raises InputError for flags that `train` lacks or that the search sets, and for what Optuna refuses.
+    """
+    trial, text = import_optuna().create_study().ask(), config.space
+    try:
+        is_file = not text.lstrip().startswith("{")
+        space = yaml.safe_load(Path(text).read_text(encoding="utf-8") if is_file else text)
+        if not space:
+            raise ValueError("there is nothing to search")
+        for name, about in space.items():
+            if name not in TrainConfig.__dataclass_fields__ or name in OWN:
+                raise ValueError(f"{name} is not a flag to search")
+            if about["suggest"] == "float":  # YAML reads 1e-5 as a word
+                about.update({end: float(about[end]) for end in ("low", "high", "step") if end in about})
+            suggest_value(trial, name, **about)
+            for value in about.get("choices") or (about["low"], about["high"]):
+                config.config_of({name: value})  # refused in its own words
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"--space {text}: {reason}; write a file of YAML, or {EXAMPLE}") from None
+    return space
+
+
+def open_study(config: SearchParamsConfig) -> tuple[Any, Any]:
+    """Return the study of a search, opened or begun, and its storage. Raises CheckpointError for no study."""
+    optuna, path = import_optuna(), Path(config.output_dir).resolve() / STUDY
+    pruners = {
+        "median": optuna.pruners.MedianPruner(config.startup_trials, n_warmup_steps=2),
+        "asha": optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=3),
+        "none": optuna.pruners.NopPruner(),
+    }
+    about: Any = {"study_name": NAME, "load_if_exists": True, "pruner": pruners[config.pruner]}
+    about.update(direction="minimize" if config.lower_is_better else "maximize")
+    try:
+        storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+        study = optuna.create_study(storage=storage, **about)
+        study.get_trials()
+    except Exception as error:  # of SQLite, of SQLAlchemy, of Optuna: whatever a damaged file leads to
+        cure = "check the free space, put it back, or give another --output_dir"
+        reason = " ".join(str(error).split())[:150]
+        raise CheckpointError(f"{path} cannot be read or written as a study ({reason}); {cure}") from None
+    return study, storage
+
+
+def best_trial(study: Any) -> Any:
+    """Return the complete trial of the best value, the first of equal ones; None: none is complete."""
+    complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+    sign = 1 if study.direction.name == "MINIMIZE" else -1
+    return min(complete, key=lambda trial: sign * trial.value, default=None)
+
+
+def search_params(config: SearchParamsConfig) -> Any:
+    """Run the missing trials, write the results, print the best, and return the study, on rank 0.
 
     Raises an ErniePairError for whatever the user can fix, NumbersError if no trial has a metric.
     """
-    start = gone_if_refused(config.output_dir, launched_world(), *WRITTEN_FIRST, LOCK, STUDY)
-    with start, StopSignals(when="between two trials"):
-        return _Search(config).make()
+    start = gone_if_refused(config.output_dir, launched_world(), *WRITTEN_FIRST, STUDY)
+    with start, StopSignals(when="between two trials"), ExitStack() as held:
+        search = _Search(config)
+        search.on_first(lambda: held.enter_context(only_writer(search.output_dir.resolve())))
+        search.on_first(search.begin)
+        drawn = search.on_first(search.draw)
+        while drawn is not None:
+            search.train(*drawn)
+            drawn = search.on_first(search.draw)
+        search.on_first(search.finish)
+        return search.study
 
 
 class _Search(PairSeries):
     """A search, opened by every rank alike; rank 0 alone knows its study."""
 
+    study: Any = None
+    storage: Any = None
+    trial: Any = None
+
     def __init__(self, config: SearchParamsConfig):
-        require_optuna()
-        self.space = space_of(config)
-        super().__init__(("search-params", "search", MARK), config, FILES, "train_file", "dev_file", "space")
+        self.space = read_space(config)
+        super().__init__(("search-params", "search", MARK), config, FILES, "train_file", "dev_file")
         metric = chosen_metric(config.best_metric, self.labels.target)
         self.config = replace(config, best_metric=metric, label_map=self.label_map)
-        self.rows_of_epoch = _rows_of_epoch(config, self.labels)
-        self.study: Any = None
-        self.trial: Optional[Trial] = None
-        self.on_first(self._begin)
 
-    def _begin(self) -> None:
-        refuse_locked(self.output_dir / LOCK)
-        flags = asdict(self.config).items()
-        plan = {name: value for name, value in flags if name not in WITHOUT_EFFECT}
-        self.keep(self.config, {MARK: as_plan(self.space), **plan})
-        self._lock = RunLock(self.output_dir / LOCK)
+    def begin(self) -> None:
+        plan = {name: value for name, value in asdict(self.config).items() if name not in OWN}
+        self.keep(self.config, {MARK: self.space, **plan})
+        keep_config(self.output_dir, "search-params", self.config)
+        self.study, self.storage = open_study(self.config)
+
+    def draw(self) -> Optional[tuple[int, dict[str, Any]]]:
+        """Return number and flags of the trial that a kill has left, or of the next; None: all are made."""
+        optuna, trials = import_optuna(), self.study.get_trials(deepcopy=False)
+        running = [trial for trial in trials if not trial.state.is_finished()]
+        if not running and len(trials) >= self.config.trials:
+            return None
+        if running:
+            study_id = self.storage.get_study_id_from_name(NAME)
+            find_id = self.storage.get_trial_id_from_study_id_trial_number
+            self.trial = optuna.Trial(self.study, find_id(study_id, running[0].number))
+        else:
+            self.trial = self.study.ask()
+        for place, (name, about) in enumerate(self.space.items()):
+            seed, startup = seed_of(self.config.seed, self.trial.number, place), self.config.startup_trials
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
+            suggest_value(self.trial, name, **about)
+        return self.trial.number, self.trial.params
+
+    def train(self, number: int, params: dict[str, Any]) -> None:
+        """Make the run of a trial, which goes on where its folder stands, and tell the study how it ended."""
+        callback, reason = TrialCallback(self.trial, self.config.best_metric), ""
         try:
-            keep_config(self.output_dir, "search-params", self.config)
-            self.study = Study(self.output_dir, self.config, self.space)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def make(self) -> SearchResult:
-        try:
-            while True:
-                drawn = self.on_first(self._draw)
-                if drawn is None:
-                    break
-                self._make(**drawn)
-                self.on_first(self._publish)
-            end = self.on_first(self._finish)
-            assert end is not None  # rank 0 has sent it to all, as JSON
-            trials = [Outcome(*each) for each in end["outcomes"]]
-            trials = [each._replace(curve={int(n): v for n, v in each.curve.items()}) for each in trials]
-            best = trials[end["best"] - 1]
-            config = self._config_of(best.number, best.params)
-            return SearchResult(trials, best, self._folder(best.number), config)
-        finally:
-            if self.world.is_first and self.study is not None:
-                self._lock.release()
-
-    def _draw(self) -> Optional[Dict[str, Any]]:
-        """Return the next trial: its number, its flags and whether it was pruned; None: all are made."""
-        self.trial = trial = self.study.next_trial()
-        names = ("number", "params", "is_pruned")
-        return None if trial is None else {name: getattr(trial, name) for name in names}
-
-    def _make(self, number: int, params: Dict[str, Any], is_pruned: bool) -> None:
-        shown = "  ".join(f"{name} {value}" for name, value in params.items())
-        logger.info("trial %d of %d: %s", number, self.config.trials, shown)
-        reason = ""
-        if not is_pruned:
+            config = self._config_of(number, params)
+        except InputError as error:  # flags that are sound by themselves, and exclude each other
+            reason = message_of(error)
+        else:
             try:
-                config = self._config_of(number, params)
-            except InputError as error:  # flags that are sound by themselves, and exclude each other
+                OneRun(config, [callback]).train()
+            except NumbersError as error:
                 reason = message_of(error)
-            else:
-                try:
-                    OneRun(config, [TrialCallback(self.trial, self.config.best_metric)]).train()
-                except NumbersError as error:
-                    reason = message_of(error)
-        self.on_first(partial(self._record, number, reason))
+        ended = "FAIL" if reason else "PRUNED" if callback.is_pruned else "COMPLETE"
+        self.on_first(lambda: self._tell(number, ended, reason))
 
-    def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
+    def _config_of(self, number: int, params: dict[str, Any]) -> TrainConfig:
         cache = self.config.cache_dir or str(self.output_dir / "cache")  # of encoded pairs, for all trials
         changes = {**params, "output_dir": str(self._folder(number)), "cache_dir": cache}
-        config = self.config.config_of(changes)
-        steps = total_steps(config, self.rows_of_epoch(config), self.world)
-        freq = max(1, math.ceil(steps / self.config.evaluations))
-        return self.config.config_of({**changes, "eval_freq": freq})
+        config, rows = self.config.config_of(changes), 0
+        if not config.streaming:  # of a ranking the queries count
+            pairs = pair_source(self.config, "train", self.labels).read()
+            labels, groups = pairs.known_labels, pairs.groups
+            rows = len(pairs if groups is None else training_groups(groups, labels, config.most_candidates))
+        freq = math.ceil(total_steps(config, rows, self.world) / self.config.evaluations)
+        return self.config.config_of({**changes, "eval_freq": max(1, freq)})
 
     def _folder(self, number: int) -> Path:
         return self.output_dir / TRIALS / f"trial-{number:04d}"
 
-    def _record(self, number: int, reason: str) -> None:
-        assert self.trial is not None  # this is rank 0
-        value = self.trial.best_value(self.config.lower_is_better)
-        if self.trial.is_pruned:
-            self.study.prune(number)
-            logger.info("trial %d is pruned", number)
-        elif reason or value is None or not math.isfinite(value):
-            reason = reason or f"its {self.config.best_metric} has no value"
-            self.study.fail(number, reason)
-            logger.warning("trial %d has failed, and the search continues: %s", number, reason)
-        else:
-            self.study.complete(number, value)
-            logger.info("trial %d: %s %.4f", number, self.config.best_metric, value)
+    def _tell(self, number: int, ended: str, reason: str) -> None:
+        curve = self.study.get_trials(deepcopy=False)[number].intermediate_values.values()
+        values = [value for value in curve if math.isfinite(value)]
+        if ended == "COMPLETE" and not values:
+            ended, reason = "FAIL", f"its {self.config.best_metric} has no value"
+        self.trial.set_user_attr(REASON, reason)
+        state = import_optuna().trial.TrialState[ended]
+        best = (min if self.config.lower_is_better else max)(values, default=None)
+        self.study.tell(number, best if ended == "COMPLETE" else None, state=state)
+        say(f"trial {number} of {self.config.trials}: {state.name.lower()} {reason or best}")
+        self._publish()
 
-    def _publish(self) -> Optional[Outcome]:
-        """Write what the trials so far show, point OUT/best to the best model of them, return its trial."""
-        best = self.study.best()
-        config = None if best is None else self._config_of(best.number, best.params)
-        with self.series.published() as drafts:
-            write_search(drafts, self.config, self.space, self.study.outcomes(), config)
-        folder = best and best_of(self._folder(best.number))
-        if folder:
-            point_link(self.output_dir / BEST, folder.relative_to(self.output_dir), OWN_BEST)
-        return best
+    def _publish(self) -> None:
+        """Write what the trials so far show, and point OUT/best to the best model of them."""
+        best, asked = best_trial(self.study), ("number", "value", "state", "params", "user_attrs")
+        table, run = self.study.trials_dataframe(asked), self._folder(best.number) if best else None
+        of_best = yaml.safe_load((run / CONFIG_YAML).read_text(encoding="utf-8")) if run else {}
+        of_best.pop(ABOUT, None)
+        shown = Table("Trials", list(table.columns), table.astype(str).values.tolist(), "")
+        plots, charts = import_optuna().visualization.matplotlib, []
+        for name in PICTURES:
+            with suppress(ValueError, RuntimeError), warnings.catch_warnings():  # it wants more trials
+                warnings.simplefilter("ignore")
+                axes = getattr(plots, f"plot_{name}")(self.study)
+                charts.append(chart_of_figure(name.replace("_", " "), np.ravel(axes)[0].figure))
+        page = page_of_tables("Hyper-parameter search", [shown], charts, Made(asdict(self.config)))
+        with self.series.published() as (flags, trials, page_draft):
+            flags.write_text(yaml.safe_dump(of_best, allow_unicode=True, sort_keys=False), encoding="utf-8")
+            table.to_csv(trials, sep="\t", index=False)
+            page_draft.write_text(page, encoding="utf-8")
+        model = best_of(run) if run else None
+        if model:
+            point_link(self.output_dir / BEST, model.relative_to(self.output_dir), OWN_BEST)
 
-    def _finish(self) -> Dict[str, Any]:
-        """Show the end, and return all trials as JSON values. Raises NumbersError if none is complete."""
-        best, outcomes, metric = self._publish(), self.study.outcomes(), self.config.best_metric
+    def finish(self) -> None:
+        """Print the best trial. Raises NumbersError if none is complete."""
+        best, metric, trials = best_trial(self.study), self.config.best_metric, self.study.trials
         if best is None:
-            reason = next((each.reason for each in reversed(outcomes) if each.reason), "all are pruned")
+            reason = next((trial.user_attrs[REASON] for trial in trials if trial.user_attrs[REASON]), "")
             raise NumbersError(
-                f"none of {len(outcomes)} trials has a {metric} ({reason}); search another space"
+                f"no trial has a {metric} ({reason or 'all are pruned'}); search another space"
             )
-        points = []
-        for each in outcomes:
-            values = {**each.params, **({} if each.value is None else {metric: each.value})}
-            numbers = {f"search/{n}": v for n, v in values.items() if isinstance(v, (int, float))}
-            points.append((each.number, numbers))
+        points = [(trial.number, {f"search/{metric}": trial.value}) for trial in trials if trial.value]
         report_series(self.config.reporters, self.output_dir, asdict(self.config), points)
-        logger.info("best model: %s; report: %s", self.output_dir / BEST, self.output_dir / PAGE)
-        say("\n".join(lines_of_search(outcomes, best, self.config)))
-        return {"outcomes": [list(each) for each in outcomes], "best": best.number}
+        told = "  ".join(f"--{name} {value}" for name, value in best.params.items())
+        say(f"best {metric} {best.value:.4f} of {len(trials)} trials, trial {best.number}: {told}")
 
 
-def _rows_of_epoch(config: SearchParamsConfig, labels: Labels) -> Callable[[TrainConfig], int]:
-    """Return what counts the rows of an epoch of a trial: 0 for a stream, for a ranking its queries."""
-    if config.streaming:
-        return lambda trial: 0
-    train = pair_source(config, "train", labels).read()
-    num_pairs, groups, known = len(train), train.groups, train.known_labels
-    if groups is None:
-        return lambda trial: num_pairs
-    return lambda trial: len(training_groups(groups, known, trial.most_candidates))
+class TrialCallback(PairCallback):
+    """Reports the evaluations of a run to its trial of Optuna, and ends the run where it is to be pruned.
 
-
-FILES = ("best.yaml", "trials.tsv", "search.json", "trials.svg", "search.html")
-BEST_FLAGS, TABLE, NUMBERS, _, PAGE = FILES
-TEMPLATE = Path(__file__).with_name("search.html")
-LEFT_OUT = ("output_dir", "report_to", "cache_dir")
-COLOURS = {"complete": BLUE, "pruned": GREY, "failed": ORANGE, "running": GREEN}
-
-
-def write_search(
-    files: Sequence[Path],
-    config: SearchParamsConfig,
-    space: Space,
-    outcomes: List[Outcome],
-    best: Optional[TrainConfig],
-) -> None:
-    """Write the report to ``files``, which become FILES. Equal trials give equal bytes. Raises OSError.
-
-    ``best``: the flags of the best trial's run; None: no trial is complete.
+    Evaluations are counted: the n-th of one trial stands for the same share of its training as that of
+    another. ``trial`` is None on ranks that do not know the study: they are never called.
     """
-    flags, table, numbers, picture, page = files
-    flags.write_text(flag_file(best, config), encoding="utf-8")
-    names = [part.name for part in space]
-    rows: List[List[object]] = [["trial", "state", "value", "evaluations", *names, "reason"]]
-    for each in outcomes:
-        value = "" if each.value is None else f"{each.value:.6g}"
-        params = (each.params.get(name, "") for name in names)
-        rows.append([each.number, each.state, value, len(each.curve), *params, each.reason])
-    table.write_text("".join(table_line(map(str, row)) for row in rows), encoding="utf-8")
-    trials = [each._asdict() for each in outcomes]
-    judged = {"metric": config.best_metric, "lower_is_better": config.lower_is_better}
-    write_json(numbers, {**judged, "trials": trials})
-    charts = charts_of(outcomes, space, config)
-    picture.write_bytes(svg_in(charts[0]))
-    page.write_text(_page(config, names, outcomes, charts), encoding="utf-8")
 
+    def __init__(self, trial: Any, metric: str):
+        self.trial, self.metric, self.is_pruned = trial, metric, False
 
-def flag_file(best: Optional[TrainConfig], config: SearchParamsConfig) -> str:
-    """Return the YAML file of the flags of the best trial's run for `train`, all but --output_dir."""
-    if best is None:
-        return "# no trial is complete yet\n"
-    defaults = {item.name: item.default for item in fields(TrainConfig)}
-    changed = changed_flags(asdict(best), defaults)
-    flags = {name: value for name, value in changed.items() if not _comes_by_itself(best, name, defaults)}
-    flags.update((name, getattr(best, name)) for name in ("model_name_or_path", "train_file", "dev_file"))
-    written = {name: value for name, value in flags.items() if name not in LEFT_OUT and value is not None}
-    return (
-        f"# ernie-pair train --config {BEST_FLAGS} --output_dir OUT\n"
-        f"# chosen by {config.best_metric} of {config.dev_file}\n"
-        f"{yaml.safe_dump(written, allow_unicode=True, sort_keys=False, width=10_000)}"
-    )
-
-
-def _comes_by_itself(best: TrainConfig, name: str, defaults: Dict[str, Any]) -> bool:
-    """Return whether the default of a flag becomes its value: --amp_dtype auto, say, on this machine."""
-    try:
-        return bool(replace(best, **{name: defaults[name]}) == best)
-    except InputError:  # it has no default, or other flags need it
-        return False
-
-
-def charts_of(outcomes: List[Outcome], space: Space, config: SearchParamsConfig) -> List[Chart]:
-    """Draw the trials in their order, their curves, and each flag against the metric."""
-    measured = [each for each in outcomes if each.value is not None and math.isfinite(each.value)]
-    metric, better = config.best_metric, min if config.lower_is_better else max
-
-    def scatter(axes, place: Callable[[Outcome], Any]) -> None:
-        for state, colour in COLOURS.items():
-            picked = [each for each in measured if each.state == state]
-            if picked:
-                values = [each.value for each in picked]
-                axes.plot(list(map(place, picked)), values, "o", color=colour, label=state)
-
-    def draw_trials(axes) -> None:
-        scatter(axes, lambda each: each.number)
-        complete = [each for each in measured if each.state == "complete"]
-        best = list(accumulate([each.value or 0.0 for each in complete], better))
-        axes.step([each.number for each in complete], best, where="post", color=BLUE, label="best so far")
-        axes.set(xlabel="trial", ylabel=metric)
-
-    def draw_curves(axes) -> None:
-        for each in outcomes:
-            axes.plot(list(each.curve), list(each.curve.values()), color=COLOURS[each.state], alpha=0.6)
-        axes.set(xlabel=f"evaluation, of {config.evaluations}", ylabel=metric)
-
-    def draw_flag(part: Union[Range, Choice], axes) -> None:
-        if isinstance(part, Range):
-            scatter(axes, lambda each: each.params[part.name])
-            axes.set_xscale("log" if part.log else "linear")
-        else:
-            names = [str(value) for value in part.values]
-            scatter(axes, lambda each: names.index(str(each.params[part.name])))
-            axes.set_xticks(range(len(names)), names)
-        axes.set(xlabel=part.name, ylabel=metric)
-
-    return [
-        draw_chart("Trials", draw_trials, "A pruned trial stands at its last evaluation."),
-        draw_chart("Curves", draw_curves, "Each line is a trial; the grey ones were pruned."),
-        *(draw_chart(part.name, partial(draw_flag, part), "Each point is a trial.") for part in space),
-    ]
-
-
-def _page(config: SearchParamsConfig, names: List[str], outcomes: List[Outcome], charts: List[Chart]) -> str:
-    sign = 1 if config.lower_is_better else -1
-
-    def rank(each: Outcome) -> Tuple[bool, float]:
-        value = sign * math.inf if each.value is None or math.isnan(each.value) else each.value
-        return each.state != "complete", sign * value
-
-    ranked = sorted(outcomes, key=rank)
-    rows: List[List[Any]] = [
-        [f"trial {e.number}", e.state, e.value, len(e.curve), *(e.params.get(n) for n in names), e.reason]
-        for e in ranked
-    ]
-    heads = ["", "state", config.best_metric, "evaluations", *names, "reason"]
-    note = f"Sorted by {config.best_metric}, complete trials first. {TABLE} and {NUMBERS} hold the same."
-    counts = Counter(each.state for each in outcomes)
-    best = next((each for each in ranked if each.state == "complete"), None)
-    table = Table("Trials", heads, rows, note)
-    return render_page(TEMPLATE, config=config, table=table, charts=charts, counts=counts, best=best)
-
-
-def lines_of_search(outcomes: List[Outcome], best: Outcome, config: SearchParamsConfig) -> Iterator[str]:
-    """Yield the lines of a search for the terminal."""
-    states = [each.state for each in outcomes]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in COLOURS if state in states)
-    yield f"{len(outcomes)} trials: {counts}"
-    yield f"best {config.best_metric} {best.value:.4f}, trial {best.number}:"
-    for name, value in best.params.items():
-        yield f"  --{name} {str(value).lower() if isinstance(value, bool) else value}"
+    def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: Any, **more: Any) -> None:
+        """Report the evaluation; what a resumed run comes to again was not the end."""
+        step, last = state.global_step, state.max_steps
+        if self.trial is None or step == 0 or (step % args.eval_freq and step < last):
+            return
+        evaluation = math.ceil(step / args.eval_freq)
+        known = self.trial.study.get_trials(deepcopy=False)[self.trial.number].intermediate_values
+        if evaluation not in known:
+            self.trial.report(float(metrics[self.metric]), evaluation)
+        if step < last and evaluation >= max(known, default=0) and self.trial.should_prune():
+            self.is_pruned = control.should_training_stop = True

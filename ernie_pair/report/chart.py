@@ -82,6 +82,16 @@ def svg_in(chart: Chart) -> bytes:
     return base64.b64decode(chart.source[len(SVG_START) :])
 
 
+def chart_of_figure(title: str, figure: Any) -> Chart:
+    """Return a chart of a figure of pyplot that another library has drawn, and close the figure."""
+    from matplotlib import pyplot
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100, bbox_inches="tight", metadata={"Software": None})
+    pyplot.close(figure)
+    return Chart(title, "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode(), "")
+
+
 @cache
 def chart_fonts() -> List[str]:
     """Return the fonts to draw with: matplotlib's own, and one with Chinese characters if there is one."""

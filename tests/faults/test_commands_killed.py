@@ -82,9 +82,9 @@ CASES = {
         alone=True,
     ),
     "search-params": Case(
-        f"{SERIES} --dev_file new.tsv --search learning_rate=1e-4..1e-2:log --trials 2 --evaluations 2 "
-        "--pruner none --output_dir OUT",
-        r"trial-0002/checkpoints/step_0+4",
+        f"{SERIES} --dev_file new.tsv --space '{{weight_decay: {{suggest: float, low: 0.01, high: 0.2}}}}' "
+        "--trials 2 --evaluations 2 --pruner none --output_dir OUT",
+        r"trial-0001/checkpoints/step_0+4",
     ),
 }
 

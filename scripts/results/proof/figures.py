@@ -3,6 +3,7 @@
 What is published is small and names no path of the machine.
 """
 
+import csv
 import json
 from functools import partial
 from pathlib import Path
@@ -120,11 +121,12 @@ def search_figures(places, searched: Dict[str, str], **compared: Any) -> Figures
     """Return `classifier_figures`, and the flags of the best trial of each search {name: its folder}."""
     figures = classifier_figures(places, **compared)
     for row in figures["models"]:
-        trials = read_json(places.path(searched[row["model"]]) / "search.json")["trials"]
-        complete = [each for each in trials if each["state"] == "complete"]
-        best = max(complete, key=lambda each: each["value"])["params"]
-        shown = {flag: f"{value:.3g}" if isinstance(value, float) else value for flag, value in best.items()}
-        row["trials"], row["flags"] = len(complete), ", ".join(f"{k} {v}" for k, v in shown.items())
+        with open(places.path(searched[row["model"]]) / "trials.tsv", encoding="utf-8") as file:
+            complete = [each for each in csv.DictReader(file, delimiter="\t") if each["state"] == "COMPLETE"]
+        best = max(complete, key=lambda each: float(each["value"]))
+        flags = {name[len("params_") :]: best[name] for name in best if name.startswith("params_")}
+        shown = (f"{name} {float(value):.3g}" for name, value in flags.items())
+        row["trials"], row["flags"] = len(complete), ", ".join(shown)
     return figures
 
 

@@ -50,7 +50,8 @@ def outputs(tmp_path_factory):
         label_map = ",".join(f"{number}={name}" for number, name in enumerate(LABELS))
         data = ["--train_file", str(files["train"]), "--dev_file", str(files["dev"])]
         model = ["--model_name_or_path", str(write_model(folder / "model")), "--model_type", "ernie"]
-        cpu, space = ["--device", "cpu"], ["--trials", "1", "--search", "dropout=0,0.1"]
+        cpu, choices = ["--device", "cpu"], "{dropout: {suggest: categorical, choices: [0.0, 0.1]}}"
+        space = ["--trials", "1", "--space", choices]
         steps = "--from_scratch true --max_steps 2 --batch_size 16 --device cpu".split()
         training = [*model, *data, *steps, "--label_map", label_map]
         run, out = f"{folder.name}/run", f"{folder.name}/"

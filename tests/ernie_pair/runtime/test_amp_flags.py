@@ -44,7 +44,7 @@ def test_mixed_precision_flags_require_use_amp(configure, value):
 
 
 def test_a_search_may_try_with_and_without_use_amp():
-    search = SearchParamsConfig(**PAIRS, device="gpu", use_amp=True, search="use_amp=true,false")
+    search = SearchParamsConfig(**PAIRS, device="gpu", use_amp=True, space="space.yaml")
     assert search.config_of({"use_amp": True}).amp_dtype == search.amp_dtype != "auto"
     assert search.config_of({"use_amp": False}).amp_dtype == "auto"
     with pytest.raises(InputError, match="amp_dtype bfloat16 needs use_amp"):
