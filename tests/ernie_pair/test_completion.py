@@ -12,10 +12,8 @@ from dataclasses import fields
 import pytest
 from children import command
 
-from ernie_pair.__main__ import COMMANDS, GROUPS, _run
+from ernie_pair.__main__ import COMMANDS, GROUPS
 from ernie_pair.commands import config_class_of
-from ernie_pair.core import installation as optional_import
-from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.pairs.config.pair_config import TrainConfig
 
 ASK = """
@@ -112,21 +110,3 @@ def test_zsh_completes_flags(scripts):
     start += 'ernie-pair() { print -r -- "given: $*" }\n'  # the command is not run, only completed
     awaited = "given: train --warmup_rate 0.1"
     assert awaited in typed(zsh, start + "ernie-pair train --warmup_ra\t0.1\n", awaited)
-
-
-def test_an_unsupported_shell_and_missing_shtab_are_errors(monkeypatch, capsys):
-    def answer(*words):
-        code = exit_code_of(lambda: _run(["completion", *words]))
-        return code, *capsys.readouterr()
-
-    error = "error: completion takes bash or zsh, not fish; write ernie-pair completion bash\n"
-    assert answer("fish") == (2, "", error)
-    code, said, _ = answer()
-    assert code == 0 and said.startswith("usage: ernie-pair completion")
-
-    def absent(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(optional_import, "import_module", absent)
-    code, _, error = answer("bash")
-    assert code == 2 and error.startswith("error: shtab is not installed; pip install ")

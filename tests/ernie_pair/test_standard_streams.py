@@ -154,19 +154,6 @@ def test_a_bad_row_of_stdin_is_reported(exported, run_here):
     assert code == 2 and told.startswith("error: standard input: it holds no pairs")
 
 
-def test_an_audit_of_stdin_shows_no_temporary_file_name(run_here, tmp_path):
-    rows = "a\tb\t1\na\tb\t1\nonly one\n"
-    words = ("--output_dir", tmp_path / "audit", "--on_bad_row", "skip")
-    shown, told, code = run_here("audit", "pairs", "--train_file", "-", *words, given=rows)
-    assert code == 0 and "standard input:2  a | b | 1" in shown, told
-    shown, told, code = run_here("audit", "pairs", "--train_file", "-", given="a\tb\n")
-    assert (shown, code) == ("", 2) and told.startswith("error: standard input:1: ")
-    text = "今天天气真的非常好啊啊\n" * 2
-    assert run_here("audit", "text", "-", "--output_dir", tmp_path / "text", given=text)[2] == 0
-    kept = [path.read_text("utf-8") for path in sorted(tmp_path.glob("*/[at]*.json*"))]
-    assert len(kept) == 3 and all("standard input" in one and "stdin." not in one for one in kept)
-
-
 def test_text_can_be_piped_through_to_a_vocabulary(run_here):
     text = "今天天气真的非常好啊啊\n\n明天的天气也会非常好的吧\n"
     words = ("--input_path", "-", "--output_path", "-", "--no_shuffle", "true", "--workers", "2")

@@ -400,26 +400,6 @@ def test_answers_that_end_too_soon_are_an_error(folder, monkeypatch):
     assert not list(folder.glob("pair.yaml*"))
 
 
-def test_ctrl_c_ends_the_wizard_with_one_line(folder):
-    ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "ernie_pair", "config"]
-    asking = subprocess.Popen(
-        words,
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
-    )
-    os.write(ours, b"cpu\n")
-    said = b""
-    while b"How many processes" not in said:
-        said += os.read(asking.stdout.fileno(), 1 << 10)
-    asking.send_signal(signal.SIGINT)
-    rest, told = asking.communicate(timeout=60)
-    assert (asking.returncode, told) == (130, b"error: interrupted from the keyboard\n")
-    assert (said + rest).endswith(b"[1]: \n") and not list(folder.glob("pair.yaml*"))
-
-
 SHORT = {"from_scratch": True, "model_type": "ernie", "max_steps": 2, "batch_size": 16, "device": "cpu"}
 
 

@@ -120,17 +120,6 @@ def test_a_dry_run_refuses_what_a_real_run_refuses(tmp_path, flags, reason):
     assert len(messages) == 1
 
 
-def test_bad_rows_are_reported_but_not_written(tmp_path, capsys):
-    config = pairs(tmp_path, on_bad_row="skip", max_steps=2)
-    with open(config.train_file, "a", encoding="utf-8") as file:
-        file.write("one column\n")
-    before = tree(tmp_path)
-    train_pair(config)
-    assert "1 of 91 rows are not pairs" in capsys.readouterr().err
-    train_pair(replace(config, streaming=True, shuffle_buffer=200))
-    assert tree(tmp_path) == before
-
-
 def assert_unchanged(trainer, before):
     for name, value in trainer.model.state_dict().items():
         assert value.numpy().dtype == before[name].dtype and np.array_equal(before[name], value.numpy()), name

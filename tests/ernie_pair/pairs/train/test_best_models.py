@@ -159,14 +159,6 @@ def test_every_path_in_a_run_can_be_used_as_a_model(run, given, tmp_path):
     assert PairTrainer(str(run / given), config).evaluate(pairs)["accuracy"] == answers["given"][1]
 
 
-def test_a_temperature_is_not_saved_into_a_checkpoint(run, tmp_path):
-    dev, pairs = str(run / "dev.tsv"), str(write_pairs(tmp_path / "test.tsv", 21, seed=3))
-    asked = {"calibrate_on": dev, "save_temperature": True, "device": "cpu"}
-    with pytest.raises(InputError, match="is a checkpoint, into which nothing is saved; give OUT/best"):
-        evaluate_pair(EvaluateConfig(str(run / "out/model_last"), pairs, str(tmp_path / "out.json"), **asked))
-    assert not (run / "out" / "model_last" / "calibration.json").exists()
-
-
 def test_a_folder_without_a_model_is_refused(tmp_path):
     (tmp_path / "out" / "checkpoints").mkdir(parents=True)
     for given in (tmp_path / "out", tmp_path / "absent", tmp_path / "out" / "best"):

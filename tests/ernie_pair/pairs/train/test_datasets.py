@@ -57,16 +57,6 @@ def test_only_the_first_process_audits(config):
         assert len(list(Path(config.output_dir, "cache").glob("audit-*.json"))) == num_audits
 
 
-def test_bucketing_reduces_padding_and_its_share_is_logged(tmp_path, config):
-    shares = {}
-    for bucket in (True, False):
-        train_pair(replace(config, bucket=bucket, output_dir=str(tmp_path / str(bucket))))
-        logged = events(tmp_path / str(bucket), "train")
-        shares[bucket] = sum(event["padding_share"] for event in logged) / 12
-    assert 0 < shares[True] < 0.12 < 0.2 < shares[False] < 0.5
-    assert losses(tmp_path / "True") != losses(tmp_path / "False")
-
-
 @pytest.mark.parametrize(
     "changes", [{"bucket": False}, {"streaming": True}, {"label_map": "no,yes"}, {"label": "label"}]
 )

@@ -335,18 +335,3 @@ def test_a_changed_classifier_of_paddlenlp_is_a_plain_layer(make):
     for layer in (changed, Sharper(paddlenlp_model("bert").config)):
         trainer = make(layer, max_steps=3, folder=type(layer).__name__)
         assert isinstance(trainer.model, PlainModel) and trainer.train().is_done
-
-
-def test_a_loop_of_ones_own_trains_the_layer(make):
-    layer = tutorial_model()
-    before = state(layer)
-    make(layer, dry_run=True, max_steps=4).train()
-    assert same(state(layer), before) == set(before)
-    parts = make(layer, max_steps=2).open_parts()
-    for step, batches in parts.steps:
-        parts.optimizer.set_lr(parts.learning_rate(step))
-        logits = parts.model(*(paddle.to_tensor(each) for each in batches[0][:2]))
-        nn.functional.cross_entropy(logits, paddle.to_tensor(batches[0].labels)).backward()
-        parts.optimizer.step()
-        parts.optimizer.clear_grad()
-    assert "clf.weight" not in same(state(layer), before)

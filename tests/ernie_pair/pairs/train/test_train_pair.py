@@ -167,21 +167,6 @@ def test_a_model_below_shared_characters_says_so_everywhere(tmp_path, idle, capf
     assert f"{tmp_path}/ship: {reason}" in capfd.readouterr().err
 
 
-def test_a_training_line_shows_means_epoch_and_remaining_time(tmp_path, short, capfd):
-    train_pair(replace(short.config, output_dir=str(tmp_path), logging_freq=4))
-    each = events(short.out, "train")
-    for event in events(tmp_path, "train"):
-        steps = each[event["step"] - 4 : event["step"]]
-        for name in ("loss", "accuracy"):
-            assert event[name] == sum(step[name] for step in steps) / 4
-        for name in ("learning_rate", "gradient_norm"):
-            assert event[name] == steps[-1][name]
-    lines = [line for line in capfd.readouterr().err.splitlines() if "train step" in line]
-    line = r"train step  4/12   33\.3%  epoch  0\.71  loss +\d.* remaining \d:\d\d:\d\d$"
-    assert re.search(line, lines[-3])
-    assert "100.0%  epoch  2.13" in lines[-1] and lines[-1].endswith("remaining 0:00:00")
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -291,19 +290,6 @@ def test_sop_metrics_are_omitted_when_unavailable(place, tmp_path):
     for found in (without_head, of_one_segment):
         assert not [name for name in found if name.startswith("sop_")]
     assert without_head["masked_tokens"] != of_one_segment["masked_tokens"]
-
-
-def test_rerunning_does_nothing_unless_something_is_another(place, tmp_path, capsys):
-    corpus = find_corpus(str(place / "corpus"), "--input_dir")
-    config = config_of(place, tmp_path / "out.json", input_dir=str(corpus))
-    first = evaluate_mlm(config)
-    assert capsys.readouterr() == ("", "")
-    assert evaluate_mlm(config, verbose=True) == first and "nothing to do" in capsys.readouterr().err
-    other = write_corpus(tmp_path / "other", place / "model", seed=2)
-    changes = {"num_samples": SAMPLES + 1, "input_dir": str(find_corpus(str(other), "--input_dir"))}
-    for name, value in changes.items():
-        with pytest.raises(InputError, match=name):
-            evaluate_mlm(replace(config, **{name: value}))
 
 
 class MadeUpSample:

@@ -320,20 +320,3 @@ def test_a_built_in_name_provides_its_config(name, model_type, family, vocab_siz
     assert source.spec.family == family and source.spec.vocab_size == vocab_size
     assert source.vocab_file.suffix == ".txt" and source.weights.suffix == ".pdparams"
     assert ("use_task_id" in source.spec.config) == ("3.0" in name)
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({**GRAM, "embedding_size": 16}, "embedding_size 16 is not hidden_size 32"),
-        ({"hidden_act": "swishy"}, "config.json describes no valid ernie model"),
-    ],
-)
-def test_an_invalid_config_gives_a_one_line_error(changes, message, tmp_path):
-    from ernie_pair.pretraining.graph.model import build_ernie, ernie_config
-
-    folder = write_model(tmp_path, **changes)
-    spec = open_model(str(folder), model_type="", from_scratch=True).spec
-    with pytest.raises(InputError, match=message) as caught:
-        build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    assert "\n" not in str(caught.value)
