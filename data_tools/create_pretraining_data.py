@@ -234,7 +234,7 @@ def _refuse_wrong_input(total: Counter, vocab_file: str, config: CreateConfig) -
             f"{vocab_file}: {total['unknown_tokens']} of {total['tokens']} tokens are not in it; "
             "use the vocabulary of the text's language"
         )
-    if config.cn_splited and total.get("separators") == 0:  # shards of an earlier version do not count them
+    if config.cn_splited and not total["separators"]:
         raise InputError(
             f"{config.input_path}: --cn_split_dimer {config.cn_split_dimer!r} occurs nowhere, so every line "
             "would be one word; give the separator of the text, or leave --cn_splited out"

@@ -219,7 +219,7 @@ def word_shapes(text: str) -> List[str]:
 
 
 def read_tokens(path: Path) -> List[str]:
-    """Return the tokens of a vocab.txt, its lines. Raises InputError if it is missing, empty or not UTF-8."""
+    """Return the tokens of a vocab.txt, its lines. Raises InputError if it is missing or not UTF-8."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the vocab.txt of the model")
     content = path.read_bytes()
@@ -229,10 +229,7 @@ def read_tokens(path: Path) -> List[str]:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not UTF-8; save the vocabulary as UTF-8") from None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    tokens = lines if lines[-1] else lines[:-1]
-    if not tokens:
-        raise InputError(f"{path}: empty; a vocabulary has one token per line")
-    return tokens
+    return lines if lines[-1] else lines[:-1]
 
 
 def find_twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.ndarray]:
