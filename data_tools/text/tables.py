@@ -43,15 +43,11 @@ from ernie_pair.core.installation import import_optional
 
 JSON_ENDINGS = (".json", ".jsonl")
 JSON_FORMS = ("json", "array", "objects")
-SHEETS = (".xlsx", ".xlsm")
-ARROW = (".parquet", ".arrow", ".feather")
+# Endings of what is no text: a file so called that holds none of it is refused, unless it is a table of text.
 UNREAD = {
-    ".xls": "Excel 97-2003",
-    ".ods": "OpenDocument",
-    ".et": "WPS",
-    ".pickle": "Python",
-    ".pkl": "Python",
-}
+    ".xls": "Excel 97-2003", ".ods": "OpenDocument", ".et": "WPS", ".pickle": "Python", ".pkl": "Python",
+    ".xlsx": "Excel", ".xlsm": "Excel", ".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow",
+}  # fmt: skip
 SHEET_ERRORS = ("#N/A", "#REF!", "#DIV/0!", "#NAME?", "#VALUE!", "#NUM!", "#NULL!")
 SNIFFED = 20  # lines that tell the separator
 MOST_BLANK = 10_000  # blank rows held back until another row, or the end of the file, is read
@@ -116,10 +112,8 @@ def _form_of(path: Path, encoding: str, *stamp: int) -> Form:
     mark = _mark_of(lines, "," if ending == ".csv" else "\t")
     is_table = _is_table(lines, mark)
     if not is_table and ending in UNREAD:
-        raise InputError(f"{path} is a file of {UNREAD[ending]}; save it as .xlsx, .csv or .parquet")
-    if not is_table and ending in (*SHEETS, *ARROW):
-        what = "a workbook of Excel" if ending in SHEETS else "a table of Arrow or Parquet"
-        raise _damaged(path, what, ValueError("it does not begin as one"))
+        kinds = ".xlsx, .csv or .parquet"
+        raise InputError(f"{path} cannot be read as a file of {UNREAD[ending]}; save it again, as {kinds}")
     of_json = _json_form(lines, "" if is_table else ending)
     if of_json:
         return Form(of_json, "", found)

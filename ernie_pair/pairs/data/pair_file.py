@@ -203,7 +203,7 @@ class RowReader:
         else:
             objects = [row for _, row in first if isinstance(row, dict)]
             self.names = shown = list(map(str, dict.fromkeys(chain(*objects))))
-            self._used = keys_of(where(number), shown, columns, objects)
+            self._used = list(keys_of(where(number), shown, columns, objects))
             seconds = [row.get(self._used[1]) for row in objects]
         if not rules.of_encoders:
             refuse_lists(where(number), self._used[1], seconds)
@@ -211,7 +211,8 @@ class RowReader:
         self._is_unlabelled = rules.of_encoders and not self.has_label
         self._known = {*self.names, *self._used}
         self._negatives = [(n, x) for n, x in enumerate(self.names) if rules.of_encoders and is_negative(x)]
-        self.said = self._describe(shown, [text_of(cell) for cell in begin], needs_label)
+        head = [text_of(cell) for cell in begin] if isinstance(begin, list) else shown
+        self.said = self._describe(shown, head, needs_label)
 
     def _describe(self, shown: list[str], head: list[str], needs_label: bool) -> str:
         """Return in words how the rows are read: their encoding, and which columns, and which are not."""
