@@ -3,16 +3,21 @@
 import os
 import shlex
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
+from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.core.cli.options import Options
 from ernie_pair.core.errors import OUTER
+from ernie_pair.core.files.atomic_files import make_folder
+from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import is_silent, say
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 # What its commands need between them, known before the first one writes.
 NEEDS = {**TRAINING, "rjieba": ""}
@@ -79,6 +84,25 @@ class Step(NamedTuple):
 def outer_of(command: str, config: Options) -> str:
     """Return what children of ``command`` are told of it, see `for_outer`."""
     return " ".join([command, *(item.name for item in fields(config))])
+
+
+def run_steps(
+    command: str, config: Any, steps: Iterable[Step], count: int, log: Path
+) -> Iterator[Tuple[Step, float, str]]:
+    """Run the ``count`` steps of ``command`` in its output_dir; yield each, its seconds and what was decided.
+
+    A step is asked for once those before it have ended. Raises the error that a command ends with, and
+    MachineError if another process writes the folder.
+    """
+    folder = Path(config.output_dir)
+    make_folder(folder)
+    with only_writer(Path(os.path.realpath(folder))), StopSignals():
+        for number, step in enumerate(steps, start=1):
+            if number == 1:
+                keep_config(folder, command, config)
+            began = time.monotonic()
+            decided = run_step(step, number, count, log, outer_of(command, config))
+            yield step, time.monotonic() - began, decided
 
 
 def run_step(step: Step, number: int, count: int, log: Path, outer: str) -> str:

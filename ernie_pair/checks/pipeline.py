@@ -20,9 +20,9 @@ import numpy as np
 
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
 from data_tools.text.texts import line_batches
-from ernie_pair.checkpoint.run_config import as_read, find_config, flags_of, keep_config, latest_of
+from ernie_pair.checkpoint.run_config import as_read, find_config, flags_of, latest_of
 from ernie_pair.checkpoint.run_folder import best_of
-from ernie_pair.checks.line import NEEDS, Line, Step, outer_of, run_step
+from ernie_pair.checks.line import NEEDS, Line, Step, outer_of, run_steps
 from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
@@ -31,8 +31,7 @@ from ernie_pair.core.cli.options import (
     refuse_empty,
 )
 from ernie_pair.core.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
-from ernie_pair.core.files.atomic_files import make_folder, published
-from ernie_pair.core.files.atomic_folder import only_writer
+from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import MAKER, Results, read_own_config
 from ernie_pair.core.progress import say
@@ -49,7 +48,6 @@ from ernie_pair.report.plot_runs import open_runs, page_of
 from ernie_pair.runtime.cpu import free_memory, usable_cores
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import words_of
-from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 RECORD, REPORT = "pipeline.json", "report.html"
 MOST_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
@@ -190,26 +188,23 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     facts = look(config)
     work = Work(config, facts)
     say("\n".join(work.plan()), sys.stderr)
-    make_folder(folder)
-    took = dict(facts.seconds)
+    took, steps = dict(facts.seconds), work.steps()
     told: list[list[object]] = []
-    steps = work.steps()
-    with only_writer(Path(os.path.realpath(folder))), StopSignals():
-        for number, make in enumerate(steps, start=1):
-            step, began = make(), time.monotonic()
+
+    def recorded() -> Iterator[Step]:
+        for make in steps:
+            step = make()
             took.setdefault(step.title, 0.0)
             record = {"made_by": MAKER, "flops": facts.flops, "cores": facts.cores, "seconds": took}
             with published(folder / RECORD) as (draft,):
                 write_json(draft, record)
-            if number == 1:  # so that a folder with anything in it has the record
-                keep_config(folder, "pipeline", config)
-            decided = run_step(
-                step, number, len(steps), folder / "pipeline.log", outer_of("pipeline", config)
-            )
-            # Of a step that was done before, what it took then.
-            took[step.title] = seconds = max(time.monotonic() - began, took[step.title])
-            commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
-            told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
+            yield step
+
+    log = folder / "pipeline.log"
+    for step, seconds, decided in run_steps("pipeline", config, recorded(), len(steps), log):
+        took[step.title] = seconds = max(seconds, took[step.title])  # of one that was done, what it took then
+        commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
+        told.append([step.title, str(timedelta(seconds=round(seconds))), decided, commands])
     write_report(work, told)
     say("\n" + "\n".join(work.summary()))
     files = {"model": folder / "exported", "report": folder / REPORT}
@@ -254,7 +249,8 @@ def _refuse_other_flags(folder: Path, config: PipelineConfig, begun: Collection[
     was, now, flags = [], [], {}
     for name, value in as_read(flags_of(config)).items():
         old, used = before.get(name, value), USED_FIRST.get(name)
-        is_moved = name in FILES and old and value and not _is_another(old, value)
+        is_same = not os.path.exists(str(old)) or os.path.realpath(str(old)) == os.path.realpath(str(value))
+        is_moved = name in FILES and old and value and is_same
         is_used = len(begun) > 1 if used is None else used in begun
         if old == value or is_moved or not is_used or name in ("output_dir", "gpus", "device"):
             continue
@@ -267,10 +263,6 @@ def _refuse_other_flags(folder: Path, config: PipelineConfig, begun: Collection[
             f"{', '.join(now)}: {folder} was begun with {', '.join(was)}; choose another --output_dir, or go "
             f"on as it was begun: {again_with({}, **flags)}"
         )
-
-
-def _is_another(old: str, new: str) -> bool:
-    return os.path.exists(old) and os.path.realpath(old) != os.path.realpath(new)
 
 
 def _results_of(folder: Path) -> Results:

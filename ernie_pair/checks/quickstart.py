@@ -5,16 +5,14 @@ or flags stops it with the difference.
 """
 
 import json
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Literal
 
 from data_tools.text.sample import SMALLEST_DATA_SET
-from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS
-from ernie_pair.checks.line import CHINESE, NEEDS, Line, Step, outer_of, run_step
+from ernie_pair.checks.line import CHINESE, NEEDS, Line, Step, run_steps
 from ernie_pair.core.cli.options import (
     Options,
     data_option,
@@ -23,12 +21,10 @@ from ernie_pair.core.cli.options import (
     refuse_empty,
 )
 from ernie_pair.core.errors import CheckpointError
-from ernie_pair.core.files.atomic_files import make_folder, published
-from ernie_pair.core.files.atomic_folder import only_writer
+from ernie_pair.core.files.atomic_files import published
 from ernie_pair.runtime.cpu_env import cpu_threads
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import Words, words_of
-from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.training.run_log import read_all_events
 
 # fmt: off
@@ -201,11 +197,8 @@ def quickstart(config: QuickstartConfig) -> None:
     sizes = {"documents": config.documents, "pairs": config.pairs}
     lengths = {"steps": config.max_steps, "epochs": config.epochs, "seed": config.seed}
     line = SmallLine(folder, config.device, config.gpus, **sizes, **lengths)
-    make_folder(folder)
-    with only_writer(Path(os.path.realpath(folder))), StopSignals():
-        keep_config(folder, "quickstart", config)
-        for number, step in enumerate(_steps(line), start=1):
-            run_step(step, number, 7, folder / "pair_scratch.log", outer_of("quickstart", config))
+    for _ in run_steps("quickstart", config, _steps(line), 7, folder / "pair_scratch.log"):
+        pass
     results = collect_results(folder)
     with published(folder / RESULTS) as (draft,):
         draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
