@@ -443,7 +443,8 @@ def import_named(name: str, flag: str, kind: str) -> Any:
     try:
         found = getattr(import_module(module_name), inner_name, None)
     except (ImportError, SyntaxError) as error:
-        raise_interrupt(error)
+        if isinstance(error, ImportError):
+            raise_interrupt(error)
         raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name or the line") from None
     if not callable(found):
         raise InputError(f"{flag} {name}: {module_name} has no {kind} {inner_name}; fix the name")
