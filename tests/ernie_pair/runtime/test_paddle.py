@@ -67,8 +67,9 @@ def test_the_version_is_known_before_paddle_is_loaded():
 @pytest.mark.parametrize(
     "is_initialized, is_cpu, lies_on_cpu", [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_the_place_of_a_cpu_variable_is_the_cpu(is_initialized, is_cpu, lies_on_cpu):
+def test_the_place_of_a_cpu_variable_is_the_cpu(monkeypatch, is_initialized, is_cpu, lies_on_cpu):
     """On a GPU the powers of AdamW's betas are in CPU memory; uninitialised variables are nowhere."""
+    monkeypatch.setattr(paddle, "CUDAPlace", lambda number: "gpu")  # which a CPU build cannot make
     place = SimpleNamespace(is_cpu_place=lambda: is_cpu)
     variable = SimpleNamespace(_is_initialized=lambda: is_initialized, _place=lambda: place)
     found = static_programs.place_of(variable, "gpu")
