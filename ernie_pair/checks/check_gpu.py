@@ -31,6 +31,7 @@ from ernie_pair.core.cli.options import (
     devices_option,
     evaluation_option,
     names_in,
+    refuse_empty,
     refuse_unknown_names,
 )
 from ernie_pair.core.errors import (
@@ -90,9 +91,9 @@ class Bench:
                     child.finish(SECONDS)
             except ErniePairError as error:
                 self._ended[name] = error
-        error = self._ended[name]
-        if error is not None:
-            raise error
+        ended = self._ended[name]
+        if ended is not None:
+            raise ended
 
     def start(self) -> Path:
         """Return a model of two narrow layers; the sample and its corpus are there as well."""
@@ -107,7 +108,7 @@ class Bench:
         self.train("pretrain", self.folder / "small", "start", **START)
         return self.folder / "start" / f"model_{START['max_steps']}"
 
-    def train(self, command: str, start: Optional[Path] = None, name: str = "", **flags: object) -> Path:
+    def train(self, command: str, start: Optional[Path] = None, name: str = "", **flags: Any) -> Path:
         """Return the output folder of a run of pretrain or train, by launch where there are processes."""
         start = start or self.start()
         own: Flags = {**TRAINING, "train_file": self.pairs / "train.tsv", "dev_file": self.pairs / "dev.tsv"}
@@ -141,14 +142,14 @@ def doctor(bench: Bench) -> Figures:
     return {}
 
 
-def losses(command: str, processes: int = 0, **flags: object) -> Measure:
+def losses(command: str, processes: int = 0, **flags: Any) -> Measure:
     """Return what measures the loss of each step of a run, float64 [steps].
 
     ``processes``: 2, or 1 to compare it with, on a GPU each, or on the CPU where there are not two.
     """
 
     def measure(bench: Bench) -> np.ndarray:
-        where: Flags = {"device": "gpu" if bench.gpus > 1 else "cpu"} if processes else {}
+        where: dict[str, Any] = {"device": "gpu" if bench.gpus > 1 else "cpu"} if processes else {}
         where.update({} if processes < 2 else {"gpus": "0,1"} if bench.gpus > 1 else {"processes": processes})
         return np.array([event["loss"] for event in lines_of(bench.train(command, **flags, **where))])
 
@@ -160,7 +161,7 @@ def lines_of(output: Path) -> list[Figures]:
     return [event for event in read_all_events(output / EVENTS) if event["split"] == "train"]
 
 
-def digits(command: str, is_resumed: bool = False, **flags: object) -> Measure:
+def digits(command: str, is_resumed: bool = False, **flags: Any) -> Measure:
     """Return what measures the losses of a run and the hashes of its last checkpoint's files, as numbers.
 
     ``is_resumed``: of the run that goes on from its first checkpoint, what followed that being gone.
@@ -181,7 +182,7 @@ def digits(command: str, is_resumed: bool = False, **flags: object) -> Measure:
     return measure
 
 
-def probabilities(kind: str, **flags: object) -> Measure:
+def probabilities(kind: str, **flags: Any) -> Measure:
     """Return what measures the probabilities, float64 [2 N], that a model, trained or exported, predicts."""
 
     def measure(bench: Bench) -> np.ndarray:
@@ -197,7 +198,7 @@ def probabilities(kind: str, **flags: object) -> Measure:
     return measure
 
 
-def speed(command: str, is_base: bool = False, **flags: object) -> Measure:
+def speed(command: str, is_base: bool = False, **flags: Any) -> Measure:
     """Return what measures the medians of MEASURED, of the narrow model or of a new one of ERNIE's size."""
 
     def measure(bench: Bench) -> Figures:
@@ -274,7 +275,9 @@ class Check:
             self.figures = compare(found, self.against(bench), self.most) if self.against else found
         except Exception as error:  # one that is not ours is a bug of the check, or of what a command left
             is_ours = isinstance(error, ErniePairError)
-            said = message_of(error) if is_ours else f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {error}"
+            if isinstance(error, ErniePairError):
+                said = message_of(error)
             self.verdict, self.said = "failed", hide_private(" ".join(said.split()))
             self.error = (type(error) if is_ours else BrokenRunError)(self.said)
         self.seconds = round(time.monotonic() - began, 1)
@@ -390,6 +393,7 @@ class CheckGpuConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
+        refuse_empty(self, "output_file")
         refuse_unknown_names("only", names_in(self.only), GROUPS, f" is none of {', '.join(GROUPS)}")
         path = Path(self.output_file)
         if path.suffix != ".json" or not path.parent.is_dir():

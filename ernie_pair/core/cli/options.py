@@ -442,10 +442,11 @@ def import_named(name: str, flag: str, kind: str) -> Any:
         sys.path.append(str(Path.cwd()))
     try:
         found = getattr(import_module(module_name), inner_name, None)
-    except (ImportError, SyntaxError) as error:
-        if isinstance(error, ImportError):
-            raise_interrupt(error)
-        raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name or the line") from None
+    except ImportError as error:
+        raise_interrupt(error)
+        raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name") from None
+    except SyntaxError as error:
+        raise InputError(f"{flag} {name}: {error}; fix the line") from None
     if not callable(found):
         raise InputError(f"{flag} {name}: {module_name} has no {kind} {inner_name}; fix the name")
     return found

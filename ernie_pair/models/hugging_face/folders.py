@@ -270,7 +270,7 @@ def _array_of(tensor: _Tensor, content: bytes) -> np.ndarray:
     numbers = np.frombuffer(content, tensor.kind)
     last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.size, tensor.stride))
     is_inside = min(tensor.size, default=1) > 0 and 0 <= tensor.offset <= last < len(numbers)
-    is_inside = is_inside and np.prod(tensor.size, dtype=np.float64) <= len(numbers)
+    is_inside = is_inside and float(np.prod(tensor.size, dtype=np.float64)) <= len(numbers)
     if not is_inside or len(tensor.size) != len(tensor.stride) or min(tensor.stride, default=0) < 0:
         raise CheckpointError("a tensor lies outside of its storage")
     steps = tuple(step * numbers.itemsize for step in tensor.stride)

@@ -83,7 +83,7 @@ class DistillTask(PairTask):
         return {"teacher_logits": "on the fly" if self.config.asks_in_each_step else "cached"}
 
 
-def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> dict[str, PairSource]:
+def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> dict[str, AnySource]:
     labels = teacher.source.spec.labels
     optional = replace(labels, are_optional=True)
     if config.streaming and datasets.get("unlabelled") is not None:
@@ -91,13 +91,13 @@ def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> 
             "unlabelled_dataset is read whole, and streaming reads one dataset; put the pairs into "
             "train_dataset, where a row needs no label"
         )
-    known = {"train": optional, "unlabelled": None, "dev": labels}
+    known: dict[str, Optional[Labels]] = {"train": optional, "unlabelled": None, "dev": labels}
     sources: dict[str, AnySource] = {}
-    for split, labels in known.items():
+    for split, known_labels in known.items():
         dataset = datasets.get(split)
         given = getattr(config, f"{split}_file", "") if dataset is None else dataset
         if not isinstance(given, (str, Path)) or str(given):
-            sources[split] = open_source(config, split, given, labels)
+            sources[split] = open_source(config, split, given, known_labels)
         elif split != "unlabelled":
             raise InputError(f"there is no {ARGUMENTS[split]}; give it to distill, or pass a DistillConfig")
     return sources
