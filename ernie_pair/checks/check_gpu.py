@@ -150,7 +150,8 @@ def losses(command: str, processes: int = 0, **flags: Any) -> Measure:
 
     def measure(bench: Bench) -> np.ndarray:
         where: dict[str, Any] = {"device": "gpu" if bench.gpus > 1 else "cpu"} if processes else {}
-        where.update({} if processes < 2 else {"gpus": "0,1"} if bench.gpus > 1 else {"processes": processes})
+        if processes > 1:
+            where.update(gpus="0,1") if bench.gpus > 1 else where.update(processes=processes)
         return np.array([event["loss"] for event in lines_of(bench.train(command, **flags, **where))])
 
     return measure
@@ -274,12 +275,12 @@ class Check:
             found, self.verdict = self.measure(bench), "passed"
             self.figures = compare(found, self.against(bench), self.most) if self.against else found
         except Exception as error:  # one that is not ours is a bug of the check, or of what a command left
-            is_ours = isinstance(error, ErniePairError)
+            kind: type[ErniePairError] = BrokenRunError
             said = f"{type(error).__name__}: {error}"
             if isinstance(error, ErniePairError):
-                said = message_of(error)
+                said, kind = message_of(error), type(error)
             self.verdict, self.said = "failed", hide_private(" ".join(said.split()))
-            self.error = (type(error) if is_ours else BrokenRunError)(self.said)
+            self.error = kind(self.said)
         self.seconds = round(time.monotonic() - began, 1)
 
     def _lacks(self, cards: Sequence[Figures]) -> str:

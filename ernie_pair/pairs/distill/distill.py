@@ -3,16 +3,15 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.labels import CLASSIFICATION
+from ernie_pair.models.labels import CLASSIFICATION, Labels
 from ernie_pair.pairs.config.distill_config import StudentConfig
 from ernie_pair.pairs.config.pair_config import refuse_unfit_flags
-from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, AnySource, PairDataset, held, open_source
-from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, PairDataset, held, open_source
 from ernie_pair.pairs.distill.models import DistillLoss, StateDistance, Teacher, open_student
 from ernie_pair.pairs.targets.metrics import chosen_metric
 from ernie_pair.pairs.train.datasets import PairData, open_pairs
@@ -83,7 +82,7 @@ class DistillTask(PairTask):
         return {"teacher_logits": "on the fly" if self.config.asks_in_each_step else "cached"}
 
 
-def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> dict[str, AnySource]:
+def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> dict[str, Any]:
     labels = teacher.source.spec.labels
     optional = replace(labels, are_optional=True)
     if config.streaming and datasets.get("unlabelled") is not None:
@@ -92,7 +91,7 @@ def _sources_of(config: StudentConfig, teacher: Teacher, datasets: Datasets) -> 
             "train_dataset, where a row needs no label"
         )
     known: dict[str, Optional[Labels]] = {"train": optional, "unlabelled": None, "dev": labels}
-    sources: dict[str, AnySource] = {}
+    sources: dict[str, Any] = {}
     for split, known_labels in known.items():
         dataset = datasets.get(split)
         given = getattr(config, f"{split}_file", "") if dataset is None else dataset
