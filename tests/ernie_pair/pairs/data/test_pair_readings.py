@@ -51,7 +51,7 @@ def json_lines(names, **more):
 
 
 def named(name, content, rows=ROWS, **columns):
-    return pytest.param(name, content, rows, columns, id=f"{name}-{len(str(content))}")
+    return name, content, rows, columns
 
 
 READ = [
@@ -145,7 +145,7 @@ def read(path, **columns):
     return list(zip(pairs.left, pairs.right, pairs.labels.tolist()))
 
 
-@pytest.mark.parametrize("name, content, rows, columns", READ)
+@pytest.mark.parametrize("name, content, rows, columns", READ, ids=range(len(READ)))
 def test_each_file_is_read_in_one_attempt(tmp_path, name, content, rows, columns):
     path = put(tmp_path / name, content)
     assert read(path, **columns) == rows
