@@ -26,7 +26,7 @@ from ernie_pair.experiments.series import WRITTEN_FIRST, OneRun, PairSeries, pai
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.targets.metrics import chosen_metric, training_groups
 from ernie_pair.pairs.train.parts import total_steps
-from ernie_pair.report.chart import chart_of_figure
+from ernie_pair.report.chart import Chart, chart_of_figure
 from ernie_pair.report.page import Made, Table, page_of_tables
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world, seed_of
@@ -209,13 +209,7 @@ class _Search(PairSeries):
         of_best = yaml.safe_load((run / CONFIG_YAML).read_text(encoding="utf-8")) if run else {}
         of_best.pop(ABOUT, None)
         shown = Table("Trials", list(table.columns), table.astype(str).values.tolist(), "")
-        plots, charts = import_optuna().visualization.matplotlib, []
-        for name in PICTURES:
-            with suppress(ValueError, RuntimeError), warnings.catch_warnings():  # it wants more trials
-                warnings.simplefilter("ignore")
-                axes = getattr(plots, f"plot_{name}")(self.study)
-                charts.append(chart_of_figure(name.replace("_", " "), np.ravel(axes)[0].figure))
-        page = page_of_tables("Hyper-parameter search", [shown], charts, Made(asdict(self.config)))
+        page = page_of_tables("Hyper-parameter search", [shown], self._charts(), Made(asdict(self.config)))
         with self.series.published() as (flags, trials, page_draft):
             flags.write_text(yaml.safe_dump(of_best, allow_unicode=True, sort_keys=False), encoding="utf-8")
             table.to_csv(trials, sep="\t", index=False)
@@ -223,6 +217,19 @@ class _Search(PairSeries):
         model = best_of(run) if run else None
         if model:
             point_link(self.output_dir / BEST, model.relative_to(self.output_dir), OWN_BEST)
+
+    def _charts(self) -> list[Chart]:
+        """Return Optuna's pictures, as far as there are trials enough for them."""
+        from matplotlib import rc_context
+
+        plots, charts = import_optuna().visualization.matplotlib, []
+        with warnings.catch_warnings(), rc_context():  # they set a style for the whole process
+            warnings.simplefilter("ignore")
+            for name in PICTURES:
+                with suppress(ValueError, RuntimeError):  # it wants more trials
+                    axes = getattr(plots, f"plot_{name}")(self.study)
+                    charts.append(chart_of_figure(name.replace("_", " "), np.ravel(axes)[0].figure))
+        return charts
 
     def finish(self) -> None:
         """Print the best trial. Raises NumbersError if none is complete."""

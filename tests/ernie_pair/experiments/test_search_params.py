@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import matplotlib
 import pytest
 from places import ROOT
 from tiny_pair import candidate_rows, write_model, write_pairs, write_rows
@@ -158,6 +159,7 @@ def test_the_best_trial_is_saved_as_a_config_file_for_train(finished, tmp_path):
 
 
 def test_the_page_has_the_pictures_of_optuna(config, runs, monkeypatch, capsys):
+    before = dict(matplotlib.rcParams)
     pictures = ("optimization_history", "intermediate_values", "slice", "param_importances")
     monkeypatch.setattr(module, "PICTURES", pictures)
     study = search_params(replace(config, trials=2, pruner="none"))
@@ -165,6 +167,7 @@ def test_the_page_has_the_pictures_of_optuna(config, runs, monkeypatch, capsys):
     assert 3 <= page.count("<figure") <= 4 and "params_learning_rate" in page
     assert str(study.best_params["learning_rate"]) in page
     assert optuna.logging.get_verbosity() == optuna.logging.WARNING  # it says nothing of its trials
+    assert dict(matplotlib.rcParams) == before  # which other pictures of the process are drawn with
 
 
 def test_the_untrained_model_does_not_count_as_a_trial_value(config):
