@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.embedder import TextEmbedder
     from ernie_pair.inference.pair_tokenizer import PairTokenizer
     from ernie_pair.inference.predictor import PairPredictor
+    from ernie_pair.inference.scores import Prediction
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.launch.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.models.commands import NewModelConfig
@@ -109,6 +110,7 @@ _MODULES = {
     "ernie_pair.inference.embedder": "TextEmbedder",
     "ernie_pair.inference.pair_tokenizer": "PairTokenizer",
     "ernie_pair.inference.predictor": "PairPredictor",
+    "ernie_pair.inference.scores": "Prediction",
     "ernie_pair.inference.vector_files": "open_vectors",
     "ernie_pair.launch.notebook.notebook_launcher": "notebook_launcher",
     "ernie_pair.models.commands": "NewModelConfig",
@@ -148,14 +150,15 @@ __all__ = [
     "EvaluateMlmConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
     "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder", "NewModelConfig", "NumbersError",
     "PairCallback", "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer",
-    "PairTrainer", "PipelineConfig", "PredictConfig", "PrepareConfig", "PretrainConfig", "PretrainResult",
-    "SampleConfig", "SearchConfig", "SearchParamsConfig", "ServeConfig", "SplitPairsConfig", "StudentConfig",
-    "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl", "TrainerState",
-    "VocabConfig", "__version__", "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate",
-    "distill", "embed", "evaluate", "evaluate_mlm", "export", "export_pair", "index",
-    "load", "load_config", "make_sample", "measure_robustness", "new_model", "notebook_launcher",
-    "open_embedder", "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params",
-    "serve", "set_seed", "split_pairs", "train", "train_embedding",
+    "PairTrainer", "PipelineConfig", "PredictConfig", "Prediction", "PrepareConfig", "PretrainConfig",
+    "PretrainResult", "SampleConfig", "SearchConfig", "SearchParamsConfig", "ServeConfig",
+    "SplitPairsConfig", "StudentConfig", "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig",
+    "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__", "audit_pairs",
+    "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
+    "evaluate_mlm", "export", "export_pair", "index", "load", "load_config", "make_sample",
+    "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors", "pipeline",
+    "predict", "prepare", "pretrain", "search", "search_params", "serve", "set_seed", "split_pairs",
+    "train", "train_embedding",
 ]  # fmt: skip
 
 
