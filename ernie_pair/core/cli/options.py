@@ -446,7 +446,8 @@ def import_named(name: str, flag: str, kind: str) -> Any:
         raise_interrupt(error)
         raise InputError(f"{flag} {name}: {error}; set PYTHONPATH or fix the name") from None
     except SyntaxError as error:
-        raise InputError(f"{flag} {name}: {error}; fix the line") from None
+        fault = f"{error.filename}:{error.lineno}: {error.msg}"
+        raise InputError(f"{flag} {name}: {fault}; fix the line") from None
     if not callable(found):
         raise InputError(f"{flag} {name}: {module_name} has no {kind} {inner_name}; fix the name")
     return found

@@ -79,5 +79,5 @@ def test_a_local_masking_module_is_found_and_errors_located(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert load_masking_fn("masks_of_mine:hide").name == "masks_of_mine:hide"
-    with pytest.raises(InputError, match=r"'\(' was never closed \(masks_with_a_fault.py, line 1\); set"):
+    with pytest.raises(InputError, match=r"masks_with_a_fault.py:1: '\(' was never closed; fix"):
         load_masking_fn("masks_with_a_fault:hide")
