@@ -63,7 +63,7 @@ def build_wheel(folder: Path) -> Path:
     They are copied first, for a build leaves files among them. Raises InputError when this package was
     installed without its sources, or when the build fails or takes longer than SECONDS.
     """
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     if not (root / "pyproject.toml").is_file():
         raise InputError("this package was installed without its sources; give its wheel with --wheel FILE")
     with tempfile.TemporaryDirectory() as work:

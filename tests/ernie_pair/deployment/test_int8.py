@@ -1,8 +1,6 @@
 """The int8 and bf16 models: how they are judged, when they are rejected, and batch independence."""
 
 import json
-from pathlib import Path
-from shutil import copytree
 
 import numpy as np
 import pytest
@@ -190,15 +188,3 @@ def test_int8_is_used_only_when_named_as_the_backend(exported, tmp_path):
     predict_pair(PredictConfig(str(exported), str(tmp_path / "new.tsv"), str(out), backend=INT8))
     written = [int(line.split("\t")[1]) for line in out.read_text(encoding="utf-8").splitlines()[1:]]
     assert written == PairPredictor(exported, INT8).predict(PAIRS).classes.tolist()
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_earlier_export_formats_can_be_loaded(tmp_path, exported, number):
-    folder = Path(copytree(exported, tmp_path / "ship"))
-    manifest = json.loads((folder / "export.json").read_text())
-    del manifest["int8"], manifest["files"]["model.int8.onnx"]
-    if number == 1:
-        del manifest["threshold"], manifest["symmetric"]
-    (folder / "export.json").write_text(json.dumps({**manifest, "format": number}))
-    answers = [PairPredictor(each).logits(PAIRS) for each in (folder, exported)]
-    assert np.array_equal(*answers)
