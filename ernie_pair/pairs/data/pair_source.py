@@ -369,7 +369,8 @@ class PairSource(Source):
 
 
 def stamp_of(path: Path) -> tuple[int, int]:
-    """Return what changes when the file at ``path`` is written to."""
+    """Return what changes when the file at ``path`` is written to. Raises InputError if there is none."""
+    refuse_missing(path)
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
