@@ -21,18 +21,18 @@ PACKAGES = ("data_tools", "ernie_pair")
 OPTIONS = "ernie_pair/core/cli/"  # which flags there are is known there
 KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model is its first layer
 LIMITS = {  # what is counted: at most, aim
-    "lines of data_tools and ernie_pair": (61_700, 42_000),
-    "lines of scripts": (5_400, 3_500),
-    "lines of tests": (61_200, 36_000),
-    "files of the package": (318, 200),
-    "lists of flag names outside options": (50, 0),
-    "flags, distinct": (301, 200),
+    "lines of data_tools and ernie_pair": (61_300, 42_000),
+    "lines of scripts": (5_380, 3_500),
+    "lines of tests": (60_900, 36_000),
+    "files of the package": (317, 200),
+    "lists of flag names outside options": (48, 0),
+    "flags, distinct": (299, 200),
     "flags of train": (80, 50),
     "files on the stack to the first layer": (11, 5),
     "functions run before the first layer": (1_300, 400),
     "% of the package that `train` loads": (46, 25),
     "lines of JSON and CSV": (1_510, 1_500),
-    "KB of the changelog": (6, 6),
+    "KB of the changelog": (4, 6),
 }
 TRAIN = """train --model_name_or_path model --model_type ernie --from_scratch true --train_file train.tsv
 --dev_file train.tsv --output_dir out --max_steps 1 --batch_size 4 --device cpu"""
