@@ -191,7 +191,7 @@ def test_a_saved_layer_is_loaded_into_another(tmp_path, make, layer):
     trainer = make(layer(), label_map="0=different,1=same")
     trainer.train()
     expected = trainer.predict(DEV)
-    assert set(expected.names) <= {"different", "same"}
+    assert set(expected.labels) <= {"different", "same"}
     trainer.save_model(tmp_path / "saved")
     name = type(layer()).__name__
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
@@ -201,7 +201,7 @@ def test_a_saved_layer_is_loaded_into_another(tmp_path, make, layer):
         own = {"weights": tmp_path / folder, "vocab_file": None}
         found = make(layer(seed=7), own=own, folder="again").predict(DEV)
         if folder != "out/model_last":
-            assert np.array_equal(found.predictions, expected.predictions) and found.names == expected.names
+            assert np.array_equal(found.predictions, expected.predictions) and found.labels == expected.labels
     by_paddle = layer(seed=8)
     by_paddle.set_state_dict(paddle.load(str(tmp_path / "saved" / "model_state.pdparams")))
     assert np.array_equal(make(by_paddle, folder="more").predict(DEV).predictions, expected.predictions)
