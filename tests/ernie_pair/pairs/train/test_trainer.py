@@ -245,7 +245,7 @@ def test_an_interrupt_saves_the_run_and_restores_the_handlers(tmp_path, make, wh
 
 def test_a_model_in_memory_is_trained_in_place(tmp_path, whole):
     classifier, vocab_file = load_classifier(str(whole.result.best_model))
-    config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 4})
+    config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 30})
     before = classifier.classifier.weight.numpy().copy()
     trainer = PairTrainer(classifier, config, TRAIN, DEV, vocab_file=vocab_file)
     trainer.train()
