@@ -70,10 +70,10 @@ from ernie_pair.retrieval.index import (
     read_index,
     refuse_little_memory,
     require_faiss,
+    stored_vectors,
     trained_index,
     write_index,
 )
-from ernie_pair.retrieval.index_checks import stored_vectors
 from ernie_pair.retrieval.index_folder import (
     BM25,
     BOTH,
