@@ -26,8 +26,7 @@ from ernie_pair.core.cli.options import data_option, devices_option
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files.results import Results
-from ernie_pair.core.process_pool import ordered_map
-from ernie_pair.core.ray_pool import ray_map, require_ray
+from ernie_pair.core.process_pool import ordered_map, ray_map, require_ray
 
 OF_RAW_TEXT = ("doc_spliter", "min_doc_length", "no_shuffle", "seed")
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ernie_pair.core.installation import missing_of_training
-from ernie_pair.runtime.cpu_env import prepare_cpu_math
+from ernie_pair.runtime.cpu import prepare_cpu_math
 from ernie_pair.version import __version__ as __version__
 
 # Here, because it has no effect once Paddle is loaded.
@@ -77,13 +77,13 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pairs.train.trainer import PairTrainer
     from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
     from ernie_pair.pretraining.convert.convert import Conversion, ConvertConfig
-    from ernie_pair.pretraining.filling.evaluate_mlm import EvaluateMlmConfig
-    from ernie_pair.pretraining.filling.fill_mask import MaskFiller
+    from ernie_pair.pretraining.mlm.evaluate_mlm import EvaluateMlmConfig
+    from ernie_pair.pretraining.mlm.fill_mask import MaskFiller
     from ernie_pair.pretraining.pretrain import PretrainResult
     from ernie_pair.retrieval.build_index import IndexConfig
     from ernie_pair.retrieval.search_texts import SearchConfig
     from ernie_pair.retrieval.searcher import Hit, PairSearcher
-    from ernie_pair.runtime.deterministic import set_seed
+    from ernie_pair.runtime.device import set_seed
     from ernie_pair.service.serve import ServeConfig
     from ernie_pair.training.callbacks import PairCallback, TrainerState
     from ernie_pair.training.hooks import TrainerControl
@@ -123,10 +123,10 @@ _MODULES = {
     "ernie_pair.pairs.train.trainer": "PairTrainer",
     "ernie_pair.pretraining.config.pretrain_config": "PretrainConfig",
     "ernie_pair.pretraining.convert.convert": "Conversion ConvertConfig",
-    "ernie_pair.pretraining.filling.evaluate_mlm": "EvaluateMlmConfig",
-    "ernie_pair.pretraining.filling.fill_mask": "MaskFiller",
+    "ernie_pair.pretraining.mlm.evaluate_mlm": "EvaluateMlmConfig",
+    "ernie_pair.pretraining.mlm.fill_mask": "MaskFiller",
     "ernie_pair.pretraining.pretrain": "PretrainResult",
-    "ernie_pair.runtime.deterministic": "set_seed",
+    "ernie_pair.runtime.device": "set_seed",
     "ernie_pair.evaluation.robustness_table": "measure_robustness",
     "ernie_pair.evaluation.scorer": "load",
     "ernie_pair.deployment.export_config": "ExportConfig",

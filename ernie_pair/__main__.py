@@ -72,11 +72,11 @@ COMMANDS = {
         "ernie_pair.evaluation.embeddings.evaluate_embedding",
         "ernie_pair.embeddings.embed_config:EvaluateEmbeddingConfig",
     ),
-    "evaluate mlm": Entry("ernie_pair.pretraining.filling.evaluate_mlm", "EvaluateMlmConfig"),
+    "evaluate mlm": Entry("ernie_pair.pretraining.mlm.evaluate_mlm", "EvaluateMlmConfig"),
     "predict": Entry(
         "ernie_pair.evaluation.predict_pair", "ernie_pair.pairs.config.ask_config:PredictConfig"
     ),
-    "predict mlm": Entry("ernie_pair.pretraining.filling.fill_mask", "FillMaskConfig"),
+    "predict mlm": Entry("ernie_pair.pretraining.mlm.fill_mask", "FillMaskConfig"),
     "mine": Entry("ernie_pair.mining.mine_pairs", "ernie_pair.mining.mine_pairs:MineConfig"),
     "train-embedding": Entry(
         "ernie_pair.embeddings.train.train_embedding",

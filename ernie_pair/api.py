@@ -41,7 +41,7 @@ from ernie_pair.pairs.config.distill_config import DistillConfig, StudentConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.convert.convert import ConvertConfig
-from ernie_pair.pretraining.filling.evaluate_mlm import EvaluateMlmConfig
+from ernie_pair.pretraining.mlm.evaluate_mlm import EvaluateMlmConfig
 from ernie_pair.retrieval.build_index import IndexConfig
 from ernie_pair.retrieval.search_texts import TYPED, SearchConfig
 from ernie_pair.service.serve import ServeConfig

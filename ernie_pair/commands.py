@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Seq
 from ernie_pair.core.cli.nearest_flags import nearest_names
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import version_of
-from ernie_pair.runtime.gpu.builds import paddle_version
+from ernie_pair.runtime.gpu import paddle_version
 from ernie_pair.version import __version__
 
 # command: other words for it

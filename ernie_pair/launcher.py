@@ -30,8 +30,8 @@ from ernie_pair.core.errors import (
     NumbersError,
     counted,
 )
-from ernie_pair.runtime.cpu_env import restore_asked_threads
-from ernie_pair.runtime.gpu.cards import count_cards, why_no_gpu, without_cards
+from ernie_pair.runtime.cpu import restore_asked_threads
+from ernie_pair.runtime.gpu import count_cards, why_no_gpu, without_cards
 from ernie_pair.runtime.paddle_patches.launcher import (
     FailedProcess,
     LaunchEnd,

@@ -15,7 +15,7 @@ fail() {
     exit 2
 }
 
-# An NVIDIA driver is loaded: on Linux, or under WSL2 that of Windows, as in ernie_pair/runtime/gpu/cards.py.
+# An NVIDIA driver is loaded: on Linux, or under WSL2 that of Windows, as in ernie_pair/runtime/gpu.py.
 has_driver() {
     [ -e /dev/nvidiactl ] || { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 }

@@ -16,7 +16,7 @@ NNODES="${NNODES:-1}"
 MASTER="${MASTER:-}"
 
 if [ "$DEVICE" = gpu ]; then
-    [ -n "${GPUS:-}" ] || GPUS=$("$PY" -m ernie_pair.runtime.gpu.visible) # all of them
+    [ -n "${GPUS:-}" ] || GPUS=$("$PY" -m ernie_pair.runtime.gpu) # all of them
     NPROC=$(echo "$GPUS" | tr ',' '\n' | wc -l)
     PROCESSES="--gpus $GPUS"
     USE_AMP="${USE_AMP:-true}"

@@ -42,7 +42,7 @@ from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.data.pair_records import Columns
 from ernie_pair.pairs.data.pair_source import PairSource
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.child_command import ChildCommand
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals

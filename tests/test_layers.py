@@ -21,9 +21,8 @@ BELOW = {
     "data_tools": ("data_tools/audit", "data_tools/corpus"),
     "data_tools/samples": ("data_tools/corpus",),
     "ernie_pair/runtime/paddle_patches": ("ernie_pair/core/files",),
-    "ernie_pair/runtime/gpu": ("ernie_pair/core/cli", "ernie_pair/runtime/paddle_patches"),
     "ernie_pair/runtime/processes": ("ernie_pair/core/cli",),
-    "ernie_pair/runtime": ("ernie_pair/runtime/gpu", "ernie_pair/runtime/processes"),
+    "ernie_pair/runtime": ("ernie_pair/runtime/paddle_patches", "ernie_pair/runtime/processes"),
     "ernie_pair": ("ernie_pair/runtime",),
     "ernie_pair/weights": ("ernie_pair/core/files",),
     "ernie_pair/checkpoint": ("ernie_pair", "ernie_pair/weights"),
@@ -70,10 +69,10 @@ BELOW = {
     "ernie_pair/pretraining/graph": ("ernie_pair/pretraining/config",),
     "ernie_pair/pretraining/convert": ("ernie_pair/pretraining/graph",),
     "ernie_pair/pretraining": ("ernie_pair/pretraining/convert",),
-    "ernie_pair/pretraining/filling": ("ernie_pair/pretraining/convert",),
+    "ernie_pair/pretraining/mlm": ("ernie_pair/pretraining/convert",),
     "ernie_pair/experiments": (
         "ernie_pair/pairs/train",
-        "ernie_pair/pretraining/filling",
+        "ernie_pair/pretraining/mlm",
     ),
     "ernie_pair/launch": (
         "ernie_pair/embeddings/train",
@@ -99,7 +98,7 @@ TOP = {"ernie_pair/__main__.py", "ernie_pair/__init__.py", "ernie_pair/api.py"}
 NO_PADDLE = """
     core checkpoint inference launch/notebook runtime/processes training/dry_run.py training/loop.py
     training/hooks.py training/run.py training/run_log.py training/step_work.py weights/weight_files.py
-    runtime/cpu_env.py models/temperature.py __init__.py
+    runtime/cpu.py models/temperature.py __init__.py
 """.split()
 PATCHES = "ernie_pair/runtime/paddle_patches"
 PADDLE_INSIDE = (

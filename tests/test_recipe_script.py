@@ -76,7 +76,7 @@ def test_a_config_that_the_recipe_would_override_is_refused(start, config):
 
 @pytest.mark.parametrize("named, started", [("", "0,2"), ("1", "1")])
 def test_all_visible_gpus_are_taken_unless_some_are_named(start, tmp_path, named, started):
-    text = '[ "$2" != ernie_pair.runtime.gpu.visible ] || exec echo 0,2\necho $*'
+    text = '[ "$2" != ernie_pair.runtime.gpu ] || exec echo 0,2\necho $*'
     use_python(tmp_path, text, device=f"gpu GPUS={named}")
     done = start(1, "")
     assert f" --gpus {started} " in done.stdout

@@ -61,9 +61,8 @@ from ernie_pair.core.files.atomic_folder import (
     rename_for_good,
     set_aside,
 )
-from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
 from ernie_pair.runtime.processes.watchdog import clear_heartbeats
-from ernie_pair.runtime.processes.world import World
+from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
 
 STEP_FOLDER = re.compile(r"step_(\d{8})")
 NEWEST_OF_ALL, NONE = 10**9, -1

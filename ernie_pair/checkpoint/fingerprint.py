@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tup
 
 from ernie_pair.core.cli.options import Options
 from ernie_pair.core.errors import InputError
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.world import World
 
 Fingerprint = Dict[str, object]

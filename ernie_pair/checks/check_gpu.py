@@ -47,8 +47,7 @@ from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import refuse_existing
 from ernie_pair.report.page import Table, page_of_tables, shown_cell
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY
-from ernie_pair.runtime.gpu.check_process import Finding, run_check
+from ernie_pair.runtime.gpu import LEAST_CAPABILITY, Finding, run_check
 from ernie_pair.runtime.processes.child_command import BrokenRunError, ChildCommand, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.training.run_log import read_all_events
@@ -382,10 +381,10 @@ class CheckGpuConfig(Options):
     With --device cpu only the checks that need no GPU are run; the others report what they need.
     """
 
-    EXAMPLE = "--output_file gpu_check.json"
+    EXAMPLE = "--output_file gpu.json"
 
     output_file: str = data_option(
-        "gpu_check.json", help="FILE.json for the results; a report page is written to FILE.html"
+        "gpu.json", help="FILE.json for the results; a report page is written to FILE.html"
     )
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="device to check")
     only: str = evaluation_option("", help=f"checks to run: some of {','.join(GROUPS)}; empty: all")

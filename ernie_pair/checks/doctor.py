@@ -34,17 +34,18 @@ from ernie_pair.core.installation import (
 )
 from ernie_pair.kernels.choice import KernelFlags, choose_kernels
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.runtime.cpu_env import describe_threads, math_path
+from ernie_pair.runtime.cpu import describe_threads, math_path
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.gpu.builds import Build, installed_build
-from ernie_pair.runtime.gpu.cards import (
+from ernie_pair.runtime.gpu import (
+    Build,
     Card,
     card_at,
     count_cards,
     has_driver,
+    installed_build,
+    run_check,
     why_no_card,
 )
-from ernie_pair.runtime.gpu.check_process import run_check
 from ernie_pair.runtime.paddle_patches.core_settings import has_process_group
 
 PACKAGE = "ernie-pair"

@@ -22,7 +22,7 @@ from ernie_pair.core.cli.options import (
 )
 from ernie_pair.core.errors import CheckpointError
 from ernie_pair.core.files.atomic_files import published
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import Words, words_of
 from ernie_pair.training.run_log import read_all_events

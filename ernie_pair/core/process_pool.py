@@ -1,18 +1,27 @@
-"""Map a function over items in several processes: ordered results, bounded memory, dead workers detected."""
+"""Map a function over items in other processes, or by Ray, and make items ready ahead in a thread.
 
+The results, and the first error, are the same in one process, in several and on a cluster; memory is bounded,
+and dead workers are detected. A Ray task whose worker is lost is retried, up to three times; Ray's own output
+is suppressed, and none of its processes outlives the run.
+"""
+
+import logging
 import os
+import queue
 import signal
+import socket
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from multiprocessing import get_context, util
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Callable, Iterable, Iterator, List, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
-from ernie_pair.core.errors import MachineError
+from ernie_pair.core.errors import ErniePairError, MachineError
+from ernie_pair.core.installation import import_optional
 from ernie_pair.core.run_module import RUN_MODULE
 
 Item = TypeVar("Item")
@@ -143,3 +152,173 @@ def _answer(function: Callable, end: Connection) -> None:
             end.send_bytes(content)
         except (BrokenPipeError, ConnectionError):
             return
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
+
+
+def require_ray(address: str = ""):
+    """Return the module of Ray. Raises InputError without it, MachineError if HOST:PORT does not answer."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # its default causes a warning; no task uses a GPU
+    os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # skips every line of its notices of lost workers
+    ray = import_optional("ray", "ray")
+    if address:
+        # If nothing listens, Ray would wait for minutes, then end this process.
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        except (OSError, OverflowError) as error:
+            raise MachineError(
+                f"no Ray cluster at --ray_address {address} ({error}); start it, or fix the address"
+            ) from None
+    return ray
+
+
+def ray_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, address: str = ""
+) -> Iterator[Result]:
+    """Map ``function`` over ``items`` by at most ``workers`` tasks of Ray at a time.
+
+    ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call. ``function``, its items
+    and results are pickled; the workers import the modules of their types. What ``function`` raises is raised
+    here, in place of its result. Raises MachineError if Ray, a cluster or a task cannot be started.
+    """
+    ray = require_ray(address)
+    where: Dict[str, Any] = {"address": address}
+    if not address:  # "local": do not join a Ray that runs here already
+        where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
+    try:
+        with _in_root():
+            ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # of many types: each means that Ray cannot be used
+        why = " ".join(str(error).split())[:200]
+        what, cure = "a local Ray", "fix that"
+        if address:  # which may have a token from Ray 2.60 on
+            what = f"the cluster at --ray_address {address}"
+            cure = "fix that, set RAY_AUTH_MODE=token if it has a token"
+        raise MachineError(f"{what} cannot be used ({why}); {cure}, or pass --engine local") from None
+    tasks = _Tasks(ray, function, workers)
+    try:
+        yield from in_order(tasks.submit, tasks.result_of, items, workers * IN_FLIGHT_PER_WORKER)
+    finally:
+        try:
+            tasks.stop()
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _in_root() -> Iterator[None]:
+    """Leave the working folder for a while: Ray puts it first on the path of the workers that it starts."""
+    folder = os.getcwd()
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+
+
+class _Tasks:
+    """Calls of ``function``, of which at most ``workers`` are unfinished."""
+
+    def __init__(self, ray, function: Callable, workers: int):
+        self._ray, self._workers = ray, workers
+        self._function = ray.put(function)
+        self._task = ray.remote(max_retries=3)(lambda of_all, item: of_all(item))
+        self._running: List = []
+
+    def submit(self, item):
+        if len(self._running) >= self._workers:
+            _, self._running = self._ray.wait(self._running, num_returns=1, fetch_local=False)
+        self._running.append(self._task.remote(self._function, item))
+        return self._running[-1]
+
+    def result_of(self, task):
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except errors.RayError as error:
+            cause = error.cause if isinstance(error, errors.RayTaskError) else error
+            if isinstance(cause, ErniePairError):
+                raise cause from None
+            if not isinstance(cause, errors.RayError):
+                raise cause from error
+            reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+            raise MachineError(
+                f"Ray gave up on a task ({reason}); check that each of its machines has "
+                "ernie-pair and enough memory, then run again"
+            ) from None
+
+    def stop(self) -> None:
+        """Wait for the running tasks: a `ray.cancel` just as one ends crashes Ray 2.40."""
+        if self._running:
+            self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)
+
+
+POLL_SECONDS = 0.1  # until a thread that has something to hand over sees that nobody wants it any more
+LAST_ITEM_SECONDS = 30.0  # for the item that it is at; one that never comes ends with the process
+
+
+class ReadAhead:
+    """A context that yields ``place(item)`` for each of ``items``, made by a thread one item ahead.
+
+    The first is made by the caller's own thread: what ``items`` starts, loader processes for example, is
+    then forked where no other thread runs. An error of ``items`` or ``place`` is raised where the item would
+    have come. Nobody needs to know how far the thread is: a run resumes from the samples that were trained.
+    """
+
+    def __init__(self, items: Iterable[List], place: Callable[[List], List]):
+        self._items, self._place = iter(items), place
+        # (an item, None), or in place of one (None, the error that ends them); (None, None) is the end.
+        self._ready: queue.Queue[Tuple[Any, Optional[BaseException]]] = queue.Queue(maxsize=1)
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="read ahead", daemon=True)
+
+    def __enter__(self) -> Iterator[List]:
+        return self._taken()
+
+    def __exit__(self, *reason) -> None:
+        self._left.set()
+        if self._thread.is_alive():
+            self._thread.join(LAST_ITEM_SECONDS)
+        close = getattr(self._items, "close", None)
+        if close is not None and not self._thread.is_alive():
+            close()  # of a generator: its loader processes end
+
+    def _taken(self) -> Iterator[List]:
+        for first in self._items:
+            placed = self._place(first)
+            self._thread.start()
+            yield placed
+            break
+        else:
+            return
+        while True:
+            item, error = self._ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+
+    def _work(self) -> None:
+        try:
+            for item in self._items:
+                if not self._hand_over(self._place(item)):
+                    return
+            self._hand_over(None)
+        except BaseException as error:  # it is the training's to raise
+            self._hand_over(None, error)
+
+    def _hand_over(self, item: Optional[List], error: Optional[BaseException] = None) -> bool:
+        """Wait for room; return whether anybody still wants it."""
+        while not self._left.is_set():
+            try:
+                self._ready.put((item, error), timeout=POLL_SECONDS)
+                return True
+            except queue.Full:
+                continue
+        return False

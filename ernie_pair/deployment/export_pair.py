@@ -66,8 +66,7 @@ from ernie_pair.models.source import copy_tokenizer, model_folder_of
 from ernie_pair.models.spec import CONFIG, find_config, read_config
 from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
-from ernie_pair.runtime.cpu import refuse_no_bf16
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads, refuse_no_bf16
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World

@@ -29,7 +29,7 @@ from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
 from ernie_pair.report.page import Table, page_of_tables
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 

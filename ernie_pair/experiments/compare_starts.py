@@ -44,8 +44,8 @@ from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, label_map_in
 from ernie_pair.pairs.targets.metrics import refuse_undefined
-from ernie_pair.pretraining.filling.evaluate_mlm import measure_masked_loss
-from ernie_pair.pretraining.filling.fill_mask import load_pretrained
+from ernie_pair.pretraining.mlm.evaluate_mlm import measure_masked_loss
+from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
 from ernie_pair.report.page import Made
 from ernie_pair.report.plot_runs import open_runs
 from ernie_pair.runtime.device import start_device

@@ -40,9 +40,8 @@ from ernie_pair.pairs.targets.metrics import METRICS
 from ernie_pair.pairs.train.trainer import PairTrainer
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import start_device
-from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
-from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.runtime.processes.world import gather_results, launched_world
 from ernie_pair.training.callbacks import PairCallback
 from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.run_log import open_reporters

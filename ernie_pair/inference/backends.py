@@ -182,7 +182,7 @@ class PaddleBackend:
     def _use_gpu(self, config, inference) -> BatchRules:
         from ernie_pair.kernels.choice import DTYPES  # these need the libraries of training
         from ernie_pair.runtime.device import start_device
-        from ernie_pair.runtime.gpu.builds import paddle_capability, refuse_old_gpu
+        from ernie_pair.runtime.gpu import paddle_capability, refuse_old_gpu
         from ernie_pair.runtime.processes.world import World
 
         self.where, flag = start_device("gpu", World()), f"--precision {self.precision}"

@@ -24,7 +24,7 @@ from ernie_pair.inference.token_rows import (
 )
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 
 BATCH_SIZE = 64
 LONGEST_ERROR = 1e-3  # difference from length 1 of a vector

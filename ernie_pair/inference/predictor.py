@@ -20,7 +20,7 @@ from ernie_pair.models.label_words import match_of
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, match_class
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.world import World
 
 BATCH_SIZE = 64  # pairs in one forward pass

@@ -8,7 +8,7 @@ from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Tuple, 
 
 from ernie_pair.core.cli.options import Options, devices_option
 from ernie_pair.core.errors import InputError, MachineError
-from ernie_pair.core.ray_pool import ray_map, require_ray
+from ernie_pair.core.process_pool import ray_map, require_ray
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -18,7 +18,7 @@ from ernie_pair.core.files.atomic_files import MOST_CONFIG_BYTES, FileRefusedErr
 from ernie_pair.core.run_module import python_words
 from ernie_pair.launch.launch_config import LaunchConfig, build_launch, read_launch, split_at_target
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.gpu.cards import without_cards
+from ernie_pair.runtime.gpu import without_cards
 from ernie_pair.runtime.processes.child_command import ernie_pair_words
 
 # The flags of launch that mean nothing for a script.

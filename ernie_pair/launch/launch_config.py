@@ -38,7 +38,7 @@ from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.config.distill_config import DistillConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready
-from ernie_pair.runtime.gpu.cards import why_no_gpu
+from ernie_pair.runtime.gpu import why_no_gpu
 from ernie_pair.runtime.processes.console import dry_log_dir
 from ernie_pair.runtime.processes.world import World
 

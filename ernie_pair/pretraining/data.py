@@ -38,7 +38,7 @@ from ernie_pair.core.files.keyed_cache import mix_all
 from ernie_pair.core.process_pool import in_order
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unfit_model
-from ernie_pair.runtime.cpu_env import cpu_share
+from ernie_pair.runtime.cpu import cpu_share
 from ernie_pair.runtime.processes.world import World
 
 BATCHES_AHEAD = 4  # per worker

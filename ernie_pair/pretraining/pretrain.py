@@ -34,11 +34,10 @@ from ernie_pair.pretraining.pretrain_job import card_of_pretrained
 from ernie_pair.runtime.amp_flags import OF_AMP_ALONE
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
-from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import all_start
-from ernie_pair.runtime.processes.world import World, launched_world, local_world
+from ernie_pair.runtime.processes.world import World, gather_results, launched_world, local_world
 from ernie_pair.training.hooks import Hooks, Schedule
 from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.run import RunSettings, run_training
@@ -241,11 +240,10 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     Paddle's static mode is on from here to the end of the process, unless the run uses the dynamic graph.
     """
     from ernie_pair.pretraining.graph.dynamic_program import DynamicProgram, GroupSums
-    from ernie_pair.pretraining.graph.fusion import choose_path
     from ernie_pair.pretraining.graph.model import DROPOUT, ernie_config
-    from ernie_pair.pretraining.graph.program import build_program
-    from ernie_pair.pretraining.graph.step_monitors import RankSums
-    from ernie_pair.pretraining.graph.strategy import start_static
+    from ernie_pair.pretraining.graph.program import build_program, choose_path
+    from ernie_pair.pretraining.graph.program_state import RankSums
+    from ernie_pair.pretraining.graph.step import start_static
     from ernie_pair.pretraining.pretrain_job import PretrainJob
 
     quiet_libraries()

@@ -20,10 +20,10 @@ from ernie_pair.pretraining.convert.warm_start import order_parts_not_in, read_s
 from ernie_pair.pretraining.data import MicroBatch, PretrainData
 from ernie_pair.pretraining.graph.dynamic_program import DynamicProgram, GroupSums
 from ernie_pair.pretraining.graph.program import PretrainProgram
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
-from ernie_pair.pretraining.graph.step_monitors import (
+from ernie_pair.pretraining.graph.program_state import (
     GRADIENT_NORM,
     LABELLED,
+    LOSS_WEIGHTS,
     NO_DROPOUT,
     SKIPPED_UPDATES,
     RankSums,

@@ -90,7 +90,7 @@ from ernie_pair.retrieval.index_folder import (
     open_index_folder,
 )
 from ernie_pair.retrieval.word_index import write_bm25
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 

@@ -21,7 +21,7 @@ from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
 from ernie_pair.retrieval.index import VectorIndex
 from ernie_pair.retrieval.index_folder import BM25, BOTH, INDEX_FILE, VECTORS, IndexFolder, open_index_folder
 from ernie_pair.retrieval.word_index import WordIndex
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 
 
 class Hit(NamedTuple):

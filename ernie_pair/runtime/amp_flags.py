@@ -6,8 +6,7 @@ from typing import Literal
 
 from ernie_pair.core.cli.options import Options, devices_option, precision_option
 from ernie_pair.core.errors import InputError
-from ernie_pair.runtime.gpu.builds import LEAST_CAPABILITY, gpu_capability
-from ernie_pair.runtime.gpu.cards import Card
+from ernie_pair.runtime.gpu import LEAST_CAPABILITY, Card, gpu_capability
 
 amp_option = partial(precision_option, resume="same")
 OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect

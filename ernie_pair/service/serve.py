@@ -29,7 +29,7 @@ from ernie_pair.retrieval.index import SEARCHING
 from ernie_pair.retrieval.index_folder import open_index_folder
 from ernie_pair.retrieval.search_texts import BREADTH_HELP, RETRIEVAL_HELP
 from ernie_pair.retrieval.searcher import RECALL_K, TextRecall
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World

@@ -13,8 +13,7 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import PREFIX, folders_of_run, point_best, publish_of_run, ranked_models
 from ernie_pair.core.files.atomic_folder import clear_leftovers, remove_made
 from ernie_pair.models.model_card import LEARNED_NOTHING, learned_nothing_in
-from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
-from ernie_pair.runtime.processes.world import World
+from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
-from ernie_pair.runtime.processes.world import World
+from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
 from ernie_pair.training.hooks import TrainerControl
 
 Metrics = dict[str, float]

@@ -21,7 +21,7 @@ from ernie_pair.checkpoint.run_config import about_now, flags_of, text_of_config
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LOCK, refuse_locked, refuse_lost_checkpoints
 from ernie_pair.core.files.atomic_files import BAD
 from ernie_pair.runtime.cpu import free_memory
-from ernie_pair.runtime.gpu.cards import peak_gpu_memory
+from ernie_pair.runtime.gpu import peak_gpu_memory
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, ContextManager
 
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.runtime.processes.event_lines import EventLines
+from ernie_pair.runtime.processes.console import EventLines
 
 
 @dataclass(frozen=True)

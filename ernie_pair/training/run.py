@@ -21,14 +21,13 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
 from ernie_pair.core.cli.options import names_in
 from ernie_pair.core.errors import InputError, MachineError, NumbersError, counted
+from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.kernels.product_rate import product_rate
-from ernie_pair.runtime.cpu_env import cpu_threads
-from ernie_pair.runtime.processes.collectives import gather_results
-from ernie_pair.runtime.processes.event_lines import EventLines
-from ernie_pair.runtime.processes.read_ahead import ReadAhead
+from ernie_pair.runtime.cpu import cpu_threads
+from ernie_pair.runtime.processes.console import EventLines
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import Watchdog
-from ernie_pair.runtime.processes.world import World
+from ernie_pair.runtime.processes.world import World, gather_results
 from ernie_pair.training import loop
 from ernie_pair.training.dry_run import look_at_run, print_plan
 from ernie_pair.training.hooks import Hooks, NoStop, Schedule

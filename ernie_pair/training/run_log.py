@@ -36,8 +36,7 @@ from ernie_pair.core.files.json_file import JsonError, is_utf8, is_whole_number,
 from ernie_pair.core.installation import import_optional
 from ernie_pair.core.progress import shows_bars
 from ernie_pair.core.user_home import home_given
-from ernie_pair.runtime.processes.console import GOOD, PLAIN
-from ernie_pair.runtime.processes.event_lines import EventLines, Improvement, improvement_of
+from ernie_pair.runtime.processes.console import GOOD, PLAIN, EventLines, Improvement, improvement_of
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training import probability_counts
 from ernie_pair.training.step_work import StepWork

@@ -19,7 +19,7 @@ PYTHON, MODEL = "ERNIE_PAIR_NEWEST_PEER", "ERNIE_PAIR_MINILM"
 NO_NETWORK = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 LIBRARIES = ("torch", "transformers")
 OF_TRAINER = (*LIBRARIES, "accelerate")
-# What this package sets for Paddle, see `ernie_pair.runtime.cpu_env`: torch has its own settings.
+# What this package sets for Paddle, see `ernie_pair.runtime.cpu`: torch has its own settings.
 OF_PADDLE = ("MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "KMP_BLOCKTIME", "GLOG_minloglevel")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PATH_OF_PEER = {"PYTHONPATH": str(SCRIPTS)}  # of all that this Python imports, only the scripts

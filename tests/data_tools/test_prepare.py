@@ -17,7 +17,7 @@ from data_tools.prepare import PrepareConfig, SharedMaker, prepare
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.installation import install_command
-from ernie_pair.core.ray_pool import ray_map
+from ernie_pair.core.process_pool import ray_map
 
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards
 ENDED = {"out.manifest.json", "out_ids.npy", "out_idx.npz"}

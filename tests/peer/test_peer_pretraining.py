@@ -19,7 +19,7 @@ from ernie_pair.models.source import open_model, read_tokenizer  # noqa: E402
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig  # noqa: E402
 from ernie_pair.pretraining.convert.warm_start import with_order_head  # noqa: E402
 from ernie_pair.pretraining.data import open_pretrain_data  # noqa: E402
-from ernie_pair.pretraining.filling.fill_mask import load_pretrained  # noqa: E402
+from ernie_pair.pretraining.mlm.fill_mask import load_pretrained  # noqa: E402
 from ernie_pair.pretraining.pretrain import pretrain as pretrain_here  # noqa: E402
 from ernie_pair.runtime.processes.world import World  # noqa: E402
 
@@ -145,7 +145,7 @@ def test_fill_mask_agrees_with_transformers(place):
 
 def test_evaluate_mlm_agrees_with_transformers(place, monkeypatch):
     folder, kind = place
-    from ernie_pair.pretraining.filling import evaluate_mlm as masked_loss
+    from ernie_pair.pretraining.mlm import evaluate_mlm as masked_loss
 
     batches, sums_of = [], masked_loss._sums_of
     monkeypatch.setattr(

@@ -13,12 +13,10 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.models.source import open_model
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.data import open_pretrain_data
-from ernie_pair.pretraining.graph.fusion import choose_path
 from ernie_pair.pretraining.graph.model import ernie_config
-from ernie_pair.pretraining.graph.program import build_program
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
-from ernie_pair.pretraining.graph.step_monitors import RankSums
-from ernie_pair.pretraining.graph.strategy import start_static
+from ernie_pair.pretraining.graph.program import build_program, choose_path
+from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, RankSums
+from ernie_pair.pretraining.graph.step import start_static
 from ernie_pair.pretraining.pretrain_job import PretrainJob
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.processes.world import launched_world

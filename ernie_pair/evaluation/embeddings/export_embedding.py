@@ -39,7 +39,7 @@ from ernie_pair.models.source import (
     open_model,
 )
 from ernie_pair.models.spec import CONFIG
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World

@@ -35,7 +35,7 @@ import cloudpickle
 
 from ernie_pair.core.errors import InputError, LostProcessError, counted
 from ernie_pair.core.run_module import python_words
-from ernie_pair.runtime.cpu_env import THREADS, THREADS_ASKED
+from ernie_pair.runtime.cpu import THREADS, THREADS_ASKED
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import exit_code_of
 from ernie_pair.runtime.processes.world import launched_world

@@ -49,9 +49,8 @@ from ernie_pair.models.networks.encoders import (
 )
 from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, TokenizerSettings, architecture_in, parse_spec
-from ernie_pair.runtime.paddle_patches.initializers import drawing_nothing
 from ernie_pair.runtime.paddle_patches.layers import init_like
-from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import drawing_nothing, transformers
 from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import Arrays, as_float32
 

@@ -28,8 +28,8 @@ from ernie_pair.kernels.encoder_layer import (
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
-from ernie_pair.runtime.cpu_env import cpu_threads
-from ernie_pair.runtime.gpu.builds import paddle_capability, refuse_old_gpu
+from ernie_pair.runtime.cpu import cpu_threads
+from ernie_pair.runtime.gpu import paddle_capability, refuse_old_gpu
 from ernie_pair.runtime.paddle_patches.core_settings import set_math_threads, without_tf32
 
 AnyModel = Union[EncoderModel, PlainModel]

@@ -39,7 +39,7 @@ from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import FAMILIES, ModelSpec
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
-from ernie_pair.runtime.paddle_patches.initializers import drawing_nothing
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import drawing_nothing
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.half_tensors import widen_tensors
 

@@ -28,8 +28,7 @@ from ernie_pair.models.labels import (
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
-from ernie_pair.runtime.gpu.builds import refuse_old_gpu
-from ernie_pair.runtime.gpu.cards import Card
+from ernie_pair.runtime.gpu import Card, refuse_old_gpu
 from ernie_pair.training.run_flags import (
     BEST_IF_AUTO,
     TrainingFlags,

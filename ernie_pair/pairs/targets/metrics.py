@@ -9,8 +9,7 @@ import numpy as np
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, REGRESSION, UNLABELLED, Labels
-from ernie_pair.runtime.processes.collectives import AllReduce, gather_results
-from ernie_pair.runtime.processes.world import World
+from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
 
 SHARE = 0.95  # of the resamples lies in an interval
 

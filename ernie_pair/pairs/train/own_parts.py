@@ -30,7 +30,7 @@ from ernie_pair.pairs.train.parts import (
     loss_of_override,
 )
 from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in
-from ernie_pair.runtime.processes.collectives import gather_results
+from ernie_pair.runtime.processes.world import gather_results
 from ernie_pair.training.process_group import join_process_group
 
 TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for

@@ -77,10 +77,9 @@ from ernie_pair.pairs.train.parts import TrainBatches, TrainingParts, loss_of_fl
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
-from ernie_pair.runtime.processes.collectives import gather_results
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
-from ernie_pair.runtime.processes.world import launched_world
+from ernie_pair.runtime.processes.world import gather_results, launched_world
 from ernie_pair.training.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.training.hooks import TrainerControl
 from ernie_pair.training.job import open_optimizer

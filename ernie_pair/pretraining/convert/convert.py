@@ -25,7 +25,7 @@ from ernie_pair.models.source import RECIPE_NOTE, VOCAB, ModelSource, class_of, 
 from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, find_config, read_spec
 from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import quiet_libraries
-from ernie_pair.runtime.gpu.builds import refuse_other_paddles
+from ernie_pair.runtime.gpu import refuse_other_paddles
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import (

@@ -23,11 +23,24 @@ from ernie_pair.pretraining.graph.model import (
     run_ernie,
     sum_losses,
 )
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, POWERS, ProgramState, feeds_of
-from ernie_pair.pretraining.graph.step import Update, loss_of, record_losses, record_norm, weigh_losses
-from ernie_pair.pretraining.graph.step_monitors import LABELLED, PASS_SEED, RECORDED_PASSES
-from ernie_pair.pretraining.graph.strategy import precision_of
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.pretraining.graph.program_state import (
+    LABELLED,
+    LOSS_WEIGHTS,
+    PASS_SEED,
+    POWERS,
+    RECORDED_PASSES,
+    ProgramState,
+    feeds_of,
+)
+from ernie_pair.pretraining.graph.step import (
+    Update,
+    loss_of,
+    precision_of,
+    record_losses,
+    record_norm,
+    weigh_losses,
+)
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.paddle_patches.layers import own_forward
 from ernie_pair.runtime.paddle_patches.optimizer_state import AdamSlots
 from ernie_pair.training.process_group import ProcessGroup

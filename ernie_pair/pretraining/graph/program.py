@@ -4,7 +4,7 @@ What a step is, is said while a program is built: gradients are summed over the 
 for all of them laid end to end, so that no two ranks meet in different sums; each process moves its own
 parameters and receives the others; the layers of recompute are computed again from inputs that are cut off
 from the graph. A step of several micro-batches has two programs: one adds gradients up in variables of the
-scope, the other moves the weights.
+scope, the other moves the weights. On a CPU an operator computes the encoder layers, where they are fused.
 """
 
 from contextlib import nullcontext
@@ -14,11 +14,15 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
+from paddle import nn
 
-from ernie_pair.kernels.choice import KernelChoice
-from ernie_pair.kernels.operator import GraphInputs
+from ernie_pair.core.errors import MachineError, message_of
+from ernie_pair.core.files.keyed_cache import user_cache
+from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
+from ernie_pair.kernels.encoder_layer import why_layers_unfit
+from ernie_pair.kernels.library import open_kernels
+from ernie_pair.kernels.operator import GraphInputs, OperatorError, add_encoder_layer, load_operator
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.pretraining.graph.fusion import PLAIN, fuse_layers
 from ernie_pair.pretraining.graph.model import (
     LossSums,
     build_padded,
@@ -27,15 +31,31 @@ from ernie_pair.pretraining.graph.model import (
     run_ernie,
     sum_losses,
 )
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, ProgramState, feeds_of
-from ernie_pair.pretraining.graph.step import Update, loss_of, record_losses, record_norm, weigh_losses
-from ernie_pair.pretraining.graph.step_monitors import LABELLED, PASS_SEED, RECORDED_PASSES
-from ernie_pair.pretraining.graph.strategy import OPERATOR, precision_of
+from ernie_pair.pretraining.graph.program_state import (
+    LABELLED,
+    LOSS_WEIGHTS,
+    PASS_SEED,
+    RECORDED_PASSES,
+    ProgramState,
+    RankSums,
+    feeds_of,
+)
+from ernie_pair.pretraining.graph.step import (
+    OPERATOR,
+    Update,
+    loss_of,
+    precision_of,
+    record_losses,
+    record_norm,
+    weigh_losses,
+)
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.paddle_patches import static_programs as programs
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
 from ernie_pair.weights.weight_files import Arrays
 
 RATE = "learning_rate"
+PLAIN = KernelChoice("plain", reason="nothing else was requested")
 DROPOUTS = 16  # of a layer, at most: each has a place of its own
 
 
@@ -271,3 +291,49 @@ def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
             of_head = found[parameter.name]
             found[parameter.name] = gradient if of_head is None else of_head + gradient
     return [found[parameter.name] for parameter in parameters]
+
+
+def choose_path(flags: KernelFlags, device: str, num_processes: int) -> KernelChoice:
+    """Return the path of a run on ``device``, the same in all its processes; call it after ``start_static``.
+
+    The operator is compiled at first use. Raises InputError if the flags require what is unavailable.
+    """
+
+    def choose() -> KernelChoice:
+        choice = choose_kernels(flags, device)
+        if not choice.is_fused:
+            return choice
+        try:
+            load_operator(open_kernels(), cpu_threads(), user_cache())
+        except (OperatorError, MachineError) as error:
+            reason = f"the operator for the static graph is not available: {message_of(error)}"
+            return choose_plain(flags, reason, device)
+        return choice.with_note("embeddings by Paddle")
+
+    def all_reduce(values: np.ndarray) -> np.ndarray:
+        return RankSums(num_processes, paddle.static.Executor(paddle.CPUPlace()))(values)
+
+    return agree_on_path(choose, flags, device, num_processes, all_reduce)
+
+
+def fuse_layers(
+    layers: Sequence[nn.Layer], choice: KernelChoice, flags: KernelFlags, inputs: GraphInputs
+) -> KernelChoice:
+    """Let the operator compute ``layers`` if ``choice`` is fused and it supports them.
+
+    Returns the path that the model takes. Raises InputError if the flags require the fused one but it cannot.
+    """
+    unfit = why_layers_unfit(layers) if choice.is_fused else ""
+    if unfit:
+        return choose_plain(flags, unfit, "cpu")
+    if choice.is_fused:
+        for number, layer in enumerate(layers):
+            is_last = number == len(layers) - 1
+            fused = partial(add_encoder_layer, layer, number, choice.precision, is_last, inputs)
+            set_forward(layer, partial(_run_fused, fused))
+    return choice
+
+
+def _run_fused(fused, src, src_mask=None, cache=None, output_attentions=False):
+    assert cache is None and not output_attentions  # pretraining uses neither
+    return fused(src, src_mask)

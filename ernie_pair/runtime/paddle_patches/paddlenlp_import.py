@@ -1,28 +1,38 @@
-"""PaddleNLP's models without the rest of PaddleNLP, whose `__init__` imports every part of it.
+"""PaddleNLP's models without the rest of PaddleNLP, and what models draw when they are built.
 
-What this package takes of PaddleNLP 2.8.1, under both Paddles: the encoders, their configurations and
-tokenizers (`paddlenlp.transformers`: models/networks, models/source, pretrain/graph/model, the start weights
-of initializers beside this file), the files of pretrained models (`paddlenlp.utils.download`: models/source),
-and its named data sets (`paddlenlp.datasets`: pair/data/pair_source). Nothing else imports it.
+What this package takes of PaddleNLP 2.8.1: the encoders, their configurations and tokenizers
+(`paddlenlp.transformers`), the files of pretrained models (`paddlenlp.utils.download`: models/source), and
+its named data sets (`paddlenlp.datasets`: pairs/data/pair_source). Nothing else imports it.
 
 The parts that models do not need (datasets, scikit-learn, the trainer, Taskflow) take 3 s of a processor in
 every process, and the families of models that are not asked for another half: a package here imports a part
 when it is asked for, and whole for a name that it does not know. In PaddleNLP 2.8.1 `paddlenlp.data` and
 `paddlenlp.transformers` import each other, and whole only in the order of that `__init__`, `data` first;
 `paddlenlp.trainer` works after that `__init__` alone.
+
+A run's weights follow from its seed alone, in both graphs. Both draw in the order in which layers create
+parameters; PaddleNLP draws the weights of its models a second time in the dynamic graph (`init_weights`),
+nn.Embedding clears its padding row there, and Paddle cuts a TruncatedNormal at -2 and 2 instead of at two
+standard deviations.
 """
 
 import re
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
+
+import numpy as np
+import paddle
+from paddle.nn.initializer import Constant, Normal, TruncatedNormal, Uniform
+from paddle.nn.initializer.xavier import XavierInitializer
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import (
@@ -159,3 +169,52 @@ def _part_of_transformers(name: str) -> Optional[str]:
 
 
 transformers: Any = import_transformers()
+
+
+CUT = 2.0  # standard deviations
+# What the layers of PaddleNLP's models draw with.
+RANDOM = (Normal, TruncatedNormal, Uniform, XavierInitializer)
+
+
+@contextmanager
+def drawing_nothing() -> Iterator[None]:
+    """Leave at zero what models that are built inside would draw: their weights are read from a file.
+
+    To draw them takes longer than to read them. `init_weights` of PaddleNLP's models draws by paddle.normal,
+    and runs: it sets the epsilon of norms.
+    """
+    forwards, normal, zero = [kind.forward for kind in RANDOM], paddle.normal, Constant(0.0)
+    for kind in RANDOM:
+        kind.forward = lambda self, parameter, block=None: zero(parameter, block)
+    paddle.normal = paddle.tensor.normal = lambda mean=0.0, std=1.0, shape=None: paddle.zeros(shape)
+    try:
+        yield
+    finally:
+        for kind, forward in zip(RANDOM, forwards):
+            kind.forward = forward
+        paddle.normal = paddle.tensor.normal = normal
+
+
+@contextmanager
+def drawing_as_static() -> Iterator[Dict[str, np.ndarray]]:
+    """Draw the parameters of models that are built inside as a static program would.
+
+    Yields {name of a parameter: what a TruncatedNormal drew for it}; others hold what they drew.
+    """
+    drawn: Dict[str, np.ndarray] = {}
+    forward, init_weights = TruncatedNormal.forward, transformers.PretrainedModel.init_weights
+
+    def draw(self, parameter, block=None):
+        if hasattr(self, "_a"):
+            self._a, self._b = (self._mean + sign * CUT * self._std_dev for sign in (-1, 1))
+        result = forward(self, parameter, block)
+        drawn[parameter.name] = parameter.numpy()
+        return result
+
+    TruncatedNormal.forward = draw
+    transformers.PretrainedModel.init_weights = lambda self: None
+    try:
+        yield drawn
+    finally:
+        TruncatedNormal.forward = forward
+        transformers.PretrainedModel.init_weights = init_weights

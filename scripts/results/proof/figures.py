@@ -21,7 +21,7 @@ from ernie_pair.pairs.data.baseline import metrics_of_thresholds, shares_of
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import Columns
 from ernie_pair.pairs.data.pair_source import PairSource
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 
 LABELS = Labels.numbered(2)
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss

@@ -10,8 +10,7 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import CheckpointError, InputError, LostProcessError, MachineError, NumbersError
-from ernie_pair.runtime.processes.collectives import gather_results, gather_texts
-from ernie_pair.runtime.processes.world import World
+from ernie_pair.runtime.processes.world import World, gather_results, gather_texts
 
 SAME, TOPOLOGY = {"seed": 1}, {"processes": 3}
 

@@ -20,7 +20,7 @@ from ernie_pair.commands import config_class_of, form_of, forms_of
 from ernie_pair.core.cli.cli import exit_code_of, parse_config
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.launch.launch_config import read_launch
-from ernie_pair.runtime.gpu.check_process import Finding
+from ernie_pair.runtime.gpu import Finding
 from ernie_pair.runtime.processes.child_command import words_of
 
 AMPERE, VOLTA, PASCAL = ({"name": "A card", "capability": [n, 0], "memory_gb": 80.0} for n in (8, 7, 6))

@@ -13,9 +13,8 @@ from ernie_pair.core.installation import missing_requirements, requirements_of
 from ernie_pair.kernels import operator as compile_operator
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.pairs.config.pair_config import TrainConfig
-from ernie_pair.runtime.gpu import cards
-from ernie_pair.runtime.gpu.builds import Build
-from ernie_pair.runtime.gpu.check_process import Finding
+from ernie_pair.runtime import gpu
+from ernie_pair.runtime.gpu import Build, Finding
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
@@ -64,10 +63,10 @@ def gpus(monkeypatch):
 
     def look(*capabilities, build=FOR_GPUS, driver=True, faults=None):
         monkeypatch.setattr(doctor, "default_device", lambda: "gpu" if driver else "cpu")
-        for module in (cards, doctor):
+        for module in (gpu, doctor):
             monkeypatch.setattr(module, "has_driver", lambda: driver)
         monkeypatch.setattr(doctor, "count_cards", lambda: len(capabilities))
-        monkeypatch.setattr(doctor, "card_at", lambda n: cards.Card(n, f"card {n}", capabilities[n]))
+        monkeypatch.setattr(doctor, "card_at", lambda n: gpu.Card(n, f"card {n}", capabilities[n]))
         facts = {"kernels": {"errors": {"c": 0}}}
         asked = []
 

@@ -32,8 +32,8 @@ from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.runtime.gpu import cards
-from ernie_pair.runtime.gpu.builds import Build
+from ernie_pair.runtime import gpu
+from ernie_pair.runtime.gpu import Build
 
 FLAGS = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "out"}
 
@@ -255,8 +255,8 @@ def test_a_file_that_is_neither_script_nor_flags_is_refused(folder, text):
     [("", "this Paddle is the CPU build and no NVIDIA driver"), ("12", "no NVIDIA driver is loaded")],
 )
 def test_gpus_without_a_gpu_blame_no_flag_that_is_not_given(monkeypatch, build, said):
-    monkeypatch.setattr(cards, "installed_build", lambda: Build("3.3.1", build, None))
-    monkeypatch.setattr(cards, "has_driver", lambda: False)
+    monkeypatch.setattr(gpu, "installed_build", lambda: Build("3.3.1", build, None))
+    monkeypatch.setattr(gpu, "has_driver", lambda: False)
     flags = [f"--{name}={value}" for name, value in FLAGS.items()]
     with pytest.raises(InputError) as caught:
         launch(["train", "--gpus", "0,1", *flags])

@@ -18,7 +18,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.convert.warm_start import with_order_head
-from ernie_pair.pretraining.filling.fill_mask import load_pretrained
+from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
 
 # What is given, and what the names of its weights begin with that are left out.
 STARTS = {"masked": (True, (ORDER, POOLER)), "both": (True, ()), "encoder": (False, (HEADS,))}

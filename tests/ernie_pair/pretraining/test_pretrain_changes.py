@@ -15,7 +15,7 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.pretraining.graph.step_monitors import PASS_SEED
+from ernie_pair.pretraining.graph.program_state import PASS_SEED
 from ernie_pair.pretraining.pretrain_job import PretrainJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.hooks import NoStop
@@ -61,7 +61,7 @@ from read_late import open_job
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.training.hooks import NoStop
 from ernie_pair.training.loop import learning_rate
-from ernie_pair.pretraining.graph.step_monitors import SKIPPED_UPDATES
+from ernie_pair.pretraining.graph.program_state import SKIPPED_UPDATES
 
 class After(Checkpoint):
     def state(self):

@@ -9,7 +9,7 @@ from ernie_pair.experiments.config import SearchParamsConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import amp_flags
-from ernie_pair.runtime.gpu import builds as of_gpus
+from ernie_pair.runtime import gpu as of_gpus
 
 PRETRAIN = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
 PAIRS = {name: "unused" for name in ("model_name_or_path", "train_file", "dev_file", "output_dir")}

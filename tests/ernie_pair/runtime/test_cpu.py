@@ -6,23 +6,26 @@ import pytest
 from children import output_of
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.runtime import cpu, cpu_env
+from ernie_pair.runtime import cpu
 from ernie_pair.runtime.cpu import (
+    CHOSEN_BY_USER,
     FILES,
     LEVEL_ASKED,
     LEVELS,
     cores_in,
     cpu_level,
     cpu_quota,
+    cpu_threads,
+    describe_threads,
     free_memory,
     keep_freed_memory,
     listed_cores,
+    pin_to_share,
     processor_name,
     refuse_no_bf16,
     share_of,
     usable_cores,
 )
-from ernie_pair.runtime.cpu_env import CHOSEN_BY_USER, cpu_threads, describe_threads, pin_to_share
 
 EIGHT = range(8)
 AVX512 = "fma avx2 avx512f avx512bw avx512dq avx512vl"
@@ -99,7 +102,7 @@ def machine(tmp_path, monkeypatch):
 
     for name in (*CHOSEN_BY_USER, "PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "PADDLE_TRAINERS_NUM"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cpu_env, "THREADS_ASKED", "")
+    monkeypatch.setattr(cpu, "THREADS_ASKED", "")
     share_of.cache_clear()
     yield fake
     share_of.cache_clear()
@@ -225,7 +228,7 @@ def test_nothing_is_pinned_if_the_user_binds_threads(name, machine, monkeypatch)
 def test_nothing_is_pinned_where_cores_are_shared(machine, monkeypatch, cores, files, asked, said):
     masks = machine(range(cores), files)
     launched(monkeypatch)
-    monkeypatch.setattr(cpu_env, "THREADS_ASKED", asked)
+    monkeypatch.setattr(cpu, "THREADS_ASKED", asked)
     pin_to_share()
     assert masks[0] == set(range(cores)) and describe_threads().startswith(said)
 
@@ -233,7 +236,7 @@ def test_nothing_is_pinned_where_cores_are_shared(machine, monkeypatch, cores, f
 @pytest.mark.parametrize("text, threads", [("", 0), ("4", 4), ("4,2", 4), ("x", 0), ("0", 0), ("9" * 30, 0)])
 def test_the_users_thread_count_takes_precedence(text, threads, machine, monkeypatch):
     machine()
-    monkeypatch.setattr(cpu_env, "THREADS_ASKED", text)
+    monkeypatch.setattr(cpu, "THREADS_ASKED", text)
     assert cpu_threads() == (threads or 8)
 
 
@@ -247,7 +250,7 @@ def test_core_lists_use_the_linux_format():
 SAYS = """
 import os
 import ernie_pair
-from ernie_pair.runtime.cpu_env import THREADS_ASKED
+from ernie_pair.runtime.cpu import THREADS_ASKED
 print("asked", THREADS_ASKED or "nothing", "found", os.environ.get("OMP_NUM_THREADS", "nothing"))
 """
 LAUNCHERS = ("paddle.distributed.launch", "ernie_pair.launcher")

@@ -14,11 +14,9 @@ from children import output_of
 from ernie_pair import set_seed
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.spec import FAMILIES
-from ernie_pair.runtime import device
-from ernie_pair.runtime.deterministic import DETERMINISTIC, set_deterministic
-from ernie_pair.runtime.device import VIEWS, start_device
-from ernie_pair.runtime.gpu import builds
-from ernie_pair.runtime.gpu.builds import Build
+from ernie_pair.runtime import device, gpu
+from ernie_pair.runtime.device import DETERMINISTIC, VIEWS, set_deterministic, start_device
+from ernie_pair.runtime.gpu import Build
 from ernie_pair.runtime.paddle_patches import static_programs
 from ernie_pair.runtime.processes.world import World
 
@@ -32,7 +30,7 @@ def installed(monkeypatch):
 
     def install(version):
         build = Build(version, "", Path("/no/paddle")) if version else None
-        monkeypatch.setattr(builds, "installed_build", lambda: build)
+        monkeypatch.setattr(gpu, "installed_build", lambda: build)
 
     return install
 
@@ -40,14 +38,14 @@ def installed(monkeypatch):
 @pytest.mark.parametrize("version", ["", "3.3.0", "3.3.1", "3.3.1.post126"])
 def test_supported_versions_of_paddle_are_accepted(installed, version):
     installed(version)
-    builds.refuse_other_paddles()
+    gpu.refuse_other_paddles()
 
 
 @pytest.mark.parametrize("version", ["2.6.2", "3.0.0", "3.1.1", "3.2.2", "3.4.0", "4.0.0"])
 def test_other_versions_are_refused_before_they_load(installed, version):
     installed(version)
     words = rf"^Paddle {version} is not supported, 3\.3 is; pip install .*cpu\]"
-    for starts in (lambda: start_device("cpu", World()), builds.refuse_other_paddles):
+    for starts in (lambda: start_device("cpu", World()), gpu.refuse_other_paddles):
         with pytest.raises(InputError, match=words) as caught:
             starts()
         assert "\n" not in caught.value.message and "paddle" not in sys.modules
@@ -55,7 +53,7 @@ def test_other_versions_are_refused_before_they_load(installed, version):
 
 def test_the_version_is_known_before_paddle_is_loaded():
     program = (
-        "import ernie_pair, sys; from ernie_pair.runtime.gpu import builds as p; assert 'paddle' not in"
+        "import ernie_pair, sys; from ernie_pair.runtime import gpu as p; assert 'paddle' not in"
         " sys.modules; known = p.paddle_version(); import paddle; assert paddle.__version__ == known"
     )
     output_of("-c", program)

@@ -4,7 +4,7 @@ from places import ROOT
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.runtime.cpu_env import cpu_threads
+from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.world import (
     count_accumulation_steps,
     launched_world,

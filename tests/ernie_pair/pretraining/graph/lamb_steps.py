@@ -18,10 +18,8 @@ from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.data import open_pretrain_data
 from ernie_pair.pretraining.graph import program as programs
 from ernie_pair.pretraining.graph.model import ernie_config
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
-from ernie_pair.pretraining.graph.step import Update
-from ernie_pair.pretraining.graph.step_monitors import seed_feed
-from ernie_pair.pretraining.graph.strategy import start_static
+from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, seed_feed
+from ernie_pair.pretraining.graph.step import Update, start_static
 from ernie_pair.pretraining.pretrain_job import count_labels
 from ernie_pair.runtime.processes.world import World
 

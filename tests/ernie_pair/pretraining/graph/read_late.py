@@ -17,8 +17,7 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.models.source import open_model
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.data import open_pretrain_data
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
-from ernie_pair.pretraining.graph.step_monitors import seed_feed
+from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, seed_feed
 from ernie_pair.pretraining.pretrain import build_job
 from ernie_pair.runtime.paddle_patches.static_programs import HeldProgram
 from ernie_pair.runtime.processes.world import World

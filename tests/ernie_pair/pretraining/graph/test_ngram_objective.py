@@ -26,7 +26,7 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.source import open_model
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.pretraining.filling.fill_mask import load_pretrained
+from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
 from ernie_pair.pretraining.pretrain import pretrain as pretrain_here
 
 HEAD = "cls.ngrams.weight"

@@ -16,8 +16,8 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.source import open_model
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.pretraining.filling.fill_mask import load_pretrained
 from ernie_pair.pretraining.graph.model import build_padded, ernie_config, run_ernie, sum_losses
+from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
 
 PART = "cls.retromae."
 RETRO = {"decoder_masked_prob": 0.5, "masked_lm_prob": 0.3}

@@ -9,8 +9,7 @@ import pytest
 
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes import console
-from ernie_pair.runtime.processes.console import start_console
-from ernie_pair.runtime.processes.event_lines import EventLines, Improvement
+from ernie_pair.runtime.processes.console import EventLines, Improvement, start_console
 from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger("ernie_pair.somewhere")
@@ -86,7 +85,7 @@ def test_numbers_are_shown_with_their_significant_digits(screen, value, shown):
 
 
 def test_an_unknown_epoch_is_not_shown_and_the_end_has_a_time(screen, monkeypatch):
-    monkeypatch.setattr("ernie_pair.runtime.processes.event_lines.time.monotonic", lambda: 100.0 + 3723)
+    monkeypatch.setattr("ernie_pair.runtime.processes.console.time.monotonic", lambda: 100.0 + 3723)
     shown = screen()
     EventLines(max_steps=10).tell("saved", TrainState(10), "out/checkpoints/step_00000010")
     EventLines(max_steps=2, started=100.0).tell_end(TrainState(2), "best accuracy 0.9")

@@ -15,8 +15,8 @@ from waiting import until
 
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import Stopped
+from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.runtime.processes import child_command
-from ernie_pair.runtime.processes.read_ahead import ReadAhead
 from ernie_pair.runtime.processes.sockets import MeetingPlace
 from ernie_pair.runtime.processes.stop_signals import SIGNAL_WEIGHTS, StopSignals
 

@@ -11,7 +11,7 @@ import pytest
 from places import ROOT
 
 from ernie_pair.launch.notebook.notebook_launcher import _environments
-from ernie_pair.runtime.gpu.builds import installed_build
+from ernie_pair.runtime.gpu import installed_build
 
 BUILD = installed_build()
 pytestmark = [
@@ -44,8 +44,8 @@ from ernie_pair.runtime.processes.world import launched_world
 world = launched_world()
 start_device("cpu", world)
 if sys.argv[1] == "static":
-    from ernie_pair.pretraining.graph.step_monitors import RankSums
-    from ernie_pair.pretraining.graph.strategy import start_static
+    from ernie_pair.pretraining.graph.program_state import RankSums
+    from ernie_pair.pretraining.graph.step import start_static
 
     start_static("cpu", world.size)
     add_up = RankSums(world.size, paddle.static.Executor(paddle.CPUPlace()))

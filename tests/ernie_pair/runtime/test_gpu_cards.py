@@ -9,20 +9,20 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.runtime import device
-from ernie_pair.runtime.gpu import builds, cards, check_process
-from ernie_pair.runtime.gpu.builds import Build, installed_build
-from ernie_pair.runtime.gpu.cards import (
+from ernie_pair.runtime import device, gpu
+from ernie_pair.runtime.gpu import (
+    Build,
     Card,
     choose_card,
     has_driver,
+    installed_build,
     open_card,
     summary_of,
 )
 from ernie_pair.runtime.paddle_patches import core_settings
 from ernie_pair.runtime.processes.world import World
 
-BUILD = Build("3.3.1", "12.6", cards.__file__)
+BUILD = Build("3.3.1", "12.6", gpu.__file__)
 A100, V100 = Card(0, "NVIDIA A100", (8, 0)), Card(0, "Tesla V100", (7, 0))
 P40 = Card(0, "Tesla P40", (6, 1))
 
@@ -34,10 +34,10 @@ def machine(monkeypatch):
     def has(*capabilities, build=BUILD):
         found = [Card(number, f"card {number}", one) for number, one in enumerate(capabilities)]
         monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
-        monkeypatch.setattr(cards, "count_cards", lambda: len(found))
-        monkeypatch.setattr(cards, "card_at", found.__getitem__)
-        monkeypatch.setattr(cards, "installed_build", lambda: build)
-        monkeypatch.delenv(cards.CHOSEN, raising=False)
+        monkeypatch.setattr(gpu, "count_cards", lambda: len(found))
+        monkeypatch.setattr(gpu, "card_at", found.__getitem__)
+        monkeypatch.setattr(gpu, "installed_build", lambda: build)
+        monkeypatch.delenv(gpu.CHOSEN, raising=False)
 
     return has
 
@@ -72,13 +72,13 @@ def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch, error, r
 
 def test_the_launchers_variable_selects_a_visible_gpu(machine, monkeypatch):
     machine((9, 0), (8, 6))
-    monkeypatch.setenv(cards.CHOSEN, "1")
+    monkeypatch.setenv(gpu.CHOSEN, "1")
     assert choose_card(1) == Card(1, "card 1", (8, 6))
-    monkeypatch.setenv(cards.CHOSEN, "GPU-1")
+    monkeypatch.setenv(gpu.CHOSEN, "GPU-1")
     with pytest.raises(InputError, match="is not the number of a GPU; unset it"):
         choose_card(1)
     machine((8, 6), (8, 6))
-    monkeypatch.setenv(cards.CHOSEN, "3")
+    monkeypatch.setenv(gpu.CHOSEN, "3")
     with pytest.raises(InputError, match=r"rank 3 should run on GPU 3, but 2 are visible.*at most 2 process"):
         choose_card(3)
     assert InputError.exit_code == 2
@@ -87,7 +87,7 @@ def test_the_launchers_variable_selects_a_visible_gpu(machine, monkeypatch):
 @pytest.mark.parametrize("driver, said", [(True, "check nvidia-smi"), (False, "no NVIDIA driver is loaded")])
 def test_no_visible_gpu_is_an_error_that_says_what_to_check(machine, monkeypatch, driver, said):
     machine()
-    monkeypatch.setattr(cards, "has_driver", lambda: driver)
+    monkeypatch.setattr(gpu, "has_driver", lambda: driver)
     with pytest.raises(InputError) as caught:
         choose_card(0)
     message = caught.value.message
@@ -202,15 +202,15 @@ def test_the_build_is_that_of_the_imported_paddle_if_any(tmp_path, monkeypatch):
     build = installed_build()
     assert build.version == paddle.version.full_version and (build.folder / "libs").is_dir()
     assert build.cuda == ("" if paddle.version.cuda() == "False" else paddle.version.cuda())
-    monkeypatch.setattr(builds, "find_spec", lambda name: None)
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     assert installed_build() is None
     (tmp_path / "__init__.py").write_text("a = b = 'x'\nc = 3\nd = e\n")
-    assert builds._constants(tmp_path / "__init__.py") == {"a": "x", "b": "x", "c": "3"}
-    assert builds._constants(tmp_path / "absent.py") == {}
+    assert gpu._constants(tmp_path / "__init__.py") == {"a": "x", "b": "x", "c": "3"}
+    assert gpu._constants(tmp_path / "absent.py") == {}
 
 
 def test_the_kernel_check_passes_on_the_cpu():
-    found = check_process.run_check("kernels", -1)
+    found = gpu.run_check("kernels", -1)
     assert not found.faults and len(found.facts["errors"]) == 6
 
 
@@ -234,8 +234,8 @@ ENDS = {
 def test_a_failing_check_process_is_reported_in_one_line(what, monkeypatch, tmp_path):
     program, said = ENDS[what]
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexec '{check_process.sys.executable}' -c \"{program}\"\n")
+    python.write_text(f"#!/bin/sh\nexec '{gpu.sys.executable}' -c \"{program}\"\n")
     python.chmod(0o755)
-    monkeypatch.setattr(check_process.sys, "executable", str(python))
-    (fault,) = check_process.run_check("kernels", 0, 1 if what == "hangs" else 60).faults
+    monkeypatch.setattr(gpu.sys, "executable", str(python))
+    (fault,) = gpu.run_check("kernels", 0, 1 if what == "hangs" else 60).faults
     assert fault.startswith("kernels: ") and said in fault and "\n" not in fault

@@ -23,9 +23,9 @@ from ernie_pair.experiments.compare_starts import domain_loss
 from ernie_pair.models.source import open_model, write_model_folder
 from ernie_pair.models.spec import read_spec
 from ernie_pair.pretraining.convert.convert import run_static
-from ernie_pair.pretraining.filling import evaluate_mlm as masked_loss
-from ernie_pair.pretraining.filling.evaluate_mlm import measure_masked_loss
-from ernie_pair.pretraining.filling.fill_mask import (
+from ernie_pair.pretraining.mlm import evaluate_mlm as masked_loss
+from ernie_pair.pretraining.mlm.evaluate_mlm import measure_masked_loss
+from ernie_pair.pretraining.mlm.fill_mask import (
     FilledSlot,
     Filling,
     FillMaskConfig,

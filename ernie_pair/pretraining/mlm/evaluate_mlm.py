@@ -20,7 +20,7 @@ from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pretraining.config.pretrain_config import refuse_unfit_model
-from ernie_pair.pretraining.filling.fill_mask import has_order_head, load_pretrained
+from ernie_pair.pretraining.mlm.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import device_option, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World

@@ -1,1 +1,0 @@
-"""GPUs and CUDA libraries, as far as they can be told without loading Paddle."""
