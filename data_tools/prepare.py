@@ -91,7 +91,7 @@ def prepare(config: PrepareConfig) -> None:
         flags = {name: getattr(config, name) for name in names}
         lines = Path(f"{config.output_prefix}.jsonl")
         try:  # --overwrite is for what is made of them
-            Results("trans_to_json", [lines], {}, {}, overwrite=False).refuse_foreign()
+            Results("trans_to_json", [lines], {}, {}, overwrite=False).check_existing(from_any_inputs=True)
         except InputError:
             raise InputError(
                 f"{lines} exists and is not what prepare made of raw text; move it, or choose another "

@@ -100,7 +100,7 @@ def publish_results(
     """
 
     def fill_and_tell(draft: Path) -> None:
-        results.refuse_others()
+        results.check_existing()
         fill(draft)
         text = text_of_config(flags_of(config), about_now(command))
         (draft / CONFIG_YAML).write_text(text, encoding="utf-8")

@@ -219,7 +219,7 @@ def _collected(errors: list[ErniePairError]) -> Iterator[None]:
         errors.append(error)
 
 
-def _refuse_foreign_folder(folder: Path, config: PipelineConfig) -> None:
+def _check_existing_folder(folder: Path, config: PipelineConfig) -> None:
     """Raise InputError for a folder with files that no pipeline made, or that holds or is in the input."""
     there = [] if (folder / RECORD).exists() else sorted(item.name for item in folder.glob("[!.]*"))
     if there:
@@ -278,14 +278,14 @@ def look(config: PipelineConfig) -> Facts:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--output_dir {folder} is not a folder; choose another one")
         try:
-            _results_of(folder).refuse_foreign()
+            _results_of(folder).check_existing(from_any_inputs=True)
         except InputError as error:
             raise InputError(for_outer(error.message, outer_of("pipeline", config))) from None
         if os.path.lexists(folder / RECORD):
             known = read_json_object(folder / RECORD, "choose another --output_dir")
             if known.get("made_by") != MAKER:
                 raise InputError(f"{folder / RECORD} is not of a pipeline; choose another --output_dir")
-        _refuse_foreign_folder(folder, config)
+        _check_existing_folder(folder, config)
         _refuse_other_flags(folder, config, known.get("seconds") or {})
     labels = None
     read: dict[str, Pairs] = {}

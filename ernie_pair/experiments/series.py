@@ -75,9 +75,9 @@ class Series:
         self._inputs: dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
         self._results = self._results_of({})
 
-    def refuse_foreign(self) -> None:
+    def check_existing(self) -> None:
         """Raise InputError if one of the files exists and is not as a series of this command has made it."""
-        self._results.refuse_foreign()
+        self._results.check_existing(from_any_inputs=True)
 
     def _results_of(self, plan: Plan) -> Results:
         record = followed(self.path)
@@ -179,7 +179,7 @@ class PairSeries:
             self.labels = parse_label_map(self.label_map)
         self.series = Series(*about, config, files, {flag: getattr(config, flag) for flag in inputs})
         self.output_dir = self.series.folder
-        self.on_first(self.series.refuse_foreign)
+        self.on_first(self.series.check_existing)
 
     def keep(self, config: SeriesConfig, plan: Plan) -> None:
         """Write the record, with the hashes of the pairs and of the model in ``plan``."""

@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.core.errors import printable
-from ernie_pair.core.files.atomic_files import read_regular
-from ernie_pair.core.files.atomic_folder import LARGEST_NOTE, MADE, README
-from ernie_pair.core.files.json_file import is_number, is_texts, is_whole_number, parse_json_object
+from ernie_pair.core.files.atomic_folder import MADE, README
+from ernie_pair.core.files.json_file import is_number, is_texts, is_whole_number
+from ernie_pair.core.files.results import read_record
 
 FENCE = "```"
 _MARKS = re.compile(r"[\\`*\[\]<>&|]")  # at which a tag, a link, a code, an emphasis or a cell begins
@@ -90,11 +90,7 @@ def write_card(folder: Path, card: ModelCard) -> None:
 
 def _recorded(folder: Path, key: str, otherwise: Any) -> Any:
     """Return what the record in ``folder`` says of ``key``, if it is of the type of ``otherwise``."""
-    try:
-        note = parse_json_object(read_regular(folder / MADE, LARGEST_NOTE))
-    except (OSError, ValueError):  # of another program, or copied without its record
-        return otherwise
-    found = note.get(key, otherwise)
+    found = read_record(folder / MADE).get(key, otherwise)
     return found if isinstance(found, type(otherwise)) else otherwise
 
 

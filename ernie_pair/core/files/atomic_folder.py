@@ -28,17 +28,15 @@ from ernie_pair.core.files.atomic_files import (
     naming,
     own_entries,
     own_name,
-    read_regular,
     shortened,
     to_disk,
 )
 from ernie_pair.core.files.file_lock import locked_once
-from ernie_pair.core.files.json_file import is_texts, parse_json_object
-from ernie_pair.core.files.results import MAKER, files_of, read_own_config
+from ernie_pair.core.files.json_file import is_texts
+from ernie_pair.core.files.results import MAKER, files_of, read_own_config, read_record
 
 MADE, README = ".made.json", "README.md"
 LOCK, LOCK_TOKEN = ".lock", "0" * 16  # ends the name of the lock of a folder; all processes give it the same
-LARGEST_NOTE = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -106,14 +104,8 @@ def only_writer(folder: Path) -> AbstractContextManager[bool]:
 
 def read_made(folder: Path) -> Optional[Dict[str, Any]]:
     """Return what ``publish_folder`` recorded in ``folder``; None if it did not make it under this name."""
-    if folder.is_symlink():
-        return None
-    try:
-        note = parse_json_object(read_regular(folder / MADE, LARGEST_NOTE, follow=False))
-    except (OSError, ValueError):
-        return None
-    is_ours = note.get("made_by") == MAKER and note.get("name") == folder.name
-    return note if is_ours and is_texts(note.get("files")) else None
+    note = {} if folder.is_symlink() else read_record(folder / MADE)
+    return note if note.get("name") == folder.name and is_texts(note.get("files")) else None
 
 
 def content_of(given: str) -> List[Path]:

@@ -39,7 +39,6 @@ MAKER = "ernie-pair"
 LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
 _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
 CURE = "pass --overwrite true to replace it, or choose another name"
-_NOT_RECORDED = object()
 _WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine ray_address".split()
 
 
@@ -79,7 +78,7 @@ class Results:
 
         Raises InputError if one of them is an input, or exists and may not be replaced.
         """
-        existing, record = self._existing_of_command(from_any_inputs=False)
+        existing, record = self.check_existing()
         if not existing:
             return False
         made, folder = record["outputs"], self._record.parent
@@ -98,17 +97,13 @@ class Results:
         record = self._read_record()
         return bool(record) and not self._difference(record)
 
-    def refuse_others(self) -> None:
-        """Raise InputError as `are_done` does, if it was made from other inputs or by another command."""
-        self._existing_of_command(from_any_inputs=False)
+    def check_existing(self, from_any_inputs: bool = False) -> Tuple[List[Path], Dict[str, Any]]:
+        """Return (existing outputs to keep, their record).
 
-    def refuse_foreign(self) -> None:
-        """Raise InputError as `are_done` does, unless this command made what exists, from any inputs."""
-        self._existing_of_command(from_any_inputs=True)
-
-    def _existing_of_command(self, from_any_inputs: bool) -> Tuple[List[Path], Dict[str, Any]]:
-        """Return (existing outputs to keep, their record). Raises InputError for those of others."""
-        self.refuse_inputs()
+        Raises InputError as `are_done` does for those of another command, and, unless ``from_any_inputs``, for
+        those made from other inputs or with other flags.
+        """
+        self._refuse_inputs()
         existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
         if self.overwrite or not existing:
             return [], {}
@@ -130,7 +125,7 @@ class Results:
         name = self._name_of(followed(path))
         return record.get("command") == self._about["command"] and name in record["outputs"]
 
-    def refuse_inputs(self) -> None:
+    def _refuse_inputs(self) -> None:
         """Raise InputError if an output is an input, under any name, or another output."""
         given = [(self._shown_name(flag), path) for flag, paths in self.inputs.items() for path in paths]
         for number, output in enumerate(self.outputs):
@@ -201,8 +196,12 @@ class Results:
             for settings in (before, now)
         )
         for key in sorted({*before, *now}):
-            if before.get(key, _NOT_RECORDED) != now.get(key, _NOT_RECORDED):
-                return self._difference_of(key, before, now, record)
+            name = self._shown_name(key)
+            if key not in before:
+                return f"it was made with another {name}"
+            if key not in now or before[key] != now[key]:
+                instead = f" and not {_shown(now[key])}" if key in now else ""
+                return f"it was made with {name} {_shown(before[key])}{instead}"
         if self._inputs_grow:
             return ""
         inputs, given = self._inputs_now(), record.get("inputs")
@@ -212,32 +211,21 @@ class Results:
                     return f"it was made from other content of {self._shown_name(flag)}"
         return "" if given == inputs else "it was made from other inputs"
 
-    def _difference_of(
-        self, key: str, before: Dict[str, Any], now: Dict[str, Any], record: Dict[str, Any]
-    ) -> str:
-        """Return how a setting differs, which is in ``before`` alone, in ``now`` alone, or in both."""
-        name, files = self._shown_name(key), record.get("inputs")
-        if key in before and key in now:
-            return f"it was made with {name} {_shown(before[key])} and not {_shown(now[key])}"
-        if isinstance(files, dict) and files and not {*files} & {*self.inputs}:
-            return f"it was made from {self._shown_name(next(iter(files)))}"
-        return (
-            f"it was made with {name} {_shown(before[key])}"
-            if key in before
-            else f"it was made with another {name}"
-        )
-
     def _shown_name(self, name: str) -> str:
         return name.upper() if name in self._positional else f"--{name}"
 
     def _read_record(self) -> Dict[str, Any]:
-        try:
-            record = parse_json_object(read_regular(self._record, LARGEST_RECORD, follow=False))
-        except (OSError, ValueError):
-            return {}
-        if record.get("made_by") != MAKER or not isinstance(record.get("outputs"), dict):
-            return {}
-        return record
+        record = read_record(self._record)
+        return record if isinstance(record.get("outputs"), dict) else {}
+
+
+def read_record(path: Path) -> Dict[str, Any]:
+    """Return the record of what was made that a .made.json holds; {} for any other file, or none."""
+    try:
+        record = parse_json_object(read_regular(path, LARGEST_RECORD, follow=False))
+    except (OSError, ValueError):
+        return {}
+    return record if record.get("made_by") == MAKER else {}
 
 
 def settings_of(config, *inputs_and_outputs: str) -> Dict[str, object]:
@@ -263,9 +251,9 @@ def is_stream(path: Path) -> bool:
 
 def refuse_existing(finals: Iterable[Path], overwrite: bool) -> None:
     """Raise InputError if one of the files to write exists, unless it may be replaced."""
-    existing = [final for final in map(followed, finals) if os.path.lexists(final) and not is_stream(final)]
-    if existing and not overwrite:
-        raise InputError(f"{existing[0]} exists; {CURE}")
+    for final in map(followed, finals):
+        if not overwrite and os.path.lexists(final) and not is_stream(final):
+            raise InputError(f"{final} exists; {CURE}")
 
 
 def followed(path: Path) -> Path:

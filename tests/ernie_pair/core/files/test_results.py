@@ -492,15 +492,6 @@ def test_a_vocabulary_that_the_user_built_is_never_rebuilt(tmp_path, prepare):
     assert code == 0 and "vocab.txt: " not in said and twins.read_bytes() == before
 
 
-@pytest.mark.parametrize("first, second", [("input_path", "add_twins_to"), ("add_twins_to", "input_path")])
-def test_a_result_from_another_source_names_it(tmp_path, first, second):
-    source, made = tmp_path / "vocab.txt", str(tmp_path / "made.txt")
-    source.write_text("\n".join([*CONTROL_TOKENS[:4], *"我爱北京", CONTROL_TOKENS[4], ""]), encoding="utf-8")
-    build_vocab(VocabConfig(output_file=made, **{first: str(source)}))
-    with pytest.raises(InputError, match=f"it was made from {first}\\)$"):
-        build_vocab(VocabConfig(output_file=made, **{second: str(source)}))
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_preparation_leaves_nothing_in_shared_memory(tmp_path, number):
     """All of its processes are killed at once, including the one that would clean up after the others."""
