@@ -98,10 +98,9 @@ class Results:
         return bool(record) and not self._difference(record)
 
     def check_existing(self, from_any_inputs: bool = False) -> Tuple[List[Path], Dict[str, Any]]:
-        """Return (existing outputs to keep, their record).
+        """Return (existing outputs to keep, their record). Raises InputError as `are_done` does.
 
-        Raises InputError as `are_done` does for those of another command, and, unless ``from_any_inputs``, for
-        those made from other inputs or with other flags.
+        ``from_any_inputs``: those that the same command made from other inputs, or with other flags, pass.
         """
         self._refuse_inputs()
         existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]

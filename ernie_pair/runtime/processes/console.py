@@ -27,7 +27,7 @@ _RESET = "\033[0m"
 _CODES = re.compile(rb"\033\[[0-9;]*m")
 LAUNCHER = "ERNIE_PAIR_COLOURS_BY"  # the launcher, by its id, that shows the log of its first process
 
-logger = logging.getLogger("ernie_pair")
+logger = logging.getLogger("ernie_pair")  # above those of all modules
 
 
 def start_console(world: World) -> None:
@@ -114,8 +114,6 @@ NOT_SHOWN = (
 )
 SPEEDS = {"samples_per_second": "samples/s", "tokens_per_second": "tokens/s"}
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class EventLines:
@@ -131,7 +129,7 @@ class EventLines:
     def tell(self, event: str, state, words: str, tone: str = "") -> None:
         """Log a line: ``event`` happened at ``state``, a TrainState; ``tone``: a colour of the console."""
         parts = [part for part in (self.place_of(state.step, state.consumed_samples), words) if part]
-        logger.info("%-5s %s", event, "  ".join(parts), extra={"tone": tone})
+        logging.getLogger(__name__).info("%-5s %s", event, "  ".join(parts), extra={"tone": tone})
 
     def tell_metrics(self, split: str, state, values: Mapping[str, object], tone: str = "") -> None:
         """Log the metrics of ``split``, without those that a line has no room for."""
