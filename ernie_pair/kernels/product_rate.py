@@ -3,7 +3,7 @@
 import time
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Callable, Iterator, NamedTuple, Tuple
+from typing import Any, Callable, Iterator, Tuple
 
 import numpy as np
 
@@ -19,13 +19,6 @@ REPEATS = 3
 Multiply = Callable[[], object]
 
 
-class ProductRate(NamedTuple):
-    """Floating-point operations of products per second, by the wall clock and by CPU time."""
-
-    flops_per_second: float
-    flops_per_cpu_second: float
-
-
 def product_rate(flags: Any, device: str, threads: int) -> float:
     """Return the FLOP/s of products alone on ``device``, in the precision of a run's flags.
 
@@ -33,17 +26,12 @@ def product_rate(flags: Any, device: str, threads: int) -> float:
     the machine, as in their steps.
     """
     of_amp = device == "gpu" and flags.use_amp  # on a CPU AMP only scales the loss
-    dtype = flags.amp_dtype if of_amp else DTYPES[flags.precision]
-    return _measured_once(dtype, device, threads).flops_per_second
+    return measure_product_rate(flags.amp_dtype if of_amp else DTYPES[flags.precision], device, threads)
 
 
 @cache
-def _measured_once(dtype: str, device: str, threads: int) -> ProductRate:
-    return measure_product_rate(dtype, device, threads)
-
-
-def measure_product_rate(dtype: str, device: str, threads: int) -> ProductRate:
-    """Measure the best rate of products of ``dtype`` on ``device``, cpu or gpu; it takes about 0.2 s.
+def measure_product_rate(dtype: str, device: str, threads: int) -> float:
+    """Measure the best FLOP/s of products of ``dtype`` on ``device``, cpu or gpu; it takes about 0.2 s.
 
     On a CPU they are those of the fused kernels, or Paddle's own in float32 if these cannot be used.
     """
@@ -51,9 +39,15 @@ def measure_product_rate(dtype: str, device: str, threads: int) -> ProductRate:
     with _dynamic_mode():
         for shape in SHAPES[device]:
             multiply = _product_of(dtype, device, threads, shape)
-            flops = 2.0 * float(np.prod(shape))
-            rates += [_rate_of(multiply, flops, device) for _ in range(REPEATS)]
-    return ProductRate(*map(max, zip(*rates)))
+            for _ in range(REPEATS):
+                started = time.perf_counter()
+                multiply()
+                if device == "gpu":
+                    import paddle
+
+                    paddle.device.synchronize()
+                rates.append(2.0 * float(np.prod(shape)) / max(time.perf_counter() - started, 1e-9))
+    return max(rates)
 
 
 def _product_of(dtype: str, device: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
@@ -88,14 +82,3 @@ def _dynamic_mode() -> Iterator[None]:
     finally:
         if is_static:
             paddle.enable_static()
-
-
-def _rate_of(multiply: Multiply, flops: float, device: str) -> ProductRate:
-    import paddle
-
-    clock, processor = time.perf_counter(), time.process_time()
-    multiply()
-    if device == "gpu":
-        paddle.device.synchronize()
-    seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
-    return ProductRate(flops / max(seconds, 1e-9), flops / max(cpu_seconds, 1e-9))

@@ -13,13 +13,11 @@ import random
 import sys
 from contextlib import suppress
 from functools import partial
-from numbers import Integral
 from typing import Dict, Optional, Union
 
 import numpy as np
 
 from ernie_pair.core.cli.options import devices_option
-from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.cpu import THREADS, cpu_threads, describe_threads, math_path, pin_to_share
@@ -105,14 +103,13 @@ def start_threads() -> None:
 
 
 def default_device() -> str:
-    """Return gpu if a driver is loaded and what is installed can use it, else cpu; no framework is loaded."""
-    return "gpu" if has_driver() and can_use_gpus() else "cpu"
+    """Return gpu if a driver is loaded and the installed Paddle can use it, else cpu; none is loaded.
 
-
-def can_use_gpus() -> bool:
-    """Return whether the installed Paddle, or without one ONNX Runtime, is a build for GPUs."""
+    Without Paddle it is ONNX Runtime that must be a build for GPUs.
+    """
     build = installed_build()
-    return bool(build.cuda) if build is not None else bool(version_of("onnxruntime-gpu"))
+    can_use_gpus = build.cuda if build is not None else version_of("onnxruntime-gpu")
+    return "gpu" if has_driver() and can_use_gpus else "cpu"
 
 
 device_option = partial(devices_option, default_device(), help="where to run")
@@ -165,22 +162,15 @@ def set_deterministic(is_wanted: bool, device: str) -> Flags:
     return known
 
 
-LARGEST_SEED = 2**32 - 1  # of NumPy's global generator
-
-
 def set_seed(seed: int) -> None:
     """Seed the global generators of Python's random, of NumPy and of Paddle, on the CPU and on the GPU.
 
     For loops of one's own, `paddle.io.DataLoader` and new layers. PairTrainer and the other trainers draw
     from ``config.seed`` alone, whatever this is given. In several processes all get the same seed; add the
-    rank where they are to differ. Raises InputError for anything but a whole number from 0 to 2**32 - 1.
+    rank where they are to differ. Raises what NumPy does for anything but a whole number below 2**32.
     """
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed <= LARGEST_SEED:
-        raise InputError(
-            f"set_seed takes a whole number from 0 to {LARGEST_SEED}, not {seed!r:.60}; pass one"
-        )
     import paddle
 
+    np.random.seed(seed)
     random.seed(int(seed))
-    np.random.seed(int(seed))
     paddle.seed(int(seed))

@@ -123,7 +123,7 @@ def is_as_made(folder: Path) -> bool:
     return note is not None and _names_in(folder) <= {MADE, *note["files"]} and not _of_a_person(folder)
 
 
-def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
+def refuse_loss(folder: Path, written: Collection[str]) -> None:
     """Raise InputError if ``folder`` is a file, or contains anything but the ``written`` files.
 
     The current folder, in which the user's shell would then be lost, and a mount point, which cannot be
@@ -132,18 +132,22 @@ def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir"
     A README.md that the user wrote or changed is not one of them, nor is the user's own config.yaml.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--{flag} {folder} is a file; give a folder")
+        raise InputError(f"--output_dir {folder} is a file; give a folder")
     if os.path.ismount(folder):
-        raise InputError(f"--{flag} {folder} is a mount point, which cannot be replaced; give a folder in it")
+        raise InputError(
+            f"--output_dir {folder} is a mount point, which cannot be replaced; give a folder in it"
+        )
     if folder.is_dir() and os.path.samefile(folder, os.curdir):
         raise InputError(
-            f"--{flag} {folder} is the current folder, which would be replaced; give a folder in it, or "
+            f"--output_dir {folder} is the current folder, which would be replaced; give a folder in it, or "
             "start from another one"
         )
     found = _names_in(folder) if folder.is_dir() else set()
     others = (found - {*written, MADE}) | _of_a_person(folder)
     if others:
-        raise InputError(f"--{flag} {folder} holds {min(others)}, which would be lost; give another folder")
+        raise InputError(
+            f"--output_dir {folder} holds {min(others)}, which would be lost; give another folder"
+        )
 
 
 def _of_a_person(folder: Path) -> Set[str]:
