@@ -4,8 +4,7 @@ The gradients are summed over the processes, unscaled and clipped; each process 
 (ZeRO stage 1) and receives the others. A step that is not finite moves nothing if the flags ask for that.
 """
 
-from dataclasses import dataclass
-from typing import Any, Optional, Protocol, Sequence
+from typing import Any, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 import paddle
@@ -141,10 +140,7 @@ class Update:
         paddle.assign(count + paddle.cast(is_infinite, "float32"), count)
         if plan.is_dynamic:
             good, bad = self._shared[GOOD_STEPS], self._shared[BAD_STEPS]
-            settings = (
-                plan.incr_every_n_steps, plan.decr_every_n_nan_or_inf, plan.incr_ratio, plan.decr_ratio,
-            )  # fmt: skip
-            ops.update_scale(gradients, is_infinite, scale, good, bad, settings)
+            ops.update_scale(gradients, is_infinite, scale, good, bad, plan.changes)
         return gradients, is_infinite
 
     def _exchange(self) -> None:
@@ -198,24 +194,18 @@ OPERATOR = "ernie_pair_adamw"
 # Kept in float32: a sum over many terms loses the small ones in half precision.
 FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
 NEVER = 2**31 - 1
-# How the loss scale changes, by the names of the flags, of Paddle, and of AmpPlan.
-SCALE_CHANGES = ("incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio")
 
 
-@dataclass(frozen=True)
-class AmpPlan:
+class AmpPlan(NamedTuple):
     """The settings of mixed precision.
 
     With ``dtype`` float32 nothing is cast, and the loss scaler only skips steps that are not finite.
-    ``float32_ops`` compute in float32 always.
+    ``changes``: of the loss scale, see `update_scale`; ``float32_ops`` compute in float32 always.
     """
 
     dtype: str
     init_loss_scaling: float
-    incr_every_n_steps: int
-    incr_ratio: float
-    decr_every_n_nan_or_inf: int
-    decr_ratio: float
+    changes: tuple[int, int, float, float]
     float32_ops: frozenset[str] = FLOAT32_OPS
 
     @property
@@ -229,25 +219,17 @@ class AmpPlan:
         return self.is_dynamic or self.init_loss_scaling != 1.0
 
 
-# A loss scaler whose scale is always 1: all that it still does is skip.
-SKIP_ALONE = AmpPlan("float32", 1.0, NEVER, 2.0, 1, 0.5)
-
-
 def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
     """Return what the flags ask for; None is float32 without a loss scaler."""
-    if config.use_amp:
-        scale = config.first_loss_scale
-        if config.amp_dtype == "bfloat16":
-            # It needs none, but Paddle checks for infinities only if the scale is not 1.
-            scale = 2.0 if config.on_nan == "skip" else 1.0
-        changes = {name: getattr(config, name) for name in SCALE_CHANGES}
-        return AmpPlan(
-            config.amp_dtype,
-            scale,
-            **changes,
-            float32_ops=FLOAT32_OPS | config.float32_ops,
-        )
-    return SKIP_ALONE if config.on_nan == "skip" else None
+    if not config.use_amp:  # with a scale that is always 1 all that a loss scaler does is skip
+        return AmpPlan("float32", 1.0, (NEVER, 1, 2.0, 0.5)) if config.on_nan == "skip" else None
+    scale = config.first_loss_scale
+    if config.amp_dtype == "bfloat16":
+        # It needs none, but Paddle checks for infinities only if the scale is not 1.
+        scale = 2.0 if config.on_nan == "skip" else 1.0
+    counts = config.incr_every_n_steps, config.decr_every_n_nan_or_inf
+    changes = (*counts, config.incr_ratio, config.decr_ratio)
+    return AmpPlan(config.amp_dtype, scale, changes, FLOAT32_OPS | config.float32_ops)
 
 
 def start_static(device: str, num_processes: int) -> None:
