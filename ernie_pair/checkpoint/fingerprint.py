@@ -51,13 +51,11 @@ class RunRules(NamedTuple):
     """How a kind of training interprets its fingerprints.
 
     fixed    prefixes of keys that --allow_change cannot allow
-    upgrade  converts what an earlier version saved, {name: value}, to current names and values
     cure     says how to keep the old value of a name
     defaults of the options: what an earlier version, which did not have one of them, computed with
     """
 
     fixed: Sequence[str] = ()
-    upgrade: Callable[[Fingerprint], Fingerprint] = dict
     cure: Callable[[str, object], str] = lambda name, old: "pass the old value"
     defaults: Mapping[str, object] = {}
 
@@ -82,8 +80,8 @@ def refuse_other_run(
     """
     keys = {_name_of(key): key for key in given}
     new = {_name_of(key): value for key, value in given.items()}
-    old = rules.upgrade({_name_of(key): value for key, value in saved.items()})
-    old = {**{name: rules.defaults[name] for name in new if name in rules.defaults}, **old}
+    old = {name: rules.defaults[name] for name in new if name in rules.defaults}
+    old.update({_name_of(key): value for key, value in saved.items()})
     different = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     fixed = [name for name in different if name.startswith(tuple(rules.fixed))]
     is_allowed = {name: any(word in allowed for word in _words(keys.get(name, name))) for name in different}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Union
+from typing import Any, Dict, NamedTuple, Optional, Union
 
 from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
@@ -23,7 +23,6 @@ from ernie_pair.models.source import (
     refuse_cased,
 )
 from ernie_pair.pretraining.config.pretrain_config import (
-    HALF_OPS,
     PretrainConfig,
     refuse_other_family,
     refuse_unready,
@@ -31,7 +30,6 @@ from ernie_pair.pretraining.config.pretrain_config import (
 from ernie_pair.pretraining.convert.warm_start import with_order_head
 from ernie_pair.pretraining.data import PretrainData, open_pretrain_data
 from ernie_pair.pretraining.pretrain_job import card_of_pretrained
-from ernie_pair.runtime.amp_flags import OF_AMP_ALONE
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import open_device, quiet_libraries, start_training_device
 from ernie_pair.runtime.processes.console import start_console
@@ -178,7 +176,7 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         **values,
         "binary_head": config.has_order,
         **shape,
-        "amp_fp32_ops": _float32_ops(config.use_amp, config.amp_dtype, config.float32_ops),
+        "amp_fp32_ops": ",".join(sorted(config.float32_ops)) if config.computes_in_half else "",
         "global_batch_size": config.samples_per_step,
         "phases": ",".join(f"{one.length}:{one.steps}" for one in phases) if len(phases) > 1 else "",
         "ngram_lexicon": "" if data.ngrams is None else data.ngrams.sha256,
@@ -196,11 +194,6 @@ def _own_layout(config: PretrainConfig) -> dict[str, object]:
     return {"micro_batch_size": shown, **({"graph": "dynamic"} if config.is_dynamic else {})}
 
 
-def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
-    """Return --amp_fp32_ops in canonical form; '' if nothing is in half precision."""
-    return ",".join(sorted(ops)) if use_amp and amp_dtype != "float32" else ""
-
-
 def rules_of_pretraining(config: PretrainConfig) -> RunRules:
     """Return how a run of ``config`` compares its fingerprint with that of a checkpoint."""
 
@@ -211,27 +204,7 @@ def rules_of_pretraining(config: PretrainConfig) -> RunRules:
             return f"pass --warmup_rate {old / config.max_steps:.6g} to keep the {old}"
         return "pass the old value"
 
-    return rules_of(PretrainConfig, ("model ", "vocabulary"), upgrade=_upgrade, cure=cure)
-
-
-def _upgrade(saved: Fingerprint) -> Fingerprint:
-    """Bring the fingerprint of an earlier version up to date.
-
-    They saved the warm-up rate, took its steps from --decay_steps, kept more ops in float32, and had a level
-    of mixed precision.
-    """
-    in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
-    saved = {"amp_fp32_ops": in_float32, **saved}
-    if not saved.get("use_amp", True):  # without it they had a type and a level too
-        saved.update({name: nothing for name, nothing in OF_AMP_ALONE.items() if name in saved})
-    if saved.get("amp_level") == "O1":
-        del saved["amp_level"]
-    if WARM_UP in saved:
-        return saved
-    rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")
-    known = {name: value for name, value in saved.items() if name != "warmup_rate"}
-    is_known = isinstance(rate, (int, float)) and isinstance(steps, int)
-    return {**known, WARM_UP: round(rate * steps) if is_known else None}  # type: ignore[operator]
+    return rules_of(PretrainConfig, ("model ", "vocabulary"), cure=cure)
 
 
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
