@@ -6,7 +6,6 @@ No index is known to have the package, so its name alone installs nothing.
 import json
 import shlex
 import signal
-from contextlib import suppress
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,13 +51,7 @@ def install_command(extra: str) -> str:
     missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
     if 0 < len(missing) <= LONGEST_COMMAND:
         return f"{pip} {missing}{then}"
-    wheel = f"{NAME.replace('-', '_')}-*.whl"
-    with suppress(metadata.PackageNotFoundError):
-        package = metadata.distribution(NAME)
-        lines = (package.read_text("WHEEL") or "").splitlines()
-        tag = next((line[len("Tag: ") :] for line in lines if line.startswith("Tag: ")), "*")
-        wheel = f"{NAME.replace('-', '_')}-{package.version}-{tag}.whl"
-    return f"{pip} 'PATH/{wheel}[{extra}]', the wheel that this was installed from{then}"
+    return f"{pip} 'PATH/ernie_pair-*.whl[{extra}]', the wheel that this was installed from{then}"
 
 
 def _pip_for(extra: str) -> str:

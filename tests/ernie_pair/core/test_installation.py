@@ -136,9 +136,8 @@ def test_the_original_install_url_is_used_in_the_command(installed, direct_url, 
 @pytest.mark.parametrize("extra", ["many", "unknown"])
 def test_a_too_long_or_unknown_extra_names_the_wheel(installed, extra):
     installed()
-    wheel = "PATH/ernie_pair-0.1.0-cp311-cp311-linux_x86_64.whl"
     said = install_command(extra)
-    assert said == f"pip install '{wheel}[{extra}]', the wheel that this was installed from"
+    assert said == f"pip install 'PATH/ernie_pair-*.whl[{extra}]', the wheel that this was installed from"
     assert len(said) < LONGEST_MESSAGE
 
 
