@@ -556,7 +556,7 @@ def test_a_small_run_of_the_whole_proof_of_use(data, start, tmp_path, capsys):
         "| Trainer of transformers, float32, 20 rows of LCQMC | 1 | 1.0000 | ",
         "- transformers - ours: accuracy +",
         "attention eager",
-        "- best flags for scratch, of 1 complete trials: learning_rate ",
+        "- best flags for scratch, of 1 complete trials: epochs ",
     )
     assert (tmp_path / "results" / "pretraining.svg").read_text().startswith("<svg")
     assert (tmp_path / "work/weights/half/model_state.pdparams").is_file()
