@@ -8,6 +8,7 @@ signatures, cosmic-ray imports Paddle for each fault, and neither removes statem
 import ast
 import builtins
 import copy
+import re
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
 OPERATORS = """Add Sub,Sub Add,Mult Div,Div Mult,FloorDiv Div,Mod FloorDiv,Pow Mult,BitAnd BitOr,BitOr BitAnd,
@@ -19,6 +20,7 @@ maximum minimum,sum mean,mean sum,ceil floor,floor ceil,zeros ones,ones zeros"""
 OTHER_NAME = dict(map(str.split, NAMES.split(",")))
 OF_WORDS = ("say", "warn", "warning", "info", "Error", "option")  # calls whose arguments are read by people
 WITHOUT_NAME = (type(None), ast.Constant, ast.UnaryOp)  # bounds that change as numbers do
+COMMENT = re.compile(r"\s+#\s.*?(?= -> |$)")
 UNCHANGED = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)
 
 
@@ -29,6 +31,11 @@ class Fault(NamedTuple):
     source: bytes
     lines: Tuple[int, int]
     name: str
+
+    @property
+    def key(self) -> str:
+        """Return the name without comments: what holds of it holds wherever the line stands."""
+        return COMMENT.sub("", self.name)
 
 
 def faults_in(file: str, source: bytes) -> List[Fault]:

@@ -5,6 +5,7 @@ python scripts/flags_table.py
 
 import re
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from inspect import getsource
 from typing import List, Type
 
@@ -55,10 +56,13 @@ def _cells(item: Field, config: Type[Options]) -> List[str]:
     # Whether it depends on the machine is known from the source alone.
     owner = next(one for one in config.__mro__ if item.name in vars(one).get("__annotations__", {}))
     if re.search(
-        rf"^    {item.name}: .*= (device_option|\w*option\(\s*default_device)\(", getsource(owner), re.M
+        rf"^    {item.name}: .*= (device_option|\w*option\(\s*default_device)\(", _source(owner), re.M
     ):
         default = OF_THE_MACHINE
     return [f"`{name}`", "required" if item.default is MISSING else default, what]
+
+
+_source = cache(getsource)
 
 
 if __name__ == "__main__":

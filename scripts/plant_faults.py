@@ -200,7 +200,7 @@ def main() -> None:
             counts = table[name] = Counter()
             for fault in random.Random(asked.seed).sample(faults, min(asked.count, len(faults))):
                 if time.monotonic() < until:
-                    is_equal = fault.name in equal.get(fault.file, ())
+                    is_equal = fault.key in equal
                     test = "" if is_equal else room.find(fault)
                     outcome = "equal" if is_equal else "found" if test else "survived"
                     counts.update(["planted", outcome])

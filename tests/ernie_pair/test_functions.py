@@ -247,7 +247,7 @@ print(json.dumps([run.step, run.is_done, is_same, is_near, trained.step, more.st
 def test_one_process_goes_through_the_whole_line(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
     write_lines(tmp_path / "train.tsv", ["天地玄\t天地黄\t1", "日月盈\t寒来暑\t0"] * 8)
-    done = python("-c", LINE, tmp_path)
+    done = python("-c", LINE, tmp_path, WARM="1")
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = done.stdout.splitlines()  # and nothing else
     assert json.loads(line) == [4, True, True, True, 2, 2, True]
@@ -279,7 +279,7 @@ except KeyboardInterrupt as error:
 
 def test_ctrl_c_saves_and_is_raised_where_it_was_called(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
-    said, is_back, is_saved = json_of("-c", INTERRUPTED, tmp_path)
+    said, is_back, is_saved = json_of("-c", INTERRUPTED, tmp_path, WARM="1")
     assert said.startswith("stopped by SIGINT after step ") and is_back and is_saved
 
 

@@ -50,9 +50,9 @@ def test_a_killed_and_restarted_run_is_bit_identical(world, name):
     layout = {"global_batch_size": 16, "micro_batch_size": 4, **KILLED[name]}
     pretrain(world, f"whole {name}", **layout)
     line = launch_line(world / "log", *words_of(world, f"cut {name}", 2, **layout))
-    process = subprocess.Popen(line, start_new_session=True, env=one_thread(COLD="1"), **QUIET)
+    process = subprocess.Popen(line, start_new_session=True, env=one_thread(), **QUIET)
     until((world / f"cut {name}" / "checkpoints" / "step_00000002").exists, 120)
-    kill_launched(process)
+    kill_launched(process, world / f"cut {name}")
     logs = pretrain(world, f"cut {name}", **layout)
     assert "resumed" in logs[0]
     whole, cut = (world / f"{run} {name}" for run in ("whole", "cut"))

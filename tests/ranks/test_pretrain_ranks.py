@@ -72,9 +72,9 @@ def test_a_killed_and_restarted_run_is_bit_identical(world, name):
     layout = {**RESTARTED[name], "decay_steps": 5}
     whole = pretrain(world, f"whole-{name}", **layout)
     line = launch_line(world / "log", *words_of(world, f"cut-{name}", 2, **layout))
-    process = subprocess.Popen(line, start_new_session=True, env=one_thread(COLD="1"), **QUIET)
+    process = subprocess.Popen(line, start_new_session=True, env=one_thread(), **QUIET)
     until((world / f"cut-{name}" / "checkpoints" / "step_00000002").exists, 120)
-    kill_launched(process)
+    kill_launched(process, world / f"cut-{name}")
     cut = pretrain(world, f"cut-{name}", **layout)
     assert events(whole) == events(cut)
     assert files_of(whole / "model_last") == files_of(cut / "model_last")

@@ -12,7 +12,16 @@ import pytest
 import tutorial_pieces
 from launched import OURS, PADDLES, launch
 from run_files import events
-from tutorial_pieces import CLASSIFIERS, DEV, SETTINGS, TRAIN, plain_losses, run_ways, write_classifier
+from tutorial_pieces import (
+    CLASSIFIERS,
+    DEV,
+    SETTINGS,
+    TRAIN,
+    plain_losses,
+    run_all,
+    run_ways,
+    write_classifier,
+)
 
 from ernie_pair import PairConfig, PairTokenizer, PairTrainer
 from ernie_pair.__main__ import _run as run_here
@@ -42,12 +51,14 @@ def one(place):
 
 @pytest.fixture(scope="module")
 def two(place):
-    # Plain Paddle knows its processes by the environment in which it was imported: they start cold.
-    return cache(
-        lambda name: launch(place(name), run_ways, name, place(name), 4, launcher=LAUNCHERS[name], COLD="1")[
-            0
-        ]
-    )
+    @cache
+    def by(launcher):
+        # Plain Paddle knows its processes by the environment in which it was imported: they start cold.
+        names = [name for name, its_launcher in LAUNCHERS.items() if its_launcher == launcher]
+        folders = {name: place(name) for name in names}
+        return launch(folders[names[0]], run_all, folders, 4, launcher=launcher, COLD="1")[0]
+
+    return lambda name: by(LAUNCHERS[name])[name]
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

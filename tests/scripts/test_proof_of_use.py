@@ -18,7 +18,7 @@ from fake_peer import write_fake_peer
 from places import ROOT
 from proof.experiments import TITLES, Places, Run, Scale, runs_of, words_of
 from proof.figures import best_of, circle_figures, overlap_figures, read_curve, seen_figures
-from readme_block import FIGURES, PAGES, between, is_chinese
+from readme_block import FIGURES, between, is_chinese
 from run import RunConfig, Runner, run_group
 from test_cut_documents import texts_of
 from tiny_models import write_sentence
@@ -109,21 +109,7 @@ def test_a_result_names_the_weights_it_started_from(runner, tmp_path):
     predictions.touch()
     run = run_of(tmp_path, needs=("$WORK/weights/small", "$WORK/predictions.tsv"))
     assert runner.make([run]) == []
-    weights = stored(runner, run)["weights"]
-    assert weights == "small ba7816bf"
-    shown = result_of("options", "plain", comparison("plain", "other", 0.1), weights=weights)
-    assert "Pretrained weights, by the first digits of their SHA-256: small `ba7816bf`." in page_of(shown)
-
-
-def test_each_comparison_names_its_own_weights():
-    """Two comparisons may start from two pretrainings of one recipe, and their rows are not of one model."""
-    rows = [
-        result_of("starts", name, comparison("a", "b", 0.1), weights=f"pretrained {digest}")
-        for name, digest in (("first", "aaaa1111"), ("second", "bbbb2222"))
-    ]
-    first, second = page_of(*rows).split("### the second")
-    assert "pretrained `aaaa1111`." in first and "bbbb2222" not in first
-    assert "pretrained `bbbb2222`." in second and "aaaa1111" not in second
+    assert stored(runner, run)["weights"] == "small ba7816bf"
 
 
 @pytest.mark.parametrize("change", [{"choose": 7}, {"rest": 7}, {"small_rows": 7}, {"learning_rate": 7.0}])
@@ -279,9 +265,6 @@ def test_the_stages_of_a_search_are_shown_with_intervals(tmp_path):
     low, high = stage["nDCG@10_low"], stage["nDCG@10_high"]
     whole = np.concatenate(list(values.values()))[:, 2]
     assert low < whole.mean() < high and 1 < (high - low) / (3.92 * whole.std() / 80**0.5) < 2.5
-    page = page_of(result_of("circle", "lcqmc", figures))
-    assert_in(page, "40 first texts", "its 9 second texts", "| a stage | 2 |", f"({low:.3f} to {high:.3f})")
-    assert_in(page, f"({gain[0]:+.3f} to {gain[1]:+.3f})", "No clear gain over the first row: the same.")
 
 
 @pytest.mark.parametrize("rows", ["0", "10 many", "10 ²"])
@@ -290,75 +273,12 @@ def test_sizes_that_are_not_numbers_of_pairs_are_refused(rows):
         cut_pairs.CutConfig("train.tsv", "dev.tsv", "cut", rows=rows)
 
 
-def result_of(group, name, figures, **changes):
-    facts = {"title": f"the {name}", "runs": 2, "steps": 900, "machine": "cores 2", "cores": 2}
-    return {"group": group, "name": name, **facts, **figures, **changes}
-
-
-def comparison(one, other, gain, names=()):
-    metrics = ("accuracy", "f1", "auc", "loss")
-    values = {**dict.fromkeys(metrics, 0.5), "calibration_error": 0.1, "seconds": 10.0, "speed": 4.0}
-    again = {**values, "accuracy": 0.7, "seconds": 20.0, "speed": 2.0}
-    seeds = [
-        {"model": model, "seed": seed, **run}
-        for model in (names or (one, other))
-        for seed, run in enumerate((values, again), start=1)
-    ]
-    models = [{"model": m, "accuracy_low": 0.4, "accuracy_high": 0.6} for m in (names or (one, other))]
-    ends = {f"{m}{end}": gain + by for m in metrics for end, by in (("", 0), ("_low", -0.1), ("_high", 0.1))}
-    difference = {"one": one, "other": other, **ends}
-    return {"rows": 10, "majority": 0.5, "seeds": seeds, "models": models, "differences": [difference]}
-
-
-def sided(name, gain, **changes):
-    """The figures of one side, from trainings with two seeds."""
-    return result_of(
-        "peer", name, {**comparison(name, "ours", gain, [name]), "threads": 2, "peer": ""}, **changes
-    )
-
-
-def three_starts(title, **changes):
-    figures = comparison("continued", "scratch", 0.1, ("continued", "pretrained", "scratch"))
-    figures.update(overlap_accuracy=0.6, overlap_auc=0.7)
-    return result_of("starts", title, {**figures, **changes}, title=title)
-
-
-def page_of(*rows):
-    """The text of the page with ``rows`` of one group, in their order."""
-    return render_page({rows[0]["group"]: {row["name"]: row for row in rows}})[0]
-
-
 def assert_in(page, *texts):
     for text in texts:
         assert text in page
 
 
-def test_the_page_shows_only_what_was_run():
-    rows = [result_of("options", n, comparison(n, "plain", g)) for n, g in (("rdrop", 0.05), ("fgm", 0.2))]
-    page = page_of(*rows)
-    lines = [line for line in page.splitlines() if line.startswith("| the ")]
-    assert [line.split(" | ")[0] for line in lines] == ["| the rdrop", "| the fgm"]
-    assert_in(lines[1], "0.6000 ± 0.1414", "+0.2000 (+0.1000 to +0.3000)", "| 2 |", "| 900 |")
-    assert_in(lines[1], "`run.py options --only fgm`")
-    assert_in(page, "- rdrop - plain: accuracy +0.0500 (-0.0500 to +0.1500), auc +0.0500")
-    assert_in(page, "- the rdrop: accuracy +0.0500", "- cores 2")
-    absent = ["- the fgm:", "![", *(TITLES[group] for group in ("pretraining", "starts", "forgetting"))]
-    assert not any(text in page for text in absent)
-
-
-def test_the_page_shows_both_sides_and_their_speed():
-    ours = sided("ours", 0.0, differences=[])
-    theirs = sided("transformers", -0.05, peer="torch 2.0, attention eager")
-    page = page_of(ours, theirs)
-    cells = "-0.0500 (-0.1500 to +0.0500) | 15.0 ± 7.1 | 3.0 ± 1.4 | `run.py peer --only transformers` |"
-    assert_in([line for line in page.splitlines() if line.startswith("| the ")][1], cells)
-    assert_in(page, "- transformers - ours: accuracy -0.0500", "2 threads on both sides")
-    assert_in(page, "| transformers | 2 | 0.7000 | 0.5000 | 0.5000 | 0.5000 | 0.1000 | 20.0 | 2.0 |")
-    assert_in(page, "The peer: torch 2.0, attention eager.")
-    assert_in(page_of(theirs), "`run.py peer --only ours` has not been run")
-
-
-def test_the_page_shows_the_character_overlap_baseline(tmp_path):
+def test_the_character_overlap_is_the_baseline(tmp_path):
     """The threshold comes from the training pairs; on the test pairs another one would be better."""
     train = [("甲乙", "甲乙", "1"), ("甲乙丙", "甲乙丁", "1"), ("甲乙", "甲丙", "0"), ("甲", "乙", "0")]
     test = [("甲乙", "甲乙", "1"), ("甲乙丙丁", "甲乙丙戊", "0"), ("甲乙", "甲丙", "0"), ("甲", "乙", "0")]
@@ -369,43 +289,17 @@ def test_the_page_shows_the_character_overlap_baseline(tmp_path):
     assert overlap_figures(train, test, train, "accuracy") == shares
     assert overlap_figures(train, test, test, "auc") == shares
     assert seen_figures(train, test) == {"seen_any": 0.75, "seen_both": 0.75}
-    figures = {**comparison("pretrained", "scratch", 0.1), **shares}
-    for row, chosen in zip(figures["seeds"], (0.8, 0.9, 0.6, 0.7)):
-        row["chosen"] = chosen
-    page = page_of(result_of("starts", "afqmc", figures, seen_any=0.5, seen_both=0.25))
-    assert_in(page, "shared characters reach accuracy 0.7500, auc 1.0000.")
-    assert_in(page, "- best accuracy on the held-out training pairs by which the checkpoint is chosen: ")
-    assert_in(page, "is chosen: pretrained 0.8500, scratch 0.6500, shared characters 1.0000")
-    assert_in(page, "50.0% of the test rows have a text that is also in the training file")
 
 
-def test_the_page_names_the_mixture_that_forgets_least():
-    def row(name, general, laws):
-        losses = {"corpus": general, "laws": laws, "corpus_one_segment": 9.0}
-        return result_of(
-            "forgetting",
-            name,
-            {"masked": [{"when": "after", "text": k, "lm_loss": v} for k, v in losses.items()]},
-        )
-
-    before, alone = row("before", 5.0, 4.0), row("alone", 5.5, 3.5)
-    page = page_of(before, alone, row("half", 5.02, 3.8))
-    assert_in(page, "| the alone | 2 | 5.500 (+0.500) | 3.500 (-0.500) |")
-    assert_in(page, "Least is forgotten with the half: no loss rises by more than 0.020.")
-    assert_in(page_of(before, alone, row("half", 4.9, 3.8)), "the half: no loss rises.")
-
-
-def test_the_page_shows_losses_and_vectors_of_both_sides():
-    losses = {"losses": [{"step": 1, "ours": 0.7, "transformers": 0.7}], "largest_difference": 2e-7}
-    losses["losses"].append({"step": 2, "ours": 0.65, "transformers": 0.6500002})
-    vectors = {"texts": 1000, "beyond_ascii": 290, "symbols": 54, "cut_ours": 3, "cut_theirs": 3}
-    vectors.update(max_seq_len_ours=256, max_seq_len_theirs=256, cut_otherwise_by_ernie=159)
-    vectors.update(vectors=1.7e-7, cosines=2.7e-7)
-    rows = {"losses": losses, "vectors": vectors}
-    page = page_of(*(result_of("published", n, figures, peer="torch 2.0") for n, figures in rows.items()))
-    assert_in(page, "| 2 | 0.6500000 | 0.6500002 | -2.0e-07 |", "The largest difference is 2.0e-07.")
-    assert_in(page, "1,000 different texts", "of a number of a vector: 1.7e-07")
-    assert_in(page, '`run.py published --only "ours transformers"` has not been run.')
+def test_the_page_and_the_readme_show_only_what_was_run():
+    """What they show of everything is compared with the committed pages below."""
+    results = read_tables(FIGURES)
+    peer = {"transformers": results["peer"]["transformers"]}
+    page, _ = render_page({"peer": peer})
+    assert_in(page, TITLES["peer"], "`run.py peer --only ours` has not been run")
+    assert not any(text in page for text in ("![", *(TITLES[group] for group in TITLES if group != "peer")))
+    assert "Trainer" not in render_summary({**results, "peer": peer}, in_chinese=False)
+    assert render_summary({"peer": peer}, in_chinese=False) == ""
 
 
 def test_an_invalid_or_missing_result_is_reported(tmp_path):
@@ -437,72 +331,6 @@ def test_the_readme_shows_the_committed_comparisons(page, shape):
     shown = between(readme_block.RESULTS).search(text)
     assert shown and shown[1] == render_summary(read_tables(FIGURES), is_chinese(page)) != ""
     assert shape.format(Scale().layers, Scale().hidden) in text
-
-
-def test_the_readme_compares_both_sides_if_both_were_run():
-    starts = {"starts": {"one": three_starts("LCQMC, all rows, ERNIE")}}
-    ours, theirs = sided("ours", 0.0), sided("transformers", -0.05)
-    for row, speed in zip(theirs["seeds"], (1500.0, 1000.0)):
-        row["speed"] = speed
-    ours["title"] = "this package, 20,000 rows of LCQMC"
-    both = render_summary({**starts, "peer": {"ours": ours, "transformers": theirs}}, in_chinese=False)
-    assert_in(both, "(20,000 rows of LCQMC, float32, 2 threads)")
-    assert "Trainer reaches 0.6000 ± 0.1414 at 1,250 pairs/s" in both and both.endswith("0.1414 at 3.")
-    for alone in ({"ours": ours}, {"ours": ours, "ours_bf16": ours}):
-        assert "Trainer" not in render_summary({**starts, "peer": alone}, in_chinese=False)
-
-
-def test_the_readme_names_the_epochs_of_another_training():
-    title = "LCQMC, all rows, 1 epoch, ERNIE classifier"
-    assert title in [each.title for each in runs_of("starts", Scale())]
-    results = {"starts": {"one": three_starts(title)}}
-    assert_in(render_summary(results, in_chinese=False), "| LCQMC, all rows, 1 epoch | accuracy | 2 |")
-    assert_in(render_summary(results, in_chinese=True), "| LCQMC，全部，1 轮 | 准确率 | 2 |")
-
-
-def test_an_unbalanced_data_set_is_shown_by_auc():
-    """By its own metric in every cell: the majority class has an AUC of one half."""
-    afqmc = three_starts("AFQMC, all rows, ERNIE", chosen_by="auc")
-    for row in afqmc["seeds"]:
-        row["chosen"] = 0.6 if row["seed"] == 1 else 0.7
-    (row,) = (x for x in render_summary({"starts": {"a": afqmc}}, False).splitlines() if "AFQMC" in x)
-    assert row.startswith("| AFQMC, all rows | AUC | 2 | 0.5000 ± 0.0000 |")
-    assert row.endswith("| +0.1000 (+0.0000 to +0.2000) | 0.7000 | 0.5000 |")
-    line = "- best auc on the held-out training pairs by which the checkpoint is chosen: continued 0.6500"
-    assert_in(page_of(afqmc), line)
-
-
-def test_the_readme_tells_what_a_search_of_flags_gives():
-    figures = comparison("continued", "scratch", 0.1)
-    searched = result_of("scratch", "searched", figures, title="LCQMC, 20,000 rows, 8 trials for each start")
-    results = {"starts": {"a": three_starts("LCQMC, 5,000 rows, E")}, "scratch": {"searched": searched}}
-    english, chinese = (render_summary(results, in_chinese) for in_chinese in (False, True))
-    both = "20,000 rows of LCQMC give 0.6000 ± 0.1414 (continued) and 0.6000 ± 0.1414 (scratch)"
-    assert_in(english, f"warm-up of 8 trials for each start, {both}: +0.1000 (+0.0000 to +0.2000).")
-    assert_in(chinese, "各搜索 8 次", "相差 +0.1000（+0.0000 到 +0.2000）。")
-
-
-def test_the_readme_has_a_row_for_each_comparison(monkeypatch, tmp_path):
-    """Only of those with all three starts; the text around the markers is kept."""
-    timed = result_of("any", "any", {"training_seconds": 150})
-    starts = {
-        "lcqmc_small": three_starts("LCQMC, 5,000 rows, ERNIE classifier"),
-        "lcqmc_gram": result_of("starts", "b", comparison("pretrained", "scratch", 0.1)),
-        "lcqmc_all": three_starts("LCQMC, all rows, ERNIE classifier"),
-    }
-    for page in PAGES:
-        (tmp_path / page).write_text("a\n<!-- results -->\nold\n<!-- end of results -->\nb\n")
-    monkeypatch.setattr(readme_block, "ROOT", tmp_path)
-    monkeypatch.setattr(readme_block, "all_pages", lambda: list(PAGES))
-    results = {"pretraining": {"pretrained": timed}, "task": {"lcqmc": timed}, "starts": starts}
-    write_results.show_in_readmes(results)
-    english, chinese = ((tmp_path / page).read_text().splitlines() for page in PAGES)
-    cells = f"| accuracy | 2 |{3 * ' 0.6000 ± 0.1414 |'} +0.1000 (+0.0000 to +0.2000) | 0.6000 | 0.5000 |"
-    assert english[4:-4] == [f"| LCQMC, {rows} rows {cells}" for rows in ("5,000", "all")]
-    assert [row.split(" | ")[0] for row in chinese[4:-4]] == ["| LCQMC，5,000 行", "| LCQMC，全部"]
-    minutes = "Pretraining took 2 minutes, continuing with the texts of LCQMC 2 minutes, on 2 CPU cores."
-    assert english[-3] == minutes and "继续预训练用了 2 分钟" in chinese[-3]
-    assert english[0] == chinese[0] == "a" and english[-1] == "b" and "old" not in english
 
 
 @pytest.fixture(scope="module")
@@ -579,7 +407,7 @@ def test_a_published_model_is_trained_on_both_sides(start, tmp_path):
     (tmp_path / "work" / "published").mkdir(parents=True)
     write_sentence(tmp_path / "work" / "published" / "minilm")
     start("published", only="ours transformers", peer_python=write_fake_peer(tmp_path), seeds=2)
-    page = page_of(*read_runs(tmp_path / "work/figures")["published"].values())
+    page, _ = render_page(read_runs(tmp_path / "work/figures"))
     assert_in(page, "### Fine-tuning on MRPC, beside Trainer", "- pairs/s, ours / transformers: ")
     assert_in(page, "- transformers - ours: accuracy +", ", f1 +")
     assert_in(page, "| Trainer of transformers | 2 | 1.0000 ± 0.0000 | ")

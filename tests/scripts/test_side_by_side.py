@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import subprocess
 import sys
@@ -239,12 +238,6 @@ def test_processor_time_includes_threads_that_ended():
         process.communicate(b"\n")
 
 
-def test_help_lists_the_flags():
-    words = [sys.executable, bench.__file__, "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0 and "--vocab_file" in done.stdout and "--device" in done.stdout
-
-
 @pytest.fixture
 def pages(tmp_path, monkeypatch) -> Path:
     """Return a folder with the pages where the figures go."""
@@ -268,23 +261,6 @@ def write_figures(path: Path, name: str, processor: str = "fast", instructions: 
         json.dumps({"machine": machine, "cases": [{"name": name, "lanes": [], "ratios": ratios}]})
     )
     return path
-
-
-def test_the_pages_show_the_ratios_of_comparisons(pages):
-    """The READMEs show the main ones, docs all that are of interest, each in its language."""
-    names = ("pairs", "ask 4 x 312, 512 pairs")
-    side_by_side_table.publish([write_figures(pages / f"{len(name)}.json", name) for name in names])
-    shown = (pages / "README.md").read_text().splitlines()
-    assert shown[0] == "a" and shown[-1] == "b" and "old" not in shown
-    assert shown[2] == "processor fast, instructions all, cores 2"
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown[6:-2]]
-    assert cells == [
-        [name, "fused fp32", "transformers fp32", "2.00 (1.50 to 2.25)", ""]
-        for name in ("pairs", "predict 4 x 312, 512 pairs")
-    ]
-    chinese, docs = (pages / "README_cn.md").read_text(), (pages / "docs" / "zh" / "speed.md").read_text()
-    assert "| 预测 4 × 312，512 对 | 融合算子 fp32 |" in chinese and "2.00（1.50 到 2.25）" in chinese
-    assert "transformers 默认设置" in docs and "Paddle 算子 fp32" in docs and "墙钟时间之比" in docs
 
 
 def test_the_lanes_of_a_case_may_be_in_several_files(pages):
@@ -317,25 +293,13 @@ def test_figures_of_another_processor_stay_and_old_ones_go(pages):
     assert "| old" not in shown and (pages / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_picture_shows_the_main_ratios(pages):
-    side_by_side_table.publish([write_figures(pages / "one.json", "pairs", instructions="few")])
-    rows = readme_block.read_table(side_by_side_table.PUBLISHED)
-    (bar,) = side_by_side_table.main_bars({"instructions": "few"}, rows)
-    assert bar["case"] == "few, pairs" and bar["other"] == "transformers fp32" and bar["cpu_low"] == 1.5
+SHOWING = readme_block.pages_with(readme_block.SIDE_BY_SIDE)
 
 
-def test_the_peer_of_vectors_is_named(pages):
-    side_by_side_table.publish([write_figures(pages / "one.json", "embed 6 x 384, 512 pairs")])
-    assert "| fused fp32 | sentence-transformers fp32 |" in (pages / "README.md").read_text()
-
-
-def test_the_readmes_and_a_page_of_docs_show_the_comparison():
-    shown = readme_block.pages_with(readme_block.SIDE_BY_SIDE)
-    assert {*readme_block.PAGES, "docs/en/speed.md"} <= set(shown)
-
-
-@pytest.mark.parametrize("page", readme_block.pages_with(readme_block.SIDE_BY_SIDE))
+@pytest.mark.parametrize("page", SHOWING)
 def test_the_pages_show_the_published_figures(page):
+    """The READMEs the main ones, docs all that are of interest, each in its language."""
+    assert {*readme_block.PAGES, "docs/en/speed.md"} <= set(SHOWING)
     tables = (side_by_side_table.render_machine(*each, page) for each in side_by_side_table.read_figures())
     shown = readme_block.between(readme_block.SIDE_BY_SIDE).search((ROOT / page).read_text(encoding="utf-8"))
     assert shown[0] == "\n\n".join(tables)

@@ -114,3 +114,8 @@ def run_ways(script, folder, batch_size):
     """The numbers of each way of training of a script: {name: {losses, ...}}."""
     paddle.set_device("cpu")
     return {name: way(folder, batch_size) for name, way in import_module(script).WAYS.items()}
+
+
+def run_all(folders, batch_size):
+    """The numbers of several scripts, {script: its folder}, in one start of the processes."""
+    return {script: run_ways(script, folder, batch_size) for script, folder in folders.items()}

@@ -1,5 +1,6 @@
 """Waiting for what another process does, and ports that nothing listens at."""
 
+import json
 import os
 import signal
 import socket
@@ -21,9 +22,10 @@ def children_of(pid):
     return [int(child) for child in listing.split()]
 
 
-def kill_launched(process):
-    """Kill a launcher and its ranks, each of which has a process group of its own, as a machine would."""
-    for pid in (process.pid, *children_of(process.pid)):
+def kill_launched(process, output):
+    """Kill a launcher and its ranks, which their heartbeats in ``output`` name, as a machine would."""
+    ranks = [json.loads(path.read_text())["pid"] for path in (output / "ranks").glob("*.json")]
+    for pid in (process.pid, *ranks):
         os.kill(pid, signal.SIGKILL)
     process.wait()
 

@@ -179,8 +179,9 @@ def kill_at_line(number):
     sys.settrace(trace)
 
 
-def test_a_build_killed_at_any_line_is_redone_by_the_next_run(tmp_path):
-    for number in range(1, 1000):
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 5], ids="one in {}".format)
+def test_a_build_killed_at_any_line_is_redone_by_the_next_run(tmp_path, every):
+    for number in range(1, 1000, every):
         folder = tmp_path / str(number)
 
         def build_until(number=number, folder=folder):
@@ -196,7 +197,7 @@ def test_a_build_killed_at_any_line_is_redone_by_the_next_run(tmp_path):
 
 
 def test_two_concurrent_processes_build_only_once(tmp_path):
-    for number in range(50):
+    for number in range(10):
         folder, meeting = tmp_path / str(number), multiprocessing.get_context("fork").Barrier(2)
 
         def build(folder=folder):

@@ -51,12 +51,13 @@ def reference(path):
 
 
 @pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
+@pytest.mark.parametrize("each", [pytest.param(1, marks=pytest.mark.slow), 30], ids="one in {}".format)
 @pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=[path.stem for path in VOCABULARIES])
-def test_real_paragraphs_get_the_same_ids_as_in_paddlenlp(vocabulary):
+def test_real_paragraphs_get_the_same_ids_as_in_paddlenlp(vocabulary, each):
     expected, tokenizer = reference(vocabulary), WordPiece.from_file(vocabulary)
     lines = [line for path in TEXTS for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     assert len(lines) > 90_000
-    differ = [line for line in lines if tokenizer.encode(line) != expected(line)]
+    differ = [line for line in lines[::each] if tokenizer.encode(line) != expected(line)]
     assert not differ, differ[:3]
 
 

@@ -393,7 +393,7 @@ def test_pretraining_from_a_config_is_bit_identical(tmp_path):
     for words in (tiny_pretrain.flags(model, data, first, **changes), from_config):
         done = command("pretrain", *words)
         assert done.code == 0, done.told
-    output_of("-c", PYTHON, first / CONFIG_YAML, third)
+    output_of("-c", PYTHON, first / CONFIG_YAML, third, WARM="1")
     weights = checkpoint_of(first)
     assert {"static_vars.safetensors", "state.json"} < weights.keys()
     assert checkpoint_of(second) == weights == checkpoint_of(third)

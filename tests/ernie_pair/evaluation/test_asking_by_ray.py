@@ -46,6 +46,7 @@ def test_ray_output_of_an_exported_model_is_byte_identical(here, monkeypatch):
 
 
 @needs_ray
+@pytest.mark.slow  # as the exported one; embed of a trained encoder opens it by Ray in the quick tests
 def test_ray_output_of_a_trained_model_is_byte_identical(here, monkeypatch):
     monkeypatch.setattr(TrainedScorer, "window", 30)
     flags = {"model_path": str(here / "best"), "device": "cpu"}

@@ -31,10 +31,12 @@ FLAGS = {
 optuna = pytest.importorskip("optuna")
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures():
     """Draw no pictures, which cost more than tiny trials, but in one test."""
-    monkeypatch.setattr(module, "PICTURES", ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PICTURES", ())
+        yield
 
 
 def config_in(folder, **changes):
@@ -53,7 +55,7 @@ def config(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(no_pictures, tmp_path_factory):
     """A search of three trials that are trained: (config, study)."""
     config = config_in(tmp_path_factory.mktemp("finished"), trials=3, pruner="none", checkpoint_steps=2)
     return config, search_params(config)
@@ -232,7 +234,8 @@ def test_a_killed_search_resumes_to_the_same_trials(finished, tmp_path, place):
     """Killed during an evaluation of its second trial, or before that trial was recorded as complete."""
     whole, killed = Path(finished[0].output_dir), replace(finished[0], output_dir=str(tmp_path / "killed"))
     words = [sys.executable, "-c", DIES, json.dumps(asdict(killed)), place]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    environment = {**os.environ, "WARM": "1"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 9, done.stderr[-1500:]
     assert table_of(tmp_path / "killed").count("\n") == 2  # the header and the first trial
     assert (tmp_path / "killed" / "trials" / "trial-0001" / "metrics.jsonl").is_file()

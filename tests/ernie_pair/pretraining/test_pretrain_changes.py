@@ -85,7 +85,7 @@ def test_skipped_steps_stay_counted_with_another_on_nan(tmp_path, before):
     """The checkpoint's own state says two; the file of the optimizer has another number, or none."""
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
     pretrain(tmp_path, tmp_path / "out", max_steps=2, on_nan=before)
-    found = json_of("-c", RESUMED, tmp_path, cwd=Path(__file__).parent / "graph")
+    found = json_of("-c", RESUMED, tmp_path, cwd=Path(__file__).parent / "graph", WARM="1")
     assert found["skip"][:3] == found["stop"][:3]
     assert found["skip"][0] == found["skip"][2] > found["skip"][1]
     assert found["skip"][3] == 2 and found["stop"][3] is None

@@ -107,7 +107,7 @@ def test_a_killed_run_resumes_to_identical_bytes(folder, tmp_path, small_pieces,
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *map(str, words)],
         capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "WARM": "1"},
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (tmp_path / "cut.part" / "vectors.npy").is_file() and not (tmp_path / "cut").exists()
