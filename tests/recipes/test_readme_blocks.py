@@ -46,6 +46,7 @@ TINY = "--max_steps 2 --max_seq_len 32 --device cpu"
 DRY = "--dry-run --no-deps --no-build-isolation"
 # Changes to a command that contains the first string: replacements (which must match), then additions.
 CHANGES = [
+    ("-m venv .venv", {"-m venv .venv": "-m venv --without-pip .venv"}, ""),  # each line has its own shell
     ("scripts/test.sh", {}, "tests/test_layers.py"),
     ("OUT=data sh", {"OUT=data": "OUT=prepared"}, ""),
     ("prepare --engine ray", {"--ray_address ...": ""}, f"{PREPARE} --workers 2"),
