@@ -28,6 +28,7 @@ def pytest_configure(config):
     """Start the programs of tests from a warm process; one folder for all workers, which inherit its name."""
     if "COLD" in os.environ:
         return
+    os.fsync = lambda descriptor: None  # no test loses power but those that trace a cold process
     if "WARM_PYTHON" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="warm")
         warm = warm_environment(Path(folder.name))
@@ -43,6 +44,12 @@ LONGEST = ("recipes", "ranks", "faults")
 
 # What the file of a test that depends on the level of the processor names: .ci/run runs these twice.
 OF_A_LEVEL = re.compile("bf16|avx")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Import no file without such a test where these alone are asked for."""
+    is_asked = config.option.markexpr.startswith("level ") and collection_path.suffix == ".py"
+    return True if is_asked and not OF_A_LEVEL.search(collection_path.read_text("utf-8")) else None
 
 
 def pytest_collection_modifyitems(items):

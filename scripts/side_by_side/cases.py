@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from other_libraries.client import PATH_OF_PEER, SCRIPTS
@@ -240,14 +240,6 @@ def ask_lanes(bench: Bench) -> List[Lane]:
     return [*lanes, *peer_lanes(bench, task, model, spec)]
 
 
-def encode_lanes(bench: Bench) -> List[Lane]:
-    flags, shape, folder = bench
-    texts = write_rows(folder / "pairs.tsv", read_rows(flags.pair_file, shape.pairs), is_labelled=False)
-    task = {"task": "encode", "texts": texts, "vocab_file": flags.vocab_file}
-    task["max_seq_len"] = shape.max_seq_len
-    return [our_lane(folder, "encode", "fp32", task), *peer_lanes(bench, task)]
-
-
 def our_lanes(bench: Bench, config_class: type, task: str, settings: Mapping[str, Any]) -> List[Lane]:
     lanes = []
     for name, (precision, way) in ways_of(config_class, bench.flags.device).items():
@@ -282,30 +274,29 @@ def our_lane(folder: Path, name: str, precision: str, task: Mapping[str, Any]) -
 def peer_lanes(
     bench: Bench,
     task: Mapping[str, Any],
-    model: Optional[Path] = None,
-    spec: Optional[ModelSpec] = None,
+    model: Path,
+    spec: ModelSpec,
     batches: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> List[Lane]:
     """Return a lane for each way of the peer, if there is one.
 
-    ``model``: the folder of the model whose sizes it has; what needs none is only run in float32. In bf16 it
-    is not measured on a CPU that would only emulate that. ``batches``: what it trains on.
+    ``model``: the folder of the model whose sizes it has. In bf16 it is not measured on a CPU that would only
+    emulate that. ``batches``: what it trains on.
     """
     flags, folder = bench.flags, bench.folder
     if not flags.peer_python:
         return []
-    if model:
-        config = {**USUAL, **read_json_object(model / CONFIG, "make it again")}
-        dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-        sizes = {name: config[name] for name in SIZES}  # arguments of transformers' BertConfig
-        task = {**task, "model": {**sizes, **dropout, "num_labels": 2}, "pad_id": spec.pad_id}
+    config = {**USUAL, **read_json_object(model / CONFIG, "make it again")}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    sizes = {name: config[name] for name in SIZES}  # arguments of transformers' BertConfig
+    task = {**task, "model": {**sizes, **dropout, "num_labels": 2}, "pad_id": spec.pad_id}
     if batches:
         task = {**task, "batches": str(folder / "batches.npz")}
         save_batches(folder / "batches.npz", batches)
     emulates = flags.device == "cpu" and not has_bf16(cpu_level())
     lanes = []
     for name, (precision, best) in PEER_WAYS.items():
-        if (model or name == "peer fp32") and not (emulates and precision == "bf16"):
+        if not (emulates and precision == "bf16"):
             way = {"precision": precision, "best": best, "threads": flags.threads, "device": flags.device}
             words = ["-m", "side_by_side.peer.lane", _written(folder, name, {**task, **way})]
             lanes.append(Lane(name, "peer", precision, [flags.peer_python, *words], PATH_OF_PEER))
@@ -370,7 +361,6 @@ MODEL = "{num_hidden_layers} x {hidden_size}"
 TRAIN = f"train pairs {MODEL}, batch {{batch_size}}"
 PRETRAIN = f"pretrain {MODEL}, batch {{batch_size}} x {{max_seq_len}}"
 ASK, ASKED = f"ask {MODEL}, {{pairs}} pairs", "the prediction of {pairs} pairs"
-ENCODED = "the token ids of {pairs} pairs"
 BASE = {"num_hidden_layers": 12, "hidden_size": 768}
 FULL = Shape(**BASE, batch_size=8, is_full=True)
 CASES_OF_STEPS = {
@@ -388,5 +378,4 @@ CASES_OF_STEPS = {
         Shape(batch_size=32, max_seq_len=400, pairs=256, is_mixed=True),
         in_turn(ask_lanes),
     ),
-    "encode": Case("encode {pairs} pairs", ENCODED, Shape(pairs=20_000), in_turn(encode_lanes)),
 }

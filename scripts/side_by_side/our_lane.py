@@ -105,20 +105,11 @@ def embed(spec, turns):
     turns.repeat(lambda: embedder.embed(texts))
 
 
-def encode(spec, turns):
-    from data_tools.text.wordpiece import WordPiece
-    from ernie_pair.inference.token_rows import encode_texts
-
-    tokenizer = WordPiece.from_file(spec["vocab_file"])
-    left, right = map(list, zip(*_rows_of(spec["texts"])))
-    turns.repeat(lambda: encode_texts(left, right, None, tokenizer, spec["max_seq_len"]))
-
-
 def _rows_of(path):
     return [row.split("\t")[:2] for row in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
-LANES = (train_pairs, pretrain, ask_trained, ask_exported, embed, encode)
+LANES = (train_pairs, pretrain, ask_trained, ask_exported, embed)
 TASKS = {task.__name__: task for task in LANES}
 
 

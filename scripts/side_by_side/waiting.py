@@ -39,7 +39,6 @@ from side_by_side.cases import (
     peer_lanes,
     read_rows,
     silence,
-    write_corpus,
     write_model,
     write_pairs,
     write_rows,
@@ -293,19 +292,6 @@ def cold_train(bench: Bench) -> Dict[str, List[str]]:
     }
 
 
-def make_corpus(bench: Bench) -> Dict[str, List[str]]:
-    """Return the commands that turn the built-in text into ids, with words and without."""
-    write_corpus(bench.folder, bench.flags.vocab_file)
-    command = [sys.executable, "-m", "data_tools.create_pretraining_data"]
-    places = {"input_path": bench.folder / "text.jsonl", "output_prefix": bench.folder / RUN / "text"}
-    words = [*command, *words_of(**places, vocab_file=bench.flags.vocab_file), "--chinese"]
-    return {"words and ids": [*words, "--cn_whole_word_segment"], "ids": words}
-
-
-def cold_help(_: Bench) -> Dict[str, List[str]]:
-    return {"help": [sys.executable, "-m", "ernie_pair", "train", "--help"]}
-
-
 TEXTS, SCORES = "the vectors of the texts of {pairs} pairs", "the scores of {pairs} pairs"
 REQUEST = "a request for the vector of one text; by the clock its 99th percentile"
 COMMAND = "one command, from the shell to its end"
@@ -320,11 +306,10 @@ CASES_OF_WAITING = {
         f"serve-{count}": Case(f"serve {MODEL}, clients {count}", REQUEST, Shape(**MINI), serving(count))
         for count in CLIENTS
     },
-    "corpus": Case("corpus of the built-in text", COMMAND, Shape(), waiting_for(make_corpus)),
     **{
         f"cold-{name}": Case(f"cold {name} {MODEL}", COMMAND, Shape(), waiting_for(commands))
         for name, commands in (
-            ("predict", cold_predict), ("embed", cold_embed), ("train", cold_train), ("help", cold_help),
+            ("predict", cold_predict), ("embed", cold_embed), ("train", cold_train),
         )
     },
 }  # fmt: skip

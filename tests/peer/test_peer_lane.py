@@ -70,7 +70,6 @@ def test_unlabelled_tokens_do_not_change_the_pretraining_loss(tmp_path):
         ("pair-small", "plain fp32, peer fp32, peer defaults"),
         ("pretrain-base", "plain fp32, peer fp32"),
         ("ask-small", "plain fp32, exported onnx, peer fp32"),
-        ("encode", ""),
         ("embed-mini", "plain fp32, exported onnx int8, peer fp32, peer defaults"),
         ("rerank-mini", "plain fp32, peer fp32"),
         ("serve-4", ""),

@@ -83,29 +83,37 @@ TARGETS = {
 }
 
 
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    """Train and ask each case in this process, and all of them in one start of two; return their folders."""
+    folders, of_one, of_two = {}, [], []
+    for case, (target, flags) in TARGETS.items():
+        folder = folders[case] = tmp_path_factory.mktemp(case)
+        steps = {"batch_size": 8, "max_steps": 6, "eval_freq": 6, "learning_rate": 1e-3}
+        one = target_config(folder, target, **steps, **flags)
+        for calls, name, config in ((of_one, "one", one), (of_two, "two", halved(one, folder / "two"))):
+            files = (str(folder / "out"), str(folder / "dev.tsv"), str(folder / name))
+            evaluate = EvaluateConfig(*files[:2], f"{files[2]}.json", device="cpu", bootstrap=20)
+            predict = PredictConfig(*files[:2], f"{files[2]}.tsv", device="cpu")
+            calls += [(train_pair, config), (evaluate_pair, evaluate), (predict_pair, predict)]
+    in_turn(*of_one)
+    launch(tmp_path_factory.mktemp("log"), in_turn, *of_two)
+    return folders
+
+
 @pytest.mark.parametrize("case", TARGETS)
-def test_regression_and_ranking_on_two_processes_match_one(tmp_path, case):
-    target, flags = TARGETS[case]
-    one = target_config(tmp_path, target, batch_size=8, max_steps=6, eval_freq=6, learning_rate=1e-3, **flags)
-    model, dev = str(tmp_path / "out"), str(tmp_path / "dev.tsv")
-
-    def calls(name):
-        metrics, predictions = (str(tmp_path / f"{name}.{ending}") for ending in ("json", "tsv"))
-        evaluate = EvaluateConfig(model, dev, metrics, device="cpu", bootstrap=20)
-        return (evaluate_pair, evaluate), (predict_pair, PredictConfig(model, dev, predictions, device="cpu"))
-
-    in_turn((train_pair, one), *calls("one"))
-    launch(tmp_path, in_turn, (train_pair, halved(one, tmp_path / "two")), *calls("two"))
+def test_regression_and_ranking_on_two_processes_match_one(targets, case):
+    folder = targets[case]
     for ending in ("json", "tsv"):
-        assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
+        assert (folder / f"one.{ending}").read_bytes() == (folder / f"two.{ending}").read_bytes()
     same = ("loss", "mae", "hit_at_1", "mrr", "ndcg", "spearman", "step")
     curves = [
-        [[row[name] for name in same if name in row] for row in events(tmp_path / folder)]
-        for folder in ("out", "two")
+        [[row[metric] for metric in same if metric in row] for row in events(folder / name)]
+        for name in ("out", "two")
     ]
     assert list(map(len, curves[0])) == list(map(len, curves[1]))
     assert np.concatenate(curves[1]) == pytest.approx(np.concatenate(curves[0]), abs=1e-4)
-    weights = [load_classifier(str(tmp_path / name))[0].state_dict() for name in ("out", "two")]
+    weights = [load_classifier(str(folder / name))[0].state_dict() for name in ("out", "two")]
     for name, array in weights[0].items():
         assert np.abs(array.numpy() - weights[1][name].numpy()).max() < BOUND
 

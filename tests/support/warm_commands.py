@@ -216,6 +216,8 @@ def make_cheaper():
     """Shorten what costs every short run a quarter of its time, and decides nothing."""
     # For each `a * b` of a program Paddle looks up where it stands, with the lines around it, to warn.
     inspect.stack = partial(inspect.stack, 0)
+    # A run waits for the disk some forty times, of 5 ms each.
+    os.fsync = lambda descriptor: None
     # Paddle's launcher looks after its processes once a second.
     watch = import_module("paddle.distributed.launch.job.pod").Pod.watch
     watch.__defaults__ = (*watch.__defaults__[:2], 0.05, -1)  # interval and timeout, in seconds

@@ -179,13 +179,7 @@ def rerank(peer):
     peer.repeat(model, lambda **settings: model.predict(pairs, show_progress_bar=False, **settings))
 
 
-def encode(peer):
-    tokenizer, left, right = peer.tokenizer_and_texts()
-    length = peer.spec["max_seq_len"]
-    peer.turns.repeat(lambda: tokenizer(left, right, truncation=True, max_length=length))
-
-
-LANES = (train_pairs, pretrain, ask, embed, rerank, encode)
+LANES = (train_pairs, pretrain, ask, embed, rerank)
 TASKS = {task.__name__: task for task in LANES}
 
 
