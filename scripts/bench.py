@@ -35,7 +35,7 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import write_json
-from ernie_pair.core.files.results import refuse_existing
+from ernie_pair.core.files.results import check_absent
 from ernie_pair.runtime.cpu import cpu_level
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.world import World
@@ -100,7 +100,7 @@ class BenchConfig(Options):
 def compare(config: BenchConfig) -> None:
     """Measure the cases, print their tables, and write them where --output says. Raises InputError."""
     names = config.chosen_cases()
-    refuse_existing([Path(config.output)] if config.output else [], config.overwrite)
+    check_absent([Path(config.output)] if config.output else [], config.overwrite)
     facts = machine_facts(config)
     cases = []
     for name in names:

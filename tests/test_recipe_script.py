@@ -10,7 +10,7 @@ import pytest
 from places import SCRIPTS
 
 from ernie_pair.core.cli.cli import parse_config
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, check_layout
 from ernie_pair.runtime.processes.world import World
 
 STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'
@@ -57,7 +57,7 @@ def test_readme_layouts_match_the_number_of_processes(start, processes, flags, g
     config = config_of(start(processes, flags))
     assert (config.dp_degree, config.processes, config.max_steps) == (groups, processes, 200_000)
     world = World(0, processes)
-    refuse_unready(replace(config, global_batch_size=0), world, world)
+    check_layout(replace(config, global_batch_size=0), world, world)
 
 
 @pytest.mark.parametrize("rate", ["--max-lr 0.5", "--max_lr=0.5", "--max-lr=0.5"])

@@ -47,7 +47,7 @@ VOCAB, FAST_TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_conf
 SENTENCE_PIECES = "sentencepiece.bpe.model"
 TOKENIZER_FILES = (FAST_TOKENIZER, VOCAB, SENTENCE_PIECES)
 SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
-MOST_BYTES, MOST_TOKENS = 64 << 20, 1 << 24
+MAX_BYTES, MOST_TOKENS = 64 << 20, 1 << 24
 MOST_SEPARATORS = 2  # between two texts
 # Where tokenizer_config.json names tokens that it adds, for transformers 4 and 5; and where it has their ids.
 ADDITIONAL, DECODER = ("additional_special_tokens", "extra_special_tokens"), "added_tokens_decoder"
@@ -440,7 +440,7 @@ def _panics_named(where: str) -> Iterator[None]:
 
 def _read_json(path: Path) -> Tokenizer:
     try:
-        content = read_regular(path, MOST_BYTES)
+        content = read_regular(path, MAX_BYTES)
         state = json.loads(content)
         state = state if isinstance(state, dict) else {}
         fault = fault_of_rules(state)
@@ -465,7 +465,7 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
     """
     model = _sentence_pieces_message()()
     try:
-        model.ParseFromString(read_regular(path, MOST_BYTES))
+        model.ParseFromString(read_regular(path, MAX_BYTES))
     except OSError:
         raise
     except Exception as error:  # of protobuf, which has its own

@@ -205,7 +205,7 @@ def _added(parts: List[Counts]) -> Counts:
 
 
 HEAD = "# ernie-pair ngrams 1 "
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 SHORTEST = 2  # tokens
 _CURE = "make it with ernie-pair build ngrams"
 
@@ -274,7 +274,7 @@ def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: AnyTokenizer) 
     be made with one of them. Raises InputError, with the line, for anything but a lexicon of these.
     """
     try:
-        content = read_regular(path, MOST_BYTES)
+        content = read_regular(path, MAX_BYTES)
         lines = content.decode("utf-8").splitlines() or [""]
         made_with = parse_json_object(lines[0].removeprefix(HEAD)).get("vocab_sha256")
     except (FileRefusedError, UnicodeDecodeError, JsonError) as error:
@@ -291,7 +291,7 @@ def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: AnyTokenizer) 
 def holds_same_ngrams(path: Path, lexicon: NgramLexicon) -> bool:
     """Return whether the file ``path`` has the n-grams of ``lexicon``, in their order; scores may differ."""
     try:
-        content = read_regular(path, MOST_BYTES)
+        content = read_regular(path, MAX_BYTES)
     except FileRefusedError:
         return False
     theirs, ours = (

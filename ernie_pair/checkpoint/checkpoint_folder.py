@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Deque, Dict, List, Sequence, Union
 
-from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_other_run
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, check_same_run
 from ernie_pair.checkpoint.manifest import (
     Buffer,
     DamagedError,
@@ -30,8 +30,8 @@ from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
 from ernie_pair.weights.weight_files import Arrays, first_not_finite, from_safetensors, safetensors_parts
 
 MANIFEST, STATE = "MANIFEST.json", "state.json"
-LARGEST_MANIFEST = 16 << 20
-MOST_PARTS = os.sysconf("SC_IOV_MAX")  # for one writev
+MAX_MANIFEST = 16 << 20
+MAX_PARTS = os.sysconf("SC_IOV_MAX")  # for one writev
 Content = Union[bytes, Arrays]  # arrays become a .safetensors file
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        data = _read_regular(folder / MANIFEST, LARGEST_MANIFEST)
+        data = _read_regular(folder / MANIFEST, MAX_MANIFEST)
         self.sha256 = sha256_of(data)
         self.manifest = parse_manifest(data, folder / MANIFEST)
         self.step: int = self.manifest["step"]
@@ -83,18 +83,16 @@ class Checkpoint:
                 raise DamagedError(f"{self.folder / name}: {wrong} holds values that are not finite")
         self.state()
 
-    def refuse_other_run(
-        self, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules
-    ) -> List[Dict]:
+    def check_same_run(self, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules) -> List[Dict]:
         """Return the differences from the run that saved, as entries of "changes"; see `fingerprint`.
 
         Raises InputError for one that is not allowed.
         """
         saved = self.manifest["fingerprint"]
-        changes = refuse_other_run(str(self.folder), saved, fingerprint, allowed, rules)
+        changes = check_same_run(str(self.folder), saved, fingerprint, allowed, rules)
         return [{**change, "step": self.step} for change in changes]
 
-    def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
+    def log_other_changes(self, topology: Dict[str, object]) -> None:
         """Log a line about a changed number of processes or changed versions; neither prevents a resume."""
         for what, level, saved, now, nothing in (
             ("continues with", logging.INFO, self.manifest["topology"], topology, "default"),
@@ -118,7 +116,7 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
         try:
             with open(path, "xb", buffering=0) as file:
                 while left:  # many parts at once: one write per small array takes twice as long
-                    written = os.writev(file.fileno(), list(islice(left, MOST_PARTS)))
+                    written = os.writev(file.fileno(), list(islice(left, MAX_PARTS)))
                     while left and written >= len(left[0]):
                         written -= len(left.popleft())
                     if written:

@@ -33,7 +33,7 @@ from ernie_pair.checkpoint.checkpoint_folder import (
     write_content,
     write_synced,
 )
-from ernie_pair.checkpoint.fingerprint import NO_RULES, RunRules, refuse_unknown_keys
+from ernie_pair.checkpoint.fingerprint import NO_RULES, RunRules, check_known_keys
 from ernie_pair.checkpoint.manifest import (
     DamagedError,
     TrainState,
@@ -47,8 +47,8 @@ from ernie_pair.checkpoint.run_folder import (
     LOCK,
     OWN_LINK,
     RunLock,
+    check_no_lost_checkpoints,
     note_checkpoint,
-    refuse_lost_checkpoints,
     run_id_of,
     set_aside_run,
 )
@@ -108,18 +108,18 @@ class Checkpoints:
         allowed: Sequence[str] = (),
         rules: RunRules = NO_RULES,
     ) -> Optional[Checkpoint]:
-        """Return ``newest()`` if it belongs to this run; see `fingerprint.refuse_other_run`.
+        """Return ``newest()`` if it belongs to this run; see `fingerprint.check_same_run`.
 
         Allowed changes are recorded in every later manifest. Raises InputError if the ranks
         have different settings, or others than the checkpoint was made with.
         """
-        refuse_unknown_keys(fingerprint, allowed)
-        refuse_unlike_ranks(self.all_reduce, self.world, fingerprint)
+        check_known_keys(fingerprint, allowed)
+        check_ranks_agree(self.all_reduce, self.world, fingerprint)
         checkpoint = self.newest()
         if checkpoint is not None:
-            changes = checkpoint.refuse_other_run(fingerprint, allowed, rules)
+            changes = checkpoint.check_same_run(fingerprint, allowed, rules)
             self.changes = checkpoint.manifest["changes"] + changes
-            checkpoint.tell_what_else_changed(topology)
+            checkpoint.log_other_changes(topology)
         return checkpoint
 
     def newest(self) -> Optional[Checkpoint]:
@@ -224,7 +224,7 @@ class Checkpoints:
             run_id_of(self.output_dir)
             note_checkpoint(self.output_dir)
         elif not list(self.folder.glob(f"{BAD}*")):
-            refuse_lost_checkpoints(self.output_dir)
+            check_no_lost_checkpoints(self.output_dir)
 
     def _own_path(self, kind: str, step: int) -> Path:
         """Return a hidden path, the same on all ranks of this start."""
@@ -307,7 +307,7 @@ class Checkpoints:
             self._cleaner.submit(remove_or_warn, trash)
 
 
-def refuse_unlike_ranks(all_reduce: AllReduce, world: World, fingerprint: Dict[str, object]) -> None:
+def check_ranks_agree(all_reduce: AllReduce, world: World, fingerprint: Dict[str, object]) -> None:
     """Raise InputError on every rank if their fingerprints differ; called by every rank."""
     given = gather_results(all_reduce, world, lambda: fingerprint)
     for rank, other in enumerate(given):

@@ -14,7 +14,7 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import BAD
 from ernie_pair.weights.weight_files import BFLOAT16, Arrays, bfloat16_to_float32
 
-LARGEST_SHOWN = 5
+MAX_SHOWN = 5
 OPTIMIZER = "optimizer"  # the prefix of the names of its files
 EQUAL, DIFFERENT = 0, 1  # the exit codes, as those of diff
 
@@ -70,7 +70,7 @@ def _show_one(folder: Path) -> None:
     for file, of_file in arrays.items():
         parameters.update({} if file.startswith(OPTIMIZER) else of_file)
     _print("parameters", _sizes_of(parameters))
-    for name in sorted(parameters, key=lambda name: (-parameters[name].size, name))[:LARGEST_SHOWN]:
+    for name in sorted(parameters, key=lambda name: (-parameters[name].size, name))[:MAX_SHOWN]:
         _print("", f"{name} {list(parameters[name].shape)}")
     for name, entry in sorted(checkpoint.files.items()):
         sizes = f", {_sizes_of(arrays[name])}" if name in arrays else ""

@@ -70,7 +70,7 @@ def rules_of(config_class: Type[Options], fixed: Sequence[str] = (), **more: Any
     return RunRules(prefixes, defaults=defaults, **more)
 
 
-def refuse_other_run(
+def check_same_run(
     where: str, saved: Fingerprint, given: Fingerprint, allowed: Sequence[str], rules: RunRules
 ) -> List[Dict]:
     """Return the differences of two fingerprints as {"key", "old", "new"}; all of them are ``allowed``.
@@ -103,7 +103,7 @@ def refuse_other_run(
     return [{"key": name, "old": old.get(name), "new": new.get(name)} for name in different]
 
 
-def refuse_unknown_keys(fingerprint: Fingerprint, allowed: Sequence[str]) -> None:
+def check_known_keys(fingerprint: Fingerprint, allowed: Sequence[str]) -> None:
     """Raise InputError if --allow_change names a key that is in no fingerprint."""
     unknown = [word for word in allowed if not any(word in _words(key) for key in fingerprint)]
     if unknown:

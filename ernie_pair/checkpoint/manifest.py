@@ -23,8 +23,8 @@ from ernie_pair.core.files.json_file import JsonError, is_number, is_whole_numbe
 Window = Dict[str, Tuple[float, int]]
 MANIFEST_FORMAT = 2
 FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
-MOST_FILES = 100_000
-LARGEST_COUNT = 2**63 - 1
+MAX_FILES = 100_000
+MAX_COUNT = 2**63 - 1
 FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 NO_CHECKSUM = "0" * 64
@@ -105,7 +105,7 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
         and all(isinstance(manifest[key], dict) for key in ("fingerprint", "topology", "versions"))
         and isinstance(manifest["changes"], list)
         and isinstance(manifest["files"], list)
-        and len(manifest["files"]) <= MOST_FILES
+        and len(manifest["files"]) <= MAX_FILES
         and all(map(_is_entry, manifest["files"]))
         and len({entry["name"] for entry in manifest["files"]}) == len(manifest["files"])
     )
@@ -177,4 +177,4 @@ def _is_window(value) -> bool:
 
 
 def _is_count(value) -> bool:
-    return is_whole_number(value, 0, LARGEST_COUNT)
+    return is_whole_number(value, 0, MAX_COUNT)

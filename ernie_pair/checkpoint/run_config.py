@@ -99,13 +99,13 @@ def publish_results(
     `Results.are_done`, for what another run has published there since.
     """
 
-    def fill_and_tell(draft: Path) -> None:
+    def fill_and_record(draft: Path) -> None:
         results.check_existing()
         fill(draft)
         text = text_of_config(flags_of(config), about_now(command))
         (draft / CONFIG_YAML).write_text(text, encoding="utf-8")
 
-    publish_folder(folder, fill_and_tell, results.about_folder, may_be_lost=lambda there: results.overwrite)
+    publish_folder(folder, fill_and_record, results.about_folder, may_be_lost=lambda there: results.overwrite)
 
 
 def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import ABOUT, make_folder, published
-from ernie_pair.core.files.atomic_folder import point_link, publish_folder, read_made
+from ernie_pair.core.files.atomic_folder import point_link, publish_folder, read_folder_record
 from ernie_pair.core.files.file_lock import has_no_locks, open_lock, try_lock
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import read_own_config
@@ -26,7 +26,7 @@ from ernie_pair.runtime.processes.world import World
 
 RUN = "run.json"
 RUN_ID = re.compile(r"[0-9a-f]{16}")
-LARGEST_RUN = 1 << 16
+MAX_RUN = 1 << 16
 LOCK = "run.lock"  # in an output folder
 BEST, PREFIX = "best", "best-"
 OWN_TARGET = r"best-[A-Za-z0-9_-]{1,60}--?(\d+\.\d{4}|inf|nan)(-\d+)?"
@@ -46,7 +46,7 @@ def read_run(output_dir: Path) -> Dict[str, Any]:
     if not os.path.lexists(path):
         return {}
     cure = "it is not the note of a run: rename it, or use another --output_dir"
-    note = read_json_object(path, cure, CheckpointError, LARGEST_RUN, follow=False)
+    note = read_json_object(path, cure, CheckpointError, MAX_RUN, follow=False)
     if not (isinstance(note.get("run_id"), str) and RUN_ID.fullmatch(note["run_id"])):
         raise CheckpointError(f"{path}: no run_id in it; {cure}")
     return note
@@ -88,8 +88,7 @@ def publish_of_run(folder: Path, fill: Callable[[Path], None], about: Dict[str, 
 def folders_of_run(output_dir: Path, start: str) -> List[Tuple[Path, Dict[str, object]]]:
     """Return (folder, its metadata) of what the run in ``output_dir`` published with the prefix ``start``."""
     run_id = read_run(output_dir).get("run_id", "")
-    names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
-    notes = [(output_dir / name, read_made(output_dir / name)) for name in names if name.startswith(start)]
+    notes = [(folder, read_folder_record(folder)) for folder in sorted(output_dir.glob(f"{start}*"))]
     return [(path, note) for path, note in notes if note is not None and note.get("run_id") == run_id]
 
 
@@ -123,7 +122,7 @@ class RunLock:
         os.close(self._descriptor)
 
 
-def refuse_locked(path: Path) -> None:
+def check_unlocked(path: Path) -> None:
     """Raise InputError when another process has the lock on ``path``; nothing is created or changed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -185,7 +184,7 @@ def ranked_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[s
 
 
 @contextmanager
-def gone_if_refused(output_dir: str, world: World, *written: str) -> Iterator[None]:
+def cleanup_on_error(output_dir: str, world: World, *written: str) -> Iterator[None]:
     """Return a context of a start; if it is refused, the first rank removes the ``output_dir`` that it made.
 
     A folder that was there before stays, and so does one with anything in it but what a run writes before its
@@ -202,12 +201,12 @@ def gone_if_refused(output_dir: str, world: World, *written: str) -> Iterator[No
         if there <= {CACHE, CHECKPOINTS, LOCK, RUN, *written} and not begun:
             with suppress(InputError, OSError):  # of a lock that is held, or cannot be looked at
                 for path in folder.rglob("*lock"):
-                    refuse_locked(path)
+                    check_unlocked(path)
                 shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def refuse_lost_checkpoints(output_dir: Path) -> None:
+def check_no_lost_checkpoints(output_dir: Path) -> None:
     """Raise CheckpointError if there is no checkpoint although a run has published one.
 
     Without its run.json a run is recognized by its metrics. One that was killed before its first checkpoint

@@ -44,10 +44,10 @@ from ernie_pair.core.errors import (
 )
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, write_json
-from ernie_pair.core.files.results import refuse_existing
+from ernie_pair.core.files.results import check_absent
 from ernie_pair.report.page import Table, page_of_tables, shown_cell
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.gpu import LEAST_CAPABILITY, Finding, run_check
+from ernie_pair.runtime.gpu import MIN_CAPABILITY, Finding, run_check
 from ernie_pair.runtime.processes.child_command import BrokenRunError, ChildCommand, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.training.run_log import read_all_events
@@ -285,7 +285,7 @@ class Check:
     def _lacks(self, cards: Sequence[Figures]) -> str:
         if len(cards) < self.gpus:
             return "two GPUs" if self.gpus > 1 else "a GPU"
-        least = LEAST_CAPABILITY[self.dtype]
+        least = MIN_CAPABILITY[self.dtype]
         is_old = any(tuple(card["capability"]) < least for card in cards[: self.gpus])
         return f"a newer GPU, with {self.dtype}" if is_old else ""
 
@@ -403,7 +403,7 @@ class CheckGpuConfig(Options):
 def check_gpu(config: CheckGpuConfig) -> None:
     """Make the checks, print a line for each, and write the report; raise the first error of a check then."""
     results, page = Path(config.output_file), Path(config.output_file).with_suffix(".html")
-    refuse_existing([results, page], config.overwrite)
+    check_absent([results, page], config.overwrite)
     groups = names_in(config.only) or GROUPS
     rows = [row for row in checks() if row.group in groups and not (config.quick and row.is_long)]
     found = run_check("cards", 0, SECONDS) if config.device == "gpu" else Finding([], {"cards": []})

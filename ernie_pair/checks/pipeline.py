@@ -42,7 +42,7 @@ from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for, read_all, refuse_unread
-from ernie_pair.pretraining.config.pretrain_config import PRETRAINED, refuse_other_family
+from ernie_pair.pretraining.config.pretrain_config import PRETRAINED, check_family
 from ernie_pair.report.page import Made, Table
 from ernie_pair.report.plot_runs import open_runs, page_of
 from ernie_pair.runtime.cpu import free_memory, usable_cores
@@ -359,7 +359,7 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
         )
     spec = open_model(config.model_name_or_path, model_type="").spec
     if config.pretrain is True:
-        refuse_other_family(spec)
+        check_family(spec)
     return spec
 
 

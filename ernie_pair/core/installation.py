@@ -31,7 +31,7 @@ PADDLENLP_COMMAND = f"pip install --no-deps {PADDLENLP}=={PADDLENLP_VERSION}"
 WITHOUT_PADDLENLP = ("cpu", "gpu", "train")  # the extras that do not install it
 PREDICTS = "predict"  # the extra that only runs exported models
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LONGEST_COMMAND = 300  # characters: an error line would cut a longer one
+MAX_COMMAND = 300  # characters: an error line would cut a longer one
 _HERE = Path(__file__).resolve().parents[2]
 
 
@@ -49,7 +49,7 @@ def install_command(extra: str) -> str:
     if origin:
         return f"{pip} {origin}{then}"
     missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
-    if 0 < len(missing) <= LONGEST_COMMAND:
+    if 0 < len(missing) <= MAX_COMMAND:
         return f"{pip} {missing}{then}"
     return f"{pip} 'PATH/ernie_pair-*.whl[{extra}]', the wheel that this was installed from{then}"
 
@@ -184,7 +184,7 @@ def raise_interrupt(error: ImportError) -> None:
         cause = cause.__cause__ or cause.__context__
 
 
-def refuse_without(needs: Mapping[str, str]) -> None:
+def check_installed(needs: Mapping[str, str]) -> None:
     """Raise InputError for the first of {module: the extra of its own, or ''} that is not installed.
 
     None of them is imported.

@@ -12,7 +12,13 @@ from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_th
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import MADE, README, content_of, read_made, refuse_loss
+from ernie_pair.core.files.atomic_folder import (
+    MADE,
+    README,
+    check_replaceable,
+    content_of,
+    read_folder_record,
+)
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.deployment.docker import (
@@ -66,7 +72,7 @@ from ernie_pair.models.source import copy_tokenizer, model_folder_of
 from ernie_pair.models.spec import CONFIG, find_config, read_config
 from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
-from ernie_pair.runtime.cpu import cpu_threads, refuse_no_bf16
+from ernie_pair.runtime.cpu import check_bf16, cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -164,10 +170,10 @@ def publish_export(
     output_dir = Path(os.path.realpath(config.output_dir))
     own: Set[str] = set()
     if (output_dir / EXPORT_MANIFEST).is_file():  # what an earlier export may have written, with its folders
-        recorded = (read_made(output_dir) or {}).get("outputs")
+        recorded = (read_folder_record(output_dir) or {}).get("outputs")
         own = {*OUTPUTS, CONFIG_YAML, MADE, *(recorded if isinstance(recorded, dict) else ())}
         own |= {str(folder) for name in own for folder in PurePosixPath(name).parents}
-    refuse_loss(output_dir, own)
+    check_replaceable(output_dir, own)
     inputs: Dict[str, Sequence[Path]] = {}
     for flag, folders in models.items():
         inputs[flag] = [path for folder in folders for path in content_of(str(folder))]
@@ -180,7 +186,7 @@ def publish_export(
     if results.are_done():
         return False
     if config.precision == "bf16":
-        refuse_no_bf16()
+        check_bf16()
     refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
     source, judging = open_source(), None

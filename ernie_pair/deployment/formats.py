@@ -33,7 +33,7 @@ INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
 SEVEN_BITS = True
 LARGEST, ZERO = 127, 128  # activations are uint8, 128 + [-127, 127]
 SMALLEST_SCALE = 1e-30  # of a row of zeros
-LARGEST_DIFFERENCE = 1e-4
+MAX_DIFFERENCE = 1e-4
 SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than the model is asked for
 NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
@@ -296,9 +296,9 @@ def largest_difference(backend, batches: List[Batch], expected: List[np.ndarray]
             f"the {backend.name} model does not run ({reason}): nothing is exported; pass another --format"
         ) from None
     worst = float(np.max([np.abs(answer - wanted).max() for answer, wanted in zip(answers, expected)]))
-    if not worst <= LARGEST_DIFFERENCE:
+    if not worst <= MAX_DIFFERENCE:
         raise CheckpointError(
             f"the {backend.name} model differs from the trained one by {worst:.3g}, more than "
-            f"{LARGEST_DIFFERENCE}: nothing is exported; export with the tested versions (constraints.txt)"
+            f"{MAX_DIFFERENCE}: nothing is exported; export with the tested versions (constraints.txt)"
         )
     return worst

@@ -15,7 +15,7 @@ from ernie_pair.checkpoint.run_folder import EVENTS, best_of
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import published
-from ernie_pair.core.files.results import refuse_existing
+from ernie_pair.core.files.results import check_absent
 from ernie_pair.experiments.comparison_report import (
     FILES,
     PAGE_FILE,
@@ -113,7 +113,7 @@ def compare_starts(config: CompareConfig) -> None:
     series = Series("compare starts", "comparison", TEST_KEY, config, FILES, inputs)
     series.check_existing(from_any_inputs=True)
     if not series.path.is_file():
-        refuse_existing([series.folder / TEST], config.overwrite)
+        check_absent([series.folder / TEST], config.overwrite)
     symmetric = "average" if train.scored_as == "average" else config.symmetric
     _keep_plan(series, train, symmetric, starts, pairs)
     keep_config(series.folder, "compare starts", config)

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tu
 import numpy as np
 
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import gone_if_refused
+from ernie_pair.checkpoint.run_folder import cleanup_on_error
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.evaluation.calibration import fit_temperature
@@ -168,7 +168,7 @@ def lines_of_folds(result: CrossValidation) -> Iterator[str]:
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
     """Run the missing folds, write and print the results, and return them. Raises an ErniePairError."""
-    start = gone_if_refused(config.output_dir, launched_world(), *WRITTEN_FIRST, PARTS)
+    start = cleanup_on_error(config.output_dir, launched_world(), *WRITTEN_FIRST, PARTS)
     with start, StopSignals(when="between two folds"):
         return _CrossValidation(config).make()
 

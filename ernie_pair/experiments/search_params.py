@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import BEST, best_of, gone_if_refused
+from ernie_pair.checkpoint.run_folder import BEST, best_of, cleanup_on_error
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError, message_of
 from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML
 from ernie_pair.core.files.atomic_folder import only_writer, point_link
@@ -111,7 +111,7 @@ def search_params(config: SearchParamsConfig) -> Any:
 
     Raises an ErniePairError for whatever the user can fix, NumbersError if no trial has a metric.
     """
-    start = gone_if_refused(config.output_dir, launched_world(), *WRITTEN_FIRST, STUDY)
+    start = cleanup_on_error(config.output_dir, launched_world(), *WRITTEN_FIRST, STUDY)
     with start, StopSignals(when="between two trials"), ExitStack() as held:
         search = _Search(config)
         search.on_first(lambda: held.enter_context(only_writer(search.output_dir.resolve())))

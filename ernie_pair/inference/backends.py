@@ -16,7 +16,7 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.installation import import_optional, install_command
 from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
-from ernie_pair.runtime.cpu import refuse_no_bf16
+from ernie_pair.runtime.cpu import check_bf16
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
 MOST_TOKENS = 1024  # of a batch on a CPU: rows of one length have little padding
@@ -72,7 +72,7 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     if precision != "fp32" and name not in ("auto", "paddle"):
         raise InputError(f"--precision {precision} is for --backend paddle, not {name}; use --precision fp32")
     if device == "cpu" and precision == "bf16":
-        refuse_no_bf16()
+        check_bf16()
         return "paddle"
     if name != "auto":
         return name
@@ -182,12 +182,12 @@ class PaddleBackend:
     def _use_gpu(self, config, inference) -> BatchRules:
         from ernie_pair.kernels.choice import DTYPES  # these need the libraries of training
         from ernie_pair.runtime.device import start_device
-        from ernie_pair.runtime.gpu import paddle_capability, refuse_old_gpu
+        from ernie_pair.runtime.gpu import check_gpu_capability, paddle_capability
         from ernie_pair.runtime.processes.world import World
 
         self.where, flag = start_device("gpu", World()), f"--precision {self.precision}"
         if self.precision != "fp32":
-            refuse_old_gpu(paddle_capability(), DTYPES[self.precision], flag, "use another precision")
+            check_gpu_capability(paddle_capability(), DTYPES[self.precision], flag, "use another precision")
         number = int(self.where.partition(",")[0].partition(":")[2])
         kind = getattr(inference.PrecisionType, PRECISION_TYPES[self.precision])
         config.enable_use_gpu(FIRST_POOL_MB, number, kind)

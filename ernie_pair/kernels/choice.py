@@ -8,7 +8,7 @@ import numpy as np
 from ernie_pair.core.cli.options import Options, devices_option, precision_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, refuse_bf16
+from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, raise_no_bf16
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # precision: its type in Paddle
 OF_THE_CPU = "the fused kernels are for the CPU"
@@ -106,7 +106,7 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
         return choose_plain(flags, reason, device)
     kernels = open_kernels()
     if flags.precision == "bf16" and not kernels.has_bf16:
-        refuse_bf16(kernels.why_no_bf16)
+        raise_no_bf16(kernels.why_no_bf16)
     note = "--precision bf16 is faster" if flags.precision == "fp32" else kernels.why_lower
     note = note if kernels.has_bf16 else f"no bf16: {kernels.why_no_bf16}"
     return KernelChoice("fused", kernels.level, flags.precision).with_note(note)

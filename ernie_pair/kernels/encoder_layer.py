@@ -50,7 +50,7 @@ from ernie_pair.runtime.paddle_patches.layers import (
 # The parts that have parameters, in the order of fused.h; those of the attention are inside `self_attn`.
 OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 BESIDE_IT = {"linear1": nn.Linear, "linear2": nn.Linear, "norm1": nn.LayerNorm, "norm2": nn.LayerNorm}
-MOST_DROPPED = 65535 / 65536  # a number of 16 bits draws
+MAX_DROPPED = 65535 / 65536  # a number of 16 bits draws
 DROPOUTS = ("dropout", "dropout1", "dropout2")
 REFUSED = "oneDNN refused a product of the fused kernels; pass --kernels plain"
 KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
@@ -62,7 +62,7 @@ Given = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
 logger = logging.getLogger(__name__)
 
 
-def why_parts_unfit(layer) -> str:
+def layer_unsupported_reason(layer) -> str:
     """Return why the kernels cannot compute ``layer``, whatever its weights are, in words, or ''."""
     attention = sublayer_of(layer, "self_attn")
     if type(layer) is not nn.TransformerEncoderLayer or type(attention) is not nn.MultiHeadAttention:
@@ -82,7 +82,7 @@ def why_parts_unfit(layer) -> str:
     inner, first, second = (sublayer_of(layer, name) for name in DROPOUTS)
     if inner.p or first.p != second.p or first.training != second.training:
         return "the fused kernels support no dropout within the feed-forward, and one rate outside of it"
-    if max(first.p, attention.dropout) > MOST_DROPPED:
+    if max(first.p, attention.dropout) > MAX_DROPPED:
         return "the fused kernels support no dropout of everything"
     if epsilon_of(sublayer_of(layer, "norm1")) != epsilon_of(sublayer_of(layer, "norm2")):
         return "the fused kernels support one epsilon for both norms of a layer"
@@ -217,7 +217,7 @@ class FusedLayer:
         drops = sizes.hidden_dropout > 0 or sizes.attention_dropout > 0
         sizes.forward_only = not (has_gradient or drops or self.rows is not None)
         packed = self.packed.of(sizes, self.state.weights_epoch, parameters)
-        call = OneCall(sizes, packed, self.is_recomputed, self.checked, mask, self.rows, unpadded)
+        call = LayerPass(sizes, packed, self.is_recomputed, self.checked, mask, self.rows, unpadded)
         if has_gradient:
             return _Pass.apply(call, src, *parameters)
         states, saved = call.forward(src, *parameters)
@@ -226,7 +226,7 @@ class FusedLayer:
 
     def _fit_parameters(self, width: int) -> List[paddle.Tensor]:
         parameters = self.state.fit_parameters(
-            self.layer, why_parts_unfit, parameters_of, self.checked, layer_shapes
+            self.layer, layer_unsupported_reason, parameters_of, self.checked, layer_shapes
         )
         if not parameters:
             return []
@@ -278,7 +278,7 @@ class PackedWeights:
 
 
 @dataclass
-class OneCall:
+class LayerPass:
     """One pass through a layer, forward and, if requested, backward; ``rows``: see `FusedLayer`.
 
     ``unpadded``: of a pass without padding; x is then [1, T, D] instead of [B, S, D].
@@ -325,7 +325,7 @@ class OneCall:
         if self.kept is None:
             raise RuntimeError("the gradients of a fused layer are computed once; use --kernels plain")
         (x_BSD, *parameters, saved), self.kept = self.kept, None
-        self.checked.refuse_changed(parameters, layer_shapes)
+        self.checked.check_unchanged(parameters, layer_shapes)
         if saved is None:  # dropout by Philox repeats itself
             saved = self.forward(x_BSD, *parameters)[1]
         call, functions = self.call, open_kernels().functions
@@ -381,17 +381,19 @@ def are_fit(embeddings) -> bool:
     kind = type(embeddings)
     if kind.__name__ not in KNOWN or not kind.__module__.startswith("paddlenlp."):
         return False
-    return not why_changed(embeddings) and CheckedTensors().are_fit(_parameters_of(embeddings), _shapes_of)
+    return not embeddings_unsupported_reason(embeddings) and CheckedTensors().are_fit(
+        _parameters_of(embeddings), _shapes_of
+    )
 
 
-def why_changed(embeddings) -> str:
+def embeddings_unsupported_reason(embeddings) -> str:
     """Return why the kernels cannot compute embeddings of a known class at the moment, in words, or ''."""
     kinds = {"layer_norm": nn.LayerNorm, "dropout": nn.Dropout}
     for name in (*kinds, *_tables_of(embeddings)):
         part = sublayer_of(embeddings, name)
         if part is None or not runs_its_class(part, kinds.get(name, nn.Embedding)):
             return f"{name} was replaced or has a hook, which the fused kernels would ignore"
-    if sublayer_of(embeddings, "dropout").p > MOST_DROPPED:
+    if sublayer_of(embeddings, "dropout").p > MAX_DROPPED:
         return "the fused kernels support no dropout of everything"
     return ""
 
@@ -402,7 +404,7 @@ def _tables_of(embeddings) -> List[str]:
 
 
 def _parameters_of(embeddings) -> List[paddle.Tensor]:
-    """Return scale and shift of the norm and the tables; the parts are those that `why_changed` checks."""
+    """Return scale and shift of the norm and the tables; the parts were checked before."""
     norm = sublayer_of(embeddings, "layer_norm")
     tables = [parameter_of(sublayer_of(embeddings, name), "weight") for name in _tables_of(embeddings)]
     return [parameter_of(norm, "weight"), parameter_of(norm, "bias"), *tables]
@@ -430,7 +432,7 @@ class FusedEmbeddings:
         parameters = []
         if not is_plain:
             parameters = self.state.fit_parameters(
-                self.embeddings, why_changed, _parameters_of, self.checked, _shapes_of
+                self.embeddings, embeddings_unsupported_reason, _parameters_of, self.checked, _shapes_of
             )
         given = self._given(input_ids, token_type_ids, position_ids) if parameters else None
         if given is None:
@@ -451,7 +453,7 @@ class FusedEmbeddings:
             )
         if self.state.unpadded is not None:
             given = _tokens_of(given, self.state.unpadded)
-        call = OneEmbedding(self._call(given, parameters), given, task_id, self.checked)
+        call = EmbeddingPass(self._call(given, parameters), given, task_id, self.checked)
         if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
             return _Pass.apply(call, *parameters)
         states, saved = call.forward(parameters)
@@ -492,7 +494,7 @@ class FusedEmbeddings:
             epsilon=epsilon_of(sublayer_of(of, "layer_norm")),
             padding_id=padding_id_of(sublayer_of(of, "word_embeddings")),
         )  # fmt: skip
-        _refuse_outside(given, call)
+        _check_ids(given, call)
         return call
 
 
@@ -509,7 +511,7 @@ def run_fused(embeddings, input_ids=None, token_type_ids=None, position_ids=None
     return embeddings.fused(input_ids, token_type_ids, position_ids, **others)
 
 
-class OneEmbedding:
+class EmbeddingPass:
     """One pass through the embeddings.
 
     Its parameters: scale and shift, the word, position and type tables, and the task table if there is one.
@@ -549,7 +551,7 @@ class OneEmbedding:
         if self.kept is None:
             raise RuntimeError("the gradients of fused embeddings are computed once; use --kernels plain")
         (parameters, saved), self.kept = self.kept, None
-        self.checked.refuse_changed(parameters, _shapes_of)
+        self.checked.check_unchanged(parameters, _shapes_of)
         call, functions = self.call, open_kernels().functions
         work = POOL.take(functions.fused_embedding_work_bytes(byref(call)))
         gradients = [paddle.empty_like(parameter) for parameter in parameters[:NUM_PARAMETERS]]
@@ -562,7 +564,7 @@ class OneEmbedding:
         return gradients
 
 
-def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
+def _check_ids(given: Given, call: EmbeddingCall) -> None:
     """Raise InputError for an id outside of its table: reading there could crash the process, or worse."""
     sizes = (call.vocab_size, call.num_types, call.num_positions)
     for name, tensor, size in zip(("token id", "token type", "position"), given, sizes):
@@ -575,10 +577,10 @@ def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
             raise InputError(f"the {name} {wrong} is not one of the model's {size}; correct the input")
 
 
-def why_layers_unfit(layers: Sequence) -> str:
+def unsupported_reason(layers: Sequence) -> str:
     """Return why the kernels cannot compute these layers of an encoder, in words, or ''."""
     for layer in layers:
-        reason = why_parts_unfit(layer)
+        reason = layer_unsupported_reason(layer)
         if reason:
             return reason
         if any(p is None or p.dtype != paddle.float32 for p in parameters_of(layer)):

@@ -26,7 +26,7 @@ from paddle import nn
 
 from ernie_pair.core.errors import MachineError, message_of
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_files import make_folder, something_kept
+from ernie_pair.core.files.atomic_files import keep_results, make_folder
 from ernie_pair.core.files.keyed_cache import KeyedCache
 from ernie_pair.kernels.encoder_layer import parameters_of
 from ernie_pair.kernels.library import ACTIVATIONS, PRECISIONS, Kernels
@@ -82,10 +82,10 @@ def find_operator(cache: Path) -> Path:
         make_folder(cache)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        _refuse_of_others(folder)
-        with something_kept():  # it is loaded from its file
+        _check_owner(folder)
+        with keep_results():  # it is loaded from its file
             path = kept.get(_compile, LOCK_SECONDS)
-        _refuse_of_others(path)
+        _check_owner(path)
         return path
     except (OSError, MachineError) as error:
         reason = error.strerror or error if isinstance(error, OSError) else message_of(error)
@@ -100,7 +100,7 @@ def forget_operator(path: Path, inode: int) -> None:
             path.with_suffix(".json").unlink()
 
 
-def _refuse_of_others(path: Path) -> None:
+def _check_owner(path: Path) -> None:
     about = path.lstat()
     is_link, is_open = stat.S_ISLNK(about.st_mode), about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if is_link or is_open or about.st_uid != os.geteuid():

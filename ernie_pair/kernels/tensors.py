@@ -40,7 +40,7 @@ class CheckedTensors:
         self._seen, self._addresses = list(tensors), addresses
         return True
 
-    def refuse_changed(self, tensors: Sequence, shapes_of) -> None:
+    def check_unchanged(self, tensors: Sequence, shapes_of) -> None:
         """Raise RuntimeError when ``tensors``, which a forward pass has used, are no longer such arrays."""
         if not self.are_fit(tensors, shapes_of):
             raise RuntimeError("weights were cast or moved before their backward pass; use --kernels plain")

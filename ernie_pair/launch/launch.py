@@ -14,7 +14,7 @@ import yaml
 
 from ernie_pair.core.cli.options import Given
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_files import MOST_CONFIG_BYTES, FileRefusedError, read_regular
+from ernie_pair.core.files.atomic_files import MAX_CONFIG_BYTES, FileRefusedError, read_regular
 from ernie_pair.core.run_module import python_words
 from ernie_pair.launch.launch_config import LaunchConfig, build_launch, read_launch, split_at_target
 from ernie_pair.runtime.device import default_device
@@ -50,7 +50,7 @@ def is_script(path: Path) -> bool:
     if path.suffix in (".py", ".pyw"):
         return True
     try:
-        text = read_regular(path, MOST_CONFIG_BYTES)
+        text = read_regular(path, MAX_CONFIG_BYTES)
     except (FileRefusedError, OSError):
         return False
     if SHEBANG.match(text):

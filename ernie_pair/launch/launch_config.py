@@ -37,7 +37,7 @@ from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfi
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.config.distill_config import DistillConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, check_layout
 from ernie_pair.runtime.gpu import why_no_gpu
 from ernie_pair.runtime.processes.console import dry_log_dir
 from ernie_pair.runtime.processes.world import World
@@ -233,7 +233,7 @@ def _read_started(
     config: Any = build_config(started, flag_values, program)
     launch.refuse_device(config.device, "device" in flag_values)
     if started is PretrainConfig:
-        refuse_unready(config, World(0, launch.on_all_machines), World(0, launch.on_each_machine))
+        check_layout(config, World(0, launch.on_all_machines), World(0, launch.on_each_machine))
     return config, flag_values
 
 

@@ -14,7 +14,7 @@ from ernie_pair.core.cli.options import Options, data_option, refuse_empty
 from ernie_pair.core.cli.standard_streams import refuse_closed_input
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import published
-from ernie_pair.core.files.results import followed, refuse_existing
+from ernie_pair.core.files.results import check_absent, followed
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.models.spec import FAMILIES, family_in, find_config, read_config
 from ernie_pair.pairs.data.pair_file import refuse_missing
@@ -60,7 +60,7 @@ def write_launch_file(config: QuestionsConfig) -> None:
     The answers come from the terminal, or from a pipe, a line each. Raises InputError.
     """
     path = Path(config.output_file)
-    refuse_existing([path], config.overwrite)
+    check_absent([path], config.overwrite)
     refuse_closed_input("the questions", "run this on a terminal, or give the answers through a pipe")
     ask = Asker()
     answers: Answers = {}

@@ -24,7 +24,7 @@ from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results, repla
 from ernie_pair.core.cli.options import Options, data_option, model_option, refuse_empty
 from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import MADE, refuse_loss
+from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
@@ -296,7 +296,7 @@ def _publish(
     output_dir = Path(os.path.realpath(config.output_dir))
     if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, {*names, CONFIG_YAML})
+    check_replaceable(output_dir, {*names, CONFIG_YAML})
     folder = model_folder_of(Path(config.model_path))
     beside = [find_config(source.vocab_file.parent), *files_of_modules(folder)]
     beside += [folder / name for name in (EMBEDDING, MODULES) if (folder / name).is_file()]
@@ -348,7 +348,7 @@ def average_checkpoints(config: AverageConfig) -> None:
     for source in sources[1:]:
         _refuse_other_model(source, sources[0])
     output_dir = Path(os.path.realpath(config.output_dir))
-    refuse_loss(output_dir, (*MODEL_FILES, CONFIG_YAML))
+    check_replaceable(output_dir, (*MODEL_FILES, CONFIG_YAML))
     results = Results(
         "checkpoint average",
         [output_dir / name for name in MODEL_FILES],

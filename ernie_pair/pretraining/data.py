@@ -37,7 +37,7 @@ from ernie_pair.core.errors import LostProcessError
 from ernie_pair.core.files.keyed_cache import mix_all
 from ernie_pair.core.process_pool import in_order
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unfit_model
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, check_model_fits
 from ernie_pair.runtime.cpu import cpu_share
 from ernie_pair.runtime.processes.world import World
 
@@ -72,7 +72,7 @@ class Loader:
             )
             try:
                 # A worker is forked only when none is idle: tasks that wait for each other make it fork all.
-                with _refuse_dead_worker(self.num_workers):
+                with _detect_dead_worker(self.num_workers):
                     for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
                         future.result()
             except BaseException:
@@ -91,14 +91,14 @@ class Loader:
             yield from map(self.make, batches_of_indices)
             return
         most = self.num_workers * BATCHES_AHEAD + 1  # the one in use, and those that wait
-        with _refuse_dead_worker(self.num_workers):
+        with _detect_dead_worker(self.num_workers):
             yield from in_order(
                 lambda indices: self._pool.submit(_work, indices), Future.result, batches_of_indices, most
             )
 
 
 @contextlib.contextmanager
-def _refuse_dead_worker(num_workers: int) -> Iterator[None]:
+def _detect_dead_worker(num_workers: int) -> Iterator[None]:
     try:
         yield
     except threading.BrokenBarrierError:
@@ -253,7 +253,7 @@ def open_pretrain_data(
     InputError when a folder does not hold exactly one corpus, when its ids or the n-grams do not fit the
     vocabulary, when a split is empty, or when the samples do not fit the model of ``spec``.
     """
-    refuse_unfit_model(config, config.max_seq_len, tokenizer, spec)
+    check_model_fits(config, config.max_seq_len, tokenizer, spec)
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
     cache = Path(config.output_dir) / CACHE  # the folders of the corpora are never written to

@@ -11,9 +11,9 @@ from typing import Any, Dict, NamedTuple, Optional, Union
 from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import EVENTS, LAST, gone_if_refused, publish_of_run
+from ernie_pair.checkpoint.run_folder import EVENTS, LAST, cleanup_on_error, publish_of_run
 from ernie_pair.core.errors import counted
-from ernie_pair.core.files.atomic_files import nothing_kept
+from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.models.hugging_face.counterparts import SPECIFIC
 from ernie_pair.models.model_card import write_card
 from ernie_pair.models.source import (
@@ -24,8 +24,8 @@ from ernie_pair.models.source import (
 )
 from ernie_pair.pretraining.config.pretrain_config import (
     PretrainConfig,
-    refuse_other_family,
-    refuse_unready,
+    check_family,
+    check_layout,
 )
 from ernie_pair.pretraining.convert.warm_start import with_order_head
 from ernie_pair.pretraining.data import PretrainData, open_pretrain_data
@@ -72,8 +72,8 @@ def pretrain(config: PretrainConfig) -> PretrainResult:
     """
     world = launched_world()
     start_console(world)
-    start = gone_if_refused(config.output_dir, world)
-    with start, StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
+    start = cleanup_on_error(config.output_dir, world)
+    with start, StopSignals(is_launched=world.size > 1) as stop, keep_no_results(config.dry_run):
         state = _pretrain(config, world, stop)
     output_dir = Path(config.output_dir)
     judged = [event for event in read_all_events(output_dir / EVENTS) if event["split"] == "valid"]
@@ -83,7 +83,7 @@ def pretrain(config: PretrainConfig) -> PretrainResult:
 
 
 def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> TrainState:
-    refuse_unready(config, world, local_world())
+    check_layout(config, world, local_world())
     device = start_training_device(config, world, opens=False)
     source = open_model(
         config.model_name_or_path,
@@ -91,7 +91,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> TrainS
         from_scratch=config.starts_from_scratch,
         no_family=NAME_FAMILY,
     )
-    refuse_other_family(source.spec)
+    check_family(source.spec)
     refuse_cased(source)
     config = with_order_head(config, source)
     tokenizer = source.read_tokenizer()
@@ -295,4 +295,4 @@ class PretrainHooks(Hooks):
         """Say where the result is."""
         folder = self.config.output_dir
         command = f"ernie-pair board {shlex.quote(folder)}"
-        self.lines.tell_end(state, f"{folder}/model_last; see it with: {command}")
+        self.lines.log_end(state, f"{folder}/model_last; see it with: {command}")

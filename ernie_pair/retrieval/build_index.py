@@ -38,7 +38,7 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import MADE, content_of, refuse_loss
+from ernie_pair.core.files.atomic_folder import MADE, check_replaceable, content_of
 from ernie_pair.core.files.json_file import is_whole_number, read_json_object, shown
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.core.progress import CountProgress, Progress
@@ -202,7 +202,7 @@ def make_index(config: IndexConfig) -> Path:
         raise InputError(f"--add: {config.output_dir} is no index yet; make it without that flag first")
     if config.embedding_model or config.vectors:
         require_faiss()
-    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
+    check_replaceable(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
     inputs: Dict[str, Sequence[Path]] = {
         "input_file": files_of(config.input_file),
         "embedding_model": files_of_model(config.embedding_model),

@@ -21,7 +21,7 @@ from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.installation import import_optional
 
 METHOD = "lucene"
-MOST_BYTES = 1 << 30  # of the vocabulary
+MAX_BYTES = 1 << 30  # of the vocabulary
 CURE = "make the index again"
 BM25_FILES = ("bm25.scores.npy", "bm25.places.npy", "bm25.begins.npy", "bm25.vocab.json", "bm25.json")
 _NAMED = dict(zip(("data_name", "indices_name", "indptr_name", "vocab_name", "params_name"), BM25_FILES))
@@ -61,7 +61,7 @@ class WordIndex:
         from scipy.sparse import csc_matrix
 
         scores, places, begins = (mapped_array(folder / name, CURE) for name in BM25_FILES[:3])
-        vocabulary = read_json_object(folder / BM25_FILES[3], CURE, CheckpointError, most=MOST_BYTES)
+        vocabulary = read_json_object(folder / BM25_FILES[3], CURE, CheckpointError, most=MAX_BYTES)
         settings = read_json_object(folder / BM25_FILES[4], CURE, CheckpointError)
         if settings.get("num_docs") != count or settings.get("method") != METHOD:
             raise CheckpointError(f"{folder / BM25_FILES[4]} is not of {count} texts by {METHOD}; {CURE}")

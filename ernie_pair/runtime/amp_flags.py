@@ -6,7 +6,7 @@ from typing import Literal
 
 from ernie_pair.core.cli.options import Options, devices_option, precision_option
 from ernie_pair.core.errors import InputError
-from ernie_pair.runtime.gpu import LEAST_CAPABILITY, Card, gpu_capability
+from ernie_pair.runtime.gpu import MIN_CAPABILITY, Card, gpu_capability
 
 amp_option = partial(precision_option, resume="same")
 OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect
@@ -47,10 +47,10 @@ class AmpFlags(Options):
                 )
         if self.amp_dtype == "auto" and self.use_amp:
             capability = gpu_capability() if getattr(self, "device", "cpu") == "gpu" else None
-            has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
+            has_bfloat16 = capability is not None and capability >= MIN_CAPABILITY["bfloat16"]
             object.__setattr__(self, "amp_dtype", "bfloat16" if has_bfloat16 else "float16")
 
-    def refuse_half_precision_on(self, device: str) -> None:
+    def check_device_precision(self, device: str) -> None:
         """Raise InputError if the device has no kernels for the half-precision type, or no TF32."""
         if self.tf32 and device == "cpu":
             raise InputError("--tf32 true needs a GPU of compute capability 8.0; leave it out")
@@ -63,9 +63,9 @@ class AmpFlags(Options):
 
     def refuse_on(self, card: Card) -> None:
         """Raise InputError if ``card`` does not support what is asked: Paddle would use float32."""
-        if self.tf32 and card.capability < LEAST_CAPABILITY["tf32"]:
+        if self.tf32 and card.capability < MIN_CAPABILITY["tf32"]:
             raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
-        if self.use_amp and self.amp_dtype == "bfloat16" and card.capability < LEAST_CAPABILITY["bfloat16"]:
+        if self.use_amp and self.amp_dtype == "bfloat16" and card.capability < MIN_CAPABILITY["bfloat16"]:
             raise InputError(
                 f"--amp_dtype bfloat16 needs compute capability 8.0, and this is {card}; "
                 "use --amp_dtype float16"

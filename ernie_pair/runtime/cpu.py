@@ -65,7 +65,7 @@ class Share(NamedTuple):
 
 
 @cache  # pinning changes the mask, and the share is of the mask before
-def share_of(local_rank: int, local_size: int) -> Share:
+def cpu_share_of(local_rank: int, local_size: int) -> Share:
     """Return the share of the process ``local_rank`` of ``local_size`` on this machine.
 
     The cores are split into consecutive ranges, in the order of their memory nodes. If a quota limits the
@@ -75,7 +75,7 @@ def share_of(local_rank: int, local_size: int) -> Share:
     granted = len(cores)
     if quota is not None:  # the nearest number; several stay within it: beyond it Linux stops them all
         granted = max(1, int(quota / local_size) if local_size > 1 else int(quota + 0.5))
-    if is_pinned_apart():
+    if is_pinned_externally():
         return Share(cores, min(len(cores), granted), is_own=True)
     if quota is not None and quota < len(cores):
         return Share(cores, granted, is_own=local_size == 1)
@@ -99,7 +99,7 @@ def usable_cores() -> List[int]:
     return sorted(os.sched_getaffinity(0), key=place_of)
 
 
-def is_pinned_apart() -> bool:
+def is_pinned_externally() -> bool:
     """Return whether a launched process is pinned by itself: its launcher has another affinity mask."""
     if "PADDLE_LOCAL_RANK" not in os.environ:
         return False
@@ -163,7 +163,7 @@ def why_no_bf16(offered: str) -> str:
     return "" if has_bf16(asked_level()) else f"{LEVEL_ASKED}={asked_level()} is set"
 
 
-def refuse_bf16(reason: str) -> NoReturn:
+def raise_no_bf16(reason: str) -> NoReturn:
     """Raise InputError for --precision bf16: for ``reason`` it would be emulated, and slower than float32."""
     raise InputError(f"--precision bf16 needs a processor with AVX512-BF16 ({reason}); use --precision fp32")
 
@@ -184,11 +184,11 @@ def cpu_level() -> str:
     return min(asked_level(), _offered(), key=LEVELS.index)
 
 
-def refuse_no_bf16() -> None:
+def check_bf16() -> None:
     """Raise InputError for --precision bf16 if the processor itself cannot compute products of bfloat16."""
     reason = why_no_bf16(_offered())
     if reason:
-        refuse_bf16(reason)
+        raise_no_bf16(reason)
 
 
 def processor_name() -> str:
@@ -335,7 +335,7 @@ def cpu_share() -> Share:
     """Return the cores of this process among those of the run on this machine."""
     size = _number("PADDLE_LOCAL_SIZE") or _number("PADDLE_TRAINERS_NUM") or 1
     rank = _number("PADDLE_LOCAL_RANK" if "PADDLE_LOCAL_SIZE" in os.environ else "PADDLE_TRAINER_ID")
-    return share_of(min(rank, size - 1), size)
+    return cpu_share_of(min(rank, size - 1), size)
 
 
 def _number(name: str) -> int:

@@ -24,11 +24,11 @@ from ernie_pair.runtime.cpu import THREADS, cpu_threads, describe_threads, math_
 from ernie_pair.runtime.gpu import (
     BACKEND,
     card_at,
+    check_paddle_version,
     choose_card,
     has_driver,
     installed_build,
     open_card,
-    refuse_other_paddles,
 )
 from ernie_pair.runtime.paddle_patches.core_settings import quiet_root_logger, set_math_threads, set_tf32
 from ernie_pair.runtime.processes.world import World
@@ -44,7 +44,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
     processes in between. Raises InputError when Paddle has an unsupported version, or there is no GPU for
     this process, or none that supports what is asked; MachineError when it does not compute.
     """
-    refuse_other_paddles()
+    check_paddle_version()
     import paddle
 
     quiet_libraries()

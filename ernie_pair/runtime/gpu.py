@@ -29,7 +29,7 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 Capability = Tuple[int, int]
 
 # The lowest whose units compute in the type.
-LEAST_CAPABILITY: Dict[str, Capability] = {
+MIN_CAPABILITY: Dict[str, Capability] = {
     "float32": (0, 0),
     "float16": (7, 0),
     "bfloat16": (8, 0),
@@ -71,12 +71,12 @@ def paddle_capability(number: Optional[int] = None) -> Capability:
     return major, minor
 
 
-def refuse_old_gpu(found: Capability, dtype: str, flag: str, cure: str) -> None:
+def check_gpu_capability(found: Capability, dtype: str, flag: str, cure: str) -> None:
     """Raise InputError if a GPU of the capability ``found`` is too old for ``dtype``.
 
     Paddle would warn and compute in float32. ``flag``: what requires the type; ``cure``: what to do instead.
     """
-    least = LEAST_CAPABILITY[dtype]
+    least = MIN_CAPABILITY[dtype]
     if found < least:
         raise InputError(
             f"{flag} needs a GPU of compute capability {words_of(least)}, this one has {words_of(found)}; "
@@ -112,7 +112,7 @@ def paddle_version() -> str:
     return build.version if build is not None else ""
 
 
-def refuse_other_paddles() -> None:
+def check_paddle_version() -> None:
     """Raise InputError if a Paddle is installed that this package does not support; none is imported."""
     version = paddle_version()
     if version and not is_tested_paddle(version):

@@ -13,7 +13,7 @@ from paddle.nn.functional.flash_attention import flash_attention as attend
 # The largest difference from numpy, relative to the largest number. For sums of some hundred products, in
 # float32 without TF32 (which would exceed its limit), and in half precision.
 LIMITS = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
-LEAST_CAPABILITY = {"float32": 0, "float16": 0, "bfloat16": 8}  # major
+MIN_CAPABILITY = {"float32": 0, "float16": 0, "bfloat16": 8}  # major
 ATTENTION_CAPABILITY = 8
 H, W, V, B, S, N, D = 64, 96, 50, 2, 32, 2, 64
 
@@ -53,7 +53,7 @@ def compare_kernels(capability=None) -> List[KernelResult]:
             kernels.append(adamw)
         elif major >= ATTENTION_CAPABILITY:
             kernels.append(flash_attention)
-        if major >= LEAST_CAPABILITY[dtype]:
+        if major >= MIN_CAPABILITY[dtype]:
             results += [_compare(kernel, dtype) for kernel in kernels]
     return results
 

@@ -18,7 +18,7 @@ from ernie_pair.runtime.paddle_patches.optimizer_state import (
     scheduler_in,
     squared_norm,
 )
-from ernie_pair.runtime.paddle_patches.process_groups import owners_of, shard, sums_in_float32
+from ernie_pair.runtime.paddle_patches.process_groups import owners_of, reduce_in_float32, shard
 from ernie_pair.training.optimizer import (
     optimizer_arrays,
     restore_optimizer,
@@ -134,7 +134,7 @@ class Zero2:
 
     def passing(self, is_last: bool) -> ContextManager:
         """Return the context of a pass: every backward pass sums its gradients at their owners."""
-        return sums_in_float32() if self.widens_sums else nullcontext()
+        return reduce_in_float32() if self.widens_sums else nullcontext()
 
     def unscale(self, loss_scale) -> None:
         """Divide the gradients that this rank owns by the loss scale."""

@@ -15,10 +15,10 @@ import numpy as np
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import newest_sound, published_steps
-from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_unknown_keys
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, check_known_keys
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import about_now, flags_of, text_of_config
-from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LOCK, refuse_locked, refuse_lost_checkpoints
+from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LOCK, check_no_lost_checkpoints, check_unlocked
 from ernie_pair.core.files.atomic_files import BAD
 from ernie_pair.runtime.cpu import free_memory
 from ernie_pair.runtime.gpu import peak_gpu_memory
@@ -30,18 +30,18 @@ def look_at_run(
     output_dir: Path, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules, fresh_start: bool
 ) -> Optional[Checkpoint]:
     """Return what a start would go on from, or refuse as it would, changing nothing; None: it begins."""
-    refuse_unknown_keys(fingerprint, allowed)
+    check_known_keys(fingerprint, allowed)
     there = _existing(output_dir)
     if not there.is_dir():
         raise NotADirectoryError(20, os.strerror(20), str(there))
     if not os.access(there, os.W_OK | os.X_OK):
         raise PermissionError(13, os.strerror(13), str(there))
-    refuse_locked(output_dir / LOCK)
+    check_unlocked(output_dir / LOCK)
     if fresh_start:
         return None
     folder = output_dir / CHECKPOINTS
     if not (folder.is_dir() and published_steps(folder)) and not list(folder.glob(f"{BAD}*")):
-        refuse_lost_checkpoints(output_dir)
+        check_no_lost_checkpoints(output_dir)
         return None
     damaged: dict[Path, str] = {}
     try:
@@ -50,7 +50,7 @@ def look_at_run(
         for reason in damaged.values():
             logger.warning("%s; a start would set it aside", reason)
     assert checkpoint is not None  # there is one, or it is damaged
-    checkpoint.refuse_other_run(fingerprint, allowed, rules)
+    checkpoint.check_same_run(fingerprint, allowed, rules)
     return checkpoint
 
 

@@ -13,7 +13,7 @@ from ernie_pair.runtime.paddle_patches.process_groups import (
     open_store,
     share_weights,
 )
-from ernie_pair.runtime.processes.sockets import MeetingPlace
+from ernie_pair.runtime.processes.sockets import StoreBarrier
 from ernie_pair.runtime.processes.stop_signals import skip_destructors
 from ernie_pair.runtime.processes.watchdog import all_start
 from ernie_pair.runtime.processes.world import World
@@ -36,7 +36,7 @@ class ProcessGroup:
         self._dist = paddle.distributed
         with all_start(world):
             join_processes()
-            self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
+            self._meeting_place = StoreBarrier(open_store(), world.size, "pair")
         self._is_nccl = self._dist.get_backend() == "NCCL"
         if not self._is_nccl:
             skip_destructors()

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
-from ernie_pair.checkpoint.checkpoints import Checkpoints, published_steps, refuse_unlike_ranks
+from ernie_pair.checkpoint.checkpoints import Checkpoints, check_ranks_agree, published_steps
 from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import keep_config
@@ -119,7 +119,7 @@ def run_training(
 def _print_plan(job: loop.Job, data: Data, settings: RunSettings, lines: EventLines) -> TrainState:
     """Print what `run_training` would do, and return where it would resume; raise what it would raise."""
     world, all_reduce = settings.world, settings.all_reduce
-    refuse_unlike_ranks(all_reduce, world, settings.fingerprint)
+    check_ranks_agree(all_reduce, world, settings.fingerprint)
 
     def look() -> Optional[str]:
         if not world.is_first:
@@ -141,12 +141,12 @@ def _begin_from(
     schedule = settings.schedule
     if checkpoint is None:
         state, beginning = TrainState(), job.load_initial_weights()
-        lines.tell("start", state, beginning.removeprefix(START))
+        lines.log_event("start", state, beginning.removeprefix(START))
     else:
         state = checkpoint.state()
         check_position(state, schedule.global_batch_size)
         job.restore(checkpoint)
-        lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
+        lines.log_event("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
     tell_schedule(settings.rates, schedule.max_steps, state.step - state.skipped_updates)
     count, taken = settings.samples_per_epoch, schedule.global_batch_size
     if settings.world.is_first and 0 < count < taken:
@@ -185,7 +185,7 @@ def _train(
     def save(state: TrainState) -> None:
         checkpoints.save(state, settings.fingerprint, job.state_files(), topology)
         folder = (settings.output_dir / "model_last").resolve()
-        hooks.lines.tell("saved", state, str(settings.output_dir / CHECKPOINTS / folder.name))
+        hooks.lines.log_event("saved", state, str(settings.output_dir / CHECKPOINTS / folder.name))
         hooks.on_save(state, folder)
 
     hooks.save = save

@@ -23,7 +23,7 @@ from ernie_pair.runtime.device import device_option
 from ernie_pair.training.hooks import Schedule
 from ernie_pair.training.loop import STYLES
 
-LARGEST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 # Of --report_to: {name: what it needs, see `needs` of an option}.
 REPORTERS = {
     "tensorboard": {"tensorboardX": "tensorboard"},
@@ -220,7 +220,7 @@ class RunFlags(Options):
         unit="models",
         at_least=1,
     )
-    seed: int = seed_option(help="seed of weights, data order and dropout", at_most=LARGEST_SEED)
+    seed: int = seed_option(help="seed of weights, data order and dropout", at_most=MAX_SEED)
     early_stopping_patience: int = evaluation_option(
         0,
         help="stop after this many consecutive evaluations without a better best_metric; 0: never",
@@ -302,7 +302,7 @@ class TrainingFlags(SharedFlags, RunFlags):
                 f"--freeze encoder freezes all layers, and --freeze_layers {self.freeze_layers} some; "
                 "leave one of them out"
             )
-        self.refuse_half_precision_on(self.device)
+        self.check_device_precision(self.device)
         if self.narrows_weights and self.amp_dtype == "float32":
             raise InputError(
                 "--amp_level O2 keeps the weights in half precision; with --amp_dtype float32 use O1"

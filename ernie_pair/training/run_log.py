@@ -270,7 +270,7 @@ class RunLog:
         shown = {name: value for name, value in event.items() if name not in NOT_CURVES}
         if split == "train":
             shown["remaining"] = self.remaining.after(state.step)
-        self.lines.tell_metrics(split, state, shown, GOOD if self._is_better(event) else PLAIN)
+        self.lines.log_metrics(split, state, shown, GOOD if self._is_better(event) else PLAIN)
 
     def close(self) -> None:
         """Close the files; VisualDL may write the last curves only now."""

@@ -13,9 +13,9 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import EVENTS, gone_if_refused
+from ernie_pair.checkpoint.run_folder import EVENTS, cleanup_on_error
 from ernie_pair.core.errors import counted
-from ernie_pair.core.files.atomic_files import nothing_kept
+from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, facts_of, write_card
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.cpu import keep_freed_memory
@@ -212,8 +212,8 @@ def result_of(task: Task, callbacks: Sequence[PairCallback] = ()) -> "TrainResul
 def _train(task: Task, callbacks: Sequence[PairCallback] = ()) -> tuple["Run", TrainState]:
     world = launched_world()
     start_console(world)
-    start = gone_if_refused(task.config.output_dir, world)
-    with start, StopSignals(is_launched=world.size > 1) as stop, nothing_kept(task.config.dry_run):
+    start = cleanup_on_error(task.config.output_dir, world)
+    with start, StopSignals(is_launched=world.size > 1) as stop, keep_no_results(task.config.dry_run):
         device = start_training_device(task.config, world)
         task.open_model()
         if task.model.fused_state is not None:
@@ -391,7 +391,7 @@ class RunHooks(Hooks):
         self.judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
-            self.lines.tell("best", state, self.best.describe(state), GOOD)
+            self.lines.log_event("best", state, self.best.describe(state), GOOD)
             self._note_best()
         self.stopping.judge(state, metrics[self.config.best_metric])
         if self.run.world.is_first:
@@ -423,8 +423,8 @@ class RunHooks(Hooks):
             why = "by a callback; train again to continue"
             if self.stopping.is_due(state):
                 why = self.stopping.reason(state, self.best.metric)
-            self.lines.tell("stop", state, why)
+            self.lines.log_event("stop", state, why)
         if state.best_metric is not None:
-            self.lines.tell_end(state, f"best {self.best.describe(state)}")
+            self.lines.log_end(state, f"best {self.best.describe(state)}")
             self.best.warn_of_nothing(state)
         self.call("on_train_end", state)

@@ -10,7 +10,7 @@ from paddle import nn
 from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
-from ernie_pair.runtime.paddle_patches.process_groups import sums_in_float32
+from ernie_pair.runtime.paddle_patches.process_groups import reduce_in_float32
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.training.process_group import join_process_group
 
@@ -52,7 +52,7 @@ def reduce(group, dtype):
     """Let group sharding add up to 3 x 1 at the owner, rank 1, in the tensor in which its parts lie."""
     whole = paddle.full([4], 1.0 + group.rank, dtype)
     place = whole.data_ptr()
-    with sums_in_float32():
+    with reduce_in_float32():
         group_sharded_stage2.dist.reduce(tensor=whole, dst=1)
     return {"sums": whole.astype("float32").numpy().tolist(), "in place": place == whole.data_ptr()}
 

@@ -14,7 +14,7 @@ from tiny_pretrain import flags, write_corpus, write_model
 from waiting import free_port, kill_launched, until
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, check_layout
 from ernie_pair.runtime.processes.world import World
 
 pytestmark = pytest.mark.ranks
@@ -175,6 +175,6 @@ def test_optimizer_shards_across_unshared_folders_are_refused():
     flags = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
     layout = {"dp_degree": 1, "sharding_degree": 4, "use_sharding": True, "share_folder": False}
     config = PretrainConfig(**flags, **layout, device="cpu")
-    refuse_unready(config, World(0, 4), World(0, 4))
+    check_layout(config, World(0, 4), World(0, 4))
     with pytest.raises(InputError, match="share_folder=False .* pass sharding_degree=2"):
-        refuse_unready(config, World(0, 4), World(0, 2))
+        check_layout(config, World(0, 4), World(0, 2))

@@ -14,7 +14,7 @@ import yaml
 from ernie_pair.core.cli.nearest_flags import suggest_flags
 from ernie_pair.core.cli.options import Given, Options, hints_of, kind_in_words, kind_of
 from ernie_pair.core.errors import InputError, again_with
-from ernie_pair.core.files.atomic_files import ABOUT, MOST_CONFIG_BYTES, FileRefusedError, read_regular
+from ernie_pair.core.files.atomic_files import ABOUT, MAX_CONFIG_BYTES, FileRefusedError, read_regular
 
 LAUNCH = "launch"
 # Of values without an explicit tag, such as !!binary; the option decides what a value means.
@@ -69,7 +69,7 @@ def read_mapping(path: str, flag: str = "config") -> list[Entry]:
     """Return the entries of the YAML file that ``flag`` names. Raises InputError."""
     path = os.path.expanduser(path)
     try:
-        node = yaml.compose(read_regular(path, MOST_CONFIG_BYTES), Loader=yaml.SafeLoader)
+        node = yaml.compose(read_regular(path, MAX_CONFIG_BYTES), Loader=yaml.SafeLoader)
     except FileRefusedError as error:
         raise InputError(f"--{flag} {path}: {error}; give a YAML file") from None
     except OSError as error:

@@ -22,7 +22,7 @@ from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
 from ernie_pair.core.errors import InputError, without_flags
-from ernie_pair.core.installation import raise_interrupt, refuse_without
+from ernie_pair.core.installation import check_installed, raise_interrupt
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
@@ -219,12 +219,12 @@ class Options:
 
     def _refuse_missing_modules(self) -> None:
         """Raise InputError for the first missing module that the command or a given value needs."""
-        refuse_without(self.NEEDS)
+        check_installed(self.NEEDS)
         for item in fields(self):
             value = getattr(self, item.name)
             for word, needs in item.metadata["needs"].items():
                 if value and (word == ANY or word in names_in(str(value))):
-                    refuse_without(needs)
+                    check_installed(needs)
 
 
 def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:

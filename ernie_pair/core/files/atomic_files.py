@@ -19,11 +19,11 @@ from ernie_pair.core.files.file_lock import try_lock
 NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
 
 DISK_ERRORS = (*NO_ROOM, errno.EFBIG, errno.EIO)  # full, or failing
-LEAST_ROOM = 1 << 16  # bytes; with fewer, a library may have cut a file short without a word
+MIN_ROOM = 1 << 16  # bytes; with fewer, a library may have cut a file short without a word
 
 CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
 ABOUT = "about"  # what a command adds to its config.yaml, below the flags
-MOST_CONFIG_BYTES = 1 << 18
+MAX_CONFIG_BYTES = 1 << 18
 
 
 class FileRefusedError(ValueError):
@@ -57,14 +57,14 @@ def read_regular(path: Union[str, Path], most: int, follow: bool = True) -> byte
 
 _TOKEN = re.compile(r"(?P<stem>.+)-(?P<drawn>[0-9a-f]{16})[0-9a-f]{8}", re.DOTALL)
 _KEY = "ernie-pair"
-LONGEST_NAME = 200  # bytes of a name that are part of one made from it; file systems allow 255
+MAX_NAME = 200  # bytes of a name that are part of one made from it; file systems allow 255
 DRAFT = ".draft"  # ends the name of a file
 FILLING, TRASH, BAD = ".tmp-", ".trash-", ".bad-"  # begin the name of a folder
 
 
 def shortened(name: str) -> str:
     """Return the beginning of the name of a file, so short that a name made from it is one that can exist."""
-    return name.encode("utf-8", "surrogateescape")[:LONGEST_NAME].decode("utf-8", "surrogateescape")
+    return name.encode("utf-8", "surrogateescape")[:MAX_NAME].decode("utf-8", "surrogateescape")
 
 
 def own_name(stem: str, drawn: str = "") -> str:
@@ -95,7 +95,7 @@ _state = {"keeps": True}  # of the whole process, its threads included
 
 
 @contextmanager
-def nothing_kept(is_dry: bool = True) -> Iterator[None]:
+def keep_no_results(is_dry: bool = True) -> Iterator[None]:
     """Return a context in which `keeps` returns False; with ``is_dry`` False it changes nothing."""
     before = _state["keeps"]
     _state["keeps"] = before and not is_dry
@@ -106,9 +106,9 @@ def nothing_kept(is_dry: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def something_kept() -> Iterator[None]:
+def keep_results() -> Iterator[None]:
     """Return a context in which `keeps` returns True even in a dry run: for what is only used from a file."""
-    with nothing_kept(False):
+    with keep_no_results(False):
         _state["keeps"] = True
         yield
 
@@ -141,7 +141,7 @@ def naming(path: Union[str, Path], written: Sequence[Path] = ()) -> Iterator[Non
     except Exception as error:
         if any(map(_is_cut, written)):
             reason = errno.EFBIG
-        elif shutil.disk_usage(standing_folder(Path(path))).free < LEAST_ROOM:
+        elif shutil.disk_usage(standing_folder(Path(path))).free < MIN_ROOM:
             reason = errno.ENOSPC
         else:
             raise

@@ -49,8 +49,8 @@ def publish_folder(
 ) -> None:
     """Let ``fill`` write into a draft beside ``folder``, then replace ``folder`` with it.
 
-    What ``about`` returns for the filled draft is kept in the folder; see ``read_made``. What was there
-    before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
+    What ``about`` returns for the filled draft is kept in the folder, see ``read_folder_record``. What was
+    there before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
     anything else is renamed, with a warning. A reader sees the old folder or the new one, never half of one;
     where the system cannot swap two folders, no folder for an instant. Raises MachineError while another
     process writes ``folder``, OSError if the disk fails, and whatever ``fill`` raises.
@@ -102,7 +102,7 @@ def only_writer(folder: Path) -> AbstractContextManager[bool]:
     return locked_once(lock, f"{folder}: another run writes this folder; let it end, then run again")
 
 
-def read_made(folder: Path) -> Optional[Dict[str, Any]]:
+def read_folder_record(folder: Path) -> Optional[Dict[str, Any]]:
     """Return what ``publish_folder`` recorded in ``folder``; None if it did not make it under this name."""
     note = {} if folder.is_symlink() else read_record(folder / MADE)
     return note if note.get("name") == folder.name and is_texts(note.get("files")) else None
@@ -119,11 +119,11 @@ def is_as_made(folder: Path) -> bool:
 
     A README.md that was changed counts as added, and so does the user's own config.yaml.
     """
-    note = read_made(folder)
+    note = read_folder_record(folder)
     return note is not None and _names_in(folder) <= {MADE, *note["files"]} and not _of_a_person(folder)
 
 
-def refuse_loss(folder: Path, written: Collection[str]) -> None:
+def check_replaceable(folder: Path, written: Collection[str]) -> None:
     """Raise InputError if ``folder`` is a file, or contains anything but the ``written`` files.
 
     The current folder, in which the user's shell would then be lost, and a mount point, which cannot be
@@ -152,7 +152,7 @@ def refuse_loss(folder: Path, written: Collection[str]) -> None:
 
 def _of_a_person(folder: Path) -> Set[str]:
     """Return files with our names that are the user's, as a README.md that is not, to the byte, the first."""
-    note, readme = read_made(folder), folder / README
+    note, readme = read_folder_record(folder), folder / README
     is_own = {
         README: note is not None and readme.is_file() and note.get(README) == sha256_of_file(readme),
         CONFIG_YAML: read_own_config(folder / CONFIG_YAML) is not None,

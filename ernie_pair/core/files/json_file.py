@@ -1,7 +1,7 @@
 """Write JSON, and read untrusted JSON safely.
 
 Refused are what is not UTF-8 or not JSON, NaN and Infinity, numbers beyond the range of floats, duplicate
-keys, nesting above MOST_DEPTH and, for a file, what is not a regular file or is too large. What a value
+keys, nesting above MAX_DEPTH and, for a file, what is not a regular file or is too large. What a value
 means, and whether it has the right type, is for the caller to check.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, Optional, Type, Union
 from ernie_pair.core.errors import ErniePairError, InputError
 from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
 
-MOST_BYTES = 16 << 20
-MOST_DEPTH = 64  # of nested lists and objects
-MOST_DIGITS = 300  # of an integer: none of that length overflows a float
+MAX_BYTES = 16 << 20
+MAX_DEPTH = 64  # of nested lists and objects
+MAX_DIGITS = 300  # of an integer: none of that length overflows a float
 _SHOWN = 40  # characters of a number or a key in a message
 _BEGIN_OF_OBJECT = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*["}]')
 
@@ -58,7 +58,7 @@ def parse_json(content: Union[str, bytes]) -> Any:
         value = json.loads(
             text, object_pairs_hook=_unique, parse_int=_whole, parse_float=_real, parse_constant=_constant
         )
-        too_deep = text.count("[") + text.count("{") > MOST_DEPTH and _depth_of([value]) > MOST_DEPTH + 1
+        too_deep = text.count("[") + text.count("{") > MAX_DEPTH and _depth_of([value]) > MAX_DEPTH + 1
     except _TokenError as error:
         place = text.find(error.token)
         raise JsonError(str(error), text.count("\n", 0, place) + 1 if place >= 0 else 0) from None
@@ -67,7 +67,7 @@ def parse_json(content: Union[str, bytes]) -> Any:
     except RecursionError:
         too_deep = True
     if too_deep:
-        raise JsonError(f"nested too deep, above {MOST_DEPTH} levels")
+        raise JsonError(f"nested too deep, above {MAX_DEPTH} levels")
     return value
 
 
@@ -83,7 +83,7 @@ def read_json_object(
     path: Path,
     cure: str,
     kind: Type[ErniePairError] = InputError,
-    most: int = MOST_BYTES,
+    most: int = MAX_BYTES,
     follow: bool = True,
     parse: Callable[[bytes], Any] = parse_json_object,
 ) -> Any:
@@ -104,7 +104,7 @@ def read_json_object(
 def read_note(path: Path) -> Optional[Dict[str, Any]]:
     """Return the object in a file that can be made again at any time; None if it is missing or damaged."""
     try:
-        return parse_json_object(read_regular(path, MOST_BYTES))
+        return parse_json_object(read_regular(path, MAX_BYTES))
     except (OSError, ValueError):
         return None
 
@@ -168,7 +168,7 @@ def _unique(pairs: list) -> dict:
 
 
 def _whole(token: str) -> int:
-    if len(token) > MOST_DIGITS:
+    if len(token) > MAX_DIGITS:
         raise _TokenError(f"a number of {len(token)} digits", token)
     return int(token)
 
@@ -186,7 +186,7 @@ def _constant(token: str):
 
 def _depth_of(value: Any) -> int:
     depth, level = 0, [value]
-    while level and depth <= MOST_DEPTH + 1:
+    while level and depth <= MAX_DEPTH + 1:
         inside = [outer.values() if isinstance(outer, dict) else outer for outer in level]
         level = [item for items in inside for item in items if isinstance(item, (dict, list))]
         depth += 1

@@ -27,7 +27,7 @@ from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_files import (
     ABOUT,
     CONFIG_YAML,
-    MOST_CONFIG_BYTES,
+    MAX_CONFIG_BYTES,
     naming,
     published,
     read_regular,
@@ -36,7 +36,7 @@ from ernie_pair.core.files.json_file import as_read, parse_json_object
 from ernie_pair.core.progress import Progress, say
 
 MAKER = "ernie-pair"
-LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
+MAX_RECORD, MAX_LINKS, CHUNK = 1 << 26, 40, 1 << 20
 _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
 CURE = "pass --overwrite true to replace it, or choose another name"
 _WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine ray_address".split()
@@ -102,7 +102,7 @@ class Results:
 
         ``from_any_inputs``: those that the same command made from other inputs, or with other flags, pass.
         """
-        self._refuse_inputs()
+        self._check_inputs()
         existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
         if self.overwrite or not existing:
             return [], {}
@@ -124,7 +124,7 @@ class Results:
         name = self._name_of(followed(path))
         return record.get("command") == self._about["command"] and name in record["outputs"]
 
-    def _refuse_inputs(self) -> None:
+    def _check_inputs(self) -> None:
         """Raise InputError if an output is an input, under any name, or another output."""
         given = [(self._shown_name(flag), path) for flag, paths in self.inputs.items() for path in paths]
         for number, output in enumerate(self.outputs):
@@ -221,7 +221,7 @@ class Results:
 def read_record(path: Path) -> Dict[str, Any]:
     """Return the record of what was made that a .made.json holds; {} for any other file, or none."""
     try:
-        record = parse_json_object(read_regular(path, LARGEST_RECORD, follow=False))
+        record = parse_json_object(read_regular(path, MAX_RECORD, follow=False))
     except (OSError, ValueError):
         return {}
     return record if record.get("made_by") == MAKER else {}
@@ -248,7 +248,7 @@ def is_stream(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def refuse_existing(finals: Iterable[Path], overwrite: bool) -> None:
+def check_absent(finals: Iterable[Path], overwrite: bool) -> None:
     """Raise InputError if one of the files to write exists, unless it may be replaced."""
     for final in map(followed, finals):
         if not overwrite and os.path.lexists(final) and not is_stream(final):
@@ -257,7 +257,7 @@ def refuse_existing(finals: Iterable[Path], overwrite: bool) -> None:
 
 def followed(path: Path) -> Path:
     """Return what links at ``path`` point to, but keep a file descriptor: /proc/PID/fd/1."""
-    for _ in range(MOST_LINKS):
+    for _ in range(MAX_LINKS):
         path = Path(os.path.realpath(path.parent), path.name)
         if str(path).startswith("/proc/") or not path.is_symlink():
             return path
@@ -287,7 +287,7 @@ def _shown(value) -> str:
 def read_own_config(path: Path) -> Optional[Dict[str, Any]]:
     """Return the content of a config.yaml of this package; None for any other file."""
     try:
-        content = yaml.safe_load(read_regular(path, MOST_CONFIG_BYTES, follow=False))
+        content = yaml.safe_load(read_regular(path, MAX_CONFIG_BYTES, follow=False))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
     about = content.get(ABOUT) if isinstance(content, dict) else None

@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 import numpy as np
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_files import nothing_kept
+from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.embeddings.embed_config import AUTO
 from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embeddings.retrieval import build_retrieval_set, measure_retrieval
@@ -85,7 +85,7 @@ class EmbeddingTrainer:
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
     def _train(self, signals: StopSignals) -> TrainResult:
-        with nothing_kept(self.config.dry_run):
+        with keep_no_results(self.config.dry_run):
             run = self._open_run()
             self.state = run.state
             state = run.train(signals)

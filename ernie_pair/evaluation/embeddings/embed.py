@@ -16,7 +16,7 @@ from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.standard_streams import as_asked, with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import MADE, refuse_loss
+from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
 from ernie_pair.core.files.json_file import shown, write_json
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.core.progress import CountProgress
@@ -37,7 +37,7 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import SIMILARITIES
 from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.source import files_of_model, model_folder_of
-from ernie_pair.pairs.data.pair_source import refuse_changed, stamp_of
+from ernie_pair.pairs.data.pair_source import check_unchanged, stamp_of
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
@@ -56,7 +56,7 @@ def embed(config: EmbedConfig) -> None:
     start_console(World())
     config = _with_folder(config)
     output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
-    refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
+    check_replaceable(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
     inputs: Dict[str, Sequence[Path]] = {
         "model_path": files_of_model(config.model_path),
         "input_file": files_of(config.input_file),
@@ -80,7 +80,7 @@ def embed(config: EmbedConfig) -> None:
     with part_folder(part, busy) as folder:
         writer = VectorWriter(folder, count, embedder.dim, config.dtype, PIECE, key)
         _write(config, embedder, writer)
-        refuse_changed(text_file, stamp)
+        check_unchanged(text_file, stamp)
         about = _about(config, embedder, writer, sha256)
         publish_results(output_dir, partial(_fill, writer=writer, about=about), "embed", config, results)
     if embedder.num_cut:  # of those that this process has seen

@@ -15,7 +15,7 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import MADE, README, refuse_loss
+from ernie_pair.core.files.atomic_folder import MADE, README, check_replaceable
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.deployment import formats
@@ -66,7 +66,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
         raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     output_dir = Path(os.path.realpath(config.output_dir))
-    refuse_loss(
+    check_replaceable(
         output_dir, (*EXPORTED, EMBEDDING, README, CONFIG_YAML) if (output_dir / EMBEDDING).is_file() else ()
     )
     inputs: Dict[str, Sequence[Path]] = {"model_path": files_of_model(config.model_path)}

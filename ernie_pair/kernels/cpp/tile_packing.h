@@ -97,9 +97,9 @@ inline void pack_turned_right(const T *w, int64_t step, int64_t depth, int64_t c
   for (int64_t j = 0; j < columns; j += PANEL, to += panel_halves(depth)) pack_turned_panel(w, step, depth, columns, j, to);
 }
 
-constexpr int64_t MOST_DEPTH = 1024;  // of transposed products at once: both packed factors stay in the cache
+constexpr int64_t MAX_DEPTH = 1024;  // of transposed products at once: both packed factors stay in the cache
 
-ALWAYS int64_t depth_at_once(int64_t depth) { return depth < MOST_DEPTH ? depth : MOST_DEPTH; }
+ALWAYS int64_t depth_at_once(int64_t depth) { return depth < MAX_DEPTH ? depth : MAX_DEPTH; }
 inline int64_t turned_work_halves(int64_t height, int64_t width, int64_t depth) {
   return packed_halves(depth_at_once(depth), height) + packed_halves(depth_at_once(depth), width);
 }
@@ -108,7 +108,7 @@ inline int64_t turned_work_halves(int64_t height, int64_t width, int64_t depth) 
 inline void multiply_turned(int64_t height, int64_t width, int64_t depth, const Half *a, int64_t a_step, const Half *b,
                             int64_t b_step, float *c, int64_t c_step, Half *work) {
   Half *left = work, *right = work + packed_halves(depth_at_once(depth), height);
-  for (int64_t start = 0; start == 0 || start < depth; start += MOST_DEPTH) {
+  for (int64_t start = 0; start == 0 || start < depth; start += MAX_DEPTH) {
     const int64_t rows = depth_at_once(depth - start), panel = panel_halves(rows);
     for (int64_t i = 0; i < height; i += 2 * TILE)
       pack_turned_rows(a + start * a_step, a_step, rows, height, i, left + i / (2 * TILE) * panel);

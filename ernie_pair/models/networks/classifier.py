@@ -50,7 +50,7 @@ from ernie_pair.models.networks.encoders import (
 from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.layers import init_like
-from ernie_pair.runtime.paddle_patches.paddlenlp_import import drawing_nothing, transformers
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import skipped_init, transformers
 from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
@@ -341,7 +341,7 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     source = open_model(model_path, flag="model_path", no_family=WRITE_FAMILY)
     chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
     # A class of a person's own may draw what is in no file.
-    with drawing_nothing() if chosen is PairClassifier else nullcontext():
+    with skipped_init() if chosen is PairClassifier else nullcontext():
         model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
     assert source.weights is not None  # a model that is not from scratch has some
     found = source.read_weights()

@@ -23,13 +23,13 @@ from ernie_pair.kernels.encoder_layer import (
     are_fit,
     attach_kernels,
     detach_kernels,
-    why_layers_unfit,
+    unsupported_reason,
 )
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.cpu import cpu_threads
-from ernie_pair.runtime.gpu import paddle_capability, refuse_old_gpu
+from ernie_pair.runtime.gpu import check_gpu_capability, paddle_capability
 from ernie_pair.runtime.paddle_patches.core_settings import set_math_threads, without_tf32
 
 AnyModel = Union[EncoderModel, PlainModel]
@@ -51,13 +51,13 @@ def choose_path(
     """
     parts = model.layers(), model.embeddings()
     is_own = isinstance(model, PlainModel)
-    unfit = f"{model.family} is a layer of your own" if is_own else why_layers_unfit(parts[0])
+    unfit = f"{model.family} is a layer of your own" if is_own else unsupported_reason(parts[0])
     choice = agree_on_path(
         lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
     )
     if choice.is_cast:
         flag = f"--precision {choice.precision}"
-        refuse_old_gpu(paddle_capability(), DTYPES[choice.precision], flag, "use another precision")
+        check_gpu_capability(paddle_capability(), DTYPES[choice.precision], flag, "use another precision")
     state = model.fused_state
     if choice.is_fused and (state is None or state.precision != choice.precision):
         model.fused_state = ModelState(choice.precision, cpu_threads())

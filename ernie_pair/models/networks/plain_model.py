@@ -19,7 +19,7 @@ import paddle
 from paddle import nn
 
 from ernie_pair.core.errors import CheckpointError, InputError
-from ernie_pair.core.files.atomic_folder import is_as_made, publish_folder, read_made
+from ernie_pair.core.files.atomic_folder import is_as_made, publish_folder, read_folder_record
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import SavedLayer
@@ -249,7 +249,7 @@ def save_classifier(
     where something lies that this did not write or that was added to since, OSError when the disk refuses.
     """
     folder = Path(os.path.realpath(folder))
-    is_ours = is_as_made(folder) and SAVED_MODEL.items() <= (read_made(folder) or {}).items()
+    is_ours = is_as_made(folder) and SAVED_MODEL.items() <= (read_folder_record(folder) or {}).items()
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if os.path.lexists(folder) and not (is_ours or is_empty):
         raise InputError(

@@ -39,7 +39,7 @@ from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import FAMILIES, ModelSpec
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
-from ernie_pair.runtime.paddle_patches.paddlenlp_import import drawing_nothing
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import skipped_init
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.half_tensors import widen_tensors
 
@@ -245,7 +245,7 @@ def load_text_encoder(
     source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags
 ) -> Tuple[TextEncoder, KernelChoice]:
     """Return the encoder of ``source`` in evaluation mode, and the kernels that compute it."""
-    with nullcontext() if source.weights is None else drawing_nothing():
+    with nullcontext() if source.weights is None else skipped_init():
         model = build_text_encoder(source, 0, 0.0, settings.pooling, settings.graph_steps)
     load_text_weights(model, source)
     choice = choose_path(model, kernels, device, casts=True)

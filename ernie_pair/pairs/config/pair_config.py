@@ -28,7 +28,7 @@ from ernie_pair.models.labels import (
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
-from ernie_pair.runtime.gpu import Card, refuse_old_gpu
+from ernie_pair.runtime.gpu import Card, check_gpu_capability
 from ernie_pair.training.run_flags import (
     BEST_IF_AUTO,
     TrainingFlags,
@@ -231,7 +231,7 @@ class PairConfig(RowFlags, TrainingFlags):
         super().refuse_on(card)
         if self.computes_in_half:
             cure = "use another type, or --use_amp false"
-            refuse_old_gpu(card.capability, self.amp_dtype, f"--amp_dtype {self.amp_dtype}", cure)
+            check_gpu_capability(card.capability, self.amp_dtype, f"--amp_dtype {self.amp_dtype}", cure)
 
     @property
     def lower_is_better(self) -> bool:

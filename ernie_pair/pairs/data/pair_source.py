@@ -301,7 +301,7 @@ class PairSource(Source):
         path = f"{self.name} {self.split}" if file is None else str(file)
         found = pairs_of(self.rows(bad.append), bad, self.labels is not None, sha256, path)
         if file and stamp:
-            refuse_changed(file, stamp)
+            check_unchanged(file, stamp)
         return group_candidates(found, self.labels, self.rules)
 
     def open(self, needs_label: bool = False) -> tuple[Optional[RowReader], Iterator[tuple[int, Any]]]:
@@ -375,7 +375,7 @@ def stamp_of(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def refuse_changed(path: Path, stamp: tuple[int, int]) -> None:
+def check_unchanged(path: Path, stamp: tuple[int, int]) -> None:
     """Raise InputError when the file at ``path`` has another stamp by now."""
     if stamp_of(path) != stamp:
         raise InputError(f"{path} changed while it was read; run again when it is complete")
@@ -574,4 +574,4 @@ class CheckedPairs:
         rows = self.source.rows(lambda row: self.left_out.append(row.place))
         yield from chunks_of(rows, size, self.source.name)
         if self.source.file is not None and self._stamp is not None:
-            refuse_changed(self.source.file, self._stamp)
+            check_unchanged(self.source.file, self._stamp)

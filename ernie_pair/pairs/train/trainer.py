@@ -16,7 +16,7 @@ from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_files import nothing_kept
+from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.deployment.export_pair import export_pair
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
@@ -449,7 +449,7 @@ class PairTrainer:
         """Let the run print its plan; its steps move the weights, which are put back."""
         before = {name: value.numpy() for name, value in self.model.state_dict().items()}
         try:
-            with nothing_kept():
+            with keep_no_results():
                 run = self._open_run()
                 state = run.train(signals)
         finally:

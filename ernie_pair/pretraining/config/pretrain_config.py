@@ -50,7 +50,7 @@ OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weight
 MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
 # The families that are pretrained; a BERT, a RoBERTa-wwm and a MacBERT are all of model_type bert.
 PRETRAINED = ("ernie", "ernie_gram", "bert")
-LARGEST_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 SHORTEST = 8  # tokens; also the minimum of --max_seq_len
 _EXAMPLE = (
     "write lengths and steps as in --phases 128:9000,512:1000, or a micro-batch size as well, as in "
@@ -293,7 +293,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
         unit="processes",
         at_least=0,
     )
-    seed: int = seed_option(help="seed of weights, data order, masks and dropout", at_most=LARGEST_SEED)
+    seed: int = seed_option(help="seed of weights, data order, masks and dropout", at_most=MAX_SEED)
     fresh_start: bool = fresh_start_option()
     allow_change: str = allow_change_option("max_lr,min_lr")
     device: Literal["cpu", "gpu"] = device_option()
@@ -453,7 +453,7 @@ class PretrainConfig(SharedFlags, SampleFlags):
         return max(self.count_passes(phase.micro_batch_size) for phase in self.phase_list)
 
 
-def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
+def check_layout(config: PretrainConfig, world: World, local: World) -> None:
     """Raise InputError for what is not supported; ``local``: this process among those of its machine."""
     if config.processes != world.size:
         raise InputError(
@@ -467,11 +467,11 @@ def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
             f"{config.sharding_degree} must divide the {counted(local.size, 'process', 'processes')} of a "
             f"machine; pass --sharding_degree {local.size}, or share the folder"
         )
-    config.refuse_half_precision_on(config.device)
+    config.check_device_precision(config.device)
     config.accumulation_steps  # noqa: B018 - raises if the batch sizes do not divide evenly
 
 
-def refuse_other_family(spec: ModelSpec) -> None:
+def check_family(spec: ModelSpec) -> None:
     """Raise InputError when ``spec`` is of a family that is not pretrained here; none is ERNIE's."""
     if spec.family not in ("", *PRETRAINED):
         raise InputError(
@@ -480,9 +480,7 @@ def refuse_other_family(spec: ModelSpec) -> None:
         )
 
 
-def refuse_unfit_model(
-    flags: MaskingFlags, max_seq_len: int, tokenizer: AnyTokenizer, spec: ModelSpec
-) -> None:
+def check_model_fits(flags: MaskingFlags, max_seq_len: int, tokenizer: AnyTokenizer, spec: ModelSpec) -> None:
     """Raise InputError when the samples of ``flags``, up to that length, do not fit the model of ``spec``."""
     if max_seq_len > spec.max_positions:
         raise InputError(

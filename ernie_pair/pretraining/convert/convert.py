@@ -16,7 +16,7 @@ from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.options import Options, data_option, model_option, refuse_empty
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import MADE, README, refuse_loss
+from ernie_pair.core.files.atomic_folder import MADE, README, check_replaceable
 from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import Results, files_of
 from ernie_pair.core.installation import TRAINING
@@ -25,7 +25,7 @@ from ernie_pair.models.source import RECIPE_NOTE, VOCAB, ModelSource, class_of, 
 from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, find_config, read_spec
 from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import quiet_libraries
-from ernie_pair.runtime.gpu import refuse_other_paddles
+from ernie_pair.runtime.gpu import check_paddle_version
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import (
@@ -158,7 +158,7 @@ def largest_differences(one: dict[str, Arrays], other: dict[str, Arrays]) -> dic
 
 
 CONVERSION, CONVERSION_FORMAT = "conversion.json", 1
-LARGEST_DIFFERENCE = 1e-5  # in float32
+MAX_DIFFERENCE = 1e-5  # in float32
 
 
 COMMANDS = """\
@@ -253,11 +253,11 @@ def convert(config: ConvertConfig) -> Conversion:
     differs by more than 1e-5; then nothing is written. A head that the file lacks is left out, and logged.
     """
     start_console(World())
-    refuse_other_paddles()
+    check_paddle_version()
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
     output_dir = Path(os.path.realpath(config.output_dir))
-    _refuse_unfit(source, output_dir)
+    _check_convertible(source, output_dir)
     results = Results(
         "convert",
         [output_dir / name for name in sorted(WRITTEN - {MADE})],
@@ -279,12 +279,12 @@ def convert(config: ConvertConfig) -> Conversion:
     def fill(draft: Path) -> None:
         write_model_folder(draft, source, weights)
         differences = largest_differences(outputs, run_dynamic(draft, source.spec, batches))
-        _refuse_different(differences, config.output_dir)
+        _check_differences(differences, config.output_dir)
         record = results.about_folder(draft)
         content = {
             "format": CONVERSION_FORMAT,
             "largest_difference": differences,
-            "most_allowed": LARGEST_DIFFERENCE,
+            "most_allowed": MAX_DIFFERENCE,
             "batches": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
             "config_sha256": source.spec.sha256,
             "inputs": record["inputs"],
@@ -304,7 +304,7 @@ def _conversion_of(folder: Path) -> Conversion:
     return Conversion(folder, record["largest_difference"])
 
 
-def _refuse_unfit(source: ModelSource, output_dir: Path) -> None:
+def _check_convertible(source: ModelSource, output_dir: Path) -> None:
     """Raise InputError for a model that PaddleNLP has no class for, and for a folder not to be filled."""
     if class_of(source.spec, ()).startswith("Own"):
         raise InputError(
@@ -313,7 +313,7 @@ def _refuse_unfit(source: ModelSource, output_dir: Path) -> None:
         )
     if output_dir == source.vocab_file.parent.resolve():
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
+    check_replaceable(output_dir, {*WRITTEN, CONFIG_YAML})
 
 
 def find_static_weights(location: Path) -> Path:
@@ -353,14 +353,14 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
 
 
-def _refuse_different(differences: dict[str, dict[str, float]], output_dir: str) -> None:
-    """Log the largest difference of each output. Raises CheckpointError for one above LARGEST_DIFFERENCE."""
+def _check_differences(differences: dict[str, dict[str, float]], output_dir: str) -> None:
+    """Log the largest difference of each output. Raises CheckpointError for one above MAX_DIFFERENCE."""
     largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
     for name, difference in largest.items():
         logger.info("largest difference of %-15s %.3g", name, difference)
     worst = max(largest.values())
-    if worst > LARGEST_DIFFERENCE:
+    if worst > MAX_DIFFERENCE:
         raise CheckpointError(
-            f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
+            f"the dynamic model differs from the static one by {worst:.3g}, more than {MAX_DIFFERENCE}: "
             f"{output_dir} is not written; check that config.json is the one it was trained with"
         )

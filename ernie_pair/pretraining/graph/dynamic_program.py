@@ -18,7 +18,7 @@ from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.pretraining.config.pretrain_config import HALF_OPS, PretrainConfig
 from ernie_pair.pretraining.graph.model import (
     build_padded,
-    draw_as_static,
+    draw_static_init,
     encoder_of,
     run_ernie,
     sum_losses,
@@ -89,7 +89,7 @@ class DynamicProgram(ProgramState):
 
     def __init__(self, config: PretrainConfig, model_config, group: ProcessGroup):
         self.config, self.graph = config, DynamicGraph(group)
-        drawn = draw_as_static(model_config, config.seed)
+        drawn = draw_static_init(model_config, config.seed)
         paddle.seed(config.seed)
         self.model = build_padded(model_config)
         self._fed = feeds_of(model_config)

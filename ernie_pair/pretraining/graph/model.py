@@ -20,7 +20,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
 from ernie_pair.models.networks.encoders import attend_from
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
-from ernie_pair.pretraining.config.pretrain_config import refuse_other_family
+from ernie_pair.pretraining.config.pretrain_config import check_family
 from ernie_pair.pretraining.graph.vocab_padding import (
     NEVER_LOGIT,
     cut_vocabulary,
@@ -28,7 +28,7 @@ from ernie_pair.pretraining.graph.vocab_padding import (
     padded_size,
 )
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
-from ernie_pair.runtime.paddle_patches.paddlenlp_import import drawing_as_static, transformers
+from ernie_pair.runtime.paddle_patches.paddlenlp_import import static_init, transformers
 from ernie_pair.weights.weight_files import Arrays
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def ernie_config(
     settings. The default family is ERNIE. Raises InputError for a family that is not pretrained here.
     """
     family = spec.family or "ernie"
-    refuse_other_family(spec)
+    check_family(spec)
     settings = spec.to_config(model_type=family, **{**dict.fromkeys(DROPOUT, 0.0), **dropout})
     if family == "ernie_gram":
         if spec.embedding_size not in (None, spec.hidden_size):
@@ -161,7 +161,7 @@ def epsilon_of(spec: ModelSpec) -> float:
 def build_ernie(config: "PretrainedConfig", as_static: bool = False) -> nn.Layer:
     """Build the model, in the current mode; its parameter names do not depend on what was built before.
 
-    ``as_static``: draw in the dynamic graph what a static program draws, see `drawing_as_static`. Raises
+    ``as_static``: draw in the dynamic graph what a static program draws, see `static_init`. Raises
     InputError when ``config`` does not describe a model.
     """
     family, is_new = config.model_type, config.hidden_act == "gelu_new"
@@ -212,13 +212,13 @@ def build_padded(config: "PretrainedConfig", as_static: bool = False) -> nn.Laye
     return model
 
 
-def draw_as_static(model_config, seed: int) -> Arrays:
+def draw_static_init(model_config, seed: int) -> Arrays:
     """Return {structured name: float32 array} of what the start-up program of the static graph draws.
 
     The rows that pad the vocabulary are 0, with a bias that rules them out.
     """
     paddle.seed(seed)
-    with paddle.utils.unique_name.guard(), drawing_as_static() as drawn:
+    with paddle.utils.unique_name.guard(), static_init() as drawn:
         parameters = build_padded(model_config, as_static=True).state_dict()
     arrays = {name: drawn.get(one.name, one.numpy()) for name, one in parameters.items()}
     return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)

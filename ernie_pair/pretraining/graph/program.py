@@ -19,14 +19,14 @@ from paddle import nn
 from ernie_pair.core.errors import MachineError, message_of
 from ernie_pair.core.files.keyed_cache import user_cache
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, choose_kernels, choose_plain
-from ernie_pair.kernels.encoder_layer import why_layers_unfit
+from ernie_pair.kernels.encoder_layer import unsupported_reason
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import GraphInputs, OperatorError, add_encoder_layer, load_operator
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.graph.model import (
     LossSums,
     build_padded,
-    draw_as_static,
+    draw_static_init,
     encoder_of,
     run_ernie,
     sum_losses,
@@ -146,7 +146,7 @@ def build_program(
     """
     programs.keep_order()
     paddle.disable_static(paddle.device.get_device())
-    drawn = draw_as_static(model_config, config.seed)
+    drawn = draw_static_init(model_config, config.seed)
     paddle.enable_static()
     graph = StaticGraph(config.processes)
     main, startup, test = (paddle.static.Program() for _ in range(3))
@@ -323,7 +323,7 @@ def fuse_layers(
 
     Returns the path that the model takes. Raises InputError if the flags require the fused one but it cannot.
     """
-    unfit = why_layers_unfit(layers) if choice.is_fused else ""
+    unfit = unsupported_reason(layers) if choice.is_fused else ""
     if unfit:
         return choose_plain(flags, unfit, "cpu")
     if choice.is_fused:

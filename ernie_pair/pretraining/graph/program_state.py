@@ -12,7 +12,7 @@ import paddle
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.runtime.paddle_patches.process_groups import connect_static_programs
 from ernie_pair.runtime.paddle_patches.static_programs import place_of, sum_over_ranks, view_array
-from ernie_pair.runtime.processes.sockets import MeetingPlace, shorten_socket_names
+from ernie_pair.runtime.processes.sockets import StoreBarrier, shorten_socket_names
 from ernie_pair.runtime.processes.stop_signals import skip_destructors
 from ernie_pair.weights.weight_files import Arrays
 
@@ -156,7 +156,7 @@ def needs_gloo(device: str, num_processes: int) -> bool:
     return device == "cpu" and num_processes > 1
 
 
-_place: Optional[MeetingPlace] = None  # one for the life of the process, as its gloo world is
+_place: Optional[StoreBarrier] = None  # one for the life of the process, as its gloo world is
 
 
 def start_gloo(num_processes: int) -> None:
@@ -165,7 +165,7 @@ def start_gloo(num_processes: int) -> None:
     shorten_socket_names()  # Paddle starts a manager process
     store = connect_static_programs()
     skip_destructors()
-    _place = MeetingPlace(store, num_processes, "pretrain")
+    _place = StoreBarrier(store, num_processes, "pretrain")
 
 
 def wait_for_all() -> None:

@@ -19,7 +19,7 @@ from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.pretraining.config.pretrain_config import refuse_unfit_model
+from ernie_pair.pretraining.config.pretrain_config import check_model_fits
 from ernie_pair.pretraining.mlm.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import device_option, start_device
 from ernie_pair.runtime.processes.console import start_console
@@ -205,7 +205,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
 
 def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
     models = source.read_tokenizer()
-    refuse_unfit_model(config, config.max_seq_len, models, source.spec)
+    check_model_fits(config, config.max_seq_len, models, source.spec)
     tokenizer = vocabulary_of([corpus], models)
     refuse_ids_beyond(tokenizer, source.spec.vocab_size)
     documents = range(corpus.num_documents)

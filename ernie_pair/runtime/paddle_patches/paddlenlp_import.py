@@ -177,7 +177,7 @@ RANDOM = (Normal, TruncatedNormal, Uniform, XavierInitializer)
 
 
 @contextmanager
-def drawing_nothing() -> Iterator[None]:
+def skipped_init() -> Iterator[None]:
     """Leave at zero what models that are built inside would draw: their weights are read from a file.
 
     To draw them takes longer than to read them. `init_weights` of PaddleNLP's models draws by paddle.normal,
@@ -196,7 +196,7 @@ def drawing_nothing() -> Iterator[None]:
 
 
 @contextmanager
-def drawing_as_static() -> Iterator[Dict[str, np.ndarray]]:
+def static_init() -> Iterator[Dict[str, np.ndarray]]:
     """Draw the parameters of models that are built inside as a static program would.
 
     Yields {name of a parameter: what a TruncatedNormal drew for it}; others hold what they drew.

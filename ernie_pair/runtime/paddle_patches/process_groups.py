@@ -98,7 +98,7 @@ def owners_of(sharded) -> Dict[str, int]:
 
 
 @contextmanager
-def sums_in_float32() -> Iterator[None]:
+def reduce_in_float32() -> Iterator[None]:
     """Sum half-precision gradients in float32 within this context, and round the sum once."""
     from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
 

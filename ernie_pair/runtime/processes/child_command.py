@@ -20,7 +20,7 @@ from ernie_pair.core.errors import (
 from ernie_pair.core.run_module import python_words
 
 ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
-MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
+MAX_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
 Words = List[str]  # of a command, as `ernie-pair` takes them
 
 
@@ -89,7 +89,7 @@ def words_of(*command: str, **flags) -> Words:
 def last_error(log: Path, first_byte: int) -> str:
     """Return the last `error: ` from ``first_byte`` on, with its further lines; before are other attempts."""
     with open(log, "rb") as file:
-        file.seek(max(first_byte, log.stat().st_size - MOST_LOG_BYTES))
+        file.seek(max(first_byte, log.stat().st_size - MAX_LOG_BYTES))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
     places = [place for place, line in enumerate(lines) if line.startswith("error: ")]
     if not places:

@@ -126,22 +126,22 @@ class EventLines:
     samples_per_epoch: float = 0
     started: float = -1.0  # by the monotonic clock; negative: the line of the end tells no time
 
-    def tell(self, event: str, state, words: str, tone: str = "") -> None:
+    def log_event(self, event: str, state, words: str, tone: str = "") -> None:
         """Log a line: ``event`` happened at ``state``, a TrainState; ``tone``: a colour of the console."""
         parts = [part for part in (self.place_of(state.step, state.consumed_samples), words) if part]
         logging.getLogger(__name__).info("%-5s %s", event, "  ".join(parts), extra={"tone": tone})
 
-    def tell_metrics(self, split: str, state, values: Mapping[str, object], tone: str = "") -> None:
+    def log_metrics(self, split: str, state, values: Mapping[str, object], tone: str = "") -> None:
         """Log the metrics of ``split``, without those that a line has no room for."""
         shown = {name: value for name, value in values.items() if name not in NOT_SHOWN}
-        self.tell(split, state, "  ".join(map(_column_of, shown, shown.values())), tone)
+        self.log_event(split, state, "  ".join(map(_column_of, shown, shown.values())), tone)
 
-    def tell_end(self, state, words: str) -> None:
+    def log_end(self, state, words: str) -> None:
         """Log the line of the end, with the time that this start of the run has taken."""
         took = ""
         if self.started >= 0:
             took = f"took {timedelta(seconds=round(time.monotonic() - self.started))}  "
-        self.tell("end", state, f"{took}{words}", GOOD)
+        self.log_event("end", state, f"{took}{words}", GOOD)
 
     def place_of(self, step: int, consumed_samples: int) -> str:
         """Return "step  5/30   16.7%  epoch  0.69"; each part is as wide as the last one of the run."""

@@ -67,7 +67,7 @@ def _fits(folder: str) -> bool:
 POLL_SECONDS = 0.02
 
 
-class MeetingPlace:
+class StoreBarrier:
     """A key of ``store`` for every meeting of ``size`` processes; ``name`` tells its keys from others'.
 
     ``store.add(key, number)`` returns the sum so far of what all processes have added to ``key``.

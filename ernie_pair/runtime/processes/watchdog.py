@@ -36,7 +36,7 @@ SILENT_SECONDS = 40.0  # of looking in vain for a new beat, and a rank is lost
 GRACE_SECONDS, HASTE_SECONDS = 1.5, 0.1
 # An update may take ten times the usual, and two minutes in any case; all else hours. The first one has
 # nothing to be compared with: on a GPU, where NCCL may hang in it, it is given half an hour.
-SLOWEST_UPDATE, SHORTEST_LIMIT, LONGEST_PAUSE = 10, 120.0, 6 * 3600.0
+SLOWEST_UPDATE, MIN_LIMIT, MAX_PAUSE = 10, 120.0, 6 * 3600.0
 FIRST_ON_GPU = 1800.0
 LATE_BEATS = 3  # of a rank that has been silent for so long it is to be seen whether it is lost
 RECORD_BYTES = 1024
@@ -55,7 +55,7 @@ class Watchdog:
 
     def __init__(self, output_dir: Path, world: World, device: str = "cpu"):
         self.folder, self.world = Path(output_dir) / HEARTBEATS, world
-        self._first_limit = FIRST_ON_GPU if device == "gpu" else LONGEST_PAUSE
+        self._first_limit = FIRST_ON_GPU if device == "gpu" else MAX_PAUSE
         self._record: Dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname()}
         self._record.update(counter=0, error="", place=_place(), born=_birth(os.getpid()))
         self._left = threading.Event()
@@ -134,10 +134,10 @@ class Watchdog:
 
     def _limit(self) -> float:
         if self._is_paused:
-            return LONGEST_PAUSE
+            return MAX_PAUSE
         if not self._seconds:
             return self._first_limit
-        return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), SHORTEST_LIMIT)
+        return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), MIN_LIMIT)
 
     def _beat(self) -> None:
         """Write this rank's record, in place and of one size: a full disk does not stop it."""

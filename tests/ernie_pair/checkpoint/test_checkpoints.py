@@ -23,12 +23,12 @@ from ernie_pair.checkpoint.manifest import (
     sha256_of,
     state_bytes,
 )
-from ernie_pair.checkpoint.run_folder import CACHE, LOCK, RunLock, gone_if_refused, refuse_locked
+from ernie_pair.checkpoint.run_folder import CACHE, LOCK, RunLock, check_unlocked, cleanup_on_error
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.core.files import atomic_files as regular_file
 from ernie_pair.core.files.atomic_files import own_name
-from ernie_pair.core.files.atomic_folder import publish_folder, read_made
+from ernie_pair.core.files.atomic_folder import publish_folder, read_folder_record
 from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.weight_files import to_safetensors
@@ -442,11 +442,11 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capl
         with pytest.raises(OSError):
             RunLock(path)
         with pytest.raises(OSError):
-            refuse_locked(path)
+            check_unlocked(path)
     else:
         RunLock(path).release()
         assert path.read_text().startswith(f"pid {os.getpid()} on ")
-        refuse_locked(path)
+        check_unlocked(path)
         assert caplog.text.count(f"{tmp_path}: no file can be locked there; start no second run") == 2
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -574,7 +574,9 @@ def test_a_folder_is_published_completely_or_not_at_all(tmp_path):
 
     with pytest.raises(RuntimeError):
         publish_folder(tmp_path / "best", failing)
-    assert (tmp_path / "best" / "a").read_text() == "old" and read_made(tmp_path / "best")["files"] == ["a"]
+    assert (tmp_path / "best" / "a").read_text() == "old" and read_folder_record(tmp_path / "best")[
+        "files"
+    ] == ["a"]
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
@@ -582,7 +584,7 @@ def test_a_folder_is_published_completely_or_not_at_all(tmp_path):
 def test_a_refused_start_removes_no_folder_in_use(tmp_path, held):
     """Another start of the same command made it meanwhile, and holds the lock of the run or of its data."""
     folder, lock = tmp_path / "out", None
-    with pytest.raises(InputError, match="^refused$"), gone_if_refused(str(folder), World()):
+    with pytest.raises(InputError, match="^refused$"), cleanup_on_error(str(folder), World()):
         (folder / CACHE).mkdir(parents=True)
         lock = None if held is None else RunLock(folder / held)
         raise InputError("refused")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tiny_pair import train_config
 
-from ernie_pair.checkpoint.fingerprint import flags_of, layout_of, refuse_other_run, refuse_unknown_keys
+from ernie_pair.checkpoint.fingerprint import check_known_keys, check_same_run, flags_of, layout_of
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.spec import parse_spec
@@ -31,7 +31,7 @@ def pretraining(*words):
 
 
 def compare(saved, config, given, *allowed):
-    return refuse_other_run("out/step_5", saved, given, allowed, of_pretraining.rules_of_pretraining(config))
+    return check_same_run("out/step_5", saved, given, allowed, of_pretraining.rules_of_pretraining(config))
 
 
 HASHES = {"train_file": "a", "dev_file": "b", "vocabulary": "c"}
@@ -60,14 +60,14 @@ def test_warmup_steps_must_match_the_saved_warmup():
 
 def test_a_changed_pair_training_schedule_is_another_run(tmp_path):
     before = {name: value for name, value in pairs(tmp_path).items() if name != "lr_scheduler_type"}
-    assert refuse_other_run("out/step_5", before, pairs(tmp_path), (), OF_PAIRS) == []
+    assert check_same_run("out/step_5", before, pairs(tmp_path), (), OF_PAIRS) == []
     for change in ({"lr_scheduler_type": "constant"}, {"warmup_steps": 3}, {"warmup_rate": 0.2}):
         given = pairs(tmp_path, **change)
         with pytest.raises(InputError, match="is a checkpoint of another run"):
-            refuse_other_run("out/step_5", before, given, (), OF_PAIRS)
+            check_same_run("out/step_5", before, given, (), OF_PAIRS)
         (allowed,) = change
-        refuse_unknown_keys(given, [allowed])
-        assert refuse_other_run("out/step_5", before, given, [allowed], OF_PAIRS)
+        check_known_keys(given, [allowed])
+        assert check_same_run("out/step_5", before, given, [allowed], OF_PAIRS)
 
 
 def test_every_key_names_existing_flags(tmp_path):
@@ -101,9 +101,9 @@ def test_changing_max_steps_names_the_flag_and_its_effects():
 
 def test_allow_change_accepts_flag_names_and_key_names():
     _, given = pretraining()
-    refuse_unknown_keys(given, ["input_dir", "corpus", "max_steps", "max_lr"])
+    check_known_keys(given, ["input_dir", "corpus", "max_steps", "max_lr"])
     with pytest.raises(InputError, match="allow_change max_step: there is no such key; use some of .*max_lr"):
-        refuse_unknown_keys(given, ["max_step"])
+        check_known_keys(given, ["max_step"])
     config, _ = pretraining()
     other = {**given, "corpus (--input_dir)": "xyz"}
     assert compare(given, config, other, "input_dir") == compare(given, config, other, "corpus")
@@ -114,12 +114,12 @@ def test_changing_the_number_of_epochs_names_the_flag(tmp_path, caplog):
     with pytest.raises(
         InputError, match=r"steps in all \(epochs, max_steps\) was 10 and is now 20"
     ) as caught:
-        refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), (), OF_PAIRS)
+        check_same_run("out", saved, pairs(tmp_path, 20, epochs=6), (), OF_PAIRS)
     assert "allow_change epochs to continue" in str(caught.value)
     with pytest.raises(InputError, match="allow_change max_steps to continue"):
-        refuse_other_run("out", saved, pairs(tmp_path, 20, max_steps=20), (), OF_PAIRS)
+        check_same_run("out", saved, pairs(tmp_path, 20, max_steps=20), (), OF_PAIRS)
     with caplog.at_level(logging.WARNING):
-        assert refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), ["epochs"], OF_PAIRS)
+        assert check_same_run("out", saved, pairs(tmp_path, 20, epochs=6), ["epochs"], OF_PAIRS)
     assert "--allow_change: steps in all was 10, is now 20" in caplog.text
 
 

@@ -208,7 +208,7 @@ def test_precisions_and_thresholds_that_are_none_are_refused(tmp_path, exported,
     two_classes = ship(write_trained(tmp_path / "best", num_labels=2), tmp_path / "ship")
     with pytest.raises(InputError, match=r"threshold=1.5 is not in \[0, 1\]; use 0.5, for example"):
         PairPredictor(two_classes, threshold=1.5)
-    monkeypatch.setattr(backends, "refuse_no_bf16", lambda: None)
+    monkeypatch.setattr(backends, "check_bf16", lambda: None)
     onnx_only = replace(read_exported(exported), files={"model.onnx": ""})
     with pytest.raises(InputError, match="no model for paddle; precision bf16 takes one; export it with"):
         backends.open_backend(onnx_only, "auto", 1, "bf16")

@@ -22,7 +22,7 @@ from paddle import nn
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.kernels.encoder_layer import FusedEmbeddings, OneCall, OneEmbedding
+from ernie_pair.kernels.encoder_layer import EmbeddingPass, FusedEmbeddings, LayerPass
 from ernie_pair.kernels.library import PRECISIONS, Kernels, WorkspacePool, open_kernels
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16
@@ -255,7 +255,7 @@ def test_casting_weights_before_backward_is_an_error():
         states.sum().backward()
 
 
-@pytest.mark.parametrize("kind", [OneCall, OneEmbedding])
+@pytest.mark.parametrize("kind", [LayerPass, EmbeddingPass])
 def test_gradients_are_computed_once(tmp_path, monkeypatch, kind):
     """Paddle crashes by itself in a second backward pass of any PyLayer, before it comes here."""
     calls, begin = [], kind.begin

@@ -49,9 +49,9 @@ def keep_padding(monkeypatch):
 @pytest.fixture
 def computed(monkeypatch):
     """The shapes of the states that the kernels of the layers were given."""
-    shapes, forward = [], encoder_layer.OneCall.forward
+    shapes, forward = [], encoder_layer.LayerPass.forward
     spy = lambda self, x, *rest: shapes.append(x.shape) or forward(self, x, *rest)  # noqa: E731
-    monkeypatch.setattr(encoder_layer.OneCall, "forward", spy)
+    monkeypatch.setattr(encoder_layer.LayerPass, "forward", spy)
     return shapes
 
 
@@ -81,10 +81,10 @@ def test_a_pass_without_gradients_gives_the_same_bits(
     tmp_path, monkeypatch, keep_padding, shape, padded, precision
 ):
     """It keeps nothing, and its blocks share memory; also of relu, and on two threads."""
-    kept, forward = [], encoder_layer.OneCall.forward
+    kept, forward = [], encoder_layer.LayerPass.forward
     size_of = lambda call: open_kernels().functions.fused_saved_bytes(byref(call)) > 0  # noqa: E731
     spy = lambda self, *rest: kept.append(size_of(self.call)) or forward(self, *rest)  # noqa: E731
-    monkeypatch.setattr(encoder_layer.OneCall, "forward", spy)
+    monkeypatch.setattr(encoder_layer.LayerPass, "forward", spy)
     for act in ("gelu", "relu"):
         model = fused(tmp_path / act, precision, shape=shape, hidden_act=act)
         if padded:

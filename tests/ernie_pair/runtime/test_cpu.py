@@ -12,9 +12,11 @@ from ernie_pair.runtime.cpu import (
     FILES,
     LEVEL_ASKED,
     LEVELS,
+    check_bf16,
     cores_in,
     cpu_level,
     cpu_quota,
+    cpu_share_of,
     cpu_threads,
     describe_threads,
     free_memory,
@@ -22,8 +24,6 @@ from ernie_pair.runtime.cpu import (
     listed_cores,
     pin_to_share,
     processor_name,
-    refuse_no_bf16,
-    share_of,
     usable_cores,
 )
 
@@ -75,12 +75,12 @@ def test_the_environment_can_only_lower_the_level(offer, monkeypatch, asked):
 def test_bf16_is_refused_where_it_would_be_emulated(offer, monkeypatch):
     offer(AVX512)
     with pytest.raises(InputError, match=r"AVX512-BF16 \(this processor has no AVX512-BF16\); use precision"):
-        refuse_no_bf16()
+        check_bf16()
     offer(f"{AVX512} avx512_bf16")
-    refuse_no_bf16()
+    check_bf16()
     monkeypatch.setenv(LEVEL_ASKED, "avx512")
     with pytest.raises(InputError, match=rf"AVX512-BF16 \({LEVEL_ASKED}=avx512 is set\); use precision fp32"):
-        refuse_no_bf16()
+        check_bf16()
 
 
 # --- cores and threads, of a fake machine
@@ -103,9 +103,9 @@ def machine(tmp_path, monkeypatch):
     for name in (*CHOSEN_BY_USER, "PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "PADDLE_TRAINERS_NUM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cpu, "THREADS_ASKED", "")
-    share_of.cache_clear()
+    cpu_share_of.cache_clear()
     yield fake
-    share_of.cache_clear()
+    cpu_share_of.cache_clear()
 
 
 def group_2(path, **quotas):
@@ -164,7 +164,7 @@ def quota_of(cores):
 def test_processes_of_a_machine_share_its_cores(cores, quota, shares, machine):
     machine(cores, quota_of(quota) if quota else {})
     for rank, (threads, own) in enumerate(shares):
-        share = share_of(rank, len(shares))
+        share = cpu_share_of(rank, len(shares))
         assert (share.threads, share.cores) == (threads, list(own))
 
 
@@ -176,7 +176,7 @@ def test_a_share_holds_whole_physical_cores_of_one_node(machine):
         files[name] = f"{core % 4},{core % 4 + 4}\n"
     machine(files=files)
     assert usable_cores() == [0, 4, 2, 6, 1, 5, 3, 7]
-    assert share_of(0, 2).cores == [0, 4, 2, 6] and share_of(3, 4).cores == [3, 7]
+    assert cpu_share_of(0, 2).cores == [0, 4, 2, 6] and cpu_share_of(3, 4).cores == [3, 7]
 
 
 def launched(monkeypatch, rank=1, size=2):
@@ -295,7 +295,7 @@ print("counts", counts, os.environ["OMP_NUM_THREADS"])
 
 def test_every_thread_uses_the_same_openmp_thread_count():
     """The thread that starts the device, and those in which the static graph runs."""
-    said, cores = output_of("-c", COMPUTES, **CLEAN), share_of(0, 1).threads
+    said, cores = output_of("-c", COMPUTES, **CLEAN), cpu_share_of(0, 1).threads
     assert f"cpu, {cores} thread" in said
     assert f"counts [{cores}, {cores}] 1\n" in said, "what children inherit is as Paddle left it"
 

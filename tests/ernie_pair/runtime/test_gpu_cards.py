@@ -140,7 +140,7 @@ def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, 
     assert not flags(config_class).tf32
     if config.tf32:
         with pytest.raises(InputError, match="tf32=True needs a GPU"):
-            config.refuse_half_precision_on("cpu")
+            config.check_device_precision("cpu")
     with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {cure}"):
         config.refuse_on(V100)
     flags(config_class, "--use_amp true --amp_dtype float16").refuse_on(V100)

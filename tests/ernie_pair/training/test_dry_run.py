@@ -16,7 +16,7 @@ from tiny_pair import distill_config, train_config, write_model
 from ernie_pair import EmbeddingTrainer, PairTrainer, distill
 from ernie_pair.checkpoint.run_folder import LOCK, RunLock
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_files import keeps, nothing_kept, something_kept
+from ernie_pair.core.files.atomic_files import keep_no_results, keep_results, keeps
 from ernie_pair.core.files.keyed_cache import KeyedCache
 from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.embeddings.train.train_embedding import train_embedding
@@ -191,12 +191,12 @@ def test_a_dry_run_reads_a_cache_but_does_not_write_it(tmp_path):
         lambda note, path: int(path.read_text()),
         ending=".txt",
     )
-    with nothing_kept():
+    with keep_no_results():
         assert cache.get(lambda: 5, 1) == 5 and not os.listdir(tmp_path)
-        with something_kept():
+        with keep_results():
             assert cache.get(lambda: 6, 1) == 6 and len(os.listdir(tmp_path)) == 3
         assert cache.get(lambda: 7, 1) == 6
-    with nothing_kept(False):
+    with keep_no_results(False):
         assert keeps()
 
 

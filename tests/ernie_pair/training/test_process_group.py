@@ -16,7 +16,7 @@ def join(monkeypatch):
     def join(backend):
         for name in ("join_processes", "open_store", "skip_destructors"):
             monkeypatch.setattr(process_group, name, lambda: None)
-        monkeypatch.setattr(process_group, "MeetingPlace", lambda *words: None)
+        monkeypatch.setattr(process_group, "StoreBarrier", lambda *words: None)
         monkeypatch.setattr(process_group, "all_start", lambda world: nullcontext())
         monkeypatch.setattr(process_group, "share_weights", lambda model: None)
         monkeypatch.setattr(paddle.distributed, "get_backend", lambda: backend)

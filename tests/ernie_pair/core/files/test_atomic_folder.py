@@ -18,11 +18,11 @@ from ernie_pair.core.files import file_lock
 from ernie_pair.core.files.atomic_files import CONFIG_YAML, own_name, published
 from ernie_pair.core.files.atomic_folder import (
     MADE,
+    check_replaceable,
     clear_leftovers,
     is_as_made,
     point_link,
     publish_folder,
-    refuse_loss,
     rename_for_good,
     set_aside,
 )
@@ -91,10 +91,10 @@ def write_ours(draft):
 
 def test_our_own_config_may_be_replaced(tmp_path):
     publish_folder(tmp_path / "out", write_ours)
-    refuse_loss(tmp_path / "out", [CONFIG_YAML])
+    check_replaceable(tmp_path / "out", [CONFIG_YAML])
     assert is_as_made(tmp_path / "out")
     with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
-        refuse_loss(tmp_path / "out", [])
+        check_replaceable(tmp_path / "out", [])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_users_config_is_never_lost(tmp_path, content, caplog):
     publish_folder(tmp_path / "out", write_ours)
     (tmp_path / "out" / CONFIG_YAML).write_text(content)
     with pytest.raises(InputError, match="holds config.yaml, which would be lost; give another folder"):
-        refuse_loss(tmp_path / "out", [CONFIG_YAML])
+        check_replaceable(tmp_path / "out", [CONFIG_YAML])
     publish_folder(tmp_path / "out", write_ours)
     (aside,) = tmp_path.glob(".bad-out-*")
     assert (aside / CONFIG_YAML).read_text() == content and "was not made by this command" in caplog.text
@@ -115,7 +115,7 @@ def test_a_link_to_our_config_counts_as_the_users(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / CONFIG_YAML).symlink_to(tmp_path / "ours.yaml")
     with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
-        refuse_loss(tmp_path / "out", [CONFIG_YAML])
+        check_replaceable(tmp_path / "out", [CONFIG_YAML])
 
 
 def test_an_empty_folder_is_replaced_without_a_trace(tmp_path, caplog):
@@ -128,14 +128,14 @@ def test_an_empty_folder_is_replaced_without_a_trace(tmp_path, caplog):
 def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="is the current folder, which would be replaced; give a folder in"):
-        refuse_loss(tmp_path, [])
+        check_replaceable(tmp_path, [])
 
 
 def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path)
     with pytest.raises(InputError, match="is a mount point, which cannot be replaced; give a folder in it"):
-        refuse_loss(tmp_path, [])
-    refuse_loss(tmp_path / "out", [])
+        check_replaceable(tmp_path, [])
+    check_replaceable(tmp_path / "out", [])
 
 
 def test_a_failed_output_leaves_none_of_the_folders_it_made(tmp_path):

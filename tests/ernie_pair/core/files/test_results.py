@@ -22,7 +22,7 @@ from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files import atomic_files
 from ernie_pair.core.files.atomic_files import own_name, published, stem_of
 from ernie_pair.core.files.file_lock import try_lock
-from ernie_pair.core.files.results import Results, refuse_existing, settings_of
+from ernie_pair.core.files.results import Results, check_absent, settings_of
 from ernie_pair.models.commands import NewModelConfig, new_model
 
 
@@ -253,10 +253,10 @@ def test_a_symlink_planted_as_the_record_is_not_followed(tmp_path, given):
 
 def test_refuse_existing_checks_the_target_of_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    refuse_existing([tmp_path / "link"], overwrite=False)
+    check_absent([tmp_path / "link"], overwrite=False)
     (tmp_path / "nowhere").write_text("mine")
     with pytest.raises(InputError, match="nowhere exists; pass overwrite=True"):
-        refuse_existing([tmp_path / "link"], overwrite=False)
+        check_absent([tmp_path / "link"], overwrite=False)
 
 
 # --- drafts

@@ -3,7 +3,7 @@
 import pytest
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_files import nothing_kept
+from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.pairs.data.pair_file import BadRow
 from ernie_pair.pairs.data.pair_records import RowRules
 from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
@@ -86,7 +86,7 @@ def test_rejected_rows_replace_those_of_an_earlier_run(path, run):
 
 
 def test_a_dry_or_failed_run_keeps_the_rejected_rows(path, tmp_path):
-    with nothing_kept():
+    with keep_no_results():
         tell_of_none(path)
     (tmp_path / "a.tsv").write_text("左\n", encoding="utf-8")
     with pytest.raises(InputError):

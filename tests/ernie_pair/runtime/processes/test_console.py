@@ -53,10 +53,10 @@ METRICS = {"loss": 2.0, "learning_rate": 1e-4, "samples_per_second": 54.321}
 
 def test_the_columns_of_all_events_are_aligned(screen):
     shown, lines = screen(), EventLines(max_steps=1000, samples_per_epoch=160)
-    lines.tell("start", TrainState(), "from random weights")
-    lines.tell_metrics("train", TrainState(5, 80), METRICS)
-    lines.tell_metrics("valid", TrainState(20, 320), {"loss": 12.34567, "accuracy": 1.0})
-    lines.tell_metrics("train", TrainState(1000, 16000), {**METRICS, "samples_per_second": 12345.6})
+    lines.log_event("start", TrainState(), "from random weights")
+    lines.log_metrics("train", TrainState(5, 80), METRICS)
+    lines.log_metrics("valid", TrainState(20, 320), {"loss": 12.34567, "accuracy": 1.0})
+    lines.log_metrics("train", TrainState(1000, 16000), {**METRICS, "samples_per_second": 12345.6})
     assert shown.lines == [
         "start step    0/1000    0.0%  epoch  0.00  from random weights",
         "train step    5/1000    0.5%  epoch  0.50  loss  2.0000  lr 1.00e-04     54.3 samples/s",
@@ -80,7 +80,7 @@ def test_the_columns_of_all_events_are_aligned(screen):
 )
 def test_numbers_are_shown_with_their_significant_digits(screen, value, shown):
     said = screen()
-    EventLines(max_steps=9).tell_metrics("valid", TrainState(9), {"f1": value, "perplexity": 1.0})
+    EventLines(max_steps=9).log_metrics("valid", TrainState(9), {"f1": value, "perplexity": 1.0})
     assert said.lines == [f"valid step 9/9  100.0%  f1 {shown}"]
 
 
@@ -88,7 +88,7 @@ def test_an_unknown_epoch_is_not_shown_and_the_end_has_a_time(screen, monkeypatc
     monkeypatch.setattr("ernie_pair.runtime.processes.console.time.monotonic", lambda: 100.0 + 3723)
     shown = screen()
     EventLines(max_steps=10).tell("saved", TrainState(10), "out/checkpoints/step_00000010")
-    EventLines(max_steps=2, started=100.0).tell_end(TrainState(2), "best accuracy 0.9")
+    EventLines(max_steps=2, started=100.0).log_end(TrainState(2), "best accuracy 0.9")
     EventLines().tell("stop", TrainState(3), "early")
     *lines, last = shown.lines
     assert lines == [

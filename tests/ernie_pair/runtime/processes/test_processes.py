@@ -17,7 +17,7 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import Stopped
 from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.runtime.processes import child_command
-from ernie_pair.runtime.processes.sockets import MeetingPlace
+from ernie_pair.runtime.processes.sockets import StoreBarrier
 from ernie_pair.runtime.processes.stop_signals import SIGNAL_WEIGHTS, StopSignals
 
 # --- exit codes, read without taking Popen's lock
@@ -76,7 +76,7 @@ def test_no_process_continues_before_the_last_one_arrives():
     store, went_on = Store(), []
 
     def meet(rank):
-        place = MeetingPlace(store, 3, "test")
+        place = StoreBarrier(store, 3, "test")
         for meeting in range(4):
             time.sleep(0.03 * (rank == meeting % 3))
             store.add(f"came to {meeting}", 1)

@@ -25,7 +25,7 @@ from ernie_pair.runtime.processes import watchdog
 from ernie_pair.runtime.processes.world import World
 
 watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
-watchdog.GRACE_SECONDS, watchdog.SHORTEST_LIMIT, watchdog.FIRST_ON_GPU = 0.1, 0.5, 0.5
+watchdog.GRACE_SECONDS, watchdog.MIN_LIMIT, watchdog.FIRST_ON_GPU = 0.1, 0.5, 0.5
 folder, rank, action = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
 def wait_for_both():
