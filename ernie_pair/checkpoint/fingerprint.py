@@ -51,12 +51,12 @@ class RunRules(NamedTuple):
     """How a kind of training interprets its fingerprints.
 
     fixed    prefixes of keys that --allow_change cannot allow
-    cure     says how to keep the old value of a name
+    hint     says how to keep the old value of a name
     defaults of the options: what an earlier version, which did not have one of them, computed with
     """
 
     fixed: Sequence[str] = ()
-    cure: Callable[[str, object], str] = lambda name, old: "pass the old value"
+    hint: Callable[[str, object], str] = lambda name, old: "pass the old value"
     defaults: Mapping[str, object] = {}
 
 
@@ -95,7 +95,7 @@ def check_same_run(
         way_out = "" if fixed else f", or --allow_change {words} to continue with the new value"
         what = f"{shown} was {old.get(first)!r} and is now {new.get(first)!r}"
         raise InputError(
-            f"{where} is a checkpoint of another run: {what}; {rules.cure(first, old.get(first))}, or "
+            f"{where} is a checkpoint of another run: {what}; {rules.hint(first, old.get(first))}, or "
             f"another --output_dir{way_out}"
         )
     for name in different:

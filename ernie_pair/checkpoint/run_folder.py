@@ -45,10 +45,10 @@ def read_run(output_dir: Path) -> Dict[str, Any]:
     path = output_dir / RUN
     if not os.path.lexists(path):
         return {}
-    cure = "it is not the note of a run: rename it, or use another --output_dir"
-    note = read_json_object(path, cure, CheckpointError, MAX_RUN, follow=False)
+    hint = "it is not the note of a run: rename it, or use another --output_dir"
+    note = read_json_object(path, hint, CheckpointError, MAX_RUN, follow=False)
     if not (isinstance(note.get("run_id"), str) and RUN_ID.fullmatch(note["run_id"])):
-        raise CheckpointError(f"{path}: no run_id in it; {cure}")
+        raise CheckpointError(f"{path}: no run_id in it; {hint}")
     return note
 
 

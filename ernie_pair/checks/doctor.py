@@ -22,9 +22,9 @@ from ernie_pair.core.installation import (
     PADDLENLP_VERSION,
     PADDLES,
     PREDICTS,
-    cure_of,
     extra_here,
     install_command,
+    install_hint,
     is_met,
     is_tested_paddle,
     is_there,
@@ -244,5 +244,5 @@ def what_lacks() -> Dict[str, str]:
         for what, needs in asked.items():
             lacks = next((module for module in needs if not is_there(module)), "")
             if lacks:
-                found.setdefault(what, f"{lacks} is not installed; {cure_of(lacks, needs[lacks])}")
+                found.setdefault(what, f"{lacks} is not installed; {install_hint(lacks, needs[lacks])}")
     return found

@@ -219,7 +219,7 @@ def extra_here() -> str:
     return training_extra() if any(map(version_of, (*PADDLES, PADDLENLP))) else PREDICTS
 
 
-def cure_of(name: str, extra: str = "") -> str:
+def install_hint(name: str, extra: str = "") -> str:
     """Return the pip line that installs the missing module ``name``, of an ``extra`` of its own or none."""
     package = name.partition(".")[0]
     if package == PADDLENLP and any(map(version_of, PADDLES)):
@@ -228,4 +228,4 @@ def cure_of(name: str, extra: str = "") -> str:
 
 
 def _not_installed(name: str, extra: str = "") -> InputError:
-    return InputError(f"{name.partition('.')[0]} is not installed; {cure_of(name, extra)}")
+    return InputError(f"{name.partition('.')[0]} is not installed; {install_hint(name, extra)}")

@@ -195,11 +195,11 @@ def ray_map(
             ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # of many types: each means that Ray cannot be used
         why = " ".join(str(error).split())[:200]
-        what, cure = "a local Ray", "fix that"
+        what, hint = "a local Ray", "fix that"
         if address:  # which may have a token from Ray 2.60 on
             what = f"the cluster at --ray_address {address}"
-            cure = "fix that, set RAY_AUTH_MODE=token if it has a token"
-        raise MachineError(f"{what} cannot be used ({why}); {cure}, or pass --engine local") from None
+            hint = "fix that, set RAY_AUTH_MODE=token if it has a token"
+        raise MachineError(f"{what} cannot be used ({why}); {hint}, or pass --engine local") from None
     tasks = _Tasks(ray, function, workers)
     try:
         yield from in_order(tasks.submit, tasks.result_of, items, workers * IN_FLIGHT_PER_WORKER)

@@ -117,8 +117,8 @@ def choose_plain(flags: KernelFlags, reason: str, device: str) -> KernelChoice:
     if flags.precision != "fp32":
         has_amp = device == "gpu" and hasattr(flags, "use_amp")  # in training, not in prediction
         amp = f"--use_amp true --amp_dtype {DTYPES[flags.precision]} instead"
-        cure = amp if has_amp else "--precision fp32"
-        raise InputError(f"--precision {flags.precision} needs the fused kernels: {reason}; use {cure}")
+        hint = amp if has_amp else "--precision fp32"
+        raise InputError(f"--precision {flags.precision} needs the fused kernels: {reason}; use {hint}")
     if flags.kernels == "fused":
         raise InputError(f"--kernels fused: {reason}; use --kernels auto")
     return KernelChoice("plain", reason=reason)

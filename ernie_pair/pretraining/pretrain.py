@@ -197,14 +197,14 @@ def _own_layout(config: PretrainConfig) -> dict[str, object]:
 def rules_of_pretraining(config: PretrainConfig) -> RunRules:
     """Return how a run of ``config`` compares its fingerprint with that of a checkpoint."""
 
-    def cure(name: str, old: object) -> str:
+    def hint(name: str, old: object) -> str:
         if name == WARM_UP and config.warmup_steps is not None:
             return f"pass --warmup_steps {old}"
         if name == WARM_UP and isinstance(old, int) and 0 < old < config.max_steps:
             return f"pass --warmup_rate {old / config.max_steps:.6g} to keep the {old}"
         return "pass the old value"
 
-    return rules_of(PretrainConfig, ("model ", "vocabulary"), cure=cure)
+    return rules_of(PretrainConfig, ("model ", "vocabulary"), hint=hint)
 
 
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):

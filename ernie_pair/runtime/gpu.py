@@ -71,16 +71,16 @@ def paddle_capability(number: Optional[int] = None) -> Capability:
     return major, minor
 
 
-def check_gpu_capability(found: Capability, dtype: str, flag: str, cure: str) -> None:
+def check_gpu_capability(found: Capability, dtype: str, flag: str, hint: str) -> None:
     """Raise InputError if a GPU of the capability ``found`` is too old for ``dtype``.
 
-    Paddle would warn and compute in float32. ``flag``: what requires the type; ``cure``: what to do instead.
+    Paddle would warn and compute in float32. ``flag``: what requires the type; ``hint``: what to do instead.
     """
     least = MIN_CAPABILITY[dtype]
     if found < least:
         raise InputError(
             f"{flag} needs a GPU of compute capability {words_of(least)}, this one has {words_of(found)}; "
-            f"{cure}"
+            f"{hint}"
         )
 
 
@@ -116,8 +116,8 @@ def check_paddle_version() -> None:
     """Raise InputError if a Paddle is installed that this package does not support; none is imported."""
     version = paddle_version()
     if version and not is_tested_paddle(version):
-        cure = install_command(training_extra())
-        raise InputError(f"Paddle {version} is not supported, {PADDLE_RANGE} is; {cure}")
+        hint = install_command(training_extra())
+        raise InputError(f"Paddle {version} is not supported, {PADDLE_RANGE} is; {hint}")
 
 
 def _constants(path: Path) -> Dict[str, str]:
@@ -224,7 +224,7 @@ def why_no_gpu() -> str:
     return f"there is no GPU to use: {why_no_card()}"
 
 
-def cure_without_code(capability: Capability) -> str:
+def hint_without_code(capability: Capability) -> str:
     """Return where to install the build of Paddle that has code for a card, if there is one."""
     if capability < OLDEST:
         return "use another GPU (CUDA_VISIBLE_DEVICES)"
@@ -248,8 +248,8 @@ def open_card(card: Card) -> None:
     except (OSError, RuntimeError, MemoryError, ValueError, SystemError) as error:
         reason = summary_of(error)
         if NO_CODE in str(error):
-            cure = cure_without_code(card.capability)
-            raise InputError(f"Paddle has no code for {card}; {cure}, or pass --device cpu") from None
+            hint = hint_without_code(card.capability)
+            raise InputError(f"Paddle has no code for {card}; {hint}, or pass --device cpu") from None
         raise MachineError(f"{card} cannot compute: {reason}; see ernie-pair doctor and nvidia-smi") from None
 
 

@@ -176,11 +176,11 @@ class Task(ABC):
 def rules_of_task(config_class: type):
     """Return how a run with these options compares its fingerprint with that of a checkpoint."""
 
-    def cure(name: str, old: object) -> str:
+    def hint(name: str, old: object) -> str:
         why = " (the learning rate falls to 0 at the last step: it would be another)" if name == STEPS else ""
         return f"pass the old value{why}"
 
-    return rules_of(config_class, ("config.json", "vocabulary"), cure=cure)
+    return rules_of(config_class, ("config.json", "vocabulary"), hint=hint)
 
 
 class _JobOfTask(TaskJob):

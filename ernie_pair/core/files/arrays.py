@@ -52,7 +52,7 @@ def npy_header(dtype: np.dtype, *shape: int) -> bytes:
     return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + words.encode().ljust(length - 1) + b"\n"
 
 
-def mapped_array(path: Path, cure: str) -> np.ndarray:
+def mapped_array(path: Path, hint: str) -> np.ndarray:
     """Return the array in an .npy, memory-mapped, or read if it is empty. Raises CheckpointError."""
     try:
         with open(path, "rb") as file:
@@ -67,7 +67,7 @@ def mapped_array(path: Path, cure: str) -> np.ndarray:
                 raise
             return found
     except Exception as error:  # whatever numpy makes of a header that somebody made up
-        raise CheckpointError(f"{path} cannot be read ({str(error)[:100]}); {cure}") from None
+        raise CheckpointError(f"{path} cannot be read ({str(error)[:100]}); {hint}") from None
 
 
 def write_member(archive, name: str, dtype: np.dtype, count: int, parts: Iterable[np.ndarray]) -> None:

@@ -81,7 +81,7 @@ def parse_json_object(content: Union[str, bytes]) -> Dict[str, Any]:
 
 def read_json_object(
     path: Path,
-    cure: str,
+    hint: str,
     kind: Type[ErniePairError] = InputError,
     most: int = MAX_BYTES,
     follow: bool = True,
@@ -89,16 +89,16 @@ def read_json_object(
 ) -> Any:
     """Return the object in a JSON file of at most ``most`` bytes; ``parse``: `parse_json` takes any value.
 
-    Raises ``kind``: the path and the line, the reason, and ``cure``, which says how to fix it. Raises
+    Raises ``kind``: the path and the line, the reason, and ``hint``, which says how to fix it. Raises
     OSError if a permission is missing or the machine fails.
     """
     try:
         return parse(read_regular(path, most, follow))
     except FileRefusedError as error:
-        raise kind(f"{path}: {error}; {cure}") from None
+        raise kind(f"{path}: {error}; {hint}") from None
     except JsonError as error:
         where = f"{path}:{error.line}" if error.line else str(path)
-        raise kind(f"{where}: {error}; {cure}") from None
+        raise kind(f"{where}: {error}; {hint}") from None
 
 
 def read_note(path: Path) -> Optional[Dict[str, Any]]:

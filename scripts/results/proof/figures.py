@@ -31,7 +31,7 @@ OF_SEARCH = ("recall@1", "recall@10", "nDCG@10")
 CURE = "remove it and run the same group again"
 
 Figures = Dict[str, Any]
-read_json = partial(read_json_object, cure=CURE, kind=CheckpointError)  # what a run has written
+read_json = partial(read_json_object, hint=CURE, kind=CheckpointError)  # what a run has written
 
 
 def compared_figures(places, folder: str, train: str, test: str, metric: str) -> Figures:

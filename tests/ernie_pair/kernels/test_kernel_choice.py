@@ -322,8 +322,8 @@ def test_mixed_levels_agree_in_float32_alone():
     choices = [KernelChoice("fused", level) for level in ("amx_bf16", "avx512", "avx512_bf16")]
     assert agree(choices) == choices
     found = agree([KernelChoice("fused", level, "bf16") for level in ("amx_bf16", "avx512_bf16")])
-    cure = "multiply in different ways; set ERNIE_PAIR_KERNELS_LEVEL=avx512_bf16 in the environment of every"
-    assert all(cure in one.message for one in found)
+    hint = "multiply in different ways; set ERNIE_PAIR_KERNELS_LEVEL=avx512_bf16 in the environment of every"
+    assert all(hint in one.message for one in found)
 
 
 def test_one_failing_process_makes_all_of_them_fail():

@@ -131,17 +131,17 @@ def flags(config_class, more=""):
 
 @pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
 @pytest.mark.parametrize(
-    "words, cure",
+    "words, hint",
     [("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"), ("--tf32 true", "leave it out")],
 )
-def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, cure):
+def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, hint):
     config = flags(config_class, words)
     config.refuse_on(A100)
     assert not flags(config_class).tf32
     if config.tf32:
         with pytest.raises(InputError, match="tf32=True needs a GPU"):
             config.check_device_precision("cpu")
-    with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {cure}"):
+    with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {hint}"):
         config.refuse_on(V100)
     flags(config_class, "--use_amp true --amp_dtype float16").refuse_on(V100)
 
