@@ -6,7 +6,7 @@ from typing import Literal
 
 from ernie_pair.core.cli.options import Options, devices_option, precision_option
 from ernie_pair.core.errors import InputError
-from ernie_pair.runtime.gpu import MIN_CAPABILITY, Card, gpu_capability
+from ernie_pair.runtime.gpu import MIN_CAPABILITY, Card, check_gpu_capability, gpu_capability
 
 amp_option = partial(precision_option, resume="same")
 OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect
@@ -63,13 +63,11 @@ class AmpFlags(Options):
 
     def refuse_on(self, card: Card) -> None:
         """Raise InputError if ``card`` does not support what is asked: Paddle would use float32."""
-        if self.tf32 and card.capability < MIN_CAPABILITY["tf32"]:
-            raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
-        if self.use_amp and self.amp_dtype == "bfloat16" and card.capability < MIN_CAPABILITY["bfloat16"]:
-            raise InputError(
-                f"--amp_dtype bfloat16 needs compute capability 8.0, and this is {card}; "
-                "use --amp_dtype float16"
-            )
+        if self.tf32:
+            check_gpu_capability(card.capability, "tf32", "--tf32 true", "leave it out")
+        if self.use_amp and self.amp_dtype == "bfloat16":
+            flag, hint = "--amp_dtype bfloat16", "use --amp_dtype float16"
+            check_gpu_capability(card.capability, "bfloat16", flag, hint)
 
     @property
     def computes_in_half(self) -> bool:

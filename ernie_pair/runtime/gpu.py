@@ -6,10 +6,10 @@ python -m ernie_pair.runtime.gpu NAME NUMBER   runs a check: CUDA may kill or ha
 The build and the capability of the first card are found without importing Paddle.
 """
 
-import ast
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from ernie_pair.core.errors import InputError, MachineError, counted
 from ernie_pair.core.installation import PADDLE_RANGE, install_command, is_tested_paddle, training_extra
 from ernie_pair.core.paddle_index import INDEX, ask_driver, choose_cuda
 from ernie_pair.core.run_module import python_words
+from ernie_pair.runtime.cpu import text_of
 
 LIBRARY = "libcuda.so.1"
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -101,7 +102,7 @@ def installed_build() -> Optional[Build]:
     if spec is None or spec.origin is None:
         return None
     folder = Path(spec.origin).parent
-    facts = _constants(folder / "version" / "__init__.py")
+    facts = dict(re.findall(r"^(\w+) *= *'(.*)'$", text_of(folder / "version" / "__init__.py"), re.M))
     cuda = facts.get("cuda_version", "False")
     return Build(facts.get("full_version", ""), "" if cuda == "False" else cuda, folder)
 
@@ -118,20 +119,6 @@ def check_paddle_version() -> None:
     if version and not is_tested_paddle(version):
         hint = install_command(training_extra())
         raise InputError(f"Paddle {version} is not supported, {PADDLE_RANGE} is; {hint}")
-
-
-def _constants(path: Path) -> Dict[str, str]:
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return {}
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            found.update(
-                {name.id: str(node.value.value) for name in node.targets if isinstance(name, ast.Name)}
-            )
-    return found
 
 
 # NVIDIA's driver on Linux; under WSL2 Windows' own device, which cards of other vendors have too.
@@ -198,8 +185,6 @@ def choose_card(rank: int) -> Card:
     chosen, count = os.environ.get(CHOSEN, "0").split(",")[0], count_cards()
     if count == 0:
         raise InputError(f"--device gpu, but {why_no_card()}, or pass --device cpu")
-    if not chosen.isdecimal():
-        raise InputError(f"{CHOSEN}={chosen[:40]} in the environment is not the number of a GPU; unset it")
     if int(chosen) >= count:
         raise InputError(
             f"rank {rank} should run on GPU {chosen}, but {count} are visible, counted from 0; start at most "

@@ -4,13 +4,12 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Optional, Protocol
+from typing import Any, Literal, Optional
 
 import numpy as np
 
 from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
-from data_tools.ernie_dataset import Sample
 from data_tools.samples.masking import NO_LABEL, MaskingFlags
 from data_tools.samples.split_datasets import collate, dataset_of
 from ernie_pair.core.cli.options import data_option, devices_option, evaluation_option, model_option
@@ -29,17 +28,9 @@ from ernie_pair.training.step_work import perplexity_of
 SEED = 1234  # of the resamples
 
 
-class Dataset(Protocol):
-    """Samples by index."""
-
-    def __getitem__(self, index: int) -> Sample: ...
-
-    def __len__(self) -> int: ...
-
-
 def measure_masked_loss(
     model: Any,
-    dataset: Dataset,
+    dataset: Any,
     pad_id: int,
     max_seq_len: int,
     batch_size: int,
@@ -48,7 +39,8 @@ def measure_masked_loss(
 ) -> dict[str, Any]:
     """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
 
-    Without labels of the sentence order there are no sop_loss and sop_accuracy. Losses are means in nats over
+    ``dataset``: samples by index. Without labels of the sentence order there are no sop_loss and
+    sop_accuracy. Losses are means in nats over
     the masked tokens, or over the samples. ``documents``: integers [samples], the document of each sample;
     None: each has its own. The interval is a bootstrap over the documents, because samples of one document,
     or of one text with other masks, are not independent. Raises InputError when no token is masked.

@@ -74,9 +74,6 @@ def test_the_launchers_variable_selects_a_visible_gpu(machine, monkeypatch):
     machine((9, 0), (8, 6))
     monkeypatch.setenv(gpu.CHOSEN, "1")
     assert choose_card(1) == Card(1, "card 1", (8, 6))
-    monkeypatch.setenv(gpu.CHOSEN, "GPU-1")
-    with pytest.raises(InputError, match="is not the number of a GPU; unset it"):
-        choose_card(1)
     machine((8, 6), (8, 6))
     monkeypatch.setenv(gpu.CHOSEN, "3")
     with pytest.raises(InputError, match=r"rank 3 should run on GPU 3, but 2 are visible.*at most 2 process"):
@@ -141,7 +138,7 @@ def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, 
     if config.tf32:
         with pytest.raises(InputError, match="tf32=True needs a GPU"):
             config.check_device_precision("cpu")
-    with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {hint}"):
+    with pytest.raises(InputError, match=f"needs a GPU of compute capability 8.0, this one has 7.0; {hint}"):
         config.refuse_on(V100)
     flags(config_class, "--use_amp true --amp_dtype float16").refuse_on(V100)
 
@@ -198,15 +195,12 @@ def test_cpu_processes_use_gloo_with_any_build(monkeypatch, size, backend):
     assert os.environ.get(device.BACKEND) == backend
 
 
-def test_the_build_is_that_of_the_imported_paddle_if_any(tmp_path, monkeypatch):
+def test_the_build_is_that_of_the_imported_paddle_if_any(monkeypatch):
     build = installed_build()
     assert build.version == paddle.version.full_version and (build.folder / "libs").is_dir()
     assert build.cuda == ("" if paddle.version.cuda() == "False" else paddle.version.cuda())
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     assert installed_build() is None
-    (tmp_path / "__init__.py").write_text("a = b = 'x'\nc = 3\nd = e\n")
-    assert gpu._constants(tmp_path / "__init__.py") == {"a": "x", "b": "x", "c": "3"}
-    assert gpu._constants(tmp_path / "absent.py") == {}
 
 
 def test_the_kernel_check_passes_on_the_cpu():
