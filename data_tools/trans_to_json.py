@@ -36,8 +36,7 @@ from ernie_pair.core.cli.options import (
 )
 from ernie_pair.core.cli.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
-from ernie_pair.core.files.atomic_files import folder_made, naming, own_entries, own_name, shortened
-from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.atomic_files import folder_made, locked, naming, own_entries, own_name, shortened
 from ernie_pair.core.files.results import Results, followed, is_stream, settings_of
 from ernie_pair.core.process_pool import ordered_map
 from ernie_pair.core.progress import Progress, say

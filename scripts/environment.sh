@@ -2,7 +2,7 @@
 # .venv, which is created if it is missing and updated in place if it is outdated. Sets
 #   ROOT   the project's folder      PY   the Python of the environment      DEVICE   cpu or gpu
 # Variables: DEVICE=cpu|gpu (default: gpu if an NVIDIA driver is loaded and Paddle's own index has a build that
-# runs on the card, see ernie_pair/core/paddle_index.py), PADDLE_INDEX=<a mirror of that index>,
+# runs on the card, see ernie_pair/core/installation.py), PADDLE_INDEX=<a mirror of that index>,
 # PYTHON=/path/to/python3 for .venv; SCRIPT_TO_ROOT=../.. in a script in a subfolder; WITH_TOOLS=true in the
 # scripts that lint and test: with the tools that they call.
 
@@ -209,7 +209,7 @@ COMPUTES='import paddle; paddle.set_device("gpu"); (paddle.ones([2]) + 1).numpy(
 # Paddle for GPUs, with the CUDA of its index; fails, with $why and without that build, where the index cannot be
 # reached, has no wheel for this Python, or the build does not compute on the card.
 install_gpu_build() {
-    find_index='from ernie_pair.core.paddle_index import paddle_index; print(paddle_index())'
+    find_index='from ernie_pair.core.installation import paddle_index; print(paddle_index())'
     index=$(cd "$ROOT" && "$PY" -c "$find_index")
     fetched=$VENV/fetched
     if ! exists "$VENV"/lib/python3.*/site-packages/paddlepaddle_gpu-*.dist-info; then

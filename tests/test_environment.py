@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from ernie_pair.core.paddle_index import paddle_index
+from ernie_pair.core.installation import paddle_index
 
 MADE_FROM = ("setup.py", "constraints.txt", "pyproject.toml")
 PYTHON = ".venv/bin/python"

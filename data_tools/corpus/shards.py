@@ -26,8 +26,7 @@ from data_tools.text.file_content import num_invalid_bytes
 from data_tools.text.text_files import LineRules, json_text
 from data_tools.text.texts import LineBatch, line_batches
 from ernie_pair.core.errors import InputError, MachineError
-from ernie_pair.core.files.atomic_files import DRAFT, folder_made, published, stem_of
-from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.atomic_files import DRAFT, folder_made, locked, published, stem_of
 from ernie_pair.core.files.json_file import parse_json
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run resumes, never the content of the corpus

@@ -99,7 +99,7 @@ class Checkpoints:
         self._lock: Optional[RunLock] = None
         self._bytes_before = 0
         self._cleaner = ThreadPoolExecutor(1)  # a run need not wait until an old checkpoint is deleted
-        self.run_id, self._attempt = self._together(self._open)[0]
+        self.run_id, self._attempt = self._on_all_ranks(self._open)[0]
 
     def resume(
         self,
@@ -130,7 +130,7 @@ class Checkpoints:
         """
         limit = NEWEST_OF_ALL
         while True:
-            offers: List[Any] = self._together(partial(self._offer, limit))
+            offers: List[Any] = self._on_all_ranks(partial(self._newest_here, limit))
             steps = {offer[0] for offer in offers if offer}
             if len(steps) == 1:
                 break
@@ -143,7 +143,7 @@ class Checkpoints:
         step, sha256 = offers[self.world.rank - self.local.rank]
         if step == NONE:
             return None
-        return self._take(self.folder / _name_of(step), sha256)
+        return self._adopt(self.folder / _name_of(step), sha256)
 
     def save(
         self,
@@ -158,7 +158,7 @@ class Checkpoints:
         Raises, on all ranks alike, MachineError when a disk fails and NumbersError when a tensor is
         not finite: then nothing is published.
         """
-        draft = self._own_path(FILLING, state.step)
+        draft = self._draft_path(FILLING, state.step)
         manifest = {
             "run_id": self.run_id,
             "step": state.step,
@@ -167,18 +167,18 @@ class Checkpoints:
         }
         manifest.update(changes=self.changes, versions=installed_versions())
         try:
-            self._together(lambda: self._first_does(self._begin, draft))
+            self._on_all_ranks(lambda: self._on_first_rank(self._create_draft, draft))
             rank = self.world.rank
-            written = self._together(
+            written = self._on_all_ranks(
                 lambda: [{**write_content(draft / name, content), "rank": rank} for name, content in files]
             )
             first = rank - self.local.rank  # of those that share a folder
             entries = [entry for of_rank in written[first : first + self.local.size] for entry in of_rank]
-            self._together(lambda: self._first_does(self._publish, draft, state, manifest, entries))
+            self._on_all_ranks(lambda: self._on_first_rank(self._publish, draft, state, manifest, entries))
         except BaseException:
-            self._first_does(shutil.rmtree, draft, True)
+            self._on_first_rank(shutil.rmtree, draft, True)
             raise
-        self._first_does(self._retire)
+        self._on_first_rank(self._delete_old)
 
     def close(self) -> None:
         """Wait until old checkpoints are deleted, and release the output folder."""
@@ -187,10 +187,10 @@ class Checkpoints:
             self._lock.release()
             self._lock = None
 
-    def _together(self, action: Callable[[], object]) -> List:
+    def _on_all_ranks(self, action: Callable[[], object]) -> List:
         return gather_results(self.all_reduce, self.world, action)
 
-    def _first_does(self, action: Callable, *arguments) -> None:
+    def _on_first_rank(self, action: Callable, *arguments) -> None:
         if self.local.is_first:
             action(*arguments)
 
@@ -201,13 +201,13 @@ class Checkpoints:
         self.output_dir.mkdir(parents=True, exist_ok=True)
         self._lock = RunLock(self.output_dir / LOCK)
         try:
-            self._look_around()
+            self._prepare_folder()
             return run_id_of(self.output_dir), secrets.token_hex(8)
         except BaseException:
             self._lock.release()
             raise
 
-    def _look_around(self) -> None:
+    def _prepare_folder(self) -> None:
         """Remove what a killed start left, and check that continuing loses nothing."""
         if self.fresh_start:
             set_aside_run(self.output_dir)
@@ -226,11 +226,11 @@ class Checkpoints:
         elif not list(self.folder.glob(f"{BAD}*")):
             check_no_lost_checkpoints(self.output_dir)
 
-    def _own_path(self, kind: str, step: int) -> Path:
+    def _draft_path(self, kind: str, step: int) -> Path:
         """Return a hidden path, the same on all ranks of this start."""
         return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
 
-    def _offer(self, most: int) -> Optional[Tuple[int, str]]:
+    def _newest_here(self, most: int) -> Optional[Tuple[int, str]]:
         """Return step and hash of the newest sound checkpoint up to ``most``; None: another rank decides."""
         if not self.local.is_first:
             return None
@@ -240,7 +240,7 @@ class Checkpoints:
         self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
         return checkpoint.step, checkpoint.sha256
 
-    def _take(self, folder: Path, sha256: str) -> Checkpoint:
+    def _adopt(self, folder: Path, sha256: str) -> Checkpoint:
         """Make ``folder`` the newest checkpoint, and check that this rank sees it as the first one does."""
         seen: List[Checkpoint] = []
 
@@ -251,11 +251,11 @@ class Checkpoints:
                     f"{folder} differs from what the first rank sees; give all ranks the same folder"
                 )
 
-        self._together(lambda: self._first_does(self._set_aside_all_but, folder))
-        self._together(look)
+        self._on_all_ranks(lambda: self._on_first_rank(self._set_aside_others, folder))
+        self._on_all_ranks(look)
         return seen[0]
 
-    def _set_aside_all_but(self, chosen: Path) -> None:
+    def _set_aside_others(self, chosen: Path) -> None:
         for step, folder in published_steps(self.folder).items():
             if folder in self._damaged or step > int(chosen.name[5:]):
                 reason = self._damaged.get(folder, f"{folder} is not on every machine")
@@ -264,7 +264,7 @@ class Checkpoints:
         self._damaged = {}
         self._point_model_last_to(chosen, expected=True)
 
-    def _begin(self, draft: Path) -> None:
+    def _create_draft(self, draft: Path) -> None:
         """Create ``draft``, unless there is clearly no room for a checkpoint as large as the one before."""
         free, wanted = shutil.disk_usage(self.folder).free, self._bytes_before
         if free < wanted:
@@ -292,13 +292,13 @@ class Checkpoints:
         if point_link(link, final.relative_to(self.output_dir), OWN_LINK) and expected:
             logger.warning("%s did not point to the newest checkpoint, %s; now it does", link, final.name)
 
-    def _retire(self) -> None:
+    def _delete_old(self) -> None:
         """Delete old checkpoints; each is renamed first: none that is partly deleted looks complete."""
         published = published_steps(self.folder)
         for step in sorted(published)[: -self.keep]:
             if self.every and step % self.every == 0:
                 continue
-            trash = self._own_path(TRASH, step)
+            trash = self._draft_path(TRASH, step)
             try:
                 published[step].rename(trash)
             except OSError as error:

@@ -84,7 +84,9 @@ def check_same_run(
     old.update({_name_of(key): value for key, value in saved.items()})
     different = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     fixed = [name for name in different if name.startswith(tuple(rules.fixed))]
-    is_allowed = {name: any(word in allowed for word in _words(keys.get(name, name))) for name in different}
+    is_allowed = {
+        name: any(word in allowed for word in _names_of_key(keys.get(name, name))) for name in different
+    }
     first = next((name for name in different if name in fixed or not is_allowed[name]), None)
     if first is not None:
         key, flags = keys.get(first, first), [flags_of(keys.get(name, name)) for name in different]
@@ -105,9 +107,9 @@ def check_same_run(
 
 def check_known_keys(fingerprint: Fingerprint, allowed: Sequence[str]) -> None:
     """Raise InputError if --allow_change names a key that is in no fingerprint."""
-    unknown = [word for word in allowed if not any(word in _words(key) for key in fingerprint)]
+    unknown = [word for word in allowed if not any(word in _names_of_key(key) for key in fingerprint)]
     if unknown:
-        known = ", ".join(sorted({_words(key)[0] for key in fingerprint}))
+        known = ", ".join(sorted({_names_of_key(key)[0] for key in fingerprint}))
         raise InputError(f"--allow_change {unknown[0]}: there is no such key; use some of {known}")
 
 
@@ -120,6 +122,6 @@ def _name_of(key: str) -> str:
     return key.partition(" (")[0].replace("--", "")
 
 
-def _words(key: str) -> List[str]:
+def _names_of_key(key: str) -> List[str]:
     """Return the names of a key for --allow_change: its flags, or the first word of its name."""
     return [*flags_of(key), _name_of(key).split()[0]]

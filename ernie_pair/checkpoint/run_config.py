@@ -42,14 +42,14 @@ OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
 _WIDTH = 1 << 20  # no line is folded
 
 Config = TypeVar("Config", bound=Options)
-NOTHING: Mapping[str, object] = MappingProxyType({})
-SECONDS = 10.0  # a repository on a slow disk is not waited for
+EMPTY: Mapping[str, object] = MappingProxyType({})
+GIT_SECONDS = 10.0  # a repository on a slow disk is not waited for
 # Git itself writes nothing, asks nobody, and starts no hook and no monitor of the file system.
-QUIET = (
+GIT_OPTIONS = (
     "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null",
     "-c", "core.untrackedCache=false",
 )  # fmt: skip
-ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+GIT_ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 GPUS = Path("/proc/driver/nvidia/gpus")
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def text_of_config(flags: Dict[str, Any], about: Dict[str, Any]) -> str:
         f"# The flags of `ernie-pair {command}`, and what they ran on. To do the same once more:\n"
         f"#   ernie-pair {command} --config {CONFIG_YAML} --output_dir another\n"
     )
-    return head + _dumped(flags) + _dumped({ABOUT: about})
+    return head + _dump_yaml(flags) + _dump_yaml({ABOUT: about})
 
 
 def publish_results(
@@ -110,10 +110,10 @@ def publish_results(
 
 def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:
     """Return flags as they are read from the file: YAML has no tuples."""
-    return yaml.safe_load(_dumped(flags)) or {}
+    return yaml.safe_load(_dump_yaml(flags)) or {}
 
 
-def _dumped(content: Dict[str, Any]) -> str:
+def _dump_yaml(content: Dict[str, Any]) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_WIDTH)
 
 
@@ -122,8 +122,8 @@ def keep_config(
     command: str,
     config: Options,
     step: int = 0,
-    known_by: Mapping[str, object] = NOTHING,
-    layout: Mapping[str, object] = NOTHING,
+    known_by: Mapping[str, object] = EMPTY,
+    layout: Mapping[str, object] = EMPTY,
 ) -> None:
     """Write config.yaml into ``folder``; one that is there stays, and what is now otherwise is added to it.
 
@@ -132,16 +132,18 @@ def keep_config(
     file of that name which is not stays, with a warning, and the file has a number in its name. ``layout``:
     what else is said of the first start: its processes, threads and kernels.
     """
-    path = _place_in(folder, command, known_by)
+    path = _config_path(folder, command, known_by)
     there = read_own_config(path)
     about = about_now(command, **known_by, **({"layout": dict(layout)} if layout else {}))
     flags = as_read(flags_of(config))
     if there is not None:
-        change = _change(there, flags, as_read(about), {item.name: item.default for item in fields(config)})
+        change = _changes_since(
+            there, flags, as_read(about), {item.name: item.default for item in fields(config)}
+        )
         if not change:
             return
         about = there.pop(ABOUT)
-        about["changes"] = [*_changes_in(about), {"step": step, **change}]
+        about["changes"] = [*_recorded_changes(about), {"step": step, **change}]
         flags = there
     with published(path) as (draft,):
         draft.write_text(text_of_config(flags, about), encoding="utf-8")
@@ -149,7 +151,7 @@ def keep_config(
 
 def replace_config(folder: Path, command: str, config: Options) -> None:
     """Write config.yaml beside results that were just made anew, in place of that of earlier ones."""
-    with published(_place_in(folder, command, {})) as (draft,):
+    with published(_config_path(folder, command, {})) as (draft,):
         draft.write_text(text_of_config(flags_of(config), about_now(command)), encoding="utf-8")
 
 
@@ -169,13 +171,13 @@ def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Return the flags and the versions of the last start that the ``content`` of a config.yaml tells of."""
     flags = {name: value for name, value in content.items() if name != ABOUT}
     with_versions = dict(content[ABOUT].get("versions") or {})
-    for change in _changes_in(content[ABOUT]):
+    for change in _recorded_changes(content[ABOUT]):
         flags.update({name: pair[1] for name, pair in change.get("flags", {}).items()})
         with_versions.update({name: pair[1] for name, pair in change.get("versions", {}).items()})
     return flags, with_versions
 
 
-def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Path:
+def _config_path(folder: Path, command: str, known_by: Mapping[str, object]) -> Path:
     path = find_config(folder, {"command": command, **known_by})
     if path.name != CONFIG_YAML and not os.path.lexists(path):
         logger.warning(
@@ -184,7 +186,7 @@ def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Pat
     return path
 
 
-def _change(
+def _changes_since(
     there: Dict[str, Any], flags: Dict[str, Any], about: Dict[str, Any], defaults: Dict[str, Any]
 ) -> Dict[str, Any]:
     """Return what this start does differently from the one before it; {} for nothing."""
@@ -199,7 +201,7 @@ def _change(
     return change if len(change) > 1 else {}
 
 
-def _changes_in(about: Dict[str, Any]) -> List[Dict[str, Any]]:
+def _recorded_changes(about: Dict[str, Any]) -> List[Dict[str, Any]]:
     changes = about.get("changes")
     return [one for one in changes if isinstance(one, dict)] if isinstance(changes, list) else []
 
@@ -227,22 +229,22 @@ def git_state(folder: Path) -> Dict[str, object]:
 
     dirty: do tracked files differ from the commit? It is left out where Git does not answer in time.
     """
-    commit = _ask(folder, "rev-parse", "--verify", "HEAD^{commit}")
+    commit = _run_git(folder, "rev-parse", "--verify", "HEAD^{commit}")
     if not commit:
         return {}
-    changed = _ask(folder, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     return {"commit": commit} if changed is None else {"commit": commit, "dirty": bool(changed)}
 
 
-def _ask(folder: Path, *words: str) -> Optional[str]:
+def _run_git(folder: Path, *words: str) -> Optional[str]:
     """Return what Git prints; None where it cannot be asked, or refuses."""
-    git, nowhere, environment = shutil.which("git"), subprocess.DEVNULL, {**os.environ, **ENVIRONMENT}
+    git, nowhere, environment = shutil.which("git"), subprocess.DEVNULL, {**os.environ, **GIT_ENVIRONMENT}
     if git is None:
         return None
-    command = [git, *QUIET, *words]
+    command = [git, *GIT_OPTIONS, *words]
     try:
         answer = subprocess.check_output(
-            command, cwd=folder, env=environment, stdin=nowhere, stderr=nowhere, timeout=SECONDS
+            command, cwd=folder, env=environment, stdin=nowhere, stderr=nowhere, timeout=GIT_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -17,9 +17,15 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ernie_pair.core.errors import CheckpointError, InputError
-from ernie_pair.core.files.atomic_files import ABOUT, make_folder, published
+from ernie_pair.core.files.atomic_files import (
+    ABOUT,
+    has_no_locks,
+    make_folder,
+    open_lock,
+    published,
+    try_lock,
+)
 from ernie_pair.core.files.atomic_folder import point_link, publish_folder, read_folder_record
-from ernie_pair.core.files.file_lock import has_no_locks, open_lock, try_lock
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import read_own_config
 from ernie_pair.runtime.processes.world import World
@@ -213,7 +219,7 @@ def check_no_lost_checkpoints(output_dir: Path) -> None:
     has nothing to lose and starts again.
     """
     run = read_run(output_dir)
-    lost = [LAST] if _leads_to_a_checkpoint(output_dir / LAST) else []
+    lost = [LAST] if _is_checkpoint_link(output_dir / LAST) else []
     has_published = run.get("has_checkpoint") if run else os.path.lexists(output_dir / EVENTS)
     lost += [RUN if run else EVENTS] if has_published else []
     if lost:
@@ -233,7 +239,7 @@ def set_aside_run(output_dir: Path) -> None:
     wanted = [Path(CHECKPOINTS), Path(EVENTS)]
     wanted += [Path(path.name) for start in PUBLISHED for path, _ in folders_of_run(output_dir, start)]
     wanted += [Path(BEST)] if is_own_best(output_dir / BEST) else []
-    wanted += [Path(LAST)] if _leads_to_a_checkpoint(output_dir / LAST) else []
+    wanted += [Path(LAST)] if _is_checkpoint_link(output_dir / LAST) else []
     if run:  # the config.yaml files of a run, with any number, but not those of the user
         paths = [path for path in sorted(output_dir.glob("config*.yaml")) if OWN_CONFIG.fullmatch(path.name)]
         contents = {path: read_own_config(path) or {ABOUT: {}} for path in paths}
@@ -250,7 +256,7 @@ def set_aside_run(output_dir: Path) -> None:
     logger.warning("--fresh_start: %s of an earlier run is now in %s", ", ".join(map(str, wanted)), aside)
 
 
-def _leads_to_a_checkpoint(link: Path) -> bool:
+def _is_checkpoint_link(link: Path) -> bool:
     return link.is_symlink() and os.readlink(link).startswith(f"{CHECKPOINTS}/")
 
 

@@ -104,7 +104,7 @@ class _Worker(AbstractContextManager):
         # It and the tracker beside it begin as `python -c`, with the working folder first on the path.
         util._args_from_interpreter_flags = _flags_before_program  # type: ignore[attr-defined]
         self._end, other = context.Pipe()
-        self._process = context.Process(target=_answer, args=(function, other), daemon=True)
+        self._process = context.Process(target=_serve_items, args=(function, other), daemon=True)
         self._process.start()
         other.close()  # so that the death of the process is the end of the pipe
 
@@ -130,7 +130,7 @@ def _flags_before_program() -> List[str]:
     return [*_flags_of_python(), RUN_MODULE]
 
 
-def _answer(function: Callable, end: Connection) -> None:
+def _serve_items(function: Callable, end: Connection) -> None:
     """Work until the pipe is closed, by the parent or by its death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the workers
     while True:
@@ -278,7 +278,7 @@ class ReadAhead:
         self._thread = threading.Thread(target=self._work, name="read ahead", daemon=True)
 
     def __enter__(self) -> Iterator[List]:
-        return self._taken()
+        return self._iterate()
 
     def __exit__(self, *reason) -> None:
         self._left.set()
@@ -288,7 +288,7 @@ class ReadAhead:
         if close is not None and not self._thread.is_alive():
             close()  # of a generator: its loader processes end
 
-    def _taken(self) -> Iterator[List]:
+    def _iterate(self) -> Iterator[List]:
         for first in self._items:
             placed = self._place(first)
             self._thread.start()
@@ -307,13 +307,13 @@ class ReadAhead:
     def _work(self) -> None:
         try:
             for item in self._items:
-                if not self._hand_over(self._place(item)):
+                if not self._put_unless_left(self._place(item)):
                     return
-            self._hand_over(None)
+            self._put_unless_left(None)
         except BaseException as error:  # it is the training's to raise
-            self._hand_over(None, error)
+            self._put_unless_left(None, error)
 
-    def _hand_over(self, item: Optional[List], error: Optional[BaseException] = None) -> bool:
+    def _put_unless_left(self, item: Optional[List], error: Optional[BaseException] = None) -> bool:
         """Wait for room; return whether anybody still wants it."""
         while not self._left.is_set():
             try:

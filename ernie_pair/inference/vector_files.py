@@ -27,8 +27,7 @@ import numpy as np
 
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.core.files.arrays import HEADER_BYTES, mapped_array, npy_header, sha256_of_file
-from ernie_pair.core.files.atomic_files import folder_made, naming
-from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.atomic_files import folder_made, locked, naming
 from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json_object
 from ernie_pair.models.embedding_json import LARGEST_DIM, MOST_TEXTS
 

@@ -70,10 +70,10 @@ class FusedAdamW(paddle.optimizer.AdamW):
             rates = [float(rate * np.float32(p.optimize_attr["learning_rate"])) for p, _ in group]
             decays = [settings.decay_of(parameter) for parameter, _ in group]
             of_group = [slots[i] for i in members]
-            move_together(group, of_group, rates, decays, betas, factor, self.threads)
+            update_together(group, of_group, rates, decays, betas, factor, self.threads)
 
 
-def move_together(
+def update_together(
     trained: Trained,
     slots: Sequence[AdamSlots],
     rates: Sequence[float],

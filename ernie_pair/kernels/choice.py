@@ -11,9 +11,9 @@ from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, raise_no_bf16
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # precision: its type in Paddle
-OF_THE_CPU = "the fused kernels are for the CPU"
+CPU_ONLY = "the fused kernels are for the CPU"
 AllReduce = Callable[[np.ndarray], np.ndarray]  # the sum over all processes of a run
-REFUSED = len(LEVELS)  # an index after those of the levels: the process raised an error
+FAILED = len(LEVELS)  # an index after those of the levels: the process raised an error
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
     if device == "cpu" and flags.precision == "fp16":
         raise InputError("--precision fp16 needs a GPU; use fp32, or bf16 if the processor has AVX512-BF16")
     if device == "gpu" and casts and flags.kernels == "auto":
-        return KernelChoice("plain", precision=flags.precision, reason=OF_THE_CPU)
-    reason = OF_THE_CPU if device != "cpu" else open_kernels().reason or unfit
+        return KernelChoice("plain", precision=flags.precision, reason=CPU_ONLY)
+    reason = CPU_ONLY if device != "cpu" else open_kernels().reason or unfit
     if reason:
         return choose_plain(flags, reason, device)
     kernels = open_kernels()
@@ -142,11 +142,11 @@ def agree_on_path(
         if choice.precision == "fp32":  # higher levels differ only in products of bfloat16
             place = min(place, LEVELS.index("avx512"))
     except InputError as error:
-        refusal, place = error, REFUSED
-    counts = all_reduce(np.eye(REFUSED + 1)[place])
+        refusal, place = error, FAILED
+    counts = all_reduce(np.eye(FAILED + 1)[place])
     if refusal is not None:
         raise refusal
-    if counts[REFUSED]:
+    if counts[FAILED]:
         raise InputError("another process of this run refuses --kernels or --precision; see its message")
     lowest = LEVELS[int(np.flatnonzero(counts)[0])]
     if choice.precision == "bf16" and has_bf16(lowest) and counts[place] < size:

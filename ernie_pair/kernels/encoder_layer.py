@@ -48,16 +48,16 @@ from ernie_pair.runtime.paddle_patches.layers import (
 )
 
 # The parts that have parameters, in the order of fused.h; those of the attention are inside `self_attn`.
-OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
-BESIDE_IT = {"linear1": nn.Linear, "linear2": nn.Linear, "norm1": nn.LayerNorm, "norm2": nn.LayerNorm}
+ATTENTION_PARTS = ("q_proj", "k_proj", "v_proj", "out_proj")
+OTHER_PARTS = {"linear1": nn.Linear, "linear2": nn.Linear, "norm1": nn.LayerNorm, "norm2": nn.LayerNorm}
 MAX_DROPPED = 65535 / 65536  # a number of 16 bits draws
 DROPOUTS = ("dropout", "dropout1", "dropout2")
-REFUSED = "oneDNN refused a product of the fused kernels; pass --kernels plain"
-KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
-WHOLE = (paddle.int32, paddle.int64)
+ONEDNN_FAILED = "oneDNN refused a product of the fused kernels; pass --kernels plain"
+EMBEDDING_CLASSES = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
+INTEGER_TYPES = (paddle.int32, paddle.int64)
 NUM_PARAMETERS = 5  # without the task table
 # The ids, types and positions of a batch, int64 [B, S]; positions None: 0, 1, ... S - 1.
-Given = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
+TokenInputs = Tuple[paddle.Tensor, paddle.Tensor, Optional[paddle.Tensor]]
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ def layer_unsupported_reason(layer) -> str:
         name = getattr(layer.activation, "__name__", "this activation").lstrip("_")  # Paddle 3.3 has `_tanh`
         return f"the fused kernels support gelu and relu, not {name}"
     parts = [("self_attn", attention, nn.MultiHeadAttention)]
-    parts += [(name, sublayer_of(attention, name), nn.Linear) for name in OF_ATTENTION]
-    parts += [(name, sublayer_of(layer, name), kind) for name, kind in BESIDE_IT.items()]
+    parts += [(name, sublayer_of(attention, name), nn.Linear) for name in ATTENTION_PARTS]
+    parts += [(name, sublayer_of(layer, name), kind) for name, kind in OTHER_PARTS.items()]
     parts += [(name, sublayer_of(layer, name), nn.Dropout) for name in DROPOUTS]
     for name, part, kind in parts:
         if part is None or not runs_its_class(part, kind):
@@ -92,8 +92,8 @@ def layer_unsupported_reason(layer) -> str:
 def parameters_of(layer) -> List[Any]:
     """Return the parameters in the order of fused.h; None for a missing one."""
     attention = sublayer_of(layer, "self_attn")
-    parts = [sublayer_of(attention, name) for name in OF_ATTENTION]
-    parts += [sublayer_of(layer, name) for name in BESIDE_IT]
+    parts = [sublayer_of(attention, name) for name in ATTENTION_PARTS]
+    parts += [sublayer_of(layer, name) for name in OTHER_PARTS]
     return [parameter_of(part, name) for part in parts for name in ("weight", "bias")]
 
 
@@ -200,7 +200,7 @@ class FusedLayer:
         if unpadded is not None and self.number == 0:
             src = unpadded.take(src)
         is_asked = cache is not None or output_attentions or not paddle.in_dynamic_mode()
-        is_known = not is_asked and _are_known(src, src_mask if unpadded is None else None)
+        is_known = not is_asked and _are_supported(src, src_mask if unpadded is None else None)
         parameters = self._fit_parameters(src.shape[2]) if is_known else []
         if not parameters:
             src = src if unpadded is None else unpadded.spread(src)
@@ -314,7 +314,7 @@ class LayerPass:
         refused = functions.fused_layer_forward(byref(call), *inputs, *outputs)
         work.release()
         if refused:
-            raise MachineError(REFUSED)
+            raise MachineError(ONEDNN_FAILED)
         if self.rows is not None:
             zeros = paddle.zeros_like(x_BSD).reshape([-1, call.hidden])
             y_BQD = paddle.scatter(zeros, paddle.to_tensor(self.rows), y_BQD).reshape(x_BSD.shape)
@@ -344,7 +344,7 @@ class LayerPass:
         work.release()
         saved.release()
         if refused:
-            raise MachineError(REFUSED)
+            raise MachineError(ONEDNN_FAILED)
         return [dx_BSD, *gradients]
 
 
@@ -364,7 +364,7 @@ class _Pass(PyLayer):
         return tuple(None if stays else gradient for stays, gradient in zip(ctx.frozen, gradients))
 
 
-def _are_known(src, src_mask) -> bool:
+def _are_supported(src, src_mask) -> bool:
     """Return whether the kernels support these states and this mask: float32, a mask without gradient."""
     shape = src.shape
     if len(shape) != 3 or 0 in shape or not is_float32_on_cpu(src):
@@ -379,7 +379,7 @@ def _are_known(src, src_mask) -> bool:
 def are_fit(embeddings) -> bool:
     """Return whether the kernels can compute these embeddings."""
     kind = type(embeddings)
-    if kind.__name__ not in KNOWN or not kind.__module__.startswith("paddlenlp."):
+    if kind.__name__ not in EMBEDDING_CLASSES or not kind.__module__.startswith("paddlenlp."):
         return False
     return not embeddings_unsupported_reason(embeddings) and CheckedTensors().are_fit(
         _parameters_of(embeddings), _shapes_of
@@ -434,7 +434,7 @@ class FusedEmbeddings:
             parameters = self.state.fit_parameters(
                 self.embeddings, embeddings_unsupported_reason, _parameters_of, self.checked, _shapes_of
             )
-        given = self._given(input_ids, token_type_ids, position_ids) if parameters else None
+        given = self._copy_inputs(input_ids, token_type_ids, position_ids) if parameters else None
         if given is None:
             kind = type(self.embeddings)
             return kind.forward(self.embeddings, input_ids, token_type_ids, position_ids, **others)
@@ -452,7 +452,7 @@ class FusedEmbeddings:
                 "--max_seq_len"
             )
         if self.state.unpadded is not None:
-            given = _tokens_of(given, self.state.unpadded)
+            given = _unpad_inputs(given, self.state.unpadded)
         call = EmbeddingPass(self._call(given, parameters), given, task_id, self.checked)
         if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
             return _Pass.apply(call, *parameters)
@@ -460,7 +460,7 @@ class FusedEmbeddings:
         saved.release()
         return states
 
-    def _given(self, ids, types, positions) -> Optional[Given]:
+    def _copy_inputs(self, ids, types, positions) -> Optional[TokenInputs]:
         """Return copies in the shape of ``ids``; None for what Paddle must broadcast, or refuse."""
         if len(ids.shape) != 2 or 0 in ids.shape:
             return None
@@ -477,12 +477,12 @@ class FusedEmbeddings:
             shape = tensor.shape  # Paddle would broadcast the tensor to the shape of the ids, not vice versa
             pairs = zip(shape, ids.shape[len(ids.shape) - len(shape) :])
             is_spread = len(shape) in (1, 2) and all(size in (1, most) for size, most in pairs)
-            if tensor.dtype not in WHOLE or not tensor.place.is_cpu_place() or not is_spread:
+            if tensor.dtype not in INTEGER_TYPES or not tensor.place.is_cpu_place() or not is_spread:
                 return None
             copies.append(dense(tensor.astype("int64").expand(ids.shape)))
         return copies[0], copies[1], copies[2]
 
-    def _call(self, given: Given, parameters) -> EmbeddingCall:
+    def _call(self, given: TokenInputs, parameters) -> EmbeddingCall:
         of, state = self.embeddings, self.state
         dropout = sublayer_of(of, "dropout")
         batch, length = given[0].shape
@@ -498,7 +498,7 @@ class FusedEmbeddings:
         return call
 
 
-def _tokens_of(given: Given, unpadded: UnpaddedRows) -> Given:
+def _unpad_inputs(given: TokenInputs, unpadded: UnpaddedRows) -> TokenInputs:
     """Return the ids, types and positions of tokens alone, int64 [1, T]."""
     ids, types, positions = given
     positions = paddle.arange(ids.shape[1]).expand(ids.shape) if positions is None else positions
@@ -517,7 +517,7 @@ class EmbeddingPass:
     Its parameters: scale and shift, the word, position and type tables, and the task table if there is one.
     """
 
-    def __init__(self, call: EmbeddingCall, given: Given, task_id: int, checked: CheckedTensors):
+    def __init__(self, call: EmbeddingCall, given: TokenInputs, task_id: int, checked: CheckedTensors):
         self.call, self.given, self.task_id, self.checked = call, given, task_id, checked
         self.kept: Any = None
 
@@ -564,7 +564,7 @@ class EmbeddingPass:
         return gradients
 
 
-def _check_ids(given: Given, call: EmbeddingCall) -> None:
+def _check_ids(given: TokenInputs, call: EmbeddingCall) -> None:
     """Raise InputError for an id outside of its table: reading there could crash the process, or worse."""
     sizes = (call.vocab_size, call.num_types, call.num_positions)
     for name, tensor, size in zip(("token id", "token type", "position"), given, sizes):

@@ -202,7 +202,7 @@ class WorkspacePool:
     """Buffers that are free, and counts of bytes, for any number of threads."""
 
     def __init__(self) -> None:
-        self.most_in_use, self.free_bytes = 0, 0
+        self.peak_bytes, self.free_bytes = 0, 0
         self.forgotten: Deque[np.ndarray] = deque()  # to be added to the free ones by the next caller
         self._in_use = 0
         self._free: List[np.ndarray] = []  # in the order of their return, the oldest first
@@ -230,7 +230,7 @@ class WorkspacePool:
                 self.free_bytes -= rounded
             assert buffer.size == rounded
             self._in_use += rounded
-            self.most_in_use = max(self.most_in_use, self._in_use)
+            self.peak_bytes = max(self.peak_bytes, self._in_use)
             self._shrink()
         return Workspace(self, buffer)
 
@@ -250,7 +250,7 @@ class WorkspacePool:
 
     def _shrink(self) -> None:
         """Free the oldest free buffers while all together exceed the peak of use by over a quarter."""
-        most = max(self.most_in_use, FREE_AT_LEAST)
+        most = max(self.peak_bytes, FREE_AT_LEAST)
         while self._free and self._in_use + self.free_bytes > most + most // 4:
             self.free_bytes -= self._free.pop(0).size
 

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 # In a worker process: what makes its batches, and the barrier where all workers meet when they start.
 _make_batch: Callable
-_all_started: threading.Barrier
+_workers_barrier: threading.Barrier
 
 
 class Loader:
@@ -73,7 +73,7 @@ class Loader:
             try:
                 # A worker is forked only when none is idle: tasks that wait for each other make it fork all.
                 with _detect_dead_worker(self.num_workers):
-                    for future in [self._pool.submit(_meet) for _ in range(self.num_workers)]:
+                    for future in [self._pool.submit(_wait_for_workers) for _ in range(self.num_workers)]:
                         future.result()
             except BaseException:
                 self._pool.shutdown(wait=False, cancel_futures=True)
@@ -122,8 +122,8 @@ def count_workers(requested: int) -> int:
 
 def _start_worker(make: Callable, run: int, meeting: threading.Barrier) -> None:
     """Set up a worker process; ``run``: the process id of its parent."""
-    global _make_batch, _all_started
-    _make_batch, _all_started = make, meeting
+    global _make_batch, _workers_barrier
+    _make_batch, _workers_barrier = make, meeting
     os.setpgid(0, 0)  # the run itself handles signals to the whole group, such as Ctrl-C
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -136,14 +136,14 @@ def _work(indices: Sequence[int]):
     return _make_batch(indices)
 
 
-def _meet() -> None:
-    _all_started.wait(START_SECONDS)
+def _wait_for_workers() -> None:
+    _workers_barrier.wait(START_SECONDS)
 
 
 MicroBatch = dict[str, np.ndarray]
 TrainDataset = Union[ErnieDataset, BlendedDataset, None]
-PHASE_SEEDS = 0x7068  # mixed into the seed of the phases after the first
-LOOKED_AT = 100_000  # samples read to estimate how many sentences one holds
+PHASE_SEED_KEY = 0x7068  # mixed into the seed of the phases after the first
+SAMPLES_PER_ESTIMATE = 100_000  # samples read to estimate how many sentences one holds
 
 
 @dataclass(frozen=True)
@@ -184,17 +184,17 @@ class PretrainData:
             documents = document_ranges(self.config.split, corpus.num_documents)["train"]
             sentences += int(corpus.docs[documents.stop] - corpus.docs[documents.start])
         phases, read = self.config.phase_list, 0.0
-        for phase, train in zip(phases, self._trained_on):
+        for phase, train in zip(phases, self._train_datasets):
             mean = 0.0  # sentences in a sample
             parts: Sequence = train.datasets if isinstance(train, BlendedDataset) else [train]
             for part, share in zip(parts, self.blend.parts / self.blend.period):
-                rows = np.asarray(part.sample_map[:LOOKED_AT])
+                rows = np.asarray(part.sample_map[:SAMPLES_PER_ESTIMATE])
                 mean += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
             read += phase.steps * mean
         return sentences / (read / sum(phase.steps for phase in phases))
 
     @property
-    def _trained_on(self) -> list:
+    def _train_datasets(self) -> list:
         return [self.datasets["train"], *self.later]
 
     def updates(self, consumed_samples: int) -> Iterator[list[MicroBatch]]:
@@ -224,7 +224,7 @@ class PretrainData:
         config = self.config
         dataset: Any = self.datasets[split]
         if split == "train":  # in the order in which they are read, of all phases
-            datasets = self._trained_on
+            datasets = self._train_datasets
             if config.bucket_size:
                 datasets = [BucketedDataset(each, config.bucket_size, config.seed) for each in datasets]
             counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
@@ -284,7 +284,7 @@ def open_pretrain_data(
         count = whole_windows(phase.steps * config.samples_per_step, config.bucket_size)
         of_phase = replace(
             settings,
-            seed=mix_all(config.seed, PHASE_SEEDS, number) if number else config.seed,
+            seed=mix_all(config.seed, PHASE_SEED_KEY, number) if number else config.seed,
             sample_map=config.map_settings(phase.length),
         )
         trains.append(build({"train": count}, of_phase)["train"])

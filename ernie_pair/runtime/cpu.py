@@ -170,7 +170,7 @@ def raise_no_bf16(reason: str) -> NoReturn:
 
 CPU_INFO = Path("/proc/cpuinfo")
 # What each level needs besides those below it, in Linux's names.
-NEEDS = {
+LEVEL_FEATURES = {
     "none": (),
     "avx2": ("avx2", "fma"),
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
@@ -181,30 +181,30 @@ NEEDS = {
 
 def cpu_level() -> str:
     """Return the highest of LEVELS here, or the environment's if lower; InputError for an unknown one."""
-    return min(asked_level(), _offered(), key=LEVELS.index)
+    return min(asked_level(), _offered_level(), key=LEVELS.index)
 
 
 def check_bf16() -> None:
     """Raise InputError for --precision bf16 if the processor itself cannot compute products of bfloat16."""
-    reason = why_no_bf16(_offered())
+    reason = why_no_bf16(_offered_level())
     if reason:
         raise_no_bf16(reason)
 
 
 def processor_name() -> str:
     """Return the processor's name for itself; '' if Linux does not report it."""
-    return _fact("model name")
+    return _cpuinfo_value("model name")
 
 
-def _fact(name: str) -> str:
+def _cpuinfo_value(name: str) -> str:
     found = re.search(rf"^{name}\s*:(.*)$", text_of(CPU_INFO), re.M)
     return found[1].strip() if found else ""
 
 
-def _offered() -> str:
-    flags = set(_fact("flags").split())
+def _offered_level() -> str:
+    flags = set(_cpuinfo_value("flags").split())
     offered = LEVELS[0]
-    for level, needed in NEEDS.items():
+    for level, needed in LEVEL_FEATURES.items():
         if not flags.issuperset(needed):
             break
         offered = level
@@ -212,7 +212,7 @@ def _offered() -> str:
 
 
 # (the limit, its usage, the part of that which is cache and can be dropped at once: its name in memory.stat)
-FILES = (
+MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
 )
@@ -222,7 +222,7 @@ def free_memory() -> float:
     """Return the bytes that new processes may use; infinity if Linux does not report them."""
     found = re.search(r"MemAvailable:\s*(\d+) kB", text_of(ROOT / "proc/meminfo"))
     free = [int(found[1]) * 1024.0 if found else float("inf")]
-    for folder, names in product(group_folders("memory", ROOT), FILES):
+    for folder, names in product(group_folders("memory", ROOT), MEMORY_FILES):
         limit, taken = (text_of(folder / name).strip() for name in names[:2])
         if limit.isdecimal() and taken.isdecimal():
             cached = re.search(rf"^{names[2]} (\d+)$", text_of(folder / "memory.stat"), re.M)
@@ -231,7 +231,7 @@ def free_memory() -> float:
 
 
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # as <malloc.h> numbers them
-SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}
+MALLOC_SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}
 OTHER_ALLOCATOR = re.compile("malloc|hoard|scudo")  # jemalloc, tcmalloc, mimalloc
 
 
@@ -246,7 +246,7 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc" or is_chosen_by_user():
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all(mallopt(name, value) == 1 for name, value in SETTINGS.items())
+    return all(mallopt(name, value) == 1 for name, value in MALLOC_SETTINGS.items())
 
 
 def is_chosen_by_user() -> bool:
@@ -258,66 +258,68 @@ def is_chosen_by_user() -> bool:
     )
 
 
-THREADS, PROC = "OMP_NUM_THREADS", Path("/proc")
+THREADS_VARIABLE, PROC_FOLDER = "OMP_NUM_THREADS", Path("/proc")
 LAUNCHER = re.compile(r"paddle\.distributed|paddle/distributed|fleetrun|ernie_pair\.launcher")
-PATH_OF = {"avx512": "7", "avx2": "5"}
+MKL_PATHS = {"avx512": "7", "avx2": "5"}
 
 
-def _asked_threads() -> str:
+def _user_threads() -> str:
     """Return the user's OMP_NUM_THREADS; empty: not set.
 
     Paddle sets it to 1 when it is loaded, unless it is set, and its launcher passes that 1 on. The
     environment that the launcher, or this process, was started with is still in /proc; if that cannot be
     read, the 1 is taken for the user's.
     """
-    text = os.environ.get(THREADS, "")
+    text = os.environ.get(THREADS_VARIABLE, "")
     if text != "1":
         return text
     if "PADDLE_TRAINER_ID" in os.environ:
         started_with = _environment_of_launcher()
     else:
         started_with = _environment_of("self") if "paddle" in sys.modules else None
-    return text if started_with is None or THREADS in started_with else ""
+    return text if started_with is None or THREADS_VARIABLE in started_with else ""
 
 
 def _environment_of_launcher() -> Optional[Dict[str, str]]:
     """Return the environment that the launcher of this process was started with; None: unknown."""
     process = str(os.getppid())
     while process not in ("0", "1"):
-        environment, words = _environment_of(process), text_of(PROC / process / "cmdline")
+        environment, words = _environment_of(process), text_of(PROC_FOLDER / process / "cmdline")
         if environment is None or "PADDLE_TRAINER_ID" not in environment:
             return environment if LAUNCHER.search(words) else None
-        process = text_of(PROC / process / "stat").rpartition(")")[2].split()[1]  # a shell between the two
+        process = (
+            text_of(PROC_FOLDER / process / "stat").rpartition(")")[2].split()[1]
+        )  # a shell between the two
     return None
 
 
 def _environment_of(process: str) -> Optional[Dict[str, str]]:
     """Return the environment that a process was started with, whatever it set later; None if not readable."""
-    lines = [line.partition("=") for line in text_of(PROC / process / "environ").split("\0") if line]
+    lines = [line.partition("=") for line in text_of(PROC_FOLDER / process / "environ").split("\0") if line]
     return {name: value for name, _, value in lines} or None
 
 
-THREADS_ASKED = _asked_threads()  # before Paddle is loaded
+THREADS_ASKED = _user_threads()  # before Paddle is loaded
 
 
 def prepare_cpu_math() -> None:
     """Choose the MKL path for this processor; call it before Paddle is loaded."""
     os.environ.setdefault("GLOG_minloglevel", "2")  # its C++ logs each program, and warns of itself
     os.environ.setdefault("KMP_BLOCKTIME", "1")
-    facts = text_of(PROC / "cpuinfo")
-    feature = next((feature for feature in PATH_OF if feature in facts), None)
+    facts = text_of(PROC_FOLDER / "cpuinfo")
+    feature = next((feature for feature in MKL_PATHS if feature in facts), None)
     if feature is None:
         return
     os.environ.setdefault("MKL_CBWR", f"{feature.upper()},STRICT")
     if "GenuineIntel" not in facts:  # on Intel's processors MKL chooses well by itself
-        os.environ.setdefault("MKL_DEBUG_CPU_TYPE", PATH_OF[feature])
+        os.environ.setdefault("MKL_DEBUG_CPU_TYPE", MKL_PATHS[feature])
 
 
 def restore_asked_threads() -> None:
     """Restore the user's OMP_NUM_THREADS, for processes that this one starts."""
-    os.environ.pop(THREADS, None)
+    os.environ.pop(THREADS_VARIABLE, None)
     if THREADS_ASKED:
-        os.environ[THREADS] = THREADS_ASKED
+        os.environ[THREADS_VARIABLE] = THREADS_ASKED
 
 
 def asked_threads() -> int:
@@ -333,12 +335,12 @@ def cpu_threads() -> int:
 
 def cpu_share() -> Share:
     """Return the cores of this process among those of the run on this machine."""
-    size = _number("PADDLE_LOCAL_SIZE") or _number("PADDLE_TRAINERS_NUM") or 1
-    rank = _number("PADDLE_LOCAL_RANK" if "PADDLE_LOCAL_SIZE" in os.environ else "PADDLE_TRAINER_ID")
+    size = _env_number("PADDLE_LOCAL_SIZE") or _env_number("PADDLE_TRAINERS_NUM") or 1
+    rank = _env_number("PADDLE_LOCAL_RANK" if "PADDLE_LOCAL_SIZE" in os.environ else "PADDLE_TRAINER_ID")
     return cpu_share_of(min(rank, size - 1), size)
 
 
-def _number(name: str) -> int:
+def _env_number(name: str) -> int:
     text = os.environ.get(name, "")
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
 
@@ -346,11 +348,11 @@ def _number(name: str) -> int:
 def math_path() -> str:
     """Return which path MKL uses, in words."""
     chosen = os.environ.get("MKL_DEBUG_CPU_TYPE")
-    names = {path: feature for feature, path in PATH_OF.items()}
+    names = {path: feature for feature, path in MKL_PATHS.items()}
     return f"MKL {names.get(chosen, chosen)} (MKL_DEBUG_CPU_TYPE={chosen})" if chosen else "MKL's own choice"
 
 
-CHOSEN_BY_USER = ("KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+BINDING_VARIABLES = ("KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 
 
 def pin_to_share() -> None:
@@ -362,7 +364,7 @@ def pin_to_share() -> None:
     """
     share = cpu_share()
     wanted, crowded = set(share.cores), cpu_threads() > len(share.cores)
-    if not share.is_own or crowded or any(name in os.environ for name in CHOSEN_BY_USER):
+    if not share.is_own or crowded or any(name in os.environ for name in BINDING_VARIABLES):
         return
     if wanted < os.sched_getaffinity(0):
         for thread in os.listdir("/proc/self/task"):
@@ -373,7 +375,7 @@ def pin_to_share() -> None:
 def describe_threads() -> str:
     """Return the threads of this process and the cores that they run on, in words."""
     count, share, allowed = cpu_threads(), cpu_share(), sorted(os.sched_getaffinity(0))
-    threads = f"{count} thread{'s' * (count > 1)}{f' ({THREADS})' * bool(asked_threads())}"
+    threads = f"{count} thread{'s' * (count > 1)}{f' ({THREADS_VARIABLE})' * bool(asked_threads())}"
     cores = f"core{'s' * (len(allowed) > 1)} {listed_cores(allowed)}"
     quota = cpu_quota()
     limit = f" with a cpu quota of {quota:g}" if quota is not None and quota < len(allowed) else ""

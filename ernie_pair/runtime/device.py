@@ -20,9 +20,9 @@ import numpy as np
 from ernie_pair.core.cli.options import devices_option
 from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.amp_flags import AmpFlags
-from ernie_pair.runtime.cpu import THREADS, cpu_threads, describe_threads, math_path, pin_to_share
+from ernie_pair.runtime.cpu import THREADS_VARIABLE, cpu_threads, describe_threads, math_path, pin_to_share
 from ernie_pair.runtime.gpu import (
-    BACKEND,
+    BACKEND_VARIABLE,
     card_at,
     check_paddle_version,
     choose_card,
@@ -50,7 +50,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
     quiet_libraries()
     if device == "cpu":
         # A build for GPUs would use NCCL, which needs a GPU for each process.
-        os.environ.update({BACKEND: "gloo"} if world.size > 1 else {})
+        os.environ.update({BACKEND_VARIABLE: "gloo"} if world.size > 1 else {})
         paddle.set_device("cpu")
         # A transposed tensor of the dynamic graph is a copy at once: a view is copied where it is read, on a
         # CPU one number after another. With 4 layers of width 312 a step of plain pair training took 1.4 to
@@ -96,10 +96,10 @@ def start_threads() -> None:
     is what OpenMP finds in the environment when it first starts. The variable is restored for other readers.
     """
     pin_to_share()
-    found = os.environ.get(THREADS, "")
-    os.environ[THREADS] = str(cpu_threads())
+    found = os.environ.get(THREADS_VARIABLE, "")
+    os.environ[THREADS_VARIABLE] = str(cpu_threads())
     set_math_threads(cpu_threads())
-    os.environ[THREADS] = found or "1"  # as Paddle has set it
+    os.environ[THREADS_VARIABLE] = found or "1"  # as Paddle has set it
 
 
 def default_device() -> str:

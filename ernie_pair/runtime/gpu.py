@@ -19,12 +19,19 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ernie_pair.core.errors import InputError, MachineError, counted
-from ernie_pair.core.installation import PADDLE_RANGE, install_command, is_tested_paddle, training_extra
-from ernie_pair.core.paddle_index import INDEX, ask_driver, choose_cuda
+from ernie_pair.core.installation import (
+    INDEX,
+    PADDLE_RANGE,
+    ask_driver,
+    choose_cuda,
+    install_command,
+    is_tested_paddle,
+    training_extra,
+)
 from ernie_pair.core.run_module import python_words
 from ernie_pair.runtime.cpu import text_of
 
-LIBRARY = "libcuda.so.1"
+CUDA_LIBRARY = "libcuda.so.1"
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 Capability = Tuple[int, int]
@@ -50,7 +57,7 @@ def gpu_capability() -> Optional[Capability]:
     It asks NVIDIA's driver directly: flags are read before Paddle is loaded.
     """
     try:
-        driver = ctypes.CDLL(LIBRARY)
+        driver = ctypes.CDLL(CUDA_LIBRARY)
     except OSError:
         return None
     device, values = ctypes.c_int(), []
@@ -123,10 +130,10 @@ def check_paddle_version() -> None:
 
 # NVIDIA's driver on Linux; under WSL2 Windows' own device, which cards of other vendors have too.
 DRIVER, DRIVER_OF_WINDOWS = "/dev/nvidiactl", ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1")
-CHOSEN = "FLAGS_selected_gpus"  # set by Paddle's launcher for each process
-BACKEND = "PADDLE_DISTRI_BACKEND"  # overrides Paddle's choice of the backend between processes
-OLDEST = (6, 0)  # compute capability that a build of Paddle has code for
-NO_CODE = "no kernel image"  # CUDA error 209
+SELECTED_GPUS = "FLAGS_selected_gpus"  # set by Paddle's launcher for each process
+BACKEND_VARIABLE = "PADDLE_DISTRI_BACKEND"  # overrides Paddle's choice of the backend between processes
+OLDEST_CAPABILITY = (6, 0)  # compute capability that a build of Paddle has code for
+NO_KERNEL_IMAGE = "no kernel image"  # CUDA error 209
 
 
 class Card(NamedTuple):
@@ -161,7 +168,7 @@ def peak_gpu_memory() -> int:
 
 def without_cards(processes: int) -> Dict[str, str]:
     """Return the variables with which Paddle's launcher starts ``processes`` that see no GPU."""
-    return {BACKEND: "gloo", "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * processes)}
+    return {BACKEND_VARIABLE: "gloo", "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * processes)}
 
 
 def card_at(number: int) -> Card:
@@ -182,7 +189,7 @@ def choose_card(rank: int) -> Card:
         raise InputError(
             f"--device gpu, but this Paddle is the CPU build; {install_command('gpu')}, or pass --device cpu"
         )
-    chosen, count = os.environ.get(CHOSEN, "0").split(",")[0], count_cards()
+    chosen, count = os.environ.get(SELECTED_GPUS, "0").split(",")[0], count_cards()
     if count == 0:
         raise InputError(f"--device gpu, but {why_no_card()}, or pass --device cpu")
     if int(chosen) >= count:
@@ -211,7 +218,7 @@ def why_no_gpu() -> str:
 
 def hint_without_code(capability: Capability) -> str:
     """Return where to install the build of Paddle that has code for a card, if there is one."""
-    if capability < OLDEST:
+    if capability < OLDEST_CAPABILITY:
         return "use another GPU (CUDA_VISIBLE_DEVICES)"
     index = f"{INDEX}/{choose_cuda(ask_driver()[0], capability)}/"
     return f"pip install --force-reinstall paddlepaddle-gpu==3.3.1 -i {index} has code for it"
@@ -232,7 +239,7 @@ def open_card(card: Card) -> None:
         (paddle.ones([8, 8]) + 1).sum().numpy()
     except (OSError, RuntimeError, MemoryError, ValueError, SystemError) as error:
         reason = summary_of(error)
-        if NO_CODE in str(error):
+        if NO_KERNEL_IMAGE in str(error):
             hint = hint_without_code(card.capability)
             raise InputError(f"Paddle has no code for {card}; {hint}, or pass --device cpu") from None
         raise MachineError(f"{card} cannot compute: {reason}; see ernie-pair doctor and nvidia-smi") from None
@@ -245,7 +252,7 @@ def summary_of(error: BaseException) -> str:
     return said[-1][:300] if said else type(error).__name__
 
 
-LONGEST = 300  # characters of the last output of a process
+MAX_OUTPUT = 300  # characters of the last output of a process
 
 
 class Finding(NamedTuple):
@@ -305,7 +312,7 @@ def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
     # A library that is not found is the cause; Paddle's own last lines are about the signal.
     of_library = [line for line in said if "cannot open" in line or "ould not load" in line]
     errors = [line for line in said if "rror" in line]
-    last = (of_library or errors or said or ["no output"])[-1][:LONGEST]
+    last = (of_library or errors or said or ["no output"])[-1][:MAX_OUTPUT]
     return Finding([f"{name}: the process {how}: {last}"], {})
 
 

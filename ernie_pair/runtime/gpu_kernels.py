@@ -71,7 +71,7 @@ def _compare(kernel: Callable, dtype: str) -> KernelResult:
     return KernelResult(kernel.__name__, dtype, share if math.isfinite(share) else math.inf, limit)
 
 
-def _drawn(rng, dtype: str, *shape: int):
+def _draw(rng, dtype: str, *shape: int):
     """Return normal random numbers that the type can hold: a tensor and the same as float64."""
     tensor = paddle.to_tensor(rng.standard_normal(shape).astype(np.float32)).astype(dtype)
     return tensor, tensor.astype("float32").numpy().astype(np.float64)
@@ -79,21 +79,21 @@ def _drawn(rng, dtype: str, *shape: int):
 
 def matmul(rng, dtype: str):
     """Multiply [H, W] by [W, H]."""
-    left, left_64 = _drawn(rng, dtype, H, W)
-    right, right_64 = _drawn(rng, dtype, W, H)
+    left, left_64 = _draw(rng, dtype, H, W)
+    right, right_64 = _draw(rng, dtype, W, H)
     return left @ right, left_64 @ right_64
 
 
 def softmax(rng, dtype: str):
     """Take the softmax of the rows of [H, W]."""
-    scores, scores_64 = _drawn(rng, dtype, H, W)
+    scores, scores_64 = _draw(rng, dtype, H, W)
     return paddle.nn.functional.softmax(scores), _softmax(scores_64)
 
 
 def layer_norm(rng, dtype: str):
     """Normalise the rows of [H, W], with a weight and a bias in float32, as Paddle keeps them."""
-    rows, rows_64 = _drawn(rng, dtype, H, W)
-    (weight, weight_64), (bias, bias_64) = (_drawn(rng, "float32", W) for _ in range(2))
+    rows, rows_64 = _draw(rng, dtype, H, W)
+    (weight, weight_64), (bias, bias_64) = (_draw(rng, "float32", W) for _ in range(2))
     mean, variance = rows_64.mean(1, keepdims=True), rows_64.var(1, keepdims=True)
     wanted = (rows_64 - mean) / np.sqrt(variance + 1e-5) * weight_64 + bias_64
     with paddle.amp.auto_cast(enable=dtype != "float32", dtype=dtype if dtype != "float32" else "float16"):
@@ -112,9 +112,9 @@ def gather_gradient(rng, dtype: str):
 
 
 def _gradient_of_rows(rng, dtype: str, count: int, ids: np.ndarray, pick: Callable):
-    rows, _ = _drawn(rng, dtype, count, W)
+    rows, _ = _draw(rng, dtype, count, W)
     rows.stop_gradient = False
-    gradient, gradient_64 = _drawn(rng, dtype, *ids.shape, W)
+    gradient, gradient_64 = _draw(rng, dtype, *ids.shape, W)
     pick(paddle.to_tensor(ids), rows).backward(gradient)
     wanted = np.zeros((count, W))
     np.add.at(wanted, ids, gradient_64)
@@ -123,10 +123,10 @@ def _gradient_of_rows(rng, dtype: str, count: int, ids: np.ndarray, pick: Callab
 
 def adamw(rng, dtype: str):
     """Update a weight [H, W] once by AdamW."""
-    drawn, before = _drawn(rng, dtype, H, W)
+    drawn, before = _draw(rng, dtype, H, W)
     weight = paddle.create_parameter([H, W], dtype)
     weight.set_value(drawn)
-    gradient, gradient_64 = _drawn(rng, dtype, H, W)
+    gradient, gradient_64 = _draw(rng, dtype, H, W)
     optimizer = paddle.optimizer.AdamW(0.1, parameters=[weight], weight_decay=0.01)
     (weight * gradient).sum().backward()
     optimizer.step()
@@ -136,7 +136,7 @@ def adamw(rng, dtype: str):
 
 def flash_attention(rng, dtype: str):
     """Attend over [B, S, N, D] with the flash attention library."""
-    (query, query_64), (key, key_64), (value, value_64) = (_drawn(rng, dtype, B, S, N, D) for _ in range(3))
+    (query, query_64), (key, key_64), (value, value_64) = (_draw(rng, dtype, B, S, N, D) for _ in range(3))
     scores = _softmax(np.einsum("bsnd,btnd->bnst", query_64, key_64) / math.sqrt(D))
     return attend(query, key, value)[0], np.einsum("bnst,btnd->bsnd", scores, value_64)
 

@@ -147,7 +147,7 @@ def test_evaluate_mlm_agrees_with_transformers(place, monkeypatch):
     folder, kind = place
     from ernie_pair.pretraining.mlm import evaluate_mlm as masked_loss
 
-    batches, sums_of = [], masked_loss._sums_of
+    batches, sums_of = [], masked_loss._sum_samples
     monkeypatch.setattr(
         masked_loss, "_sums_of", lambda model, batch: batches.append(batch) or sums_of(model, batch)
     )

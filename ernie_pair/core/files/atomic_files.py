@@ -1,19 +1,27 @@
-"""Read files of unknown origin, and write files that are whole or absent: a draft, flushed, then renamed."""
+"""Read files of unknown origin, write files that are whole or absent, and lock files.
+
+What is written is a draft, flushed, then renamed. A lock is held by one process at a time; the kernel
+releases it when its holder ends, however it ends. It is flock's, like that of the library filelock, and the
+two exclude each other. The library itself is not used: it empties the file, in which a run records that it
+holds it, follows a planted link, and takes any failure of the disk for another holder.
+"""
 
 import errno
+import fcntl
 import hashlib
+import logging
 import os
 import re
 import resource
 import secrets
 import shutil
 import stat
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator, List, Sequence, Union
 
 from ernie_pair.core.errors import NO_ROOM, InputError, MachineError, dangling, standing_folder
-from ernie_pair.core.files.file_lock import try_lock
 
 # Errors of open() for something that is not a readable file; any other is a fault of the machine.
 NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
@@ -24,6 +32,8 @@ MIN_ROOM = 1 << 16  # bytes; with fewer, a library may have cut a file short wit
 CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
 ABOUT = "about"  # what a command adds to its config.yaml, below the flags
 MAX_CONFIG_BYTES = 1 << 18
+
+logger = logging.getLogger(__name__)
 
 
 class FileRefusedError(ValueError):
@@ -133,13 +143,13 @@ def naming(path: Union[str, Path], written: Sequence[Path] = ()) -> Iterator[Non
     except OSError as error:
         if error.errno is None and " written" in str(error):
             error.strerror = f"not written whole ({error})"
-            error.errno = errno.EFBIG if any(map(_is_cut, written)) else errno.ENOSPC
+            error.errno = errno.EFBIG if any(map(_is_at_size_limit, written)) else errno.ENOSPC
         if error.errno in DISK_ERRORS:
             # Of a copy, the file that is read is the first of its two.
             error.filename = error.filename2 or error.filename or str(path)
         raise
     except Exception as error:
-        if any(map(_is_cut, written)):
+        if any(map(_is_at_size_limit, written)):
             reason = errno.EFBIG
         elif shutil.disk_usage(standing_folder(Path(path))).free < MIN_ROOM:
             reason = errno.ENOSPC
@@ -148,7 +158,7 @@ def naming(path: Union[str, Path], written: Sequence[Path] = ()) -> Iterator[Non
         raise OSError(reason, os.strerror(reason), str(path)) from error
 
 
-def _is_cut(written: Path) -> bool:
+def _is_at_size_limit(written: Path) -> bool:
     """Return whether a file is as long as a process may write one, or one in a folder is."""
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     files = (path for path in (written, *written.rglob("*")) if path.is_file())
@@ -266,3 +276,76 @@ def to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+POLL_SECONDS, NOTICE_SECONDS = 0.05, 30.0
+_NO_LOCKS_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+@contextmanager
+def locked(path: Path, seconds: float, refusal: str = "") -> Iterator[bool]:
+    """Lock ``path``, which is created if it is missing; its content does not matter.
+
+    Yields whether the lock is exclusive: False on a file system without locks. Raises MachineError, with
+    ``refusal`` as its message, if another process still holds it after ``seconds``.
+    """
+    descriptor = open_lock(path)
+    try:
+        yield _wait_for_lock(descriptor, path, seconds, refusal)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked_once(path: Path, refusal: str) -> Iterator[bool]:
+    """Lock ``path`` as `locked` does, without waiting; at the end the file is gone."""
+    descriptor = open_lock(path)
+    try:
+        is_exclusive = _wait_for_lock(descriptor, path, 0, refusal)
+        if not path.exists() or not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            raise MachineError(refusal)  # another process held it when this one opened it, and removed it
+        try:
+            yield is_exclusive
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def open_lock(path: Path) -> int:
+    """Open or make ``path``, no link, nothing in it changed; closing it releases it. Raises OSError."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file; False if another process holds it. Raises OSError if there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def has_no_locks(error: OSError) -> bool:
+    """Return whether `try_lock` failed because the file system has no locks."""
+    return error.errno in _NO_LOCKS_HERE
+
+
+def _wait_for_lock(descriptor: int, path: Path, seconds: float, refusal: str) -> bool:
+    begun = told = time.monotonic()
+    while True:
+        try:
+            if try_lock(descriptor):
+                return True
+        except OSError as error:
+            if not has_no_locks(error):
+                raise
+            return False
+        now = time.monotonic()
+        if now - begun >= seconds:
+            busy = f"{path}: another process holds it; wait for that, or stop it, then run again"
+            raise MachineError(refusal or busy)
+        if now - told >= NOTICE_SECONDS:
+            logger.warning("waiting for the process that holds %s", path)
+            told = now
+        time.sleep(POLL_SECONDS)

@@ -25,13 +25,13 @@ from ernie_pair.core.files.atomic_files import (
     FILLING,
     TRASH,
     folder_made,
+    locked_once,
     naming,
     own_entries,
     own_name,
     shortened,
     to_disk,
 )
-from ernie_pair.core.files.file_lock import locked_once
 from ernie_pair.core.files.json_file import is_texts
 from ernie_pair.core.files.results import MAKER, files_of, read_own_config, read_record
 
@@ -120,7 +120,7 @@ def is_as_made(folder: Path) -> bool:
     A README.md that was changed counts as added, and so does the user's own config.yaml.
     """
     note = read_folder_record(folder)
-    return note is not None and _names_in(folder) <= {MADE, *note["files"]} and not _of_a_person(folder)
+    return note is not None and _names_in(folder) <= {MADE, *note["files"]} and not _user_files(folder)
 
 
 def check_replaceable(folder: Path, written: Collection[str]) -> None:
@@ -143,14 +143,14 @@ def check_replaceable(folder: Path, written: Collection[str]) -> None:
             "start from another one"
         )
     found = _names_in(folder) if folder.is_dir() else set()
-    others = (found - {*written, MADE}) | _of_a_person(folder)
+    others = (found - {*written, MADE}) | _user_files(folder)
     if others:
         raise InputError(
             f"--output_dir {folder} holds {min(others)}, which would be lost; give another folder"
         )
 
 
-def _of_a_person(folder: Path) -> Set[str]:
+def _user_files(folder: Path) -> Set[str]:
     """Return files with our names that are the user's, as a README.md that is not, to the byte, the first."""
     note, readme = read_folder_record(folder), folder / README
     is_own = {

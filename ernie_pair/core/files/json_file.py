@@ -56,9 +56,13 @@ def parse_json(content: Union[str, bytes]) -> Any:
         raise JsonError(f"not UTF-8 (byte 0x{error.object[error.start]:02x})", line) from None
     try:
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_int=_whole, parse_float=_real, parse_constant=_constant
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=_refuse_constant,
         )
-        too_deep = text.count("[") + text.count("{") > MAX_DEPTH and _depth_of([value]) > MAX_DEPTH + 1
+        too_deep = text.count("[") + text.count("{") > MAX_DEPTH and _measure_depth([value]) > MAX_DEPTH + 1
     except _TokenError as error:
         place = text.find(error.token)
         raise JsonError(str(error), text.count("\n", 0, place) + 1 if place >= 0 else 0) from None
@@ -122,7 +126,7 @@ def kind_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as JSON, cut to fit into a message."""
-    return _cut(json.dumps(value, ensure_ascii=False, default=str))
+    return _shorten(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def is_whole_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
@@ -158,33 +162,33 @@ def is_utf8(value: Any) -> bool:
     return True
 
 
-def _unique(pairs: list) -> dict:
+def _unique_keys(pairs: list) -> dict:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _TokenError(f"the key '{_cut(twice)}' is given twice", f'"{twice}"')
+        raise _TokenError(f"the key '{_shorten(twice)}' is given twice", f'"{twice}"')
     return found
 
 
-def _whole(token: str) -> int:
+def _parse_int(token: str) -> int:
     if len(token) > MAX_DIGITS:
         raise _TokenError(f"a number of {len(token)} digits", token)
     return int(token)
 
 
-def _real(token: str) -> float:
+def _parse_float(token: str) -> float:
     value = float(token)
     if math.isinf(value):
-        raise _TokenError(f"{_cut(token)} is too large for a number", token)
+        raise _TokenError(f"{_shorten(token)} is too large for a number", token)
     return value
 
 
-def _constant(token: str):
+def _refuse_constant(token: str):
     raise _TokenError(f"{token} is not JSON", token)
 
 
-def _depth_of(value: Any) -> int:
+def _measure_depth(value: Any) -> int:
     depth, level = 0, [value]
     while level and depth <= MAX_DEPTH + 1:
         inside = [outer.values() if isinstance(outer, dict) else outer for outer in level]
@@ -193,5 +197,5 @@ def _depth_of(value: Any) -> int:
     return depth
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

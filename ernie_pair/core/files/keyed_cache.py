@@ -22,8 +22,7 @@ from numpy.random.bit_generator import ISeedSequence
 
 from ernie_pair.core.errors import MachineError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_files import keeps, make_folder, published
-from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.atomic_files import keeps, locked, make_folder, published
 from ernie_pair.core.files.json_file import as_read, read_note
 
 Value = TypeVar("Value")
@@ -85,7 +84,7 @@ class KeyedCache(Generic[Value]):
     @property
     def note(self) -> Path:
         """Return the path of the note, without which the result is built again."""
-        return self._named(".json")
+        return self._path_with(".json")
 
     def read(self) -> Optional[Value]:
         """Return the result; None if it is missing, of another key, or not as it was written."""
@@ -104,9 +103,9 @@ class KeyedCache(Generic[Value]):
 
         Raises MachineError if the lock is held for ``seconds``, or if the result cannot be read back.
         """
-        return build_once(self._named(".lock"), seconds, self.read, lambda: self._built(build))
+        return build_once(self._path_with(".lock"), seconds, self.read, lambda: self._build_and_write(build))
 
-    def _built(self, build: Callable[[], Value]) -> Value:
+    def _build_and_write(self, build: Callable[[], Value]) -> Value:
         for path in filter(Path.exists, self._files()):
             logger.warning("%s is damaged or unfinished and is built again", path)
         result = build()
@@ -117,14 +116,14 @@ class KeyedCache(Generic[Value]):
             note_draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
         kept = self.read()
         if kept is None:
-            name = self._named(self.ending or ".json")
+            name = self._path_with(self.ending or ".json")
             raise MachineError(f"{name}: cannot be read back as written; check the disk, run again")
         return kept
 
     def _files(self) -> List[Path]:
-        return [self._named(self.ending)] if self.ending else []
+        return [self._path_with(self.ending)] if self.ending else []
 
-    def _named(self, ending: str) -> Path:
+    def _path_with(self, ending: str) -> Path:
         return self.folder / f"{self.kind}{name_of_key(self.key)}{ending}"
 
 
@@ -157,11 +156,11 @@ def mix_range(start: int, count: int) -> np.ndarray:
 def keyed_rng(*key: int) -> np.random.Generator:
     """Return a generator that depends on ``key`` only; cheaper than numpy's default_rng([...])."""
     state = mix_all(*key)
-    words = _Words([mix(state ^ number) for number in range(1, 5)])
+    words = _SeedWords([mix(state ^ number) for number in range(1, 5)])
     return np.random.Generator(np.random.PCG64(words))  # type: ignore[arg-type]  # an ISeedSequence
 
 
-class _Words(ISeedSequence):
+class _SeedWords(ISeedSequence):
     """The four 64-bit words that start a PCG64, as they are: splitmix64 has mixed them."""
 
     def __init__(self, words):
@@ -214,12 +213,12 @@ def remove_arrays(folder: Path, kind: str) -> None:
 
 def _write(array: np.ndarray, draft: Path) -> Dict[str, object]:
     with open(draft, "wb") as file:
-        hashed = _Hashed(file)
+        hashed = _HashingFile(file)
         np.save(hashed, array, allow_pickle=False)
     return {"sha256": hashed.digest.hexdigest()}
 
 
-class _Hashed:
+class _HashingFile:
     """A file that hashes what it is given, not what the disk makes of it."""
 
     def __init__(self, file: BinaryIO):

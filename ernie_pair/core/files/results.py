@@ -71,7 +71,7 @@ class Results:
         self._others: Dict[str, str] = {}  # made by an earlier run of the same command, and still valid
         self._about: Dict[str, Any] = {"made_by": MAKER, "command": command, "settings": as_read(settings)}
         self._record = record or self.outputs[0].with_name(f".{self.outputs[0].name}.made.json")
-        self._before = self._stamps()
+        self._stamps_before = self._input_stamps()
 
     def are_done(self) -> bool:
         """Return whether the same command has made the same outputs already, and say so in a line.
@@ -87,7 +87,7 @@ class Results:
             return False  # killed between the first and the last
         if any(is_stream(path) or not os.path.lexists(path) for path in self._asked):
             return False  # asked for later than the others
-        if self._inputs_grow and record.get("inputs") != self._inputs_now():
+        if self._inputs_grow and record.get("inputs") != self._hash_inputs():
             return False
         say(f"{existing[0]} exists, made from the same inputs and flags: nothing to do", sys.stderr)
         return True
@@ -126,7 +126,7 @@ class Results:
 
     def _check_inputs(self) -> None:
         """Raise InputError if an output is an input, under any name, or another output."""
-        given = [(self._shown_name(flag), path) for flag, paths in self.inputs.items() for path in paths]
+        given = [(self._flag_name(flag), path) for flag, paths in self.inputs.items() for path in paths]
         for number, output in enumerate(self.outputs):
             others = [("another output", path) for path in self.outputs[:number]]
             for what, path in [*given, *others] if not is_stream(output) else ():
@@ -150,7 +150,7 @@ class Results:
                 drafts.update(zip(files, there))
             yield [drafts[final] for final in finals]
             for final in streams:
-                _write_through(drafts[final], final)
+                _write_to_stream(drafts[final], final)
             if files:  # the record first: outputs that exist belong to this command, even if it is killed
                 record = self.about({self._name_of(final): drafts[final] for final in files})
                 record["outputs"] = {**self._others, **record["outputs"]}
@@ -164,20 +164,20 @@ class Results:
     def about(self, made: Dict[str, Path]) -> Dict[str, Any]:
         """Return the record of {name beside the record: the file as it was made}."""
         hashes = {name: sha256_of_file(path) for name, path in made.items()}
-        return {**self._about, "inputs": self._inputs_now(), "outputs": hashes}
+        return {**self._about, "inputs": self._hash_inputs(), "outputs": hashes}
 
     def _name_of(self, output: Path) -> str:
         return os.path.relpath(output, self._record.parent)
 
-    def _stamps(self) -> List:
+    def _input_stamps(self) -> List:
         """Return what shows that an input was changed while it was read."""
         found = [path.stat() for paths in self.inputs.values() for path in paths if path.exists()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
-    def _inputs_now(self) -> Any:
+    def _hash_inputs(self) -> Any:
         """Return {flag: [[name, sha256], ...]}, or a text if an input was changed while it was read."""
         paths = [path for paths in self.inputs.values() for path in paths]
-        if self._stamps() != self._before:
+        if self._input_stamps() != self._stamps_before:
             return "changed while they were read"
         with Progress(paths, log_interval=0) as progress:
             return {
@@ -195,22 +195,22 @@ class Results:
             for settings in (before, now)
         )
         for key in sorted({*before, *now}):
-            name = self._shown_name(key)
+            name = self._flag_name(key)
             if key not in before:
                 return f"it was made with another {name}"
             if key not in now or before[key] != now[key]:
-                instead = f" and not {_shown(now[key])}" if key in now else ""
-                return f"it was made with {name} {_shown(before[key])}{instead}"
+                instead = f" and not {_format_value(now[key])}" if key in now else ""
+                return f"it was made with {name} {_format_value(before[key])}{instead}"
         if self._inputs_grow:
             return ""
-        inputs, given = self._inputs_now(), record.get("inputs")
+        inputs, given = self._hash_inputs(), record.get("inputs")
         if isinstance(given, dict):
             for flag, found in inputs.items():
                 if given.get(flag) != found:
-                    return f"it was made from other content of {self._shown_name(flag)}"
+                    return f"it was made from other content of {self._flag_name(flag)}"
         return "" if given == inputs else "it was made from other inputs"
 
-    def _shown_name(self, name: str) -> str:
+    def _flag_name(self, name: str) -> str:
         return name.upper() if name in self._positional else f"--{name}"
 
     def _read_record(self) -> Dict[str, Any]:
@@ -265,7 +265,7 @@ def followed(path: Path) -> Path:
     raise InputError(f"{path}: its links form a loop; choose another name")
 
 
-def _write_through(draft: Path, final: Path) -> None:
+def _write_to_stream(draft: Path, final: Path) -> None:
     sys.stdout.flush()
     open_here = _OPEN_FILE.fullmatch(str(final))
     target: Union[int, Path] = final
@@ -280,7 +280,7 @@ def _write_through(draft: Path, final: Path) -> None:
         raise OSError(error.errno, error.strerror, str(final)) from None
 
 
-def _shown(value) -> str:
+def _format_value(value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

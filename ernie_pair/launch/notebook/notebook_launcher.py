@@ -35,7 +35,7 @@ import cloudpickle
 
 from ernie_pair.core.errors import InputError, LostProcessError, counted
 from ernie_pair.core.run_module import python_words
-from ernie_pair.runtime.cpu import THREADS, THREADS_ASKED
+from ernie_pair.runtime.cpu import THREADS_ASKED, THREADS_VARIABLE
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import exit_code_of
 from ernie_pair.runtime.processes.world import launched_world
@@ -270,8 +270,8 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
         VISIBLE: ",".join(devices),
         "PYTHONIOENCODING": "utf-8",
     }
-    shared.pop(THREADS, None)  # Paddle has set it for this process
-    shared.update({THREADS: THREADS_ASKED} if THREADS_ASKED else {})
+    shared.pop(THREADS_VARIABLE, None)  # Paddle has set it for this process
+    shared.update({THREADS_VARIABLE: THREADS_ASKED} if THREADS_ASKED else {})
     shared.update({} if devices else {"PADDLE_DISTRI_BACKEND": "gloo"})
     return [
         {

@@ -11,7 +11,7 @@ from typing import Any, ContextManager, Optional, Sequence
 import numpy as np
 import paddle
 
-from ernie_pair.kernels.adamw import move_together
+from ernie_pair.kernels.adamw import update_together
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.kernels.encoder_layer import ModelState
 from ernie_pair.models.networks.kernel_path import choose_path
@@ -78,7 +78,7 @@ class DynamicGraph:
             rates = [rate.item()] * len(pairs)
             state = [AdamSlots(*of_one.values()) for of_one in slots]
             scale = 1.0 if factor is None else factor.item()
-            move_together(pairs, state, rates, decays, betas, scale, cpu_threads())
+            update_together(pairs, state, rates, decays, betas, scale, cpu_threads())
 
 
 class DynamicProgram(ProgramState):

@@ -130,7 +130,7 @@ class _Forward(NamedTuple):
     weights: paddle.Tensor  # of the two losses, float32 [2]
     sums: LossSums
     kernels: KernelChoice
-    layers: list["_CutLayer"]  # of recompute
+    layers: list["_RecomputedLayer"]  # of recompute
 
 
 @programs.without_advice()
@@ -160,20 +160,20 @@ def build_program(
             record_losses(graph, forward.sums, norms, num_rows)
         else:
             for parameter, gradient in zip(parameters, gradients):
-                total = _accumulated(graph, parameter)
+                total = _accumulator(graph, parameter)
                 paddle.assign(total + gradient, total)
-            record_losses(graph, forward.sums, _no_norm(config), num_rows)
+            record_losses(graph, forward.sums, _norm_placeholder(config), num_rows)
     if mover is not None:
         with paddle.static.program_guard(mover, startup), paddle.utils.unique_name.guard():
             parameters = [programs.parameter_here(parameter) for parameter in parameters]
-            gradients = [_accumulated(graph, parameter) for parameter in parameters]
+            gradients = [_accumulator(graph, parameter) for parameter in parameters]
             update, norms = _add_update(config, graph, forward, parameters, gradients, rank)
             for total in gradients:
                 paddle.assign(paddle.zeros_like(total), total)
             record_norm(graph, norms, num_rows * (len(forward.sums.recorded) + 1))
     with paddle.static.program_guard(test, paddle.static.Program()), paddle.utils.unique_name.guard():
         sums = _add_forward(config, graph, model_config, kernels, is_test=True).sums
-        record_losses(graph, sums, _no_norm(config), num_rows)
+        record_losses(graph, sums, _norm_placeholder(config), num_rows)
     return PretrainProgram(
         parameters=forward.model.state_dict(),
         update=update,
@@ -190,7 +190,7 @@ def build_program(
     )
 
 
-def _no_norm(config: PretrainConfig) -> list:
+def _norm_placeholder(config: PretrainConfig) -> list:
     """Return what stands for the gradient norm in the record of a pass that moves nothing."""
     return [paddle.zeros([1])] if config.grad_clip > 0 else []
 
@@ -201,7 +201,7 @@ def _add_update(config: PretrainConfig, graph: StaticGraph, forward: _Forward, p
     return update, [] if norm is None else [norm]
 
 
-def _accumulated(graph: StaticGraph, parameter):
+def _accumulator(graph: StaticGraph, parameter):
     return graph.variable(f"{parameter.name}.accumulated", parameter.shape)
 
 
@@ -219,7 +219,7 @@ def _add_forward(
     layers, dropout = encoder_of(model).encoder.layers, programs.SeededDropout(seed)
     kernels = fuse_layers(layers, kernels, config, GraphInputs(seed, feeds["masked_positions"]))
     recomputes = config.use_recompute and not is_test
-    cut = [_CutLayer(layer, dropout, place, recomputes) for place, layer in enumerate(layers, start=1)]
+    cut = [_RecomputedLayer(layer, dropout, place, recomputes) for place, layer in enumerate(layers, start=1)]
     plan = precision_of(config)
     casts = nullcontext()
     if plan is not None and plan.dtype != "float32" and not is_test:
@@ -229,7 +229,7 @@ def _add_forward(
         return _Forward(model, weights, sum_losses(outputs, feeds), kernels, cut if recomputes else [])
 
 
-class _CutLayer:
+class _RecomputedLayer:
     """The forward pass of an encoder layer, its dropout at its own place in the model.
 
     With recompute, input and output are cut off from the graph: the backward pass computes the layer again.
@@ -245,9 +245,9 @@ class _CutLayer:
         if not self.is_cut:
             return self._run(x, *args, **kwargs)
         self.x = x
-        self.source, x = _cut_off(x)
+        self.source, x = _detach_input(x)
         self.again = partial(self._run, x, *args, **kwargs)
-        self.target, y = _cut_off(self.again())
+        self.target, y = _detach_input(self.again())
         return y
 
     def _run(self, *args, **kwargs):
@@ -255,7 +255,7 @@ class _CutLayer:
         return self.plain(*args, **kwargs)
 
 
-def _cut_off(value) -> tuple[Any, Any]:
+def _detach_input(value) -> tuple[Any, Any]:
     """Return ``value`` without what it was computed from, and an identity of that for the layers to read.
 
     Of a value that several operators read, Paddle would return the gradient by one of them alone.

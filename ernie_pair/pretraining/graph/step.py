@@ -77,8 +77,8 @@ class Update:
         self._plan = plan if plan is not None and plan.skips else None
         sizes = {parameter.name: int(np.prod(parameter.shape)) for parameter in parameters}
         owners, part = owners_of(sizes, config.sharding_degree), rank % config.sharding_degree
-        self._own = {p.name for p in parameters if owners[p.name] == part}
-        self._decays = {name: config.weight_decay if name in decayed else 0.0 for name in self._own}
+        self._owned_names = {p.name for p in parameters if owners[p.name] == part}
+        self._decays = {name: config.weight_decay if name in decayed else 0.0 for name in self._owned_names}
         self.slots = slots_of(parameters)
         starts = (0.0, 0.0, config.adam_beta1, config.adam_beta2)
         self._state = {
@@ -87,7 +87,7 @@ class Update:
                 for (name, shape), start in zip(self.slots[parameter.name].items(), starts)
             }
             for parameter in parameters
-            if parameter.name in self._own
+            if parameter.name in self._owned_names
         }
         self.owned = {name for slots in self._state.values() for name in slots}
         self._shared: dict[str, Any] = {}
@@ -109,14 +109,14 @@ class Update:
 
     def apply(self, gradients: list, rate) -> Optional[Any]:
         """Move the weights at ``rate``, float32 [1]; return the norm of the gradients, [1], if it clips."""
-        gradients, skip = self._unscaled(self.graph.sums_over_ranks(gradients))
+        gradients, skip = self._unscale(self.graph.sums_over_ranks(gradients))
         norm = factor = None
         if self._norm is not None:
             norm = paddle.sqrt(paddle.add_n(list(map(ops.squared_norm, gradients)))).reshape([1])
             limit = paddle.full([1], self.config.grad_clip)
             factor = limit / paddle.maximum(norm, limit)
             paddle.assign(norm, self._norm)
-        pairs = [pair for pair in zip(self.parameters, gradients) if pair[0].name in self._own]
+        pairs = [pair for pair in zip(self.parameters, gradients) if pair[0].name in self._owned_names]
         betas = self.config.adam_beta1, self.config.adam_beta2, self.config.adam_epsilon
         decays = [self._decays[parameter.name] for parameter, _ in pairs]
         slots = [self._state[parameter.name] for parameter, _ in pairs]
@@ -127,10 +127,10 @@ class Update:
                 gradient = gradient if factor is None else gradient * factor
                 ops.move(self.config.optimizer, (parameter, gradient), slot, rate, skip, betas, decay)
         if self.config.sharding_degree > 1:
-            self._exchange()
+            self._share_updated_parameters()
         return norm
 
-    def _unscaled(self, gradients: list) -> tuple[list, Any]:
+    def _unscale(self, gradients: list) -> tuple[list, Any]:
         """Return the gradients without their scale, and whether the step is skipped, which is counted."""
         plan = self._plan
         if plan is None:
@@ -143,13 +143,15 @@ class Update:
             ops.update_scale(gradients, is_infinite, scale, good, bad, plan.changes)
         return gradients, is_infinite
 
-    def _exchange(self) -> None:
+    def _share_updated_parameters(self) -> None:
         """Give the parameters that this process has moved to the others, and take theirs.
 
         The first group of ranks that holds all parts gives them.
         """
         gives = self.rank < self.config.sharding_degree
-        given = [p if gives and p.name in self._own else paddle.zeros_like(p) for p in self.parameters]
+        given = [
+            p if gives and p.name in self._owned_names else paddle.zeros_like(p) for p in self.parameters
+        ]
         for parameter, moved in zip(self.parameters, self.graph.sums_over_ranks(given)):
             paddle.assign(moved, parameter)
 

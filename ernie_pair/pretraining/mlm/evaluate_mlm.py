@@ -50,7 +50,7 @@ def measure_masked_loss(
         for first in range(0, len(dataset), batch_size):
             numbers = range(first, min(first + batch_size, len(dataset)))
             samples = [dataset[number] for number in numbers]
-            parts.append(_sums_of(model, collate(samples, pad_id=pad_id, max_seq_len=max_seq_len)))
+            parts.append(_sum_samples(model, collate(samples, pad_id=pad_id, max_seq_len=max_seq_len)))
             progress.advance(len(samples))
     sums = np.concatenate(parts)
     loss, hits, tokens, order_loss, order_hits, ordered = sums.sum(axis=0).tolist()
@@ -61,7 +61,7 @@ def measure_masked_loss(
     lm_loss = loss / tokens
     if documents is None:
         documents = np.arange(len(sums))
-    interval = _interval(sums, documents, bootstrap) if bootstrap else None
+    interval = _bootstrap_interval(sums, documents, bootstrap) if bootstrap else None
     return {
         "lm_loss": lm_loss,
         **({} if interval is None else {"lm_loss_interval": interval}),
@@ -74,7 +74,7 @@ def measure_masked_loss(
     }
 
 
-def _sums_of(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
+def _sum_samples(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Return loss, hits and number of each sample's masked tokens, then of its sentence order, [B, 6]."""
     import paddle
     from paddle.nn import functional as F
@@ -98,7 +98,7 @@ def _sums_of(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> list[float]:
+def _bootstrap_interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> list[float]:
     _, of_document = np.unique(documents, return_inverse=True)
     losses, tokens = (np.bincount(of_document, sums[:, column]) for column in (0, 2))
     rng = np.random.default_rng(SEED)
@@ -112,7 +112,7 @@ def _interval(sums: np.ndarray, documents: np.ndarray, resamples: int) -> list[f
 logger = logging.getLogger(__name__)
 
 ALL = "all"
-SHOWN = ("lm_loss", "perplexity", "lm_accuracy", "sop_loss", "sop_accuracy")
+PRINTED_METRICS = ("lm_loss", "perplexity", "lm_accuracy", "sop_loss", "sop_accuracy")
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
         )
     if results is not None and results.are_done():
         return json.loads(Path(config.output_file).read_text(encoding="utf-8"))
-    dataset, pad_id = _held_out(config, corpus, source)
+    dataset, pad_id = _build_dataset(config, corpus, source)
     first_sentences = dataset.sample_map[:, 0]
     documents = np.searchsorted(corpus.docs, first_sentences, side="right") - 1
     start_device(config.device, World())
@@ -191,11 +191,11 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
     if results is not None:
         with results.published() as (draft,):
             draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    say("  ".join(f"{name} {measured[name]:.4f}" for name in SHOWN if name in measured))
+    say("  ".join(f"{name} {measured[name]:.4f}" for name in PRINTED_METRICS if name in measured))
     return measured
 
 
-def _held_out(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
+def _build_dataset(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSource):
     models = source.read_tokenizer()
     check_model_fits(config, config.max_seq_len, models, source.spec)
     tokenizer = vocabulary_of([corpus], models)

@@ -185,9 +185,9 @@ class MaskFiller:
         self.tokenizer = source.read_tokenizer()
         self.max_positions: int = source.spec.max_positions
         # The vocabulary may have twins beyond the model's rows, and the model may have rows without a token.
-        self._known = min(source.spec.vocab_size, self.tokenizer.vocab_size)
+        self._num_known = min(source.spec.vocab_size, self.tokenizer.vocab_size)
         tokenizer = self.tokenizer
-        self._never = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+        self._never_predicted = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
 
     def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> list[FilledSlot]:
         """Return the ``top_k`` most probable words for each slot of ``text``; a slot is a run of [MASK]s.
@@ -233,13 +233,13 @@ class MaskFiller:
         values = logits.numpy().astype(np.float64)
         values -= values.max(axis=1, keepdims=True)
         values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
-        values = values[:, : self._known]
-        values[:, self._never] = -np.inf
+        values = values[:, : self._num_known]
+        values[:, self._never_predicted] = -np.inf
         return values
 
 
 STANDARD_INPUT = "-"
-PLACES = ("input_file", "model_path", "output_file")
+PATH_FLAGS = ("input_file", "model_path", "output_file")
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def fill_mask(config: FillMaskConfig) -> None:
         refuse_closed_input("--input_file -")
     if not config.output_file:
         filler = MaskFiller(config.model_path, config.device)
-        for line in _answers(config, filler, lambda count: None):
+        for line in _format_fillings(config, filler, lambda count: None):
             sys.stdout.write(line)
             sys.stdout.flush()
         return
@@ -312,29 +312,31 @@ def fill_mask(config: FillMaskConfig) -> None:
         "predict mlm",
         [Path(config.output_file)],
         {"input_file": files, "model_path": [*source.weight_files, source.vocab_file]},
-        settings_of(config, *PLACES),
+        settings_of(config, *PATH_FLAGS),
         config.overwrite,
     )
     if results.are_done():
         return
     filler = MaskFiller(config.model_path, config.device)
     with results.published() as (draft,), Progress(files, log_interval=0) as progress:
-        lines = _answers(config, filler, progress.read)
+        lines = _format_fillings(config, filler, progress.read)
         draft.write_text("".join(lines), encoding="utf-8")
     print(f"wrote {config.output_file}")
 
 
-def _answers(config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int], None]) -> Iterator[str]:
-    for where, text in _texts(config, advance):
+def _format_fillings(
+    config: FillMaskConfig, filler: MaskFiller, advance: Callable[[int], None]
+) -> Iterator[str]:
+    for where, text in _read_texts(config, advance):
         slots = filler.fill(text, config.top_k, config.beam_size, where)
         if config.format == "table":
-            yield _table(text, slots)
+            yield _format_table(text, slots)
             continue
         named = [{**each._asdict(), "fillings": [one._asdict() for one in each.fillings]} for each in slots]
         yield json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
 
 
-def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[tuple[str, str]]:
+def _read_texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[tuple[str, str]]:
     if config.text:
         yield "--text", config.text
         return
@@ -354,7 +356,7 @@ def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[t
             yield f"{name}:{number}", text
 
 
-def _table(text: str, slots: list[FilledSlot]) -> str:
+def _format_table(text: str, slots: list[FilledSlot]) -> str:
     lines = [text]
     for number, slot in enumerate(slots, start=1):
         masks = f"{slot.masks} masks" if slot.masks > 1 else "1 mask"

@@ -30,10 +30,10 @@ from ernie_pair.core.files.json_file import parse_json_object
 from ernie_pair.runtime.processes.world import World
 
 HEARTBEATS, HEARTBEAT = "ranks", re.compile(r"\d{5}\.json")
-LOOK_SECONDS, LOOKS_PER_BEAT = 1.0, 4
+POLL_SECONDS, POLLS_PER_BEAT = 1.0, 4
 SILENT_SECONDS = 40.0  # of looking in vain for a new beat, and a rank is lost
 # Time for the error of this rank itself to come up: it tells more than that another one is gone.
-GRACE_SECONDS, HASTE_SECONDS = 1.5, 0.1
+GRACE_SECONDS, FAST_POLL_SECONDS = 1.5, 0.1
 # An update may take ten times the usual, and two minutes in any case; all else hours. The first one has
 # nothing to be compared with: on a GPU, where NCCL may hang in it, it is given half an hour.
 SLOWEST_UPDATE, MIN_LIMIT, MAX_PAUSE = 10, 120.0, 6 * 3600.0
@@ -41,7 +41,7 @@ FIRST_ON_GPU = 1800.0
 LATE_BEATS = 3  # of a rank that has been silent for so long it is to be seen whether it is lost
 RECORD_BYTES = 1024
 RECORD_TYPES = {"pid": int, "born": int, "place": str, "host": str, "counter": int, "error": str}
-SAY_SECONDS, START_SECONDS = 30, 900
+NOTICE_SECONDS, START_SECONDS = 30, 900
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Watchdog:
         self.folder, self.world = Path(output_dir) / HEARTBEATS, world
         self._first_limit = FIRST_ON_GPU if device == "gpu" else MAX_PAUSE
         self._record: Dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname()}
-        self._record.update(counter=0, error="", place=_place(), born=_birth(os.getpid()))
+        self._record.update(counter=0, error="", place=_process_namespace(), born=_start_time(os.getpid()))
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._peers: Dict[int, _Peer] = {}
@@ -67,7 +67,7 @@ class Watchdog:
     def __enter__(self) -> "Watchdog":
         if self.world.size > 1:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._beat()
+            self._write_heartbeat()
         self._thread.start()
         return self
 
@@ -75,9 +75,9 @@ class Watchdog:
         self._left.set()
         self._thread.join()
         if self.world.size > 1:
-            if _may_come_from_a_peer(error):
-                self._find_the_culprit()
-            self._part(error)
+            if _may_be_caused_by_peer(error):
+                self._find_lost_rank()
+            self._leave(error)
 
     def steps_begin(self) -> None:
         """Note that the first step of this start is under way."""
@@ -98,35 +98,35 @@ class Watchdog:
         finally:
             self._restart()
 
-    def _find_the_culprit(self) -> None:
+    def _find_lost_rank(self) -> None:
         """End the process by the name of a lost rank; when there is none, the error goes on."""
         # A dead process on this machine shows at once, one elsewhere by its silence alone; so does one that
         # is stopped, and a collective may give up on that before it counts as lost.
         places = {peer.record["place"] for peer in self._peers.values() if peer.record}
         is_elsewhere = not places <= {self._record["place"]}
         seconds, looked = GRACE_SECONDS + is_elsewhere * SILENT_SECONDS, 0.0
-        beat_seconds = LOOK_SECONDS * LOOKS_PER_BEAT
+        beat_seconds = POLL_SECONDS * POLLS_PER_BEAT
         while looked < seconds or any(peer.is_late for peer in self._peers.values()):
-            lost = self._lost(HASTE_SECONDS)
+            lost = self._lost(FAST_POLL_SECONDS)
             if lost:
                 _end(*lost)
-            if looked % beat_seconds < HASTE_SECONDS:
-                self._beat()
-            time.sleep(HASTE_SECONDS)
-            looked += HASTE_SECONDS
+            if looked % beat_seconds < FAST_POLL_SECONDS:
+                self._write_heartbeat()
+            time.sleep(FAST_POLL_SECONDS)
+            looked += FAST_POLL_SECONDS
 
     def _restart(self) -> None:
         self._started, self._is_paused, self._idle = time.monotonic(), False, 0.0
 
     def _watch(self) -> None:
         looks = 0
-        while not self._left.wait(LOOK_SECONDS):
+        while not self._left.wait(POLL_SECONDS):
             looks += 1
-            self._idle += LOOK_SECONDS  # counted, not measured: a machine that sleeps is not stuck
+            self._idle += POLL_SECONDS  # counted, not measured: a machine that sleeps is not stuck
             if self.world.size > 1:
-                if looks % LOOKS_PER_BEAT == 0:
-                    self._beat()
-                lost = self._lost(LOOK_SECONDS)
+                if looks % POLLS_PER_BEAT == 0:
+                    self._write_heartbeat()
+                lost = self._lost(POLL_SECONDS)
                 if lost and not self._left.wait(GRACE_SECONDS):
                     _end(*lost)
             if self._idle > self._limit():
@@ -139,10 +139,10 @@ class Watchdog:
             return self._first_limit
         return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), MIN_LIMIT)
 
-    def _beat(self) -> None:
+    def _write_heartbeat(self) -> None:
         """Write this rank's record, in place and of one size: a full disk does not stop it."""
         self._record["counter"] += 1
-        text = _bytes_of(self._record)
+        text = _encode_record(self._record)
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path(self.world.rank), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
@@ -166,14 +166,14 @@ class Watchdog:
                 return f"rank {rank} {fate}; {advice}", peer.hangs
         return None
 
-    def _part(self, error: Optional[BaseException]) -> None:
+    def _leave(self, error: Optional[BaseException]) -> None:
         if error is None or isinstance(error, Stopped):
             self._path(self.world.rank).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.folder.rmdir()  # by the last one
         else:
             self._record["error"] = " ".join(message_of(error).split())[:400] or type(error).__name__
-            self._beat()
+            self._write_heartbeat()
 
     def _path(self, rank: int) -> Path:
         return self.folder / f"{rank:05d}.json"
@@ -202,8 +202,8 @@ def all_start(world: World) -> Iterator[None]:
     here = threading.Event()
 
     def wait():
-        for seconds in itertools.count(SAY_SECONDS, SAY_SECONDS):
-            if here.wait(SAY_SECONDS):
+        for seconds in itertools.count(NOTICE_SECONDS, NOTICE_SECONDS):
+            if here.wait(NOTICE_SECONDS):
                 return
             if seconds >= START_SECONDS:
                 _end(f"not all {world.size} processes have started within {seconds} s; see their logs", False)
@@ -241,7 +241,7 @@ class _Peer:
         name = f"(pid {record['pid']}) on {record['host']}"
         if record["error"]:
             return f"{name} has ended: {record['error']}"
-        if record["place"] == _place() and _birth(record["pid"]) != record["born"]:
+        if record["place"] == _process_namespace() and _start_time(record["pid"]) != record["born"]:
             return f"{name} is gone"
         if self.hangs:
             return f"{name} has given no sign of life for {self._silent_for:.0f} s"
@@ -250,14 +250,14 @@ class _Peer:
     @property
     def is_late(self) -> bool:
         """Return whether it has been silent for longer than it should be, but is not yet lost."""
-        return LATE_BEATS * LOOKS_PER_BEAT * LOOK_SECONDS <= self._silent_for < SILENT_SECONDS
+        return LATE_BEATS * POLLS_PER_BEAT * POLL_SECONDS <= self._silent_for < SILENT_SECONDS
 
     @property
     def hangs(self) -> bool:
         return self._silent_for >= SILENT_SECONDS
 
 
-def _bytes_of(record: Dict[str, Any]) -> bytes:
+def _encode_record(record: Dict[str, Any]) -> bytes:
     """Return a record as RECORD_BYTES of JSON, with as much of its error as fits."""
     error = record["error"]
     while True:
@@ -268,7 +268,7 @@ def _bytes_of(record: Dict[str, Any]) -> bytes:
         error = error[:-1]
 
 
-def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
+def _may_be_caused_by_peer(error: Optional[BaseException]) -> bool:
     """Return whether ``error`` may be due to another rank: a collective raises whatever it likes."""
     if isinstance(error, CollectiveError):
         return True
@@ -287,7 +287,7 @@ def _end(line: str, hangs: bool) -> None:
     os._exit(LostProcessError.exit_code)
 
 
-def _place() -> str:
+def _process_namespace() -> str:
     """Return a text that is equal for processes that see each other's process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -296,7 +296,7 @@ def _place() -> str:
         return ""
 
 
-def _birth(pid: int) -> int:
+def _start_time(pid: int) -> int:
     """Return when the process began, in the kernel's ticks; 0 when it is dead, waited for or not."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

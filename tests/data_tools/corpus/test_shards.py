@@ -13,7 +13,7 @@ from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.atomic_files import locked
 
 TEXTS = [f"我爱北京{number}。\n学习" for number in range(40)]
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # about six shards

@@ -29,7 +29,7 @@ from data_tools.samples.split_datasets import dataset_of
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.atomic_files import locked
 from ernie_pair.core.files.keyed_cache import mix, mix_range
 
 ALWAYS, NEVER = 2**64 - 1, 0
@@ -164,7 +164,7 @@ def status_of(child):
 
 def kill_at_line(number):
     """Kill this process at the ``number``-th line that it executes of the code that writes the cache."""
-    names = ("keyed_cache", "atomic_files", "file_lock")
+    names = ("keyed_cache", "atomic_files")
     modules = ["data_tools.samples.sample_map", *(f"ernie_pair.core.files.{name}" for name in names)]
     files = tuple(sys.modules[name].__file__ for name in modules)
     lines = iter(range(1, number + 1))
@@ -229,7 +229,7 @@ def test_a_waiter_builds_when_the_building_process_dies(tmp_path):
 
 def test_waiting_for_a_hung_builder_ends_with_exit_code_5(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(sample_map, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr("ernie_pair.core.files.file_lock.NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr("ernie_pair.core.files.atomic_files.NOTICE_SECONDS", 0.1)
     cached(tmp_path)
     (lock,) = tmp_path.glob("*.lock")
     for path in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.json")):

@@ -28,8 +28,7 @@ from data_tools.text.text_files import LineRules, decoded, json_text, list_input
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError, MachineError
-from ernie_pair.core.files.atomic_files import own_name
-from ernie_pair.core.files.file_lock import locked
+from ernie_pair.core.files.atomic_files import locked, own_name
 
 GOOD = lines_of("我爱北京")
 RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n".encode()

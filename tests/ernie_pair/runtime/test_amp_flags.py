@@ -71,7 +71,7 @@ class FakeDriver:
 @pytest.mark.parametrize("gpus, capability", [(1, (8, 6)), (0, None), (None, None)])
 def test_the_compute_capability_is_read_from_the_driver(monkeypatch, gpus, capability):
     if gpus is None:
-        monkeypatch.setattr(of_gpus, "LIBRARY", "libabsent.so.1")
+        monkeypatch.setattr(of_gpus, "CUDA_LIBRARY", "libabsent.so.1")
     else:
         monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(gpus))
     of_gpus.gpu_capability.cache_clear()

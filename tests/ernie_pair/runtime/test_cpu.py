@@ -8,10 +8,10 @@ from children import output_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.runtime import cpu
 from ernie_pair.runtime.cpu import (
-    CHOSEN_BY_USER,
-    FILES,
+    BINDING_VARIABLES,
     LEVEL_ASKED,
     LEVELS,
+    MEMORY_FILES,
     check_bf16,
     cores_in,
     cpu_level,
@@ -100,7 +100,7 @@ def machine(tmp_path, monkeypatch):
             (tmp_path / name).write_text(text)
         return masks
 
-    for name in (*CHOSEN_BY_USER, "PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "PADDLE_TRAINERS_NUM"):
+    for name in (*BINDING_VARIABLES, "PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "PADDLE_TRAINERS_NUM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cpu, "THREADS_ASKED", "")
     cpu_share_of.cache_clear()
@@ -209,7 +209,7 @@ def test_a_single_process_is_not_pinned(machine):
     assert masks[0] == set(range(4)) and describe_threads() == "4 threads on cores 0-3"
 
 
-@pytest.mark.parametrize("name", CHOSEN_BY_USER)
+@pytest.mark.parametrize("name", BINDING_VARIABLES)
 def test_nothing_is_pinned_if_the_user_binds_threads(name, machine, monkeypatch):
     masks = machine(range(4))
     launched(monkeypatch)
@@ -311,7 +311,7 @@ def memory_of(path, *limits, version=2):
     found = {**MACHINE, "proc/self/cgroup": f"0::/{path}\n"}
     if version == 1:
         found["proc/self/cgroup"] = f"3:cpu,cpuacct:/{path}\n2:memory:/{path}\n"
-    *names, cache = FILES[2 - version]
+    *names, cache = MEMORY_FILES[2 - version]
     for folder, *values in limits:
         texts = [str(value) for value in values[:2]] + [f"anon 5\n{cache} {value}\n" for value in values[2:]]
         found.update((f"sys/fs/cgroup/{folder}{n}", t) for n, t in zip((*names[:2], "memory.stat"), texts))

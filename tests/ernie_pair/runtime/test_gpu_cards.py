@@ -37,7 +37,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(gpu, "count_cards", lambda: len(found))
         monkeypatch.setattr(gpu, "card_at", found.__getitem__)
         monkeypatch.setattr(gpu, "installed_build", lambda: build)
-        monkeypatch.delenv(gpu.CHOSEN, raising=False)
+        monkeypatch.delenv(gpu.SELECTED_GPUS, raising=False)
 
     return has
 
@@ -72,10 +72,10 @@ def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch, error, r
 
 def test_the_launchers_variable_selects_a_visible_gpu(machine, monkeypatch):
     machine((9, 0), (8, 6))
-    monkeypatch.setenv(gpu.CHOSEN, "1")
+    monkeypatch.setenv(gpu.SELECTED_GPUS, "1")
     assert choose_card(1) == Card(1, "card 1", (8, 6))
     machine((8, 6), (8, 6))
-    monkeypatch.setenv(gpu.CHOSEN, "3")
+    monkeypatch.setenv(gpu.SELECTED_GPUS, "3")
     with pytest.raises(InputError, match=r"rank 3 should run on GPU 3, but 2 are visible.*at most 2 process"):
         choose_card(3)
     assert InputError.exit_code == 2
@@ -189,10 +189,10 @@ def test_tf32_is_enabled_only_for_training_that_requests_it(started):
 
 @pytest.mark.parametrize("size, backend", [(1, None), (2, "gloo")])
 def test_cpu_processes_use_gloo_with_any_build(monkeypatch, size, backend):
-    monkeypatch.setenv(device.BACKEND, "auto")
-    monkeypatch.delenv(device.BACKEND)
+    monkeypatch.setenv(device.BACKEND_VARIABLE, "auto")
+    monkeypatch.delenv(device.BACKEND_VARIABLE)
     device.start_device("cpu", World(0, size))
-    assert os.environ.get(device.BACKEND) == backend
+    assert os.environ.get(device.BACKEND_VARIABLE) == backend
 
 
 def test_the_build_is_that_of_the_imported_paddle_if_any(monkeypatch):

@@ -14,8 +14,8 @@ from ernie_pair.checkpoint.run_folder import publish_of_run
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.cli.options import Options
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError
-from ernie_pair.core.files import file_lock
-from ernie_pair.core.files.atomic_files import CONFIG_YAML, own_name, published
+from ernie_pair.core.files import atomic_files
+from ernie_pair.core.files.atomic_files import CONFIG_YAML, locked_once, open_lock, own_name, published
 from ernie_pair.core.files.atomic_folder import (
     MADE,
     check_replaceable,
@@ -26,7 +26,6 @@ from ernie_pair.core.files.atomic_folder import (
     rename_for_good,
     set_aside,
 )
-from ernie_pair.core.files.file_lock import locked_once, open_lock
 from ernie_pair.core.files.results import Results
 
 
@@ -242,7 +241,7 @@ def test_a_lock_that_its_holder_has_removed_meanwhile_is_none(tmp_path, monkeypa
         path.unlink()
         return descriptor
 
-    monkeypatch.setattr(file_lock, "open_lock", opened_late)
+    monkeypatch.setattr(atomic_files, "open_lock", opened_late)
     with pytest.raises(MachineError, match="busy"), locked_once(tmp_path / "lock", "busy"):
         pytest.fail("it is held")
 

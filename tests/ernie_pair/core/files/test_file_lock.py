@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from ernie_pair.core.errors import MachineError
-from ernie_pair.core.files.file_lock import locked, open_lock, try_lock
+from ernie_pair.core.files.atomic_files import locked, open_lock, try_lock
 
 
 def test_a_second_holder_is_refused_with_the_given_message(tmp_path):

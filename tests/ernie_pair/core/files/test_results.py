@@ -20,8 +20,7 @@ from data_tools.text.wordpiece import CONTROL_TOKENS
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files import atomic_files
-from ernie_pair.core.files.atomic_files import own_name, published, stem_of
-from ernie_pair.core.files.file_lock import try_lock
+from ernie_pair.core.files.atomic_files import own_name, published, stem_of, try_lock
 from ernie_pair.core.files.results import Results, check_absent, settings_of
 from ernie_pair.models.commands import NewModelConfig, new_model
 

@@ -29,7 +29,7 @@ from ernie_pair.pretraining.mlm.fill_mask import (
     FilledSlot,
     Filling,
     FillMaskConfig,
-    _table,
+    _format_table,
     fill_mask,
     join_tokens,
     parse_masked_text,
@@ -142,7 +142,7 @@ def test_tokens_and_small_probabilities_are_shown():
     )
     likely = [("天", ["天"], [5], 0.98765, "天"), ("地", ["地"], [6], 0.0000456, "地")]
     slot = FilledSlot(0, 6, 1, [Filling(*each) for each in likely])
-    lines = _table("[MASK]", [slot]).splitlines()
+    lines = _format_table("[MASK]", [slot]).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["98.77", "0.0046"]
     assert lines[2].index(" %") == lines[3].index(" %")
 
@@ -325,7 +325,7 @@ def test_the_loss_is_over_tokens_finite_and_of_some(monkeypatch):
     with pytest.raises(InputError, match="no token of the 2 samples is masked, so there is no loss"):
         measure_masked_loss(with_first_logit(0.0), [MadeUpSample(0)] * 2, 0, 8, 2, 5)
     # Paddle caps the loss of a token on a CPU, but not on a GPU
-    monkeypatch.setattr(masked_loss, "_sums_of", lambda model, batch: np.array([[1000.0, 0, 1, 0, 0, 0]]))
+    monkeypatch.setattr(masked_loss, "_sum_samples", lambda model, batch: np.array([[1000.0, 0, 1, 0, 0, 0]]))
     found = measure_masked_loss(None, [MadeUpSample(1)], 0, 8, 2, 5)
     assert found["lm_loss"] == 1000 and np.isfinite(found["perplexity"])
 
@@ -333,7 +333,7 @@ def test_the_loss_is_over_tokens_finite_and_of_some(monkeypatch):
 def interval_of(losses, documents):
     """The interval of samples of one masked token each, whose losses are given."""
     sums = np.array([[loss, 0, 1, 0, 0, 0] for loss in losses], float)
-    return masked_loss._interval(sums, np.array(documents), 4000)
+    return masked_loss._bootstrap_interval(sums, np.array(documents), 4000)
 
 
 def test_the_interval_matches_the_bootstrap_of_scipy():

@@ -24,7 +24,7 @@ from ernie_pair.core.errors import NumbersError, LostProcessError, Stopped
 from ernie_pair.runtime.processes import watchdog
 from ernie_pair.runtime.processes.world import World
 
-watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
+watchdog.POLL_SECONDS, watchdog.POLLS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
 watchdog.GRACE_SECONDS, watchdog.MIN_LIMIT, watchdog.FIRST_ON_GPU = 0.1, 0.5, 0.5
 folder, rank, action = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
@@ -228,7 +228,7 @@ import sys, time
 from ernie_pair.runtime.processes import watchdog
 from ernie_pair.runtime.processes.world import World
 
-watchdog.SAY_SECONDS, watchdog.START_SECONDS = 0.1, 0.35
+watchdog.NOTICE_SECONDS, watchdog.START_SECONDS = 0.1, 0.35
 with watchdog.all_start(World(0, int(sys.argv[1]))):
     time.sleep(float(sys.argv[2]))
 time.sleep(0.5)
