@@ -3,8 +3,7 @@
 Names, as in Paddle 3.3.1, all below `paddle.distributed.launch`:
 `controllers.controller.Controller` with `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log),
 `utils.process_context.ProcessContext._start` (backup_env.N.json, for lists that the kernel would not accept),
-`job.container.Container.__str__` (the environment on the console, in 3.3 only if a variable asks for it),
-`tail`, `_log_handler`, `_log_start_offset` and `outfile` of the same, `job.pod.Pod` with `stop`,
+`job.container.Container` with `tail`, `_log_handler`, `_log_start_offset` and `outfile`, `job.pod.Pod` with `stop`,
 `controllers.controller.ControllerBase.signal_handler`, the logger LAUNCH, `context.device.Device`,
 `context.args_envs` with `parse_args` and `ArgumentParser`, `main.launch`. PADDLE_LOG_LEVEL, in the
 environment, overrides --log_level.
@@ -68,7 +67,6 @@ def visible_gpus() -> List[str]:
 def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
     """Have the launcher hide the environment of the processes, each of which calls ``prepare`` first."""
     from paddle.distributed.launch.controllers.controller import Controller
-    from paddle.distributed.launch.job.container import Container
     from paddle.distributed.launch.utils.process_context import ProcessContext
 
     def start(process) -> None:
@@ -77,15 +75,10 @@ def private_environment(prepare: Callable[[], None]) -> Iterator[None]:
         own: Any = {**streams, "start_new_session": process._group, "preexec_fn": prepare}
         process._proc = subprocess.Popen(process._cmd, env=process._env, **own)
 
-    def shown(container) -> str:
-        words = " ".join(container.entrypoint)
-        return f"{words}\nended with exit code {container.exit_code}; see {container.errfile}"
-
     with ExitStack() as stack:
         stack.enter_context(replaced(Controller, "save_pod_env", lambda self: None))
         stack.enter_context(replaced(Controller, "save_pod_log", lambda self, info: None))
         stack.enter_context(replaced(ProcessContext, "_start", start))
-        stack.enter_context(replaced(Container, "__str__", shown))
         yield
 
 
