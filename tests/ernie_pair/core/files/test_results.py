@@ -84,21 +84,6 @@ def test_settings_that_one_command_lacks_are_reported(given, out):
         write(results(given, out))
 
 
-def test_a_dataset_given_instead_of_a_file_is_reported(tmp_path, given):
-    """A named dataset is recorded among the settings, a file among the inputs."""
-
-    def made(name, **settings):
-        out, files = tmp_path / name, [] if settings else [given]
-        return Results("tool", [out], {"dev_file": files}, settings, overwrite=False)
-
-    write(made("of_file"))
-    with pytest.raises(InputError, match="it was made with another dev_file\\)"):
-        made("of_file", dev_file="lcqmc").are_done()
-    write(made("of_set", dev_file="lcqmc"))
-    with pytest.raises(InputError, match="it was made with dev_file='lcqmc'\\)"):
-        made("of_set").are_done()
-
-
 def test_a_full_device_is_named_in_the_error(given):
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         write(results(given, Path("/dev/full")))
