@@ -154,8 +154,6 @@ def _serve_items(function: Callable, end: Connection) -> None:
             return
 
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 _SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
 
 
