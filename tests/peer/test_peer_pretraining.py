@@ -149,7 +149,7 @@ def test_evaluate_mlm_agrees_with_transformers(place, monkeypatch):
 
     batches, sums_of = [], masked_loss._sum_samples
     monkeypatch.setattr(
-        masked_loss, "_sums_of", lambda model, batch: batches.append(batch) or sums_of(model, batch)
+        masked_loss, "_sum_samples", lambda model, batch: batches.append(batch) or sums_of(model, batch)
     )
     asked = {"part": "all", "num_samples": 20, "max_seq_len": 32, "bootstrap": 5, "device": "cpu"}
     places = {"model_path": str(folder / "start"), "input_dir": str(folder / "data")}

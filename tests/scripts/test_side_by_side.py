@@ -218,7 +218,7 @@ def test_too_few_responses_for_a_latency_are_an_error():
 
 
 def test_lanes_use_the_allocator_settings_of_this_package():
-    assert turns.MALLOC_SETTINGS == malloc.SETTINGS
+    assert turns.MALLOC_SETTINGS == malloc.MALLOC_SETTINGS
 
 
 def test_processor_time_includes_threads_that_ended():
