@@ -28,6 +28,49 @@ from ernie_pair.runtime.paddle_patches import static_programs as ops
 from ernie_pair.runtime.paddle_patches.process_groups import join_processes
 
 
+OPERATOR = "ernie_pair_adamw"
+
+# Kept in float32: a sum over many terms loses the small ones in half precision.
+FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
+NEVER = 2**31 - 1
+
+
+class AmpPlan(NamedTuple):
+    """The settings of mixed precision.
+
+    With ``dtype`` float32 nothing is cast, and the loss scaler only skips steps that are not finite.
+    ``changes``: of the loss scale, see `update_scale`; ``float32_ops`` compute in float32 always.
+    """
+
+    dtype: str
+    init_loss_scaling: float
+    changes: tuple[int, int, float, float]
+    float32_ops: frozenset[str] = FLOAT32_OPS
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Return whether the loss scale changes: bfloat16 has the range of float32."""
+        return self.dtype != "bfloat16"
+
+    @property
+    def skips(self) -> bool:
+        """Return whether steps that are not finite are skipped."""
+        return self.is_dynamic or self.init_loss_scaling != 1.0
+
+
+def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
+    """Return what the flags ask for; None is float32 without a loss scaler."""
+    if not config.use_amp:  # with a scale that is always 1 all that a loss scaler does is skip
+        return AmpPlan("float32", 1.0, (NEVER, 1, 2.0, 0.5)) if config.on_nan == "skip" else None
+    scale = config.first_loss_scale
+    if config.amp_dtype == "bfloat16":
+        # It needs none, but Paddle checks for infinities only if the scale is not 1.
+        scale = 2.0 if config.on_nan == "skip" else 1.0
+    counts = config.incr_every_n_steps, config.decr_every_n_nan_or_inf
+    changes = (*counts, config.incr_ratio, config.decr_ratio)
+    return AmpPlan(config.amp_dtype, scale, changes, FLOAT32_OPS | config.float32_ops)
+
+
 class Graph(Protocol):
     """What differs between the graphs; tensors are values of the program, or hold numbers."""
 
@@ -189,49 +232,6 @@ def owners_of(sizes: dict[str, int], degree: int) -> dict[str, int]:
         owners[name] = filled.index(min(filled))
         filled[owners[name]] += sizes[name]
     return owners
-
-
-OPERATOR = "ernie_pair_adamw"
-
-# Kept in float32: a sum over many terms loses the small ones in half precision.
-FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
-NEVER = 2**31 - 1
-
-
-class AmpPlan(NamedTuple):
-    """The settings of mixed precision.
-
-    With ``dtype`` float32 nothing is cast, and the loss scaler only skips steps that are not finite.
-    ``changes``: of the loss scale, see `update_scale`; ``float32_ops`` compute in float32 always.
-    """
-
-    dtype: str
-    init_loss_scaling: float
-    changes: tuple[int, int, float, float]
-    float32_ops: frozenset[str] = FLOAT32_OPS
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Return whether the loss scale changes: bfloat16 has the range of float32."""
-        return self.dtype != "bfloat16"
-
-    @property
-    def skips(self) -> bool:
-        """Return whether steps that are not finite are skipped."""
-        return self.is_dynamic or self.init_loss_scaling != 1.0
-
-
-def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
-    """Return what the flags ask for; None is float32 without a loss scaler."""
-    if not config.use_amp:  # with a scale that is always 1 all that a loss scaler does is skip
-        return AmpPlan("float32", 1.0, (NEVER, 1, 2.0, 0.5)) if config.on_nan == "skip" else None
-    scale = config.first_loss_scale
-    if config.amp_dtype == "bfloat16":
-        # It needs none, but Paddle checks for infinities only if the scale is not 1.
-        scale = 2.0 if config.on_nan == "skip" else 1.0
-    counts = config.incr_every_n_steps, config.decr_every_n_nan_or_inf
-    changes = (*counts, config.incr_ratio, config.decr_ratio)
-    return AmpPlan(config.amp_dtype, scale, changes, FLOAT32_OPS | config.float32_ops)
 
 
 def start_static(device: str, num_processes: int) -> None:
