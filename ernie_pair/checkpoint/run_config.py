@@ -122,19 +122,19 @@ def keep_config(
     command: str,
     config: Options,
     step: int = 0,
-    known_by: Mapping[str, object] = EMPTY,
+    identity: Mapping[str, object] = EMPTY,
     layout: Mapping[str, object] = EMPTY,
 ) -> None:
     """Write config.yaml into ``folder``; one that is there stays, and what is now otherwise is added to it.
 
     Under about: changes stand {"step", "date", "flags": {name: [before, now]}, "versions": the same}, one for
-    each start that changed something. ``known_by``: what must be equal in a file for it to be of this run. A
+    each start that changed something. ``identity``: what must be equal in a file for it to be of this run. A
     file of that name which is not stays, with a warning, and the file has a number in its name. ``layout``:
     what else is said of the first start: its processes, threads and kernels.
     """
-    path = _config_path(folder, command, known_by)
+    path = _config_path(folder, command, identity)
     there = read_own_config(path)
-    about = about_now(command, **known_by, **({"layout": dict(layout)} if layout else {}))
+    about = about_now(command, **identity, **({"layout": dict(layout)} if layout else {}))
     flags = as_read(flags_of(config))
     if there is not None:
         change = _changes_since(
@@ -155,14 +155,14 @@ def replace_config(folder: Path, command: str, config: Options) -> None:
         draft.write_text(text_of_config(flags_of(config), about_now(command)), encoding="utf-8")
 
 
-def find_config(folder: Path, known_by: Mapping[str, object]) -> Path:
-    """Return the config.yaml in ``folder`` that says ``known_by`` of itself, or where it is to be."""
+def find_config(folder: Path, identity: Mapping[str, object]) -> Path:
+    """Return the config.yaml in ``folder`` that says ``identity`` of itself, or where it is to be."""
     first, ending = os.path.splitext(CONFIG_YAML)
     numbered = (f"{first}-{number}{ending}" for number in itertools.count(2))
     paths = (folder / name for name in itertools.chain([CONFIG_YAML], numbered))
 
     def is_ours(path: Path) -> bool:
-        return known_by.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
+        return identity.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
 
     return next(path for path in paths if not os.path.lexists(path) or is_ours(path))
 
@@ -177,8 +177,8 @@ def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     return flags, with_versions
 
 
-def _config_path(folder: Path, command: str, known_by: Mapping[str, object]) -> Path:
-    path = find_config(folder, {"command": command, **known_by})
+def _config_path(folder: Path, command: str, identity: Mapping[str, object]) -> Path:
+    path = find_config(folder, {"command": command, **identity})
     if path.name != CONFIG_YAML and not os.path.lexists(path):
         logger.warning(
             "%s does not belong to this run and stays; its flags go to %s", folder / CONFIG_YAML, path.name

@@ -177,7 +177,7 @@ def _train(
     if settings.command and world.is_first:
         place = settings.output_dir, settings.command, flags
         try:
-            keep_config(*place, state.step, known_by={"run_id": checkpoints.run_id}, layout=topology)
+            keep_config(*place, state.step, identity={"run_id": checkpoints.run_id}, layout=topology)
         except (OSError, yaml.YAMLError) as error:  # the run is more important
             reason = getattr(error, "strerror", None) or error
             logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)

@@ -172,7 +172,7 @@ def test_git_state_reports_commit_and_changes_and_runs_no_hook(tmp_path, monkeyp
 
 
 def keep(folder, given, step=0, run_id="ab12"):
-    keep_config(folder, "train", given, step, known_by={"run_id": run_id})
+    keep_config(folder, "train", given, step, identity={"run_id": run_id})
     return folder / CONFIG_YAML
 
 

@@ -122,7 +122,7 @@ def test_flags_fall_back_to_those_in_the_checkpoint(tmp_path):
 
 def start(folder, **flags):
     """Save the flags of a start, as training does."""
-    keep_config(folder, "train", train_config(folder, **flags), known_by={"run_id": run_id_of(folder)})
+    keep_config(folder, "train", train_config(folder, **flags), identity={"run_id": run_id_of(folder)})
 
 
 def test_flags_are_those_of_the_runs_last_start(tmp_path):
