@@ -8,6 +8,7 @@ The build and the capability of the first card are found without importing Paddl
 
 import ctypes
 import json
+import math
 import os
 import re
 import signal
@@ -273,8 +274,8 @@ def check_kernels(number: int) -> Finding:
     paddle.set_device("cpu" if number < 0 else f"gpu:{number}")
     set_tf32(False)
     results = compare_kernels(capability)
-    wrong = [str(result) for result in results if not result.is_right]
-    return Finding(wrong, {"errors": {f"{r.kernel} {r.dtype}": r.error for r in results}})
+    errors = {name: error if math.isfinite(error) else math.inf for name, (error, _) in results.items()}
+    return Finding([fault for _, fault in results.values() if fault], {"errors": errors})
 
 
 def list_cards(number: int) -> Finding:

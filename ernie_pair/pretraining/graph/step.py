@@ -27,7 +27,6 @@ from ernie_pair.pretraining.graph.program_state import (
 from ernie_pair.runtime.paddle_patches import static_programs as ops
 from ernie_pair.runtime.paddle_patches.process_groups import join_processes
 
-
 OPERATOR = "ernie_pair_adamw"
 
 # Kept in float32: a sum over many terms loses the small ones in half precision.
