@@ -87,9 +87,9 @@ def test_numbers_are_shown_with_their_significant_digits(screen, value, shown):
 def test_an_unknown_epoch_is_not_shown_and_the_end_has_a_time(screen, monkeypatch):
     monkeypatch.setattr("ernie_pair.runtime.processes.console.time.monotonic", lambda: 100.0 + 3723)
     shown = screen()
-    EventLines(max_steps=10).tell("saved", TrainState(10), "out/checkpoints/step_00000010")
+    EventLines(max_steps=10).log_event("saved", TrainState(10), "out/checkpoints/step_00000010")
     EventLines(max_steps=2, started=100.0).log_end(TrainState(2), "best accuracy 0.9")
-    EventLines().tell("stop", TrainState(3), "early")
+    EventLines().log_event("stop", TrainState(3), "early")
     *lines, last = shown.lines
     assert lines == [
         "saved step 10/10  100.0%  out/checkpoints/step_00000010",
@@ -100,7 +100,7 @@ def test_an_unknown_epoch_is_not_shown_and_the_end_has_a_time(screen, monkeypatc
 
 def say_all():
     logger.info("plain")
-    EventLines(max_steps=1).tell("best", TrainState(1), "good", console.GOOD)
+    EventLines(max_steps=1).log_event("best", TrainState(1), "good", console.GOOD)
     logger.warning("careful")
     logger.error("broken")
 
