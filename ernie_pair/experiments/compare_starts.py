@@ -111,7 +111,7 @@ def compare_starts(config: CompareConfig) -> None:
     inputs = {"train_config": config.train_config, "test_file": config.test_file}
     inputs.update(train_file=train.train_file, dev_file=train.dev_file)
     series = Series("compare starts", "comparison", TEST_KEY, config, FILES, inputs)
-    series.check_existing(from_any_inputs=True)
+    series.check_existing()
     if not series.path.is_file():
         check_absent([series.folder / TEST], config.overwrite)
     symmetric = "average" if train.scored_as == "average" else config.symmetric

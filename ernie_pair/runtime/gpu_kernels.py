@@ -45,10 +45,9 @@ def _compare(kernel: Callable, dtype: str) -> Tuple[float, str]:
     except Exception as error:  # whatever Paddle raises is the finding
         return math.inf, f"{name}: {type(error).__name__}: {' '.join(str(error).split())[-300:]}"
     difference = np.abs(found.astype("float32").numpy().astype(np.float64) - wanted).max()
-    error = float(difference / np.abs(wanted).max())
-    if error <= limit:
-        return error, ""
-    return error, f"{name}: differs from numpy by {error:.1e}, above {limit:.0e}"
+    relative = float(difference / np.abs(wanted).max())
+    is_right = relative <= limit
+    return relative, "" if is_right else f"{name}: differs from numpy by {relative:.1e}, above {limit:.0e}"
 
 
 def _draw(rng, dtype: str, *shape: int):
