@@ -336,14 +336,14 @@ def search(config: SearchConfig) -> "Union[List[Hit], List[List[Hit]]]":
     A hit has an id, a text, a score and a similarity; the best comes first. `PairSearcher` opens the models
     once for many searches.
     """
-    from ernie_pair.retrieval.search_texts import hits_of_file, read_hits, search_texts
+    from ernie_pair.retrieval.search_texts import read_hits, search_file, search_texts
 
     if config.text == TYPED and not config.input_file:
         raise InputError("search has no query; give text or input_file")
     if config.text != TYPED:
         return search_texts(config)
     if config.output_file == NOWHERE:
-        return hits_of_file(config)
+        return search_file(config)
     search_texts(config)
     return read_hits(Path(config.output_file))
 

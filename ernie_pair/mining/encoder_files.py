@@ -46,7 +46,7 @@ def write_groups(
     ``count``: the negatives of each row of ANCHOR, which are repeated where a text has fewer. Raises
     InputError where no text has a match and a negative.
     """
-    groups, unused = text_groups(pairs, same)
+    groups, unused = group_by_text(pairs, same)
     kept = {text: group for text, group in groups.items() if group.negatives}
     if not kept:
         raise InputError(
@@ -60,21 +60,17 @@ def write_groups(
         for text, group in kept.items():
             for row in [(text, *group)] if row_format == QUERY else _rows_of(text, group, count):
                 write(row)
-    _tell(groups, kept, unused, count if row_format == ANCHOR else 0)
-
-
-def _tell(groups: Dict[str, TextGroup], kept: Dict[str, TextGroup], unused: int, count: int) -> None:
-    """Log what is written and what is left out; ``count``: the negatives of a row, 0: all of a text."""
-    matches = sum(len(group.matches) for group in kept.values())
-    logger.info("%s, with %s", counted(len(kept), "text"), counted(matches, "match", "matches"))
-    over = sum(max(0, len(group.negatives) - count) for group in kept.values()) if count else 0
-    for number, what in (
-        (len(groups) - len(kept), f"texts with a match and no negative, which --format {PAIRS} has"),
-        (unused, "negatives of texts without a match"),
-        (over, f"negatives of texts with more than --per_text {count}, the less hard ones"),
-    ):
-        if number:
-            logger.info("left out: %d %s", number, what)
+    over = sum(max(0, len(group.negatives) - count) for group in kept.values())
+    logger.info(
+        "%s, with %s; left out: %d texts with a match and no negative, %d negatives of texts without one, "
+        "%d less hard negatives above --per_text %d",
+        counted(len(kept), "text"),
+        counted(sum(len(group.matches) for group in kept.values()), "match", "matches"),
+        len(groups) - len(kept),
+        unused,
+        over if row_format == ANCHOR else 0,
+        count,
+    )
 
 
 def _rows_of(text: str, group: TextGroup, count: int) -> Iterator[Tuple[str, ...]]:
@@ -82,7 +78,7 @@ def _rows_of(text: str, group: TextGroup, count: int) -> Iterator[Tuple[str, ...
         yield (text, match, *islice(cycle(group.negatives), count))
 
 
-def text_groups(pairs: Iterable[NewPair], same: str) -> Tuple[Dict[str, TextGroup], int]:
+def group_by_text(pairs: Iterable[NewPair], same: str) -> Tuple[Dict[str, TextGroup], int]:
     """Return {text: its group} of texts with a match, and how many negatives are of none.
 
     A negative belongs to its first text, or where that has no match to its second one.
@@ -96,7 +92,7 @@ def text_groups(pairs: Iterable[NewPair], same: str) -> Tuple[Dict[str, TextGrou
             others.append(pair)
     negatives: Dict[str, Dict[str, None]] = {text: {} for text in matches}
     unused = 0
-    for pair in sorted(others, key=_hardness):
+    for pair in sorted(others, key=_rank_by_origin):
         anchor, other = (pair.left, pair.right) if pair.left in matches else (pair.right, pair.left)
         if anchor not in matches:
             unused += 1
@@ -105,6 +101,6 @@ def text_groups(pairs: Iterable[NewPair], same: str) -> Tuple[Dict[str, TextGrou
     return {text: TextGroup(list(found), list(negatives[text])) for text, found in matches.items()}, unused
 
 
-def _hardness(pair: NewPair) -> int:
+def _rank_by_origin(pair: NewPair) -> int:
     kind = pair.origin.partition(" ")[0]
     return _HARDEST.index(kind) if kind in _HARDEST else len(_HARDEST)

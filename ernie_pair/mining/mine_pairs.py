@@ -44,8 +44,8 @@ from ernie_pair.mining.neighbours import (
     KeptBlocks,
     Ngrams,
     Range,
+    find_similarity_range,
     nearest,
-    seen_range,
 )
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import files_of_model
@@ -73,8 +73,6 @@ from ernie_pair.retrieval.index_folder import BM25, INDEX_FILE, open_index_folde
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-
-OF_RANGE = ("min_rank", "absolute_margin", "relative_margin", "max_rank")  # below these, to the last
 
 
 @dataclass(frozen=True)
@@ -275,7 +273,7 @@ class Quota:
 LABELLED = "labelled"
 NO_MATCH = np.float32(2)  # a similarity that no two texts have
 SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
-LOOKED_AT = 1000  # texts whose similarities are told where no near pair was found
+SAMPLED = 1000  # texts whose similarities are logged where no near pair was found
 RERANKED = 64  # texts whose near ones a reranker scores together, and keeps
 
 logger = logging.getLogger(__name__)
@@ -305,7 +303,7 @@ def mine_pairs(config: MineConfig) -> None:
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
     known, known_labelled = KnownPairs(read), KnownPairs(read)
     kept = KeptBlocks(results.outputs[0], results.about({}))
-    mined = _limited(_mine(graph, known, kept, config), config)
+    mined = _mine(graph, known, kept, config)
     with results.published() as (draft,):
         has_labelled = config.include_labelled or not is_of_pairs
         labelled = _labelled(graph.pairs, known_labelled, labels) if has_labelled else []
@@ -324,10 +322,14 @@ def mine_pairs(config: MineConfig) -> None:
 
 
 def _mine(graph: TextGraph, known: KnownPairs, kept: KeptBlocks, config: MineConfig) -> List[Mined]:
-    """Return the new pairs that the files that measure do not have."""
+    """Return the new pairs that the files that measure do not have, --limit of them."""
     pairs = list(_near_pairs(graph, config, kept))
     left, right = ([graph.texts[getattr(pair, side)] for pair in pairs] for side in ("left", "right"))
-    return list(compress(pairs, known.unknown(left, right).tolist()))
+    pairs = list(compress(pairs, known.unknown(left, right).tolist()))
+    if not config.limit or len(pairs) <= config.limit:
+        return pairs
+    places = np.random.default_rng(config.seed).permutation(len(pairs))[: config.limit]
+    return [pairs[place] for place in np.sort(places).tolist()]
 
 
 def _near_pairs(graph: TextGraph, config: MineConfig, kept: KeptBlocks) -> Iterator[Mined]:
@@ -336,9 +338,9 @@ def _near_pairs(graph: TextGraph, config: MineConfig, kept: KeptBlocks) -> Itera
     asking = np.arange(len(graph.texts))
     if config.corpus:
         asking = np.unique(graph.file.left[graph.equal_rows])
-    is_match = _opened_reranker(config)
-    compare = _compare(graph, kept, config)
-    _tell_doubt(graph, compare, config)
+    is_match = _open_reranker(config)
+    compare = _open_comparison(graph, kept, config)
+    _log_doubt(graph, compare, config)
     most = _most_similar(graph, compare, config)[asking]
     ranks = config.min_rank, config.max_rank
     wanted = Range(config.min_similarity, most, SPARE * config.per_text, *ranks)
@@ -369,7 +371,7 @@ def _near_pairs(graph: TextGraph, config: MineConfig, kept: KeptBlocks) -> Itera
         by_label, by_reranker,
     )  # fmt: skip
     if not count:
-        _tell_range(graph, compare, asking[:LOOKED_AT], config)
+        _log_seen_range(graph, compare, asking[:SAMPLED], config)
 
 
 def _most_similar(graph: TextGraph, compare: Compare, config: MineConfig) -> np.ndarray:
@@ -389,7 +391,7 @@ def _most_similar(graph: TextGraph, compare: Compare, config: MineConfig) -> np.
     return np.where(least == NO_MATCH, -NO_MATCH, np.minimum(most, limit))
 
 
-def _opened_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
+def _open_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
     if not config.model_path:
         return None
     scorer = load(config.model_path, config.device)
@@ -415,32 +417,21 @@ def _are_matches(
     return matches
 
 
-def _tell_range(graph: TextGraph, compare: Compare, asking: np.ndarray, config: MineConfig) -> None:
-    """Log which similarities there are, where none makes a new pair, and which flag lets more of them in."""
-    count, (least, most) = len(asking), seen_range(compare, asking, graph.group)
+def _log_seen_range(graph: TextGraph, compare: Compare, asking: np.ndarray, config: MineConfig) -> None:
+    """Log which similarities there are, where none makes a new pair."""
+    least, most = find_similarity_range(compare, asking, graph.group)
     if least > most:
-        logger.info("near: none of the first %d texts is similar to a text of another group", count)
+        logger.info("near: none of the first %d texts is similar to a text of another group", len(asking))
         return
-    if least > config.max_similarity:
-        cure = "raise --max_similarity"
-    elif most < config.min_similarity:
-        cure = "lower --min_similarity"
-    else:
-        lower = ["min_similarity", *(name for name in OF_RANGE[:-1] if getattr(config, name))]
-        higher = ["max_similarity", "per_text", *(name for name in OF_RANGE[-1:] if getattr(config, name))]
-        higher += ["threshold"] if config.model_path else []
-        cure = (
-            f"none of those is new and fits the other flags: lower --{' or --'.join(lower)}, or raise "
-            f"--{' or --'.join(higher)}"
-        )
     logger.info(
         "near: no new pair: similarities of the first %d texts go from %.4f to %.4f, and those from %g to %g "
-        "are asked for; %s",
-        count, least, most, config.min_similarity, config.max_similarity, cure,
+        "are asked for; change --min_similarity or --max_similarity, or what else limits them: margins and "
+        "ranks, --per_text, --threshold",
+        len(asking), least, most, config.min_similarity, config.max_similarity,
     )  # fmt: skip
 
 
-def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
+def _log_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
     """Log how many labelled pairs that are as near as the new ones are equal: what these may hide too."""
     rows = np.concatenate([graph.equal_rows, graph.different_rows])
     near = compare.pairs(graph.file.left[rows], graph.file.right[rows])
@@ -458,7 +449,7 @@ def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
         )
 
 
-def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
+def _open_comparison(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
     embedder = None
     if config.embedding_model:
         from ernie_pair.embeddings.open_embedder import open_embedder
@@ -486,7 +477,7 @@ def _open_corpus(
     path, vectors, index = Path(config.corpus), None, None
     if path.is_dir():
         index = open_index_folder(path)
-        texts = list(chain(*index.texts.chunks(LOOKED_AT)))
+        texts = list(chain(*index.texts.chunks(SAMPLED)))
     else:
         left_out = LeftOut() if config.on_bad_row == "skip" else None
         rules = LineRules(encoding=config.encoding, has_flag=True)
@@ -499,18 +490,11 @@ def _open_corpus(
     is_first = np.zeros(len(texts), dtype=bool)
     is_first[np.unique(nodes, return_index=True)[1]] = True  # a text that is there twice is found once
     if index is not None and embedder is not None and index.manifest.retrieval != BM25:
-        embedder = index.fitting(embedder)
-        stored = stored_vectors(read_index(path / INDEX_FILE, index.manifest.expected), len(texts), LOOKED_AT)
-        of_parts = np.split(is_first, range(LOOKED_AT, len(texts), LOOKED_AT))
+        embedder = index.fit_embedder(embedder)
+        stored = stored_vectors(read_index(path / INDEX_FILE, index.manifest.expected), len(texts), SAMPLED)
+        of_parts = np.split(is_first, range(SAMPLED, len(texts), SAMPLED))
         vectors = [unit_rows(part[mask], config.corpus) for part, mask in zip(stored, of_parts)]
     return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors), embedder
-
-
-def _limited(pairs: List[Mined], config: MineConfig) -> List[Mined]:
-    if not config.limit or len(pairs) <= config.limit:
-        return pairs
-    places = np.random.default_rng(config.seed).permutation(len(pairs))[: config.limit]
-    return [pairs[place] for place in np.sort(places).tolist()]
 
 
 def _labelled(pairs: Pairs, known: KnownPairs, labels: Labels) -> Iterator[NewPair]:

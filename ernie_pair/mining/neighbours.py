@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from ernie_pair.core.files.keyed_cache import KeyedCache, array_cache, remove_arrays
+from ernie_pair.core.files.keyed_cache import array_cache, remove_arrays
 from ernie_pair.core.files.results import followed, is_stream
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference.embedder import TextEmbedder
@@ -39,11 +39,7 @@ class KeptBlocks:
 
     def get(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the block ``name``, mapped into memory; ``compute`` makes it where it is not there."""
-        return self._cache(name).get(compute, LOCK_SECONDS)
-
-    def read(self, name: str) -> Optional[np.ndarray]:
-        """Return the block ``name``, None where it is not there."""
-        return self._cache(name).read()
+        return array_cache(self.folder, {**self._key, "block": name}, KIND).get(compute, LOCK_SECONDS)
 
     def remove(self) -> None:
         """Delete the blocks, those of other flags too, and their folder where nothing else is in it."""
@@ -53,14 +49,11 @@ class KeptBlocks:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _cache(self, name: str) -> "KeyedCache[np.ndarray]":
-        return array_cache(self.folder, {**self._key, "block": name}, KIND)
-
 
 BLOCK_BYTES = 1 << 26
 EMBEDDED_AT_ONCE = 4096  # texts
 NGRAMS = (1, 2)
-COMMON_SHARE, LEAST_COMMON = 0.02, 200  # an n-gram of more texts than both says little and costs much
+COMMON_SHARE, MIN_COMMON = 0.02, 200  # an n-gram of more texts than both says little and costs much
 NEAR = np.dtype([("node", "<i8"), ("similarity", "<f4"), ("equals", "<i4")])
 NOBODY = -1
 
@@ -101,7 +94,7 @@ def nearest(
     ``equals`` counts those in the range that are at least as near, with NOBODY all of them. Texts above
     ``wanted.most`` are left out too: they may well be equal.
     """
-    size = _texts_of_block(group)
+    size = _count_per_block(group)
     with CountProgress(len(asking), "text") as progress:
         for first in range(0, len(asking), size):
             end = min(first + size, len(asking))
@@ -111,9 +104,9 @@ def nearest(
             progress.advance(end - first)
 
 
-def seen_range(compare: Compare, asking: np.ndarray, group: np.ndarray) -> Tuple[float, float]:
+def find_similarity_range(compare: Compare, asking: np.ndarray, group: np.ndarray) -> Tuple[float, float]:
     """Return least and greatest similarity of texts with those of other groups [N]; inf, -inf: none."""
-    least, most, size = np.inf, -np.inf, _texts_of_block(group)
+    least, most, size = np.inf, -np.inf, _count_per_block(group)
     for part in np.split(asking, range(size, len(asking), size)):
         for node, (nodes, similarities) in zip(part.tolist(), compare.block(part)):
             others = similarities[group[nodes] != group[node]]
@@ -122,7 +115,7 @@ def seen_range(compare: Compare, asking: np.ndarray, group: np.ndarray) -> Tuple
     return least, most
 
 
-def _texts_of_block(group: np.ndarray) -> int:
+def _count_per_block(group: np.ndarray) -> int:
     return max(1, min(4096, BLOCK_BYTES // (4 * len(group))))
 
 
@@ -135,8 +128,8 @@ def _block(compare: Compare, asking: np.ndarray, group: np.ndarray, wanted: Rang
         equal = np.sort(similarities[fits & is_equal & (nodes != asking[row])])
         places = np.flatnonzero(~is_equal)
         if wanted.min_rank or wanted.max_rank:
-            places = _best(places, nodes, similarities, wanted.max_rank)[wanted.min_rank :]
-        places = _best(places[fits[places]], nodes, similarities, wanted.most_texts)
+            places = _take_nearest(places, nodes, similarities, wanted.max_rank)[wanted.min_rank :]
+        places = _take_nearest(places[fits[places]], nodes, similarities, wanted.most_texts)
         found["node"][row, : len(places)] = nodes[places]
         found["similarity"][row, : len(places)] = similarities[places]
         found["equals"][row] = len(equal)
@@ -144,7 +137,7 @@ def _block(compare: Compare, asking: np.ndarray, group: np.ndarray, wanted: Rang
     return found
 
 
-def _best(places: np.ndarray, nodes: np.ndarray, similarities: np.ndarray, count: int) -> np.ndarray:
+def _take_nearest(places: np.ndarray, nodes: np.ndarray, similarities: np.ndarray, count: int) -> np.ndarray:
     """Return the ``count`` nearest of ``places``, 0: all, the nearest first; of equal ones the first node."""
     if 0 < count < len(places):  # as near as the last one stay: no order of ties decides
         last = np.partition(similarities[places], -count)[-count]
@@ -215,7 +208,7 @@ class Ngrams:
         self.nodes = np.arange(len(texts)) if corpus is None else corpus.nodes
         first = 0 if corpus is None else len(texts)
         texts = texts if corpus is None else [*texts, *corpus.texts]
-        most = min(max(int(COMMON_SHARE * len(texts)), LEAST_COMMON), len(texts))
+        most = min(max(int(COMMON_SHARE * len(texts)), MIN_COMMON), len(texts))
         try:
             self.weights = _count_ngrams(texts, most)
         except ValueError:  # none is left: of a small alphabet all may be common

@@ -63,7 +63,7 @@ from ernie_pair.inference.vector_files import (
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES, read_embedding
 from ernie_pair.retrieval.index import (
-    SEARCHING,
+    SEARCH_LIBRARIES,
     Chunks,
     IndexShape,
     VectorIndex,
@@ -71,7 +71,7 @@ from ernie_pair.retrieval.index import (
     refuse_little_memory,
     require_faiss,
     stored_vectors,
-    trained_index,
+    train_index,
     write_index,
 )
 from ernie_pair.retrieval.index_folder import (
@@ -107,7 +107,7 @@ class IndexConfig(Options):
     """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
-    NEEDS = SEARCHING
+    NEEDS = SEARCH_LIBRARIES
 
     input_file: str = data_option(
         help=INPUT_HELP,
@@ -324,7 +324,7 @@ def _write_vectors(
 ) -> IndexManifest:
     """Write faiss's index of the texts in ``table``, those of ``old`` first, and return what it is."""
     begin = 0 if old is None else old.manifest.texts
-    vectors = _vectors_of(config, table, old, work)
+    vectors = _open_vectors(config, table, old, work)
     count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
     refuse_little_memory(shape, count, dim)
@@ -335,7 +335,7 @@ def _write_vectors(
     with CountProgress(count - begin, "vector") as progress:
         if old is None:
             logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
-            index = trained_index(shape, count, dim, vectors, threads)
+            index = train_index(shape, count, dim, vectors, threads)
         else:
             logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
             index = read_index(old.folder / INDEX_FILE, old.manifest.expected)
@@ -346,7 +346,7 @@ def _write_vectors(
     write_index(index, draft / INDEX_FILE)
     del index
     manifest = IndexManifest(shape.kind, shape.precision, count, dim, **vectors.about)
-    recall = recall_of(VectorIndex(draft / INDEX_FILE, manifest.expected, threads), chunks, count)
+    recall = measure_recall(VectorIndex(draft / INDEX_FILE, manifest.expected, threads), chunks, count)
     checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
@@ -359,7 +359,7 @@ def _chunks_of(index: Any, begin: int, added: StoredVectors) -> Iterator[np.ndar
     yield from added()
 
 
-def _vectors_of(
+def _open_vectors(
     config: IndexConfig, table: TextTable, old: Optional[IndexFolder], work: Path
 ) -> StoredVectors:
     """Return the vectors of the texts, of those behind ``old`` if that is given.
@@ -383,7 +383,7 @@ def _vectors_of(
     embedder = open_embedder(*opened_by)
     log_drift(embedder, next(table.chunks(CHUNK, begin), []), *opened_by)
     if old is not None:
-        embedder = old.fitting(embedder)
+        embedder = old.fit_embedder(embedder)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.embedding_model)
     count, dim = len(table) - begin, embedder.dim
@@ -453,7 +453,7 @@ def _write_texts(config: IndexConfig, draft: Path, left_out: LeftOut, old: Optio
     refuse_repeated_ids(path, names, numbers)
 
 
-def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:
+def measure_recall(index: VectorIndex, vectors: Chunks, count: int) -> float:
     """Return the share of the NEAREST vectors of PROBED ones that ``index`` finds; each finds itself.
 
     Similarities are compared, so that one of several equal texts is as good as another.

@@ -19,7 +19,7 @@ from ernie_pair.core.errors import CheckpointError, MachineError
 from ernie_pair.core.installation import import_optional
 from ernie_pair.runtime.cpu import free_memory
 
-SEARCHING = dict.fromkeys(("faiss", "bm25s", "rjieba"), "")  # the libraries of an index
+SEARCH_LIBRARIES = dict.fromkeys(("faiss", "bm25s", "rjieba"), "")  # the libraries of an index
 KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
 _CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
 _CLASSES = {  # of faiss: in fp32, and in fp16 or int8
@@ -30,10 +30,10 @@ _CLASSES = {  # of faiss: in fp32, and in fp16 or int8
 _UNIT_ERROR = {"fp32": 1e-3, "fp16": 1e-2, "int8": np.inf}  # of a length that was 1 before rounding
 CHUNK = 1 << 14  # vectors that are checked at a time
 TRAINED_ON = 64  # vectors per list; faiss wants at least 39
-FEWEST_PER_LIST = 39
+MIN_PER_LIST = 39
 FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are estimated from
 SEED = 1234
-USUAL_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
+DEFAULT_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
 SPARE = 1.2  # factor of memory, for what is not counted
 Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in order, float32 [n, D] at a time
 
@@ -68,15 +68,15 @@ class IndexShape:
 
     def lists_for(self, count: int) -> int:
         """Return the number of lists for ``count`` vectors: 4 sqrt(count), fewer for short lists."""
-        return self.lists or max(1, min(round(4 * math.sqrt(count)), count // FEWEST_PER_LIST))
+        return self.lists or max(1, min(round(4 * math.sqrt(count)), count // MIN_PER_LIST))
 
     def few_for_lists(self, count: int) -> str:
         """Return in words that ``count`` vectors are few for the requested lists, or ''."""
-        if self.kind != "ivf" or self.lists < 2 or self.lists * FEWEST_PER_LIST <= count:
+        if self.kind != "ivf" or self.lists < 2 or self.lists * MIN_PER_LIST <= count:
             return ""
         return (
             f"{count} texts are few for {self.lists} lists, of which some may stay empty: --lists "
-            f"{replace(self, lists=0).lists_for(count)} has {FEWEST_PER_LIST} texts or more for each"
+            f"{replace(self, lists=0).lists_for(count)} has {MIN_PER_LIST} texts or more for each"
         )
 
     def words(self, count: int) -> str:
@@ -109,7 +109,7 @@ def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
         )
 
 
-def trained_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threads: int) -> Any:
+def train_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threads: int) -> Any:
     """Return faiss's index for the ``count`` vectors of ``chunks``, to which none has been added yet.
 
     The same vectors give the same bytes, except for hnsw, which several threads build in the order in which
@@ -200,7 +200,7 @@ class VectorIndex:
     """An index on disk, opened for search. Its vectors are memory-mapped.
 
     ``breadth``: for ivf how many lists are searched (nprobe), for hnsw how many candidates are kept
-    (efSearch); 0: USUAL_BREADTH. Raises CheckpointError for a file that is not as ``expected``.
+    (efSearch); 0: DEFAULT_BREADTH. Raises CheckpointError for a file that is not as ``expected``.
     """
 
     def __init__(self, path: Path, expected: Expected, threads: int, breadth: int = 0):
@@ -209,11 +209,11 @@ class VectorIndex:
         how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
         self._index = read_index(path, expected, how)
         self._lists = self._index.nlist if kind == "ivf" else 0
-        self._breadth = min(breadth or USUAL_BREADTH, self._lists)
+        self._breadth = min(breadth or DEFAULT_BREADTH, self._lists)
         if kind == "ivf":
             self._index.nprobe = self._breadth
         elif kind == "hnsw":
-            self._index.hnsw.efSearch = breadth or USUAL_BREADTH
+            self._index.hnsw.efSearch = breadth or DEFAULT_BREADTH
 
     def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
         """Return the cosines float32 [N, count] and the positions int64 [N, count] of the nearest vectors.

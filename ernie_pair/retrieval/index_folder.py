@@ -1,7 +1,7 @@
 """The folder of an index: written by `ernie-pair index`, read by all searches.
 
-index.faiss                       the vectors, see `faiss_index`
-texts.utf8, texts.offsets.npy     the texts, see `text_table`; row i is vector i
+index.faiss                       the vectors, see `VectorIndex`
+texts.utf8, texts.offsets.npy     the texts, see `TextTable`; row i is vector i
 ids.utf8, ids.offsets.npy         their ids
 index.json                        what they were made with, and the hash of each file:
 
@@ -14,6 +14,7 @@ is both with the files of `word_index` too, or bm25 with these instead of vector
 """
 
 import json
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
@@ -21,7 +22,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 
 from ernie_pair.core.errors import CheckpointError, InputError
-from ernie_pair.core.files.arrays import ArrayFile, mapped_array, sha256_of_file
+from ernie_pair.core.files.arrays import mapped_array, sha256_of_file
 from ernie_pair.core.files.json_file import (
     is_number,
     is_texts,
@@ -36,7 +37,6 @@ from ernie_pair.retrieval.index import KINDS, PRECISIONS, Expected
 from ernie_pair.retrieval.word_index import BM25_FILES
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
-BLOCK = 4096  # offsets kept in memory before they are written
 CURE = "make the index again"
 
 
@@ -49,33 +49,21 @@ class TextTableWriter:
     """Writes a table of texts, used with ``with``; it is complete once the context ends without an error."""
 
     def __init__(self, folder: Path, name: str):
-        texts, offsets = table_files(name)
-        self._texts = open(folder / texts, "wb")  # noqa: SIM115 - closed by __exit__
-        self._offsets = ArrayFile(folder / offsets, np.dtype(np.int64))
-        self._held: List[int] = [0]
-        self._end = 0
+        texts, self._offsets = (folder / file for file in table_files(name))
+        self._texts = open(texts, "wb")  # noqa: SIM115 - closed by __exit__
+        self._ends = array("q", [0])
 
     def __enter__(self) -> "TextTableWriter":
         return self
 
     def append(self, text: str) -> None:
         """Write a text."""
-        content = text.encode("utf-8")
-        self._texts.write(content)
-        self._end += len(content)
-        self._held.append(self._end)
-        if len(self._held) >= BLOCK:
-            self._write_offsets()
+        self._ends.append(self._ends[-1] + self._texts.write(text.encode("utf-8")))
 
     def __exit__(self, kind, *exception) -> None:
-        with self._texts, self._offsets:
+        with self._texts:
             if kind is None:
-                self._write_offsets()
-                self._offsets.finish()
-
-    def _write_offsets(self) -> None:
-        self._offsets.append(np.array(self._held, dtype=np.int64))
-        self._held = []
+                np.save(self._offsets, np.array(self._ends, dtype=np.int64))
 
 
 class TextTable:
@@ -167,7 +155,7 @@ class IndexFolder:
             kind = "flat index, which compares all vectors" if self.manifest.kind else "BM25 index"
             raise InputError(f"--breadth {breadth}: {self.folder} is a {kind}; leave the flag out")
 
-    def fitting(self, embedder: TextEmbedder) -> TextEmbedder:
+    def fit_embedder(self, embedder: TextEmbedder) -> TextEmbedder:
         """Return ``embedder`` at this index's length of vectors. Raises InputError if it is another model."""
         manifest = self.manifest
         if manifest.dim != embedder.dim and manifest.dim in embedder.settings.dims:
@@ -190,7 +178,7 @@ class IndexFolder:
                     f"({now}); make them as for the index, or make it again"
                 )
 
-    def chosen_retrieval(self, retrieval: str) -> str:
+    def choose_retrieval(self, retrieval: str) -> str:
         """Return ``retrieval``, for auto all that the index was made for. Raises InputError for another."""
         made = self.manifest.retrieval
         if retrieval not in ("auto", made) and made != BOTH:

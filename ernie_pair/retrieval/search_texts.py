@@ -34,7 +34,7 @@ from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.retrieval.build_index import THREADS_HELP, files_of_model
-from ernie_pair.retrieval.index import SEARCHING
+from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.retrieval.index_folder import BM25, BOTH, INDEX_MANIFEST, VECTORS
 from ernie_pair.retrieval.searcher import RECALL_K, Hit, PairSearcher
 from ernie_pair.runtime.processes.console import start_console
@@ -58,7 +58,7 @@ class SearchConfig(Options):
     """Find the texts of an index that match a query; without one, queries are read from standard input."""
 
     EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
-    NEEDS = SEARCHING
+    NEEDS = SEARCH_LIBRARIES
 
     index: str = data_option(help="the folder that ernie-pair index made")
     embedding_model: str = model_option(
@@ -145,16 +145,16 @@ def open_searcher(config: SearchConfig) -> PairSearcher:
 
 
 @with_standard_streams
-def hits_of_file(config: SearchConfig) -> List[List[Hit]]:
+def search_file(config: SearchConfig) -> List[List[Hit]]:
     """Return the hits of each query of ``input_file``; nothing is written. Raises an ErniePairError."""
     start_console(World())
-    rows, searcher = list(_queries_of(config)), open_searcher(config)
+    rows, searcher = list(_read_queries(config)), open_searcher(config)
     for row in rows:
         searcher.refuse_query(row.text, f"{config.input_file}:{row.line}: ")
     return list(searcher.search_many((row.text for row in rows), config.top_k))
 
 
-def _queries_of(config: SearchConfig) -> Iterator[NamedText]:
+def _read_queries(config: SearchConfig) -> Iterator[NamedText]:
     return read_texts(Path(config.input_file), columns=TextColumns(config.text_column, config.id_column))
 
 
@@ -165,24 +165,23 @@ def _results(config: SearchConfig) -> Results:
         "input_file": files_of(config.input_file),
         "index": files_of(os.path.join(config.index, INDEX_MANIFEST)),  # it has the hash of each file
     }
-    usual = ["retrieval"] if config.retrieval == "auto" else []  # as it was before that flag
-    settings = settings_of(config, *inputs, "output_file", *usual)
+    settings = settings_of(config, *inputs, "output_file")
     return Results("search", [config.output_file], inputs, settings, config.overwrite)
 
 
 def _answer_file(config: SearchConfig, results: Results) -> None:
     path = Path(config.input_file)
-    count = sum(1 for _ in _queries_of(config))
+    count = sum(1 for _ in _read_queries(config))
     if not count:
         raise InputError(f"{config.input_file} holds no query; give one on every line")
     searcher = open_searcher(config)
-    for row in _queries_of(config):  # all of them, before the models run for the first
+    for row in _read_queries(config):  # all of them, before the models run for the first
         searcher.refuse_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")
     final = results.given[0]
     with results.published() as (draft,), _answer_writer(draft, final) as write, progress:
-        answers = searcher.search_many((row.text for row in _queries_of(config)), config.top_k)
-        for row, hits in zip(_queries_of(config), answers):
+        answers = searcher.search_many((row.text for row in _read_queries(config)), config.top_k)
+        for row, hits in zip(_read_queries(config), answers):
             write(row, hits)
             progress.advance(1)
     logger.info("answers to %s: %s", counted(count, "query", "queries"), config.output_file)
@@ -193,7 +192,7 @@ def _answer_writer(draft: Path, final: Path) -> Iterator[Callable[[NamedText, Li
     """Yield what writes the hits of a query: a line of JSON, or in a table a row each; see `table_writer`."""
     if is_stream(followed(final)) or ending_to_write(final) in JSON_ENDINGS:
         with open(draft, "w", encoding="utf-8") as file:
-            yield lambda row, hits: print(_line_of(row, hits), end="", file=file)
+            yield lambda row, hits: print(_format_line(row, hits), end="", file=file)
         return
     with table_writer(draft, final, list(COLUMNS), COLUMNS) as write_row:
 
@@ -216,7 +215,7 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
         if not is_person:
             searcher.refuse_query(text, f"standard input:{number}: ")
             hits = searcher.search(text, config.top_k)
-            sys.stdout.write(_line_of(NamedText(str(number - 1), text, number), hits))
+            sys.stdout.write(_format_line(NamedText(str(number - 1), text, number), hits))
             sys.stdout.flush()
             continue
         try:
@@ -260,7 +259,7 @@ def read_hits(path: Path) -> List[List[Hit]]:
     return found
 
 
-def _line_of(row: NamedText, hits: List[Hit]) -> str:
+def _format_line(row: NamedText, hits: List[Hit]) -> str:
     content = {"id": row.id, "query": row.text, "hits": [hit.content(DIGITS) for hit in hits]}
     return json.dumps(content, ensure_ascii=False) + "\n"
 

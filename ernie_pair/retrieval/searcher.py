@@ -92,7 +92,7 @@ class TextRecall:
         retrieval: str = "auto",
     ):
         folder.refuse_breadth(breadth)
-        manifest, self.retrieval = folder.manifest, folder.chosen_retrieval(retrieval)
+        manifest, self.retrieval = folder.manifest, folder.choose_retrieval(retrieval)
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self._folder, self._embedder = folder, None
         self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, self.count)
@@ -101,7 +101,7 @@ class TextRecall:
             return
         if embedder is None:
             raise InputError(f"{folder.folder} holds vectors; name their model with --embedding_model")
-        self._embedder = embedder = folder.fitting(embedder)
+        self._embedder = embedder = folder.fit_embedder(embedder)
         wanted = embedder.settings.prompt_of("passage")
         if manifest.prompt != wanted:
             message = "%s: its texts were read with the prompt %s, and the model wants %s; make the vectors "
@@ -187,7 +187,7 @@ class PairSearcher:
         checked(threshold, Optional[float], "--threshold")
         folder = open_index_folder(Path(index).expanduser())
         folder.refuse_breadth(breadth)
-        if model_path and folder.chosen_retrieval(retrieval) == BM25:
+        if model_path and folder.choose_retrieval(retrieval) == BM25:
             raise InputError(f"--embedding_model {model_path}: BM25 takes no model; leave it out")
         embedder = None
         if model_path:

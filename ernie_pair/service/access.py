@@ -2,7 +2,8 @@
 
 import hmac
 import ipaddress
-from typing import Any, Dict, Sequence
+from contextlib import suppress
+from typing import Any, Dict, Optional, Sequence
 
 from fastapi.responses import JSONResponse
 
@@ -37,66 +38,46 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class HostCheck:
-    """ASGI middleware that refuses requests whose Host is a name other than ``hosts``.
+class AccessCheck:
+    """ASGI middleware that refuses requests to a foreign host, with status 421, or without the key, with 401.
 
-    Allowed are addresses, localhost, ``hosts`` with any port, and no Host at all. A refusal has status 421.
+    Hosts are addresses, localhost, ``hosts`` with any port, and no Host at all. The key is that of the header
+    ``Authorization: Bearer KEY``; OPEN and DOCS_FILES need none, and without a ``key`` nothing does. How long
+    a comparison takes does not depend on how much of a key is right.
     """
 
-    def __init__(self, app, hosts: Sequence[str]):
-        self.app, self.hosts = app, {"localhost", *(host.lower().rstrip(".") for host in hosts)}
+    def __init__(self, app, hosts: Sequence[str], key: str):
+        self.app, self.key = app, key.encode("ascii")
+        self.hosts = {"localhost", *(host.lower().rstrip(".") for host in hosts)}
 
     async def __call__(self, scope, receive, send) -> None:
         """Pass a request on to the application, or refuse it."""
-        if scope["type"] != "http" or ANY in self.hosts:
+        refused = self._find_refusal(scope) if scope["type"] == "http" else None
+        if refused is None:
             return await self.app(scope, receive, send)
+        response = error_response(scope["path"], refused)
+        response.headers["connection"] = "close"  # its body is not read
+        if refused.status_code == UNAUTHORIZED:
+            response.headers["www-authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+    def _find_refusal(self, scope) -> Optional[RefusedError]:
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if all(map(self._is_allowed, given)):
-            return await self.app(scope, receive, send)
-        reason = f"the service is not called {given[0][:60]}; name it with --allowed_hosts"
-        await _refuse(RefusedError(MISDIRECTED, reason), scope, receive, send)
+        if ANY not in self.hosts and not all(map(self._is_allowed, given)):
+            reason = f"the service is not called {given[0][:60]}; name it with --allowed_hosts"
+            return RefusedError(MISDIRECTED, reason)
+        if not self.key or scope["path"] in OPEN or scope["path"].startswith(DOCS_FILES):
+            return None
+        keys = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, key = (keys[0] if len(keys) == 1 else b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self.key):
+            return None
+        return RefusedError(UNAUTHORIZED, NO_KEY, code="invalid_api_key")
 
     def _is_allowed(self, given: str) -> bool:
         text = given.strip().lower()  # of [::1]:8000 the host is ::1
-        ends = text[1:].partition("]") if text.startswith("[") else text.partition(":")
-        name = ends[0] if text.startswith("[") else ends[0].rstrip(".")
-        if not name or name in self.hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
-
-
-class KeyCheck:
-    """ASGI middleware that refuses requests without the header ``Authorization: Bearer KEY``, but to OPEN.
-
-    A refusal has status 401. How long a comparison takes does not depend on how much of a key is right.
-    """
-
-    def __init__(self, app, key: str):
-        self.app, self.key = app, key.encode("ascii")
-
-    async def __call__(self, scope, receive, send) -> None:
-        """Pass a request on to the application, or refuse it."""
-        path = scope.get("path", "")
-        is_open = scope["type"] != "http" or path in OPEN or path.startswith(DOCS_FILES)
-        if is_open or self._is_right(scope["headers"]):
-            return await self.app(scope, receive, send)
-        await _refuse(RefusedError(UNAUTHORIZED, NO_KEY, code="invalid_api_key"), scope, receive, send)
-
-    def _is_right(self, headers) -> bool:
-        given = [value for name, value in headers if name == b"authorization"]
-        if len(given) != 1:
-            return False
-        scheme, _, key = given[0].partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self.key)
-
-
-async def _refuse(refused: RefusedError, scope, receive, send) -> None:
-    response = error_response(scope["path"], refused)
-    response.headers["connection"] = "close"  # its body is not read
-    if refused.status_code == UNAUTHORIZED:
-        response.headers["www-authenticate"] = "Bearer"
-    await response(scope, receive, send)
+        is_in_brackets = text.startswith("[")
+        name = text[1:].partition("]")[0] if is_in_brackets else text.partition(":")[0].rstrip(".")
+        with suppress(ValueError):
+            return not name or name in self.hosts or bool(ipaddress.ip_address(name))
+        return False

@@ -268,7 +268,7 @@ _REFUSALS = {
     401: "The service has a key, and the request another one or none.",
     408: "The body did not arrive in time.",
     413: "Too many bytes, pairs, candidates or characters.",
-    415: "The body has a Content-Encoding other than gzip, or is gzip without that header.",
+    415: "The body has a Content-Encoding other than gzip.",
     421: "The service does not accept the Host header.",
     422: "JSON, but not of the expected form; 400 under /v1 and /v2.",
     500: "The model failed.",
@@ -276,7 +276,7 @@ _REFUSALS = {
 }
 
 
-def refusals_of(path: str) -> Dict[Union[int, str], Dict[str, Any]]:
+def describe_refusals(path: str) -> Dict[Union[int, str], Dict[str, Any]]:
     """Return the answers of a route other than 200, as FastAPI's ``responses``."""
     forms = {"/v1/": OpenAIRefusal, "/v2/": CohereRefusal}
     model = forms.get(path[:4], Refusal)

@@ -24,7 +24,7 @@ READ_SECONDS = 10.0  # for a client to read an answer
 KEEP_ALIVE_SECONDS = 5  # without a byte after an answer
 LAST_REQUESTS_SECONDS = 1.0  # for connected clients to send a request at shutdown
 STEPS_TO_CONNECT = 5  # of the event loop, from accepting a connection to its protocol
-MOST_WAITING = 128  # connections in the system's backlog until they are accepted
+MAX_BACKLOG = 128  # connections in the system's backlog until they are accepted
 OTHER_FILES = 32  # other files that the process may open
 _REASON = b'{"error": "too many connections; try again in a second"}'
 FULL = (
@@ -35,7 +35,7 @@ FULL = (
 logger = logging.getLogger(__name__)
 
 
-def room_for(wanted: int) -> Tuple[int, int]:
+def limit_connections(wanted: int) -> Tuple[int, int]:
     """Return how many connections at a time, and how many in the system's backlog until they are accepted.
 
     They are ``wanted`` connections, or as many as the limit of open files allows, which is raised as far as
@@ -43,7 +43,7 @@ def room_for(wanted: int) -> Tuple[int, int]:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else OTHER_FILES
-    backlog = min(MOST_WAITING, max(1, _finite(hard) // 16))
+    backlog = min(MAX_BACKLOG, max(1, _finite(hard) // 16))
     # The backlog is accepted at once, a few times before the first of its connections is rejected.
     others = in_use + OTHER_FILES + 4 * backlog
     if soft != resource.RLIM_INFINITY and soft < wanted + others:

@@ -2,6 +2,7 @@
 
 import asyncio
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Optional, Type
 
@@ -14,8 +15,6 @@ from ernie_pair.core.files.json_file import JsonError, parse_json, shown
 from ernie_pair.service.bodies import Body
 
 BODY_SECONDS = 10.0  # for a body to arrive
-PLAIN, GZIP = ("", "identity"), ("gzip", "x-gzip")  # values of Content-Encoding
-BEGIN_OF_GZIP = b"\x1f\x8b"
 
 
 class RefusedError(HTTPException):
@@ -95,30 +94,27 @@ class BoundedRequest(Request):
 def inflate(body: bytes, encoding: str, limits: Limits) -> bytes:
     """Return a body as it was before packing; ``encoding``: its Content-Encoding, empty if there is none.
 
-    Raises RefusedError: 415 for another encoding than gzip, or one that is not said, 413 for a body that is
-    above the limit when inflated, 400 for damaged gzip.
+    Raises RefusedError: 415 for another encoding than gzip, 413 for a body that is above the limit when
+    inflated, 400 for damaged gzip.
     """
     kind = encoding.strip().lower()
-    if kind in PLAIN:
-        if body.startswith(BEGIN_OF_GZIP):
-            raise RefusedError(415, "the body is gzip; say so with the header Content-Encoding: gzip")
+    if kind in ("", "identity"):
         return body
-    if kind not in GZIP:
+    if kind not in ("gzip", "x-gzip"):
         reason = f"Content-Encoding {shown(encoding)} is not read here; send the body as it is, or as gzip"
         raise RefusedError(415, reason)
     unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)  # of gzip alone
-    try:
+    content = b""
+    with suppress(zlib.error):  # which leaves it unfinished
         content = unpacking.decompress(body, limits.max_body + 1)
-    except zlib.error:
-        raise RefusedError(400, "the body is not gzip, as its Content-Encoding says; correct one") from None
     if len(content) > limits.max_body:
         raise RefusedError(413, f"the inflated body is above {limits.max_body} bytes; send fewer at a time")
     if not unpacking.eof or unpacking.unused_data:
-        raise RefusedError(400, "the body is not one whole gzip; pack it again")
+        raise RefusedError(400, "the body is not one whole gzip, as its Content-Encoding says; pack it again")
     return content
 
 
-def refusal_of(error: RequestValidationError, body: Type[Body]) -> RefusedError:
+def describe_fault(error: RequestValidationError, body: Type[Body]) -> RefusedError:
     """Return the refusal for the first fault that FastAPI has found in a body, which names the field."""
     fault = error.errors()[0]
     where, reason = "", fault["msg"].removeprefix("Value error, ")

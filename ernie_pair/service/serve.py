@@ -8,7 +8,7 @@ import socket
 import threading
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import List, Literal, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Literal, Mapping, Optional
 
 from ernie_pair.core.cli.options import (
     ANY,
@@ -22,10 +22,10 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
-from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
+from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
-from ernie_pair.retrieval.index import SEARCHING
+from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.retrieval.index_folder import open_index_folder
 from ernie_pair.retrieval.search_texts import BREADTH_HELP, RETRIEVAL_HELP
 from ernie_pair.retrieval.searcher import RECALL_K, TextRecall
@@ -34,6 +34,9 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.service.batcher import Batching
+
+if TYPE_CHECKING:
+    from ernie_pair.service.service import ServedModels
 
 API_KEY = "ERNIE_PAIR_API_KEY"
 MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
@@ -72,7 +75,9 @@ class ServeConfig(Options):
         "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
     )
     index: str = model_option(
-        "", help="index for /search, made by ernie-pair index; empty: no /search", needs={ANY: SEARCHING}
+        "",
+        help="index for /search, made by ernie-pair index; empty: no /search",
+        needs={ANY: SEARCH_LIBRARIES},
     )
     embedding_model: str = model_option(
         "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
@@ -169,18 +174,33 @@ def serve(config: ServeConfig) -> None:
     start_console(World())
     key = key_of(config.api_key, os.environ)
     with listen(config.host, config.port) as listener:
-        predictor = embedder = None
-        if config.model_path:
-            predictor = PairPredictor.of(config)
-            predictor.decide_by(config.threshold, config.symmetric)
-            predictor.predict([("你好", "您好")])  # the first pass is slow; no request waits for it
-        if config.embedding_model:
-            options = EmbedderOptions(threads=config.threads or cpu_threads())
-            kernels = KernelFlags(precision=config.embedding_precision)
-            embedder = open_embedder(config.embedding_model, config.device, options, kernels)
-            embedder.embed(["你好"])
-        texts = _texts_of(config, predictor, embedder) if config.index else None
-        _serve(config, (predictor, embedder, texts), key, listener)
+        _serve(config, _open_models(config), key, listener)
+
+
+def _open_models(config: ServeConfig) -> "ServedModels":
+    """Open what the flags name, and run each once: the first pass is slow, and no request waits for it."""
+    from ernie_pair.service.service import ServedModels
+
+    predictor = embedder = texts = None
+    threads = config.threads or cpu_threads()
+    if config.model_path:
+        predictor = PairPredictor.of(config)
+        predictor.decide_by(config.threshold, config.symmetric)
+        predictor.predict([("你好", "您好")])
+    if config.embedding_model:
+        kernels = KernelFlags(precision=config.embedding_precision)
+        options = EmbedderOptions(threads=threads)
+        embedder = open_embedder(config.embedding_model, config.device, options, kernels)
+        embedder.embed(["你好"])
+    if config.index:
+        if predictor is not None:
+            predictor.refuse_unrankable()
+        folder = open_index_folder(Path(config.index))
+        texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth, config.retrieval)
+        texts.recall(["你好"])
+        logger.info("/search searches the %d texts of %s by %s", texts.count, config.index, texts.retrieval)
+    names = (os.path.basename(os.path.abspath(path)) for path in (config.model_path, config.embedding_model))
+    return ServedModels(predictor, embedder, texts, *names, config.long_text == "cut")
 
 
 def key_of(given: str, environment: Mapping[str, str]) -> str:
@@ -194,39 +214,25 @@ def key_of(given: str, environment: Mapping[str, str]) -> str:
     return key
 
 
-def _texts_of(
-    config: ServeConfig, predictor: Optional[PairPredictor], embedder: Optional[TextEmbedder]
-) -> TextRecall:
-    """Return the index of /search, opened. Raises an ErniePairError."""
-    if predictor is not None:
-        predictor.refuse_unrankable()
-    folder, threads = open_index_folder(Path(config.index)), config.threads or cpu_threads()
-    texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth, config.retrieval)
-    texts.recall(["你好"])  # as above
-    logger.info("/search searches the %d texts of %s by %s", texts.count, config.index, texts.retrieval)
-    return texts
-
-
-def _serve(
-    config: ServeConfig,
-    opened: Tuple[Optional[PairPredictor], Optional[TextEmbedder], Optional[TextRecall]],
-    key: str,
-    listener: socket.socket,
-) -> None:
+def _serve(config: ServeConfig, served: "ServedModels", key: str, listener: socket.socket) -> None:
+    """Answer requests to what is ``served`` until a signal, and say on start how to ask."""
     import uvicorn
 
     from ernie_pair.service.bodies import curl_line
-    from ernie_pair.service.connections import KEEP_ALIVE_SECONDS, BoundedProtocol, PatientServer, room_for
+    from ernie_pair.service.connections import (
+        KEEP_ALIVE_SECONDS,
+        BoundedProtocol,
+        PatientServer,
+        limit_connections,
+    )
     from ernie_pair.service.request import Limits
-    from ernie_pair.service.service import ServedModels, create_app
+    from ernie_pair.service.service import create_app
 
-    paths = config.model_path, config.embedding_model
-    model_name, embedding_name = (os.path.basename(os.path.abspath(path)) for path in paths)
-    served = ServedModels(*opened, model_name, embedding_name, config.long_text == "cut")
     batching = Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting)
     limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
-    app = create_app(served, batching, limits, _hosts_of(config), key)
-    connections, backlog = room_for(config.max_connections)
+    more_hosts = filter(None, map(str.strip, config.allowed_hosts.split(",")))
+    app = create_app(served, batching, limits, [config.host, socket.gethostname(), *more_hosts], key)
+    connections, backlog = limit_connections(config.max_connections)
     settings = uvicorn.Config(
         app,
         loop="asyncio",
@@ -245,7 +251,7 @@ def _serve(
     address = address_of(listener)
     if config.host not in LOOPBACK and not key:
         logger.warning("%s can be used by anyone who reaches it: set a key in %s", address, API_KEY)
-    predictor, embedder, _ = opened
+    predictor, embedder = served.predictor, served.embedder
     if predictor is not None:
         if predictor.exported.has_classes:
             logger.info("%s", predictor.describe_decision(config.threshold))
@@ -258,8 +264,3 @@ def _serve(
     logger.info("try it: %s", curl_line(address, tried, API_KEY if key else ""))
     server.run(sockets=[listener])
     logger.info("stopped")
-
-
-def _hosts_of(config: ServeConfig) -> List[str]:
-    given = [name.strip() for name in config.allowed_hosts.split(",")]
-    return [config.host, socket.gethostname(), *filter(None, given)]

@@ -27,7 +27,6 @@ from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import shown
@@ -36,7 +35,7 @@ from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Prediction, best_places
 from ernie_pair.report.page import render_page
 from ernie_pair.retrieval.searcher import TextRecall, rerank
-from ernie_pair.service.access import ANY, DOCS_FILES, HostCheck, KeyCheck, error_response
+from ernie_pair.service.access import ANY, DOCS_FILES, AccessCheck, error_response
 from ernie_pair.service.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError
 from ernie_pair.service.bodies import (
     TOP_K,
@@ -59,10 +58,10 @@ from ernie_pair.service.bodies import (
     Reranked,
     Reranking,
     SearchBody,
-    refusals_of,
+    describe_refusals,
 )
 from ernie_pair.service.metrics import CONTENT_TYPE, ServiceMetrics
-from ernie_pair.service.request import BoundedRequest, Limits, RefusedError, refusal_of
+from ernie_pair.service.request import BoundedRequest, Limits, RefusedError, describe_fault
 from ernie_pair.version import __version__
 
 PAGE = Path(__file__).with_name("try.html")
@@ -80,7 +79,6 @@ MISSING = {
     "/docs": "fastapi-offline is not installed, which draws /docs from /openapi.json: pip install it",
     **dict.fromkeys(("/predict", "/rank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
 }
-LONGEST_SHOWN = 80  # characters of a path
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
 
@@ -207,7 +205,7 @@ class Service:
                 raise RefusedError(400, f"the body is empty; send {body.example()}")
             response = await _unless_left(bounded, handle(bounded))
         except RequestValidationError as error:
-            response = refusing(refusal_of(error, body))
+            response = refusing(describe_fault(error, body))
         except RefusedError as refused:
             response = refusing(refused)
         except BusyError:
@@ -424,31 +422,34 @@ class Service:
 
     def add_routes(self, app: FastAPI) -> None:
         """Add a route to ``app`` for what is served alone."""
-        asked: Dict[str, Callable[..., Awaitable[Any]]] = {}
-        if self.served.predictor is not None:
-            asked = {"/predict": self.predict, "/rank": self.rank}
-            asked.update({"/v1/rerank": self.rerank_v1, "/v2/rerank": self.rerank_v2})
-        if self.served.embedder is not None:
-            asked["/v1/embeddings"] = self.embeddings
-        if self.served.texts is not None:
-            asked["/search"] = self.search
-        for path, answer in asked.items():
+        served = self.served
+        for path, answer, model in (
+            ("/predict", self.predict, served.predictor),
+            ("/rank", self.rank, served.predictor),
+            ("/v1/rerank", self.rerank_v1, served.predictor),
+            ("/v2/rerank", self.rerank_v2, served.predictor),
+            ("/v1/embeddings", self.embeddings, served.embedder),
+            ("/search", self.search, served.texts),
+        ):
+            if model is None:
+                continue
             self.bodies[path] = answer.__annotations__["body"]
             app.router.add_api_route(
                 path,
                 answer,
                 methods=["POST"],
-                responses=refusals_of(path),
+                responses=describe_refusals(path),
                 response_model_exclude_unset=True,
                 route_class_override=AnsweredRoute,
             )
-        told: Dict[str, Callable[..., Awaitable[Any]]] = {
+        reports: Dict[str, Callable[..., Awaitable[Any]]] = {
             "/v1/models": self.models,
             "/v1/models/{name}": self.model,
             "/health": self.health,
+            "/metrics": self.counters,
+            "/": self.page,
         }
-        told.update({"/metrics": self.counters, "/": self.page})
-        for path, answer in told.items():
+        for path, answer in reports.items():
             app.get(path, include_in_schema=path != "/")(answer)
             app.head(path, include_in_schema=False)(answer)
 
@@ -490,7 +491,7 @@ def create_app(
 ) -> FastAPI:
     """Return the ASGI application; ``hosts``: the names, besides addresses, that requests may use for it.
 
-    There is a route for what is ``served`` alone. ``api_key``: see `KeyCheck`; empty: none is needed.
+    There is a route for what is ``served`` alone. ``api_key``: see `AccessCheck`; empty: none is needed.
     """
     service = Service(served, batching, limits)
 
@@ -502,31 +503,25 @@ def create_app(
     # FastAPI's own pages load their scripts from other sites.
     app = FastAPI(title="ernie-pair", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
-    factory: Any = KeyCheck  # mypy accepts no class for the callable that Starlette describes
-    if api_key:
-        app.add_middleware(factory, key=api_key)
-    factory = HostCheck
-    app.add_middleware(factory, hosts=hosts)
+    factory: Any = AccessCheck  # mypy accepts no class for the callable that Starlette describes
+    app.add_middleware(factory, hosts=hosts, key=api_key)
     service.add_routes(app)
     _add_docs(app)
-    app.exception_handler(HTTPException)(partial(_refuse_route, service))
+    app.exception_handler(HTTPException)(_refuse_route)
     return app
 
 
-async def _refuse_route(service: Service, request: Request, error: HTTPException) -> JSONResponse:
+async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
     """Return why there is no answer: a RefusedError, or a path or a method that no route has."""
-    path, reason = request.url.path, str(error.detail)
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    methods = {route.path: "POST" if "POST" in (route.methods or ()) else "GET" for route in routes}
+    path = request.url.path
     if isinstance(error, RefusedError):
         return error_response(path, error)
+    reason = str(error.detail)
     if error.status_code == 404:
-        there = ", ".join(f"{method} {route}" for route, method in methods.items())
-        cut = path if len(path) <= LONGEST_SHOWN else f"{path[:LONGEST_SHOWN]}..."
-        reason = f"{MISSING.get(path, f'there is no {cut} here')}; available: {there}"
-    elif error.status_code == 405 and path in methods:
-        example = f" {service.bodies[path].example()}" if path in service.bodies else ""
-        reason = f"{path} does not accept {request.method}; use {methods[path]}{example}"
+        reason = f"{MISSING.get(path, 'there is no such path here')}; /openapi.json describes those that are"
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        reason = f"{path} does not accept {request.method}; use {allowed}, as /openapi.json describes it"
     response = error_response(path, RefusedError(error.status_code, reason))
     response.headers.update(error.headers or {})
     return response

@@ -7,7 +7,7 @@ from typing import List
 
 import numpy as np
 from tiny_pair import CHARACTERS
-from tiny_ship import write_trained
+from tiny_ship import ship, write_trained
 
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval import build_index as building
@@ -77,3 +77,16 @@ def index_of(folder: Path, texts, **flags) -> Path:
 def write_embedder(folder: Path) -> Path:
     """A model folder that is asked as it is, by the mean of its tokens."""
     return write_trained(folder)
+
+
+def write_exports(folder: Path) -> Path:
+    """Write a trained model and its exports: ship for pairs, encoder for vectors of 8 or 32 numbers."""
+    from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
+    from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
+
+    write_trained(folder / "trained")
+    ship(folder / "trained", folder / "ship", "onnx")
+    settings = EmbeddingSettings("mean", 32, (8, 32), 24, 0.05)
+    (folder / "trained" / "embedding.json").write_text(settings.to_json())
+    export_embedding(ExportEmbeddingConfig(str(folder / "trained"), str(folder / "encoder")))
+    return folder

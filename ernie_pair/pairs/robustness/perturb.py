@@ -176,11 +176,11 @@ def change_entity(pair: Untouched, facts: Facts) -> Optional[Change]:
 
 def _directions(pair: Untouched) -> Iterator[Rewriting]:
     """Yield the exchange of two places of which one text says that one leads to the other."""
-    for first, second in sorted(_ways(pair.left) & _ways(pair.right)):
+    for first, second in sorted(_find_directions(pair.left) & _find_directions(pair.right)):
         yield "direction", {first: second, second: first}
 
 
-def _ways(text: str) -> Set[Tuple[str, str]]:
+def _find_directions(text: str) -> Set[Tuple[str, str]]:
     words = words_of(text)
     return {
         (first.text, second.text)
@@ -216,7 +216,7 @@ def _numbers(pair: Untouched) -> Iterator[Rewriting]:
                 break
 
 
-LEAST_COUNT = 2  # of a character in the file: what stands there once is no common one
+MIN_COUNT = 2  # of a character in the file: what stands there once is no common one
 
 
 def make_homophone(pair: Untouched, facts: Facts) -> Optional[Change]:
@@ -226,10 +226,10 @@ def make_homophone(pair: Untouched, facts: Facts) -> Optional[Change]:
     characters of the file by how often they stand there. None where no character has one. Raises InputError
     without pypinyin.
     """
-    by_sound = _by_sound(tuple(facts.characters.items()))
+    by_sound = _group_by_pinyin(tuple(facts.characters.items()))
 
     def rewrite(text: str) -> Optional[str]:
-        choices = _choices(text, by_sound)
+        choices = _find_homophones(text, by_sound)
         if not choices:
             return None
         place, others = choices[int(pair.rng.integers(len(choices)))]
@@ -238,11 +238,11 @@ def make_homophone(pair: Untouched, facts: Facts) -> Optional[Change]:
     return pair.on_a_side(rewrite, pair.label, "homophone")
 
 
-def _choices(text: str, by_sound) -> List[Tuple[int, List[Tuple[str, int]]]]:
+def _find_homophones(text: str, by_sound) -> List[Tuple[int, List[Tuple[str, int]]]]:
     """Return the places of ``text`` that have homophones, and these with their counts."""
     found = []
-    for begin, word, _ in _placed(text):
-        sounds = _sounds(word) if is_hanzi(word) and not NEGATING.intersection(word) else []
+    for begin, word, _ in _locate_words(text):
+        sounds = _read_pinyin(word) if is_hanzi(word) and not NEGATING.intersection(word) else []
         for offset, sound in enumerate(sounds):
             others = [entry for entry in by_sound.get(sound, ()) if entry[0] != word[offset]]
             if others:
@@ -251,19 +251,19 @@ def _choices(text: str, by_sound) -> List[Tuple[int, List[Tuple[str, int]]]]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _sounds(word: str) -> Sequence[str]:
+def _read_pinyin(word: str) -> Sequence[str]:
     """Return the pinyin of each character of a word, without tones; none where they do not fit."""
     found = import_optional("pypinyin").lazy_pinyin(word)
     return found if len(found) == len(word) else []
 
 
 @lru_cache(maxsize=1)
-def _by_sound(characters: Tuple[Tuple[str, int], ...]) -> Dict[str, List[Tuple[str, int]]]:
+def _group_by_pinyin(characters: Tuple[Tuple[str, int], ...]) -> Dict[str, List[Tuple[str, int]]]:
     """Return {pinyin: common characters that sound so, with their counts}; none of them negates."""
     found: Dict[str, List[Tuple[str, int]]] = {}
     for character, count in sorted(characters):
-        if count >= LEAST_COUNT and character not in NEGATING:
-            for sound in _sounds(character):
+        if count >= MIN_COUNT and character not in NEGATING:
+            for sound in _read_pinyin(character):
                 found.setdefault(sound, []).append((character, count))
     return found
 
@@ -328,7 +328,7 @@ def _negated(text: str) -> List[str]:
 
 
 def _affirmed(text: str) -> List[str]:
-    placed, found = _placed(text), _replaced(text, AFFIRMED)
+    placed, found = _locate_words(text), _replaced(text, AFFIRMED)
     # a 不 or 没 that stands on its own before a long verb or adjective
     for (begin, word, _), (_, following, kind) in zip(placed, placed[1:]):
         if word in ("不", "没") and kind[:1] in ("v", "a") and len(following) > 1:
@@ -342,12 +342,12 @@ def _replaced(text: str, words: Dict[str, str]) -> List[str]:
     """Return the text with one of its words replaced, for each that is in ``words``."""
     return [
         text[:begin] + words[word] + text[begin + len(word) :]
-        for begin, word, _ in _placed(text)
+        for begin, word, _ in _locate_words(text)
         if word in words
     ]
 
 
-def _placed(text: str) -> List[Tuple[int, str, str]]:
+def _locate_words(text: str) -> List[Tuple[int, str, str]]:
     """Return where each word of a text begins, the word, and its part of speech."""
     found, begin = [], 0
     for word in words_of(text):
@@ -359,7 +359,7 @@ def _placed(text: str) -> List[Tuple[int, str, str]]:
 # Groups of characters that are mistaken for one another by their shape.
 LOOK_ALIKES = Path(__file__).with_name("look_alikes.txt")
 KEYS = dict(zip("qwertyuiopasdfghjklzxcvbnm", "wetrwytuoisqdjgfkhjlxzcvnb"))  # the key beside it
-SHORTEST_TEXT, SHORTEST_WORD = 4, 4  # characters of a text with a typo, letters of such a Latin word
+SHORTEST_TEXT, MIN_WORD_LENGTH = 4, 4  # characters of a text with a typo, letters of such a Latin word
 
 TYPOS = ("swapped", "left out", "doubled", "look-alike")
 
@@ -383,9 +383,9 @@ def _with_typo(pair: Untouched, how: str, text: str) -> Optional[str]:
 
 def _typos(how: str, text: str) -> Iterator[str]:
     """Yield ``text`` with one typo, for each place that may have one; the first Latin letter stays."""
-    for begin, word, _ in _placed(text) if len(text) >= SHORTEST_TEXT else ():
+    for begin, word, _ in _locate_words(text) if len(text) >= SHORTEST_TEXT else ():
         end = begin + len(word)
-        if word.isascii() and word.isalpha() and len(word) >= SHORTEST_WORD:
+        if word.isascii() and word.isalpha() and len(word) >= MIN_WORD_LENGTH:
             begin += 1
         elif not is_hanzi(word) or NEGATING.intersection(word):
             continue

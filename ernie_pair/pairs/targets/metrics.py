@@ -41,6 +41,7 @@ def bootstrap_intervals(
 # What `measure` returns; every one is a number that may choose the best model of a run.
 METRICS = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "mcc")
 LIKELIEST = "the likeliest class (of two: threshold 0.5)"  # what metrics without a threshold go by
+OF_A_CLASS = ("precision", "recall", "f1")
 NEED_ALL_CLASSES = ("auc", "average_precision")
 
 
@@ -64,23 +65,17 @@ def measure(
     )
 
     predictions = logits.argmax(axis=1) if predictions is None else predictions
-    average = "binary" if logits.shape[1] == 2 else "macro"
-    precision, recall, f1, _ = precision_recall_fscore_support(
-        labels, predictions, average=average, zero_division=0
-    )
+    num_classes, num_found = logits.shape[1], len(np.unique(labels))
+    average = "binary" if num_classes == 2 else "macro"
+    by_class = precision_recall_fscore_support(labels, predictions, average=average, zero_division=0)
     values = {
         "loss": np.mean(cross_entropies(logits, labels)),
         "accuracy": accuracy_score(labels, predictions),
-        "precision": precision,
-        "recall": recall,
-        "f1": f1,
+        **dict(zip(OF_A_CLASS, by_class)),
         "auc": np.nan,
         "average_precision": np.nan,
-        "mcc": np.nan,
+        "mcc": matthews_corrcoef(labels, predictions) if num_found > 1 else np.nan,
     }
-    num_classes, num_found = logits.shape[1], len(np.unique(labels))
-    if num_found > 1:
-        values["mcc"] = matthews_corrcoef(labels, predictions)
     if num_found == num_classes:
         measured, odds = [1] if num_classes == 2 else range(num_classes), log_odds(logits)
         for name, score in (("auc", roc_auc_score), ("average_precision", average_precision_score)):
@@ -126,9 +121,6 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     exact = logits.astype(np.float64)
     others = [logsumexp(np.delete(exact, label, axis=1), axis=1) for label in range(logits.shape[1])]
     return exact - np.stack(others, axis=1)
-
-
-OF_A_CLASS = ("precision", "recall", "f1")
 
 
 def class_table(confusion: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -419,16 +411,9 @@ def error_bins(scores: np.ndarray, labels: np.ndarray, bins: int = 10) -> list[d
     found = []
     for place in np.unique(places):
         inside = places == place
-        found.append(
-            {
-                "low": float(edges[place]),
-                "high": float(edges[place + 1]),
-                "rows": int(inside.sum()),
-                "mean_label": float(labels[inside].mean()),
-                "mean_score": float(scores[inside].mean()),
-                "mae": float(np.abs(scores[inside] - labels[inside]).mean()),
-            }
-        )
+        means = (column[inside].mean() for column in (labels, scores, np.abs(scores - labels)))
+        values = (*edges[place : place + 2].tolist(), int(inside.sum()), *map(float, means))
+        found.append(dict(zip(("low", "high", "rows", "mean_label", "mean_score", "mae"), values)))
     return found
 
 

@@ -196,7 +196,7 @@ def test_texts_are_compared_at_the_length_of_an_index(models, tmp_path, monkeypa
     use_embedder(monkeypatch, shorter)
     _, rows = labelled(5)
     index = index_of(tmp_path, texts_of(80, 7))
-    monkeypatch.setattr(IndexFolder, "fitting", lambda folder, embedder: shorter)
+    monkeypatch.setattr(IndexFolder, "fit_embedder", lambda folder, embedder: shorter)
     assert mine(tmp_path, rows, corpus=str(index))
     monkeypatch.undo()
     monkeypatch.setattr(opening, "open_embedder", lambda *given: Vectors(fingerprint="other"))

@@ -8,7 +8,7 @@ import pytest
 from tiny_pair import write_rows
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.mining.encoder_files import text_groups, write_groups
+from ernie_pair.mining.encoder_files import write_groups
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.audit.new_pairs import NewPair
@@ -68,29 +68,20 @@ def test_lists_of_texts_are_read_back_and_hold_the_same_pairs(tmp_path):
 def test_every_row_has_all_negatives_and_the_hardest_come_first(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path = tmp_path / "anchors.csv"
-    write_groups(path, path, "anchor_positive_negative", NEW, "same", 2)
+    again = NewPair("甲", "乙", "different", "near 0.9")  # a match is none of its negatives
+    write_groups(path, path, "anchor_positive_negative", [*NEW, again], "same", 2)
     assert pd.read_csv(path).to_numpy().tolist() == [["甲", "乙", "己", "丁"], ["甲", "丙", "己", "丁"]]
     write_groups(path, path, "anchor_positive_negative", NEW, "same", 5)
     assert pd.read_csv(path).iloc[0, 2:].tolist() == ["己", "丁", "戊", "己", "丁"]
-    told = "\n".join(caplog.messages)
-    assert "1 text, with 2 matches" in told
-    assert "left out: 1 texts with a match and no negative, which --format pairs has" in told
-    assert "left out: 1 negatives of texts without a match" in told
-    assert "left out: 1 negatives of texts with more than --per_text 2, the less hard ones" in told
-
-
-def test_no_match_of_a_text_is_its_negative():
-    groups, unused = text_groups([*NEW, NewPair("甲", "乙", "different", "near 0.9")], "same")
-    assert groups["甲"].negatives == ["己", "丁", "戊"] and unused == 1
+    assert caplog.messages[0].split("; ") == [
+        "1 text, with 2 matches",
+        "left out: 1 texts with a match and no negative, 1 negatives of texts without one, "
+        "1 less hard negatives above --per_text 2",
+    ]
 
 
 def test_pairs_without_negatives_make_no_file(tmp_path):
     with pytest.raises(InputError, match="no text has a match and a negative"):
-        mine(
-            tmp_path,
-            "groups.jsonl",
-            format="query_pos_neg",
-            max_similarity=0.01,
-            dev_file=str(write_rows(tmp_path / "dev.tsv", [("怎么开户", "怎么销户", 0)])),
-        )
+        dev_file = str(write_rows(tmp_path / "dev.tsv", [("怎么开户", "怎么销户", 0)]))
+        mine(tmp_path, "groups.jsonl", format="query_pos_neg", max_similarity=0.01, dev_file=dev_file)
     assert not (tmp_path / "groups.jsonl").exists()

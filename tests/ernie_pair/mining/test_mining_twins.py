@@ -1,6 +1,5 @@
 """Near pairs beside scikit-learn's cosines of all texts."""
 
-import re
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +10,7 @@ from tiny_pair import write_rows
 
 from ernie_pair.mining import neighbours
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
-from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, nearest, seen_range
+from ernie_pair.mining.neighbours import Embeddings, KeptBlocks, Ngrams, Range, find_similarity_range, nearest
 
 
 def mined(folder, rows, **flags):
@@ -83,33 +82,22 @@ def test_the_nearest_are_those_of_a_full_sort(tmp_path, least, most, most_texts)
         assert [pair for pair in pairs if pair[0] >= 0] == wanted and len(pairs) == most_texts
     others = [products[n][group != group[n]] for n in range(7)]
     ends = min(row.min() for row in others), max(row.max() for row in others)
-    assert seen_range(compare, np.arange(7), group) == ends
+    assert find_similarity_range(compare, np.arange(7), group) == ends
 
 
 def test_ngrams_of_too_many_texts_do_not_count(monkeypatch):
     """With 500 texts those of more than 10, which are 2 %, and of 3 in any case."""
-    monkeypatch.setattr(neighbours, "LEAST_COMMON", 3)
+    monkeypatch.setattr(neighbours, "MIN_COMMON", 3)
     letters = [chr(0x4E00 + place) for place in range(500)]
     texts = [f"{letter}{'甲' * (n < 10)}{'乙' * (10 <= n < 21)}" for n, letter in enumerate(letters)]
     rare, common = Ngrams(texts).pairs(np.array([0, 10]), np.array([1, 11]))
     assert rare > 0 == common
 
 
-def test_a_range_of_known_pairs_alone_is_said(tmp_path, capfd):
+def test_the_range_of_known_pairs_alone_is_logged(tmp_path, capfd):
     rows = [("天天气", "天气天", 0), ("来去", "很好", 1)]
-    mined(tmp_path, rows, min_similarity=0.01, max_similarity=0.02)
-    least, most = re.findall(r"from (\S+) to (\S+), and", capfd.readouterr().err)[0]
-    cosine = cosine_similarity(
-        TfidfVectorizer(analyzer="char", ngram_range=(1, 2), dtype=np.float32).fit_transform(
-            [text for row in rows for text in row[:2]]
-        )
-    )[0, 1]
-    assert least == most == f"{cosine:.4f}"
-    for limits, cure in (
-        ((cosine, cosine), "none of those is new and fits the other flags: "),
-        ((cosine - 0.1, cosine - 0.05), "raise --max_similarity"),
-        ((cosine + 0.05, cosine + 0.1), "lower --min_similarity"),
-    ):
-        ends = dict(zip(("min_similarity", "max_similarity"), map(float, limits)))
-        assert not mined(tmp_path, rows, **ends, overwrite=True)
-        assert f"are asked for; {cure}" in capfd.readouterr().err
+    assert not mined(tmp_path, rows, min_similarity=0.01, max_similarity=0.02)
+    texts = [text for row in rows for text in row[:2]]
+    ngrams = TfidfVectorizer(analyzer="char", ngram_range=(1, 2), dtype=np.float32).fit_transform(texts)
+    cosine = cosine_similarity(ngrams)[0, 1]
+    assert f"go from {cosine:.4f} to {cosine:.4f}, and those from 0.01 to 0.02" in capfd.readouterr().err

@@ -7,10 +7,8 @@ import sys
 import pytest
 from children import WITHOUT_TRAINING
 from places import ROOT
-from tiny_search import texts_of, write_lines
-from tiny_ship import ship, write_trained
+from tiny_search import texts_of, write_exports, write_lines
 
-from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.searcher import PairSearcher
 
@@ -19,7 +17,7 @@ for library in ("faiss", "onnxruntime"):
 
 SEARCHED = """
 folder = sys.argv[1]
-models = ["--embedding_model", f"{folder}/exported"]
+models = ["--embedding_model", f"{folder}/encoder"]
 _run(["index", "--input_file", f"{folder}/faq.tsv", *models, "--dim", "8", "--output_dir", f"{folder}/own"])
 files = ["--input_file", f"{folder}/queries.txt", "--output_file", f"{folder}/answers.jsonl"]
 _run(["search", "--index", f"{folder}/own", *models, "--model_path", f"{folder}/ship", *files])
@@ -28,15 +26,7 @@ _run(["search", "--index", f"{folder}/own", *models, "--model_path", f"{folder}/
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
-    from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
-
-    folder = tmp_path_factory.mktemp("exported")
-    write_trained(folder / "trained")
-    ship(folder / "trained", folder / "ship", "onnx")
-    settings = EmbeddingSettings("mean", 32, (8, 32), 24, 0.05)
-    (folder / "trained" / "embedding.json").write_text(settings.to_json())
-    export_embedding(ExportEmbeddingConfig(str(folder / "trained"), str(folder / "exported")))
+    folder = write_exports(tmp_path_factory.mktemp("exported"))
     texts = texts_of(60)
     write_lines(folder / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(texts)))
     write_lines(folder / "queries.txt", texts[:4])
@@ -58,6 +48,6 @@ def test_an_index_records_the_dimension_of_its_vectors(folder, tmp_path):
     config = IndexConfig(str(folder / "faq.tsv"), str(tmp_path / "index"), str(folder / "trained"), dim=8)
     make_index(config)
     assert json.loads((tmp_path / "index" / "index.json").read_text())["dim"] == 8
-    for model in ("trained", "exported"):
+    for model in ("trained", "encoder"):
         (hit,) = PairSearcher(tmp_path / "index", folder / model, threads=1).search(texts_of(60)[7], top_k=1)
         assert hit.id == "q7" and hit.similarity == pytest.approx(1, abs=1e-4)

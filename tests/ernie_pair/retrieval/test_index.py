@@ -19,7 +19,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
-from ernie_pair.retrieval.index import Expected, IndexShape, VectorIndex, trained_index, write_index
+from ernie_pair.retrieval.index import Expected, IndexShape, VectorIndex, train_index, write_index
 from ernie_pair.retrieval.index_folder import FILES, open_index_folder
 from ernie_pair.retrieval.searcher import PairSearcher
 
@@ -103,32 +103,26 @@ def count_progress(monkeypatch):
     return counted
 
 
-FORMS = {
-    "texts.txt": (lambda rows: [text for _, text in rows], lambda place: str(place)),
-    "chinese.tsv": (
-        lambda rows: ["编号\t问题", *("\t".join(row) for row in rows)],
-        lambda place: f"t{place}",
-    ),
-    "texts.tsv": (lambda rows: ["id\ttext", *("\t".join(row) for row in rows)], lambda place: f"t{place}"),
-    "texts.jsonl": (
-        lambda rows: [json.dumps({"text": text, "id": name, "more": [1]}) for name, text in rows],
-        lambda place: f"t{place}",
-    ),
+FORMS = {  # name: the lines of the file; a file without ids counts its lines
+    "texts.txt": lambda rows: [text for _, text in rows],
+    "chinese.tsv": lambda rows: ["编号\t问题", *map("\t".join, rows)],
+    "texts.jsonl": lambda rows: [json.dumps({"text": text, "id": name, "more": [1]}) for name, text in rows],
 }
 
 
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_file_format_gives_the_same_texts(tmp_path, embedder, name, packed):
-    lines, id_of = FORMS[name]
-    path = write_lines(tmp_path / name, lines([(f"t{place}", text) for place, text in enumerate(TEXTS)]))
+    rows = [(f"t{place}", text) for place, text in enumerate(TEXTS)]
+    path = write_lines(tmp_path / name, FORMS[name](rows))
     if packed:
         path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = path.with_name(f"{name}.gz")
     make_index(IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any"))
     folder = open_index_folder(tmp_path / "index")
     assert [folder.texts[place] for place in range(400)] == TEXTS
-    assert [folder.ids[place] for place in (0, 7, 399)] == [id_of(place) for place in (0, 7, 399)]
+    begin = "" if name == "texts.txt" else "t"
+    assert [folder.ids[place] for place in (0, 7, 399)] == [f"{begin}{place}" for place in (0, 7, 399)]
     assert [text for chunk in folder.texts.chunks(33) for text in chunk] == TEXTS
 
 
@@ -198,7 +192,7 @@ def test_lists_are_searched_until_each_query_has_all_hits(tmp_path):
     vectors, queries = (rng.normal(size=(count, DIM)).astype(np.float32) for count in (60, 400))
     for rows in (vectors, queries):
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    index = trained_index(IndexShape("ivf", lists=12), 60, DIM, lambda: iter([vectors]), threads=1)
+    index = train_index(IndexShape("ivf", lists=12), 60, DIM, lambda: iter([vectors]), threads=1)
     index.add(vectors)
     write_index(index, tmp_path / "index")
     for breadth, count in ((1, 1), (1, 2), (3, 9), (0, 60), (1, 60), (1, 61)):

@@ -12,9 +12,8 @@ from ernie_pair.__main__ import _run as run_here
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.inference.vector_files import VECTORS_JSON
-from ernie_pair.service.serve import ServeConfig, _texts_of
+from ernie_pair.service.serve import ServeConfig, _open_models
 
 pytest.importorskip("faiss")
 TEXTS = texts_of(60)
@@ -74,12 +73,10 @@ def test_a_nan_in_stored_vectors_gives_exit_code_4(world, capfd):
 
 
 def test_the_service_refuses_an_index_of_another_model(world):
-    config = ServeConfig("m", index=str(world / "index"))
-    with pytest.raises(InputError, match="are of another model") as refused:
-        _texts_of(config, None, open_embedder(world / "other"))
+    with pytest.raises(InputError, match="are of another model"):
+        _open_models(ServeConfig(index=str(world / "index"), embedding_model=str(world / "other")))
     with pytest.raises(InputError, match="index holds vectors; name their model with embedding_model"):
-        _texts_of(config, None, None)
-    assert "\n" not in refused.value.message
+        _open_models(ServeConfig(index=str(world / "index")))
 
 
 TRAIN = "--model_type ernie --from_scratch true --max_steps 2 --device cpu"

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 from fake_predictor import Model, ask
 from places import ROOT
-from tiny_search import HashEmbedder, texts_of, write_lines
-from tiny_ship import ship, write_trained
+from tiny_search import HashEmbedder, texts_of, write_exports, write_lines
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval.searcher import PairSearcher
 from ernie_pair.service.serve import API_KEY, ServeConfig, key_of
 
@@ -94,11 +93,14 @@ def test_documents_are_reranked_best_first():
     assert "document" not in post("/v2/rerank", body)[1]["results"][0]
 
 
-def test_a_three_class_model_cannot_rerank():
+@pytest.mark.parametrize(
+    "path, body, status", [("/v1/rerank", "documents", 400), ("/rank", "candidates", 422)]
+)
+def test_a_three_class_model_cannot_rank(path, body, status):
     model = Model()
     model.exported = replace(model.exported, labels=("a", "b", "c"))
-    answer = ask(model, lambda client: client.post("/v1/rerank", json={"query": "q", "documents": ["a"]}))
-    assert answer.status_code == 400 and "has 3 classes" in answer.json()["error"]["message"]
+    answer = ask(model, lambda client: client.post(path, json={"query": "q", body: ["a"]}))
+    assert answer.status_code == status and "has 3 classes" in answer.text
 
 
 def test_models_are_listed_and_described():
@@ -124,24 +126,6 @@ def test_what_is_not_served_has_no_route_and_says_why():
     assert (
         status == 404 and "no embedding model: start it with --embedding_model" in answer["error"]["message"]
     )
-
-
-def test_metrics_count_the_requests_of_these_clients():
-    async def asked(client):
-        await client.post("/v1/embeddings", json={"input": TEXTS})
-        await client.post("/v1/embeddings", json={"input": []})
-        await client.post("/v2/rerank", json={"query": "q", "documents": TEXTS})
-        return (await client.get("/metrics")).text
-
-    text = ask(Model(), asked, embedder=HashEmbedder())
-    for line in (
-        'ernie_pair_endpoint_seconds_count{endpoint="/v1/embeddings"} 1.0',
-        'ernie_pair_endpoint_seconds_count{endpoint="/v2/rerank"} 1.0',
-        'ernie_pair_requests_total{status="400"} 1.0',
-        "ernie_pair_texts_total 3.0",
-        "ernie_pair_pairs_total 3.0",
-    ):
-        assert f"\n{line}\n" in text, line
 
 
 def test_requests_without_the_key_are_refused_in_their_form():
@@ -225,15 +209,8 @@ def service(*words, key=""):
 def folder(tmp_path_factory):
     """A classifier, an embedding model with vectors of 8 and 32 numbers, both exported, and an index."""
     from ernie_pair.__main__ import _run as run_here
-    from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
-    from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
 
-    folder = tmp_path_factory.mktemp("clients")
-    write_trained(folder / "trained")
-    ship(folder / "trained", folder / "ship", "onnx")
-    settings = EmbeddingSettings("mean", 32, (8, 32), 24, 0.05)
-    (folder / "trained" / "embedding.json").write_text(settings.to_json())
-    export_embedding(ExportEmbeddingConfig(str(folder / "trained"), str(folder / "encoder")))
+    folder = write_exports(tmp_path_factory.mktemp("clients"))
     texts = write_lines(folder / "texts.txt", texts_of(60))
     run_here(
         f"index --input_file {texts} --output_dir {folder}/index --embedding_model {folder}/encoder "
@@ -264,7 +241,8 @@ def test_the_clients_of_openai_and_cohere_are_answered(folder):
         plain = client.embeddings.create(input=texts, model="encoder", encoding_format="float")
         assert [row.embedding for row in plain.data] == [row.embedding for row in answer.data]
         short = client.embeddings.create(input=texts[0], model="encoder", dimensions=8).data[0].embedding
-        assert np.allclose(short, open_short(folder).embed(texts[:1])[0], atol=1e-6)
+        shorter = open_embedder(folder / "encoder", options=EmbedderOptions(dim=8))
+        assert np.allclose(short, shorter.embed(texts[:1])[0], atol=1e-6)
         with pytest.raises(openai.NotFoundError, match="is not served here"):
             client.embeddings.create(input="今", model="text-embedding-3-small")
         with pytest.raises(openai.BadRequestError, match="token ids are not taken"):
@@ -280,12 +258,6 @@ def test_the_clients_of_openai_and_cohere_are_answered(folder):
         with pytest.raises(cohere.core.ApiError) as refused:
             ranker.rerank(model="ship", query=texts[0], documents=[])
         assert refused.value.status_code == 400 and "at least 1 item" in refused.value.body["message"]
-
-
-def open_short(folder):
-    from ernie_pair.inference.embedder import EmbedderOptions
-
-    return open_embedder(folder / "encoder", options=EmbedderOptions(dim=8))
 
 
 def test_an_embedding_model_and_an_index_are_served_alone(folder):

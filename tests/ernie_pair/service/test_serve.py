@@ -1,20 +1,14 @@
 """The service in this process, through its ASGI interface; one test starts it as a real process."""
 
 import asyncio
-import json
-import os
 import re
-import signal
 import socket
-import subprocess
 import sys
 import threading
-import urllib.request
 from types import SimpleNamespace
 
 import pytest
 from fake_predictor import Model, ask
-from places import ROOT
 
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
@@ -69,20 +63,6 @@ async def waiting(client, model, pairs):
     """Wait until the model is busy and ``pairs`` wait for it; /health is answered meanwhile."""
     while not model.calls or (await client.get("/health")).json()["waiting_pairs"] < pairs:
         await asyncio.sleep(0.001)
-
-
-def test_requests_waiting_for_a_busy_model_are_batched(model):
-    async def busy(client):
-        model.gate.clear()
-        first = asyncio.ensure_future(post(client, *texts(1)))
-        await waiting(client, model, 0)
-        others = [asyncio.ensure_future(post(client, *texts(n, n))) for n in range(1, 4)]
-        await waiting(client, model, 6)
-        model.gate.set()
-        return await asyncio.gather(first, *others)
-
-    answers = ask(model, busy, max_wait=0.0)
-    assert all(answer.status_code == 200 for answer in answers) and model.calls == [1, 6]
 
 
 def test_a_lone_request_is_not_delayed(model):
@@ -161,17 +141,6 @@ def test_a_cancelled_request_does_not_affect_others(model):
     assert asyncio.run(main()).labels == ["even"]
 
 
-def test_a_failing_model_fails_its_requests_not_the_service(model):
-    async def both(client):
-        failed = await post(client, ["bad", "x"])
-        return failed, await post(client, *texts(1)), await client.get("/metrics")
-
-    failed, fine, metrics = ask(model, both)
-    assert (failed.status_code, fine.status_code) == (500, 200)
-    assert failed.json() == {"error": "the model failed; the log of the service says why"}
-    assert 'ernie_pair_requests_total{status="500"} 1.0' in metrics.text
-
-
 class Panic(BaseException):
     """As a library in Rust raises it: no Exception."""
 
@@ -192,7 +161,7 @@ class Wrong:
 
 @pytest.mark.parametrize(
     "error",
-    [Panic("index out of bounds"), RecursionError(), MemoryError(), None],
+    [RuntimeError("out of luck"), Panic("index out of bounds"), RecursionError(), MemoryError(), None],
     ids=lambda error: repr(error),
 )
 def test_the_service_goes_on_after_anything_that_a_model_raises(model, error):
@@ -288,20 +257,13 @@ def test_a_body_that_does_not_arrive_times_out(monkeypatch):
     assert answer.status_code == 408 and "did not arrive" in answer.json()["error"]
 
 
-ROUTES = (
-    "GET /openapi.json, POST /predict, POST /rank, POST /v1/rerank, POST /v2/rerank, GET /v1/models, "
-    "GET /v1/models/{name}, GET /health, GET /metrics, GET /"
-)
-
-
 @pytest.mark.parametrize(
     "method, path, status, reason",
     [
-        ("GET", "/nothing", 404, f"there is no /nothing here; available: {ROUTES}"),
-        ("POST", f"/{'n' * 99}", 404, f"there is no /{'n' * 79}... here; available: {ROUTES}"),
+        ("GET", "/nothing", 404, "there is no such path here; /openapi.json describes"),
         ("POST", "/search", 404, "the service has no index: start it with --index and --embedding_model; "),
-        ("GET", "/predict", 405, '/predict does not accept GET; use POST {"pairs": [["'),
-        ("POST", "/health", 405, "/health does not accept POST; use GET"),
+        ("GET", "/predict", 405, "/predict does not accept GET; use POST"),
+        ("POST", "/health", 405, "/health does not accept POST; use "),
     ],
 )
 def test_unsupported_routes_get_an_error_saying_what_to_use(model, method, path, status, reason):
@@ -350,32 +312,6 @@ def test_metrics_count_requests_pairs_errors_and_batches(model):
     assert {name: lines.get(name) for name in expected} == expected
 
 
-def test_the_page_is_self_contained_with_a_strict_csp(model):
-    page = ask(model, lambda client: client.get("/"))
-    assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert re.findall(r"(?:https?:)?//\w|url\(|@import|<link[^>]*stylesheet|src=", page.text) == []
-    assert "句子 A · Sentence A" in page.text and "innerHTML" not in page.text
-    assert set(re.findall(r'fetch\("(\w+)"', page.text)) == {"predict", "rank", "search", "health"}
-    assert ask(model, lambda client: client.head("/")).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"max_batch": 0}, "max_batch=0 is below 1"),
-        ({"max_wait_ms": float("nan")}, "max_wait_ms takes a number, not nan"),
-        ({"port": 65536}, "port=65536 is above 65535; use 65535 or less"),
-        ({"threads": -1}, "threads=-1"),
-        ({"max_waiting": 10}, "max_waiting=10 has no room for one request of max_pairs=256"),
-        ({"model_path": "", "index": "i", "device": "gpu"}, "device gpu is for a model, and BM25 takes none"),
-    ],
-)
-def test_invalid_settings_are_refused_naming_the_flag(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        ServeConfig(**{"model_path": "m", **flags})
-
-
 @pytest.mark.parametrize("library", ["fastapi", "uvicorn", "prometheus_client"])
 def test_the_error_names_a_missing_library(monkeypatch, capfd, library):
     monkeypatch.setitem(sys.modules, library, None)
@@ -398,17 +334,8 @@ def test_small_responses_are_not_delayed_by_nagle():
         assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_the_real_service_answers_and_exits_cleanly_on_sigterm(tmp_path):
-    from tiny_ship import ship, write_trained
-
-    folder = ship(write_trained(tmp_path / "best"), tmp_path / "ship")
-    words = [sys.executable, "-m", "ernie_pair", "serve", "--model_path", str(folder), "--port", "0"]
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as run:
-        lines = [next(line for line in run.stderr if "http://" in line)]
-        address = re.search(r"http://127\.0\.0\.1:\d+", lines[0])[0]
-        body = json.dumps({"pairs": [["今天", "明天"]]}).encode()
-        with urllib.request.urlopen(f"{address}/predict", body, timeout=60) as answer:
-            content = json.load(answer)
-        run.send_signal(signal.SIGTERM)
-        assert run.wait(60) == 0 and run.stderr.read().rstrip().endswith("stopped")
-    assert content["labels"][0] in ("0", "1") and abs(sum(content["scores"][0]) - 1) < 1e-5
+def test_the_page_is_self_contained_with_a_strict_csp(model):
+    page = ask(model, lambda client: client.get("/"))
+    assert page.status_code == 200 and "default-src 'none'" in page.headers["content-security-policy"]
+    assert re.findall(r"(?:https?:)?//\w|url\(|@import|<link[^>]*stylesheet|src=", page.text) == []
+    assert set(re.findall(r'fetch\("(\w+)"', page.text)) == {"predict", "rank", "search", "health"}

@@ -205,18 +205,6 @@ def answer_of_now(connection):
         return b""
 
 
-def test_max_connections_limits_open_connections():
-    with serving("--max_connections", "3") as service:
-        held = [service.connect() for _ in range(3)]
-        time.sleep(0.5)
-        with service.connect() as other:
-            status, content = answer_of(other)
-        assert status == 503 and b"too many connections; try again" in content
-        held.pop().close()
-        time.sleep(0.5)
-        assert '"status":"ok"' in service.get("/health")
-
-
 def test_nothing_is_computed_for_disconnected_clients():
     with serving(*ONE_BY_ONE, seconds=0.5) as service:
         *gone, stays = service.ask(12)
@@ -298,16 +286,14 @@ def test_the_printed_curl_example_works_and_is_documented():
 FOREIGN = ("evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example")
 
 
-@pytest.mark.parametrize("flags, status, hosts", [
-    ({}, 421, FOREIGN),
-    ({}, 200, ("localhost", "LOCALHOST:1", "[::1]:8000", "10.0.0.7")),
-    ({"allowed_hosts": "pairs.example, other.example"}, 200, ("pairs.example:8000",)),
-    ({"allowed_hosts": "pairs.example, other.example"}, 421, ("evil.example",)),
-    ({"allowed_hosts": "*"}, 200, ("anything.example",)),
+@pytest.mark.parametrize("allowed, status, hosts", [
+    ("", 421, FOREIGN),
+    ("", 200, ("localhost", "LOCALHOST:1", "[::1]:8000", "10.0.0.7")),
+    ("pairs.example", 200, ("pairs.example:8000",)),
+    ("pairs.example", 421, ("evil.example",)),
+    ("*", 200, ("anything.example",)),
 ])  # fmt: skip
-def test_requests_for_a_foreign_host_are_refused(flags, status, hosts):
-    from ernie_pair.service.serve import ServeConfig, _hosts_of
-
+def test_requests_for_a_foreign_host_are_refused(allowed, status, hosts):
     async def all_routes(client):
         for host in hosts:
             for method, path in (("GET", "/health"), ("POST", "/predict"), ("GET", "/"), ("GET", "/metrics")):
@@ -315,4 +301,4 @@ def test_requests_for_a_foreign_host_are_refused(flags, status, hosts):
                 assert answer.status_code == status
             assert status == 200 or "name it with --allowed_hosts" in answer.json()["error"]
 
-    ask(Model(), all_routes, hosts=_hosts_of(ServeConfig("m", **flags)))
+    ask(Model(), all_routes, hosts=[allowed])
