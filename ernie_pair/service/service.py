@@ -25,6 +25,15 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -60,7 +69,6 @@ from ernie_pair.service.bodies import (
     SearchBody,
     describe_refusals,
 )
-from ernie_pair.service.metrics import CONTENT_TYPE, ServiceMetrics
 from ernie_pair.service.request import BoundedRequest, Limits, RefusedError, describe_fault
 from ernie_pair.version import __version__
 
@@ -81,6 +89,8 @@ MISSING = {
 }
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # the buckets of /metrics, and of pairs
+PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +117,35 @@ class ServedModels:
         """Return the names of the models, each once."""
         named = [(self.model_name, self.predictor), (self.embedding_name, self.embedder)]
         return list(dict.fromkeys(name for name, model in named if model is not None))
+
+
+class ServiceMetrics:
+    """The numbers of one service since its start, which /metrics reports to Prometheus."""
+
+    def __init__(self):
+        self._registry = CollectorRegistry()
+        named: Dict[str, Any] = {"namespace": "ernie_pair", "registry": self._registry}
+        self._requests = Counter("requests", "Requests for an answer of a model.", ["status"], **named)
+        self._errors = Counter("errors", "Requests that were answered with 4xx or 5xx.", **named)
+        words = "Time to the answer, whatever its status."
+        self._seconds = Histogram("request_seconds", words, ["endpoint"], buckets=SECONDS, **named)
+        self.pairs = Counter("pairs", "Pairs that were answered.", **named)
+        self.texts = Counter("texts", "Texts that were embedded.", **named)
+        self.batches = Histogram("batch_pairs", "Pairs in one call of the model.", buckets=PAIRS, **named)
+        self._waiting = Gauge("waiting_pairs", "Pairs and texts in the queue.", **named)
+        ProcessCollector(registry=self._registry)
+
+    def count(self, endpoint: str, status: int, seconds: float) -> None:
+        """Count a finished request, with its HTTP status and its time."""
+        self._requests.labels(str(status)).inc()
+        self._seconds.labels(endpoint).observe(seconds)
+        if status != 200:
+            self._errors.inc()
+
+    def text(self, waiting: int) -> bytes:
+        """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
+        self._waiting.set(waiting)
+        return generate_latest(self._registry)
 
 
 class AnsweredRoute(APIRoute):
@@ -414,7 +453,7 @@ class Service:
 
     async def counters(self) -> Response:
         """Report counters and times in the text format of Prometheus."""
-        return Response(self.metrics.text(self.waiting), media_type=CONTENT_TYPE)
+        return Response(self.metrics.text(self.waiting), media_type=CONTENT_TYPE_LATEST)
 
     async def page(self) -> HTMLResponse:
         """Return the HTML page to try two sentences, to rank candidates and to search the index."""

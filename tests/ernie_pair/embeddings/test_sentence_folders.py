@@ -273,10 +273,6 @@ def test_an_exported_model_computes_the_same(tmp_path, pooling, steps):
 def test_what_is_no_folder_and_other_labels_are_refused(tmp_path):
     with pytest.raises(InputError, match="none is not a folder; give that of an embedding model"):
         open_embedder(tmp_path / "none")
-    with pytest.raises(InputError, match="quantize takes one of none, int8"):
-        ExportEmbeddingConfig("model", "exported", quantize="int4")
-    with pytest.raises(InputError, match="batch_size"):
-        EmbedConfig(model_path="model", input_file="texts.txt", output_dir="vectors", batch_size=0)
     folder = write_trained(tmp_path / "m")
     change(folder / "config.json", model_type=None, architectures=None, init_class=None)
     with pytest.raises(InputError, match="neither model_type nor architectures .* write model_type there"):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_lines
+from tiny_search import HashEmbedder, index_of, texts_of, use_embedder, write_lines
 
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
@@ -139,19 +139,6 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
         with pytest.raises((CheckpointError, InputError)) as refused:
             PairSearcher(index, "any")
         assert name in refused.value.message and "\n" not in refused.value.message
-
-
-WRONG = [{"format": 3}, {"retrieval": 1}, {"retrieval": "both"}, {"kind": "tree"}, {"recall_at_10": 7}]
-WRONG += [{"texts": 0}, {"dim": "x"}, {"dim": 17}]
-
-
-@pytest.mark.parametrize("change", WRONG, ids=str)
-def test_a_wrong_manifest_is_refused(index, embedder, change):
-    path = index / "index.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    embedder.dim = change.get("dim", DIM)
-    with pytest.raises(CheckpointError):
-        PairSearcher(index, "any")
 
 
 @pytest.mark.parametrize("unit, inside, outside", [

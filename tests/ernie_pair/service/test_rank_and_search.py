@@ -1,4 +1,4 @@
-"""/rank and /search of the service, and the response times of each endpoint in /metrics."""
+"""/rank and /search of the service, and what /metrics says of each endpoint."""
 
 import asyncio
 from dataclasses import replace
@@ -125,29 +125,23 @@ def test_a_regression_threshold_must_lie_in_the_label_range(model, recall):
     assert len(hits) == 3 and min(hit["score"] for hit in hits) >= 4.5
 
 
-def test_metrics_report_median_and_p99_of_each_endpoint(model, recall):
+def test_metrics_count_the_requests_to_each_endpoint(model, recall):
     async def some(client):
         for _ in range(3):
             await client.post("/predict", json={"pairs": texts(1)})
         await rank(client, "x")
-        await rank(client, " ")  # refused, so its time is not counted
+        await rank(client, " ")  # refused
         await search(client, "今天")
         await client.post("/v1/embeddings", json={"input": ["今天", "明天"]})
         await client.post("/v2/rerank", json={"query": "q", "documents": ["x"]})
         return await client.get("/metrics")
 
     lines = ask(model, some, recall, embedder=HashEmbedder()).text.splitlines()
-    assert "# TYPE ernie_pair_endpoint_seconds summary" in lines
     numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    counts = {"/predict": 3, "/rank": 1, "/search": 1, "/v1/embeddings": 1, "/v2/rerank": 1}
+    counts = {"/predict": 3, "/rank": 2, "/search": 1, "/v1/embeddings": 1, "/v2/rerank": 1}
     for endpoint, count in counts.items():
-        of = f'endpoint="{endpoint}"'
-        assert float(numbers[f"ernie_pair_endpoint_seconds_count{{{of}}}"]) == count
-        median, slowest = (
-            float(numbers[f'ernie_pair_endpoint_seconds{{{of},quantile="{share}"}}'])
-            for share in ("0.5", "0.99")
-        )
-        assert 0 < median <= slowest <= float(numbers[f"ernie_pair_endpoint_seconds_sum{{{of}}}"]) + 1e-9
+        assert numbers[f'ernie_pair_request_seconds_count{{endpoint="{endpoint}"}}'] == f"{count}.0"
+        assert float(numbers[f'ernie_pair_request_seconds_sum{{endpoint="{endpoint}"}}']) > 0
     assert numbers['ernie_pair_requests_total{status="200"}'] == "7.0"
     assert numbers["ernie_pair_pairs_total"] == str(3.0 + 1 + 6 + 1)
     assert numbers["ernie_pair_texts_total"] == "2.0"

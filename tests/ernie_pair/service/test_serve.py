@@ -303,7 +303,7 @@ def test_metrics_count_requests_pairs_errors_and_batches(model):
         'ernie_pair_requests_total{status="422"}': "1.0",
         "ernie_pair_errors_total": "1.0",
         "ernie_pair_pairs_total": "4.0",
-        "ernie_pair_request_seconds_count": "3.0",
+        'ernie_pair_request_seconds_count{endpoint="/predict"}': "3.0",
         'ernie_pair_batch_pairs_bucket{le="1.0"}': "1.0",
         'ernie_pair_batch_pairs_bucket{le="4.0"}': "2.0",
         "ernie_pair_batch_pairs_sum": "4.0",
