@@ -149,7 +149,7 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_other_labels(self.label_map)
+        check_two_classes(self.label_map)
         if self.dims != "all" and not all(word.isdecimal() for word in names_in(self.dims)):
             raise InputError(
                 f"--dims {self.dims} contains something that is not a length; write 64,128, or all"
@@ -179,7 +179,7 @@ class ExportEmbeddingConfig(Options):
         refuse_empty(self, "output_dir")
 
 
-def refuse_other_labels(label_map: str) -> None:
+def check_two_classes(label_map: str) -> None:
     """Raise InputError for --label_map of other than two classes."""
     if label_map and sorted(set(parse_label_map(label_map).classes.values())) != [0, 1]:
         raise InputError(f"--label_map {label_map} does not name two classes; write 0=different,1=same")

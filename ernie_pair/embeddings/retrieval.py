@@ -11,7 +11,7 @@ import numpy as np
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.targets.metrics import numbers_of
+from ernie_pair.pairs.targets.metrics import number_texts
 
 CUTOFFS, NDCG_AT = (1, 10, 100), 10
 BEST, GRADED_BEST = "recall_at_10", "spearman"  # choose the best model, if no flag names another
@@ -51,7 +51,7 @@ class RetrievalSet(NamedTuple):
 def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
     """Build the set of graded pairs, or of labelled ones, 1 for a match. Raises InputError without any."""
     places: dict[str, int] = {}
-    left, right = (numbers_of(side, places) for side in (pairs.left, pairs.right))
+    left, right = (number_texts(side, places) for side in (pairs.left, pairs.right))
     labels, none = pairs.known_labels, np.zeros(0, dtype=np.int64)
     if not np.isin(labels, (0, 1)).all():
         return RetrievalSet(list(places), none, [], none, left, right, labels)

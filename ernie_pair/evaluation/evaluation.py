@@ -395,7 +395,7 @@ def _known(value: float) -> Optional[float]:
 
 def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
     """Return the metrics, facts and further sections of queries. Raises InputError if none has an order."""
-    metrics.refuse_nothing_to_rank(answers.labels, answers.pairs.groups, config.input_file)
+    metrics.check_rankable(answers.labels, answers.pairs.groups, config.input_file)
     groups = answers.known_groups
     counted = metrics.CountedQueries(answers.outputs, answers.labels, groups)
     sections: Dict[str, Any] = {

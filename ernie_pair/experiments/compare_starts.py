@@ -43,7 +43,7 @@ from ernie_pair.pairs.config.ask_config import parse_named_models
 from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, label_map_in
-from ernie_pair.pairs.targets.metrics import refuse_undefined
+from ernie_pair.pairs.targets.metrics import check_defined
 from ernie_pair.pretraining.mlm.evaluate_mlm import measure_masked_loss
 from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
 from ernie_pair.report.page import Made
@@ -202,7 +202,7 @@ def _test_pairs(config: CompareConfig, train: TrainConfig, labels: Labels) -> Pa
     name = config.test_file or train.dev_file
     flag = "test_file" if config.test_file else "dev_file"
     pairs = PairSource.of(train, flag, labels, name=name).read()
-    refuse_undefined("auc", pairs.known_labels, len(labels.names), name)
+    check_defined("auc", pairs.known_labels, len(labels.names), name)
     return pairs
 
 

@@ -45,7 +45,7 @@ from ernie_pair.pairs.targets.counted_rows import CountedRows
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     METRICS,
-    chosen_metric,
+    choose_metric,
     measure,
     percentile_interval,
     resamples,
@@ -177,7 +177,7 @@ class _CrossValidation(PairSeries):
     """The input of a cross-validation, divided; opened by every rank alike. Folds are counted from 0."""
 
     def __init__(self, config: CrossValidateConfig):
-        config = replace(config, best_metric=chosen_metric(config.best_metric, CLASSIFICATION))
+        config = replace(config, best_metric=choose_metric(config.best_metric, CLASSIFICATION))
         about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, "folds.tsv", *FILES)
         super().__init__(about, config, files, "train_file", "dev_file")
         refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")

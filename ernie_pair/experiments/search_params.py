@@ -24,7 +24,7 @@ from ernie_pair.core.progress import say
 from ernie_pair.experiments.config import SearchParamsConfig
 from ernie_pair.experiments.series import WRITTEN_FIRST, OneRun, PairSeries, pair_source, report_series
 from ernie_pair.pairs.config.pair_config import TrainConfig
-from ernie_pair.pairs.targets.metrics import chosen_metric, training_groups
+from ernie_pair.pairs.targets.metrics import choose_metric, training_groups
 from ernie_pair.pairs.train.parts import total_steps
 from ernie_pair.report.chart import Chart, chart_of_figure
 from ernie_pair.report.page import Made, Table, page_of_tables
@@ -134,7 +134,7 @@ class _Search(PairSeries):
     def __init__(self, config: SearchParamsConfig):
         self.space = read_space(config)
         super().__init__(("search-params", "search", MARK), config, FILES, "train_file", "dev_file")
-        metric = chosen_metric(config.best_metric, self.labels.target)
+        metric = choose_metric(config.best_metric, self.labels.target)
         self.config = replace(config, best_metric=metric, label_map=self.label_map)
 
     def begin(self) -> None:

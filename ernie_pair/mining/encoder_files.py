@@ -30,7 +30,7 @@ class TextGroup(NamedTuple):
     negatives: List[str]
 
 
-def refuse_format(row_format: str, option: str, path: str) -> None:
+def check_format(row_format: str, option: str, path: str) -> None:
     """Raise InputError where the file ``path`` of ``option`` cannot hold rows of ``row_format``."""
     if row_format == QUERY and ending_to_write(Path(path)) not in JSON_ENDINGS:
         raise InputError(

@@ -35,7 +35,7 @@ from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairScorer
-from ernie_pair.mining.encoder_files import PAIRS, refuse_format, write_groups
+from ernie_pair.mining.encoder_files import PAIRS, check_format, write_groups
 from ernie_pair.mining.neighbours import (
     NOBODY,
     Compare,
@@ -67,7 +67,7 @@ from ernie_pair.pairs.data.pair_records import (
     SECOND_TEXT_HELP,
 )
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
-from ernie_pair.pairs.targets.metrics import numbers_of
+from ernie_pair.pairs.targets.metrics import number_texts
 from ernie_pair.retrieval.index import read_index, stored_vectors
 from ernie_pair.retrieval.index_folder import BM25, INDEX_FILE, open_index_folder
 from ernie_pair.runtime.device import default_device
@@ -222,7 +222,7 @@ class TextGraph:
     def add(self, texts: Sequence[str]) -> np.ndarray:
         """Add ``texts``, new ones in groups of their own, and return the node of each, int64 [M]."""
         before, known = len(self.texts), dict(zip(compared_texts(self.texts), range(len(self.texts))))
-        nodes = numbers_of(compared_texts(list(texts)), known)
+        nodes = number_texts(compared_texts(list(texts)), known)
         found, firsts = np.unique(nodes, return_index=True)
         self.texts.extend(texts[place] for place in firsts[found >= before].tolist())
         self.group = np.append(self.group, self.group.max() + 1 + np.arange(len(self.texts) - before))
@@ -284,7 +284,7 @@ def mine_pairs(config: MineConfig) -> None:
     """Write the new pairs of ``train_file``, and log how many. Raises InputError."""
     start_console(World())
     refuse_ending("output_file", config.output_file)
-    refuse_format(config.format, "output_file", config.output_file)
+    check_format(config.format, "output_file", config.output_file)
     is_of_pairs = config.format == PAIRS
     source = PairSource.of(config, "train_file")
     models = {flag: files_of_model(getattr(config, flag)) for flag in ("embedding_model", "model_path")}

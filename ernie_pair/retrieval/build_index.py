@@ -67,8 +67,8 @@ from ernie_pair.retrieval.index import (
     Chunks,
     IndexShape,
     VectorIndex,
+    check_memory,
     read_index,
-    refuse_little_memory,
     require_faiss,
     stored_vectors,
     train_index,
@@ -327,7 +327,7 @@ def _write_vectors(
     vectors = _open_vectors(config, table, old, work)
     count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
-    refuse_little_memory(shape, count, dim)
+    check_memory(shape, count, dim)
     few = shape.few_for_lists(count)
     if few:
         logger.warning("%s", few)
@@ -374,7 +374,7 @@ def _open_vectors(
             Path(config.vectors), Path(config.input_file), len(table) - begin, config.text_column
         )
         if old is not None:
-            old.refuse_other_vectors(stored.about, config.vectors)
+            old.check_same_vectors(stored.about, config.vectors)
         return stored
     threads = config.threads or cpu_threads()
     options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
@@ -387,7 +387,7 @@ def _open_vectors(
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.refuse_search(config.embedding_model)
     count, dim = len(table) - begin, embedder.dim
-    refuse_little_memory(config.shape, count, dim)
+    check_memory(config.shape, count, dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))
     about = {
@@ -397,7 +397,7 @@ def _open_vectors(
         "prompt": prompt,
     }
     if old is not None:
-        old.refuse_other_vectors(about, config.embedding_model)
+        old.check_same_vectors(about, config.embedding_model)
     texts_sha256 = sha256_of_file(Path(config.input_file))
     key = {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row}
     key["embedding_precision"] = config.embedding_precision

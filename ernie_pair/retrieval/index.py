@@ -99,7 +99,7 @@ class IndexShape:
         return min(count, max(of_lists, of_ranges))
 
 
-def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
+def check_memory(shape: IndexShape, count: int, dim: int) -> None:
     """Raise MachineError if the index will not fit into the memory of this machine."""
     needed, free = SPARE * shape.size(count, dim), free_memory()
     if needed > free:

@@ -149,7 +149,7 @@ class IndexFolder:
     texts: TextTable
     ids: TextTable
 
-    def refuse_breadth(self, breadth: int) -> None:
+    def check_breadth(self, breadth: int) -> None:
         """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
         if breadth and self.manifest.kind in ("flat", ""):
             kind = "flat index, which compares all vectors" if self.manifest.kind else "BM25 index"
@@ -168,7 +168,7 @@ class IndexFolder:
             )
         return embedder
 
-    def refuse_other_vectors(self, about: Dict[str, Any], where: str) -> None:
+    def check_same_vectors(self, about: Dict[str, Any], where: str) -> None:
         """Raise InputError unless the vectors ``where``, of ``about`` (see `StoredVectors`), are as these."""
         for name in ("fingerprint", "similarity", "prompt"):
             if about[name] != getattr(self.manifest, name):

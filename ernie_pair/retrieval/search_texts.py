@@ -150,7 +150,7 @@ def search_file(config: SearchConfig) -> List[List[Hit]]:
     start_console(World())
     rows, searcher = list(_read_queries(config)), open_searcher(config)
     for row in rows:
-        searcher.refuse_query(row.text, f"{config.input_file}:{row.line}: ")
+        searcher.check_query(row.text, f"{config.input_file}:{row.line}: ")
     return list(searcher.search_many((row.text for row in rows), config.top_k))
 
 
@@ -176,7 +176,7 @@ def _answer_file(config: SearchConfig, results: Results) -> None:
         raise InputError(f"{config.input_file} holds no query; give one on every line")
     searcher = open_searcher(config)
     for row in _read_queries(config):  # all of them, before the models run for the first
-        searcher.refuse_query(row.text, f"{path}:{row.line}: ")
+        searcher.check_query(row.text, f"{path}:{row.line}: ")
     progress = CountProgress(count, "query")
     final = results.given[0]
     with results.published() as (draft,), _answer_writer(draft, final) as write, progress:
@@ -213,7 +213,7 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
         _print_heads(config, searcher)
     for number, text in _typed(lines, PROMPT if is_person else ""):
         if not is_person:
-            searcher.refuse_query(text, f"standard input:{number}: ")
+            searcher.check_query(text, f"standard input:{number}: ")
             hits = searcher.search(text, config.top_k)
             sys.stdout.write(_format_line(NamedText(str(number - 1), text, number), hits))
             sys.stdout.flush()

@@ -91,7 +91,7 @@ class TextRecall:
         breadth: int = 0,
         retrieval: str = "auto",
     ):
-        folder.refuse_breadth(breadth)
+        folder.check_breadth(breadth)
         manifest, self.retrieval = folder.manifest, folder.choose_retrieval(retrieval)
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self._folder, self._embedder = folder, None
@@ -186,7 +186,7 @@ class PairSearcher:
         refuse_no_number(0, threads=threads, breadth=breadth)
         checked(threshold, Optional[float], "--threshold")
         folder = open_index_folder(Path(index).expanduser())
-        folder.refuse_breadth(breadth)
+        folder.check_breadth(breadth)
         if model_path and folder.choose_retrieval(retrieval) == BM25:
             raise InputError(f"--embedding_model {model_path}: BM25 takes no model; leave it out")
         embedder = None
@@ -217,7 +217,7 @@ class PairSearcher:
         rest = iter(queries)
         for window in iter(lambda: list(islice(rest, QUERIES)), []):
             for query in window:
-                self.refuse_query(query)
+                self.check_query(query)
             recalled = self.texts.recall(window, top_k)
             scores = np.array([hit.score for hits in recalled for hit in hits], dtype=np.float64)
             if self._scorer is not None and len(scores):
@@ -228,7 +228,7 @@ class PairSearcher:
                 yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)
                 first += len(hits)
 
-    def refuse_query(self, query: str, where: str = "") -> None:
+    def check_query(self, query: str, where: str = "") -> None:
         """Raise InputError for a query that is not a text, empty or too long; ``where``: its location."""
         if not isinstance(query, str):
             raise InputError(f"the query is {str(query)[:60]}; give a text")

@@ -14,7 +14,7 @@ from ernie_pair.models.source import open_model
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pairs.data.pair_source import read_pairs
-from ernie_pair.pairs.targets.metrics import class_weights_of
+from ernie_pair.pairs.targets.metrics import compute_class_weights
 from ernie_pair.pairs.train.train_pair import PairJob
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.hooks import NoStop
@@ -61,7 +61,7 @@ def tiny_job(
     recompute_layers(model, config.use_recompute)
     if prepare:
         prepare(model)
-    weights = class_weights_of(config.class_weights, 2, train.labels, "train.tsv")
+    weights = compute_class_weights(config.class_weights, 2, train.labels, "train.tsv")
     more = {"measure": measure} if measure else {}
     job = PairJob(config, model, dev, STEPS, process_group, class_weights=weights, **more)
     updates = training_steps(train, config, World(process_group.rank, process_group.size), consumed)

@@ -17,7 +17,7 @@ from ernie_pair.core.errors import InputError, counted
 from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.targets.metrics import numbers_of
+from ernie_pair.pairs.targets.metrics import number_texts
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.batch_order import BatchOrder
 
@@ -74,14 +74,14 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     of use.
     """
     places: dict[str, int] = {}
-    left, right = (numbers_of(side, places) for side in (pairs.left, pairs.right))
+    left, right = (number_texts(side, places) for side in (pairs.left, pairs.right))
     is_match = pairs.known_labels == 1
     if not is_match.any():
         raise InputError(f"{where} has no pair of label 1: nothing belongs together; take another file")
     anchors, positives = left[is_match], right[is_match]
     rows = [(left[~is_match], right[~is_match])]
     if negatives is not None:
-        rows.append((numbers_of(negatives.left, places), numbers_of(negatives.right, places)))
+        rows.append((number_texts(negatives.left, places), number_texts(negatives.right, places)))
     texts = TrainingTexts(list(places), anchors, positives)
     left, right = (np.concatenate(side) for side in zip(*rows))
     keys = left * len(places) + right

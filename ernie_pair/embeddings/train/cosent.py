@@ -15,7 +15,7 @@ import paddle
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.train.contrastive import HIDDEN, Describe, TrainingTexts
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.targets.metrics import numbers_of
+from ernie_pair.pairs.targets.metrics import number_texts
 
 
 class GradedStep(NamedTuple):
@@ -60,7 +60,7 @@ def sines(left: paddle.Tensor, right: paddle.Tensor) -> paddle.Tensor:
 def graded_texts(pairs: Pairs, where: str, is_angle: bool) -> tuple[TrainingTexts, Describe]:
     """Return the texts of graded pairs, and what makes their steps. Raises InputError for equal scores."""
     places: dict[str, int] = {}
-    left, right = (numbers_of(side, places) for side in (pairs.left, pairs.right))
+    left, right = (number_texts(side, places) for side in (pairs.left, pairs.right))
     scores = pairs.known_labels
     if (scores == scores[0]).all():
         raise InputError(

@@ -13,7 +13,7 @@ from ernie_pair.core.cli.options import (
     refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
-from ernie_pair.embeddings.embed_config import AUTO, refuse_other_labels
+from ernie_pair.embeddings.embed_config import AUTO, check_two_classes
 from ernie_pair.embeddings.retrieval import METRICS
 from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
 from ernie_pair.models.labels import parse_label_range
@@ -122,7 +122,7 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
             refuse_pooling(self.pooling)
         if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
             raise InputError(f"--max_seq_len {self.max_seq_len} is below {SHORTEST_PAIR}; use {USUAL_LENGTH}")
-        refuse_other_labels(self.label_map)
+        check_two_classes(self.label_map)
         assert self.score_range  # refused where it is none
         fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"
         refuse_unknown_names("objective", self.objectives, OBJECTIVES, fault)

@@ -11,7 +11,7 @@ import numpy as np
 from data_tools.audit.text_quality import normalised, quote
 from ernie_pair.core.errors import counted
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.targets.metrics import numbers_of
+from ernie_pair.pairs.targets.metrics import number_texts
 
 
 class Coded(NamedTuple):
@@ -51,7 +51,9 @@ def coded(files: dict[str, Pairs]) -> dict[str, Coded]:
 def _numbered(files: dict[str, Pairs], compared: Callable[[list[str]], Iterable[str]]) -> dict[str, Coded]:
     known: dict[str, int] = {}
     return {
-        name: Coded(pairs, numbers_of(compared(pairs.left), known), numbers_of(compared(pairs.right), known))
+        name: Coded(
+            pairs, number_texts(compared(pairs.left), known), number_texts(compared(pairs.right), known)
+        )
         for name, pairs in files.items()
     }
 

@@ -27,7 +27,7 @@ from ernie_pair.models.labels import (
 )
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
-from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, class_weights_in
+from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, parse_class_weights
 from ernie_pair.runtime.gpu import Card, check_gpu_capability
 from ernie_pair.training.run_flags import (
     BEST_IF_AUTO,
@@ -153,7 +153,7 @@ class PairConfig(RowFlags, TrainingFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        class_weights_in(self.class_weights)
+        parse_class_weights(self.class_weights)
         if self.symmetric != "none" and self.rdrop_alpha:
             raise InputError(
                 f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "

@@ -16,8 +16,8 @@ from ernie_pair.pairs.targets.metrics import (
     CORRELATIONS,
     LOWER_IS_BETTER,
     RANKING_METRICS,
+    choose_measure,
     measure,
-    measure_of,
 )
 
 ABOVE_ALL = 2.0  # a threshold that no share reaches
@@ -94,7 +94,7 @@ def measure_shared_characters(
     if not labels.has_classes:
         names = RANKING_METRICS if labels.target == RANKING else CORRELATIONS
         outputs = shares[:, None].astype(np.float32)
-        found = measure_of(labels, pairs.groups)(outputs, known)
+        found = choose_measure(labels, pairs.groups)(outputs, known)
         return {name: found[name] for name in names if name not in LOWER_IS_BETTER}
     logits = np.stack([np.zeros_like(shares), shares], axis=1).astype(np.float32)
     found = {name: float(each.max()) for name, each in metrics_of_thresholds(shares, known == 1)[1].items()}

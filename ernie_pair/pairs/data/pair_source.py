@@ -60,7 +60,7 @@ from ernie_pair.pairs.data.pair_file import (
 )
 from ernie_pair.pairs.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules
 from ernie_pair.pairs.data.rejected import Rejects
-from ernie_pair.pairs.targets.metrics import numbers_of, rows_without_positive
+from ernie_pair.pairs.targets.metrics import number_texts, rows_without_positive
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
 SETS = {"afqmc": ("clue", "afqmc"), "mrpc": ("glue", "mrpc"), "qqp": ("glue", "qqp")}
@@ -397,13 +397,13 @@ def group_candidates(pairs: Pairs, labels: Optional[Labels], rules: RowRules) ->
         return pairs
     pairs = without_own_negatives(pairs, rules)
     queries = pairs.left if pairs.queries is None else pairs.queries
-    unanswered = rows_without_positive(numbers_of(queries), pairs.known_labels)
+    unanswered = rows_without_positive(number_texts(queries), pairs.known_labels)
 
     def fault(row: int) -> str:
         return f"no candidate of the query {shown(queries[row])} has a label above 0"
 
     pairs = _without(pairs, unanswered, fault, "give it one, or leave such queries out", rules)
-    return pairs.changed(groups=numbers_of(pairs.left if pairs.queries is None else pairs.queries))
+    return pairs.changed(groups=number_texts(pairs.left if pairs.queries is None else pairs.queries))
 
 
 def without_own_negatives(pairs: Pairs, rules: RowRules) -> Pairs:

@@ -13,7 +13,7 @@ from ernie_pair.pairs.config.distill_config import StudentConfig
 from ernie_pair.pairs.config.pair_config import refuse_unfit_flags
 from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, PairDataset, held, open_source
 from ernie_pair.pairs.distill.models import DistillLoss, StateDistance, Teacher, open_student
-from ernie_pair.pairs.targets.metrics import chosen_metric
+from ernie_pair.pairs.targets.metrics import choose_metric
 from ernie_pair.pairs.train.datasets import PairData, open_pairs
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.processes.world import World
@@ -49,7 +49,7 @@ class DistillTask(PairTask):
     command = "distill"
 
     def __init__(self, config: StudentConfig, datasets: Optional[Datasets] = None):
-        metric = chosen_metric(config.best_metric, CLASSIFICATION)
+        metric = choose_metric(config.best_metric, CLASSIFICATION)
         to_static = False if config.hidden_weight else config.to_static
         super().__init__(replace(config, best_metric=metric, to_static=to_static))
         self._datasets: Datasets = datasets or {}

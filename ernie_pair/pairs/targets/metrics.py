@@ -83,7 +83,7 @@ def measure(
     return {name: float(value) for name, value in values.items()}
 
 
-def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: str) -> None:
+def check_defined(metric: str, labels: np.ndarray, num_classes: int, where: str) -> None:
     """Raise InputError when ``metric`` has no value on these labels int64 [N], whatever the logits."""
     found = set(labels.tolist())
     absent = sorted(set(range(num_classes)) - found)
@@ -157,7 +157,7 @@ def _values(confusion: np.ndarray) -> list[np.ndarray]:
 BALANCED = "balanced"
 
 
-def class_weights_in(text: str) -> tuple[float, ...]:
+def parse_class_weights(text: str) -> tuple[float, ...]:
     """Parse '1,2.5' as (1.0, 2.5), '' and 'balanced' as (). Raises InputError for other texts, or all 0."""
     if text in ("", BALANCED):
         return ()
@@ -173,7 +173,7 @@ def class_weights_in(text: str) -> tuple[float, ...]:
     return weights
 
 
-def class_weights_of(
+def compute_class_weights(
     text: str, num_classes: int, labels: Optional[np.ndarray], where: str
 ) -> Optional[np.ndarray]:
     """Return the weight of each class for --class_weights, float32 [C]; None where all count the same.
@@ -194,7 +194,7 @@ def class_weights_of(
                 "weight for it; give the numbers, 1,2.5 for example"
             )
         return (len(known) / (num_classes * counts)).astype(np.float32)
-    weights = class_weights_in(text)
+    weights = parse_class_weights(text)
     if len(weights) != num_classes:
         raise InputError(
             f"--class_weights {text} names {len(weights)} class(es), and there are {num_classes}; "
@@ -203,7 +203,7 @@ def class_weights_of(
     return np.array(weights, dtype=np.float32)
 
 
-def numbers_of(texts: Iterable[str], known: Optional[dict[str, int]] = None) -> np.ndarray:
+def number_texts(texts: Iterable[str], known: Optional[dict[str, int]] = None) -> np.ndarray:
     """Return the number of each text, int64 [N], by first appearance; ``known``: {text: number}, grows."""
     numbers = {} if known is None else known
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
@@ -216,7 +216,7 @@ def rows_without_positive(groups: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def rows_by_group(groups: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each query, int64, rising; ``groups`` int64 [N] as of ``numbers_of``."""
+    """Return the rows of each query, int64, rising; ``groups`` int64 [N] as of ``number_texts``."""
     order = np.argsort(groups, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
@@ -317,7 +317,7 @@ def _measure_query(ranks: np.ndarray, scores: np.ndarray, gains: np.ndarray) -> 
     ]
 
 
-def refuse_nothing_to_rank(labels: np.ndarray, groups: Optional[np.ndarray], where: str) -> None:
+def check_rankable(labels: np.ndarray, groups: Optional[np.ndarray], where: str) -> None:
     """Raise InputError when no query of a file has candidates of different labels."""
     assert groups is not None  # a file that is ranked is read with its queries
     if not any(np.ptp(labels[rows]) for rows in rows_by_group(groups)):
@@ -438,12 +438,12 @@ OF_TARGET = {
 }
 
 
-def chosen_metric(metric: str, target: str) -> str:
+def choose_metric(metric: str, target: str) -> str:
     """Return the metric that chooses the best model, of which auto is that of ``target``."""
     return OF_TARGET[target].best if metric == AUTO else metric
 
 
-def refuse_other_metric(metric: str, target: str) -> None:
+def check_metric_of_target(metric: str, target: str) -> None:
     """Raise InputError for a metric of another target alone."""
     if metric in ALL_METRICS and metric not in OF_TARGET[target].names:
         raise InputError(
@@ -452,7 +452,7 @@ def refuse_other_metric(metric: str, target: str) -> None:
         )
 
 
-def measure_of(labels: Labels, groups: Optional[np.ndarray] = None) -> MeasureFunction:
+def choose_measure(labels: Labels, groups: Optional[np.ndarray] = None) -> MeasureFunction:
     """Return what measures outputs float32 [N, C] on labels [N]; ``groups`` int64 [N]: their queries."""
     if labels.has_classes:
         return measure
@@ -461,14 +461,14 @@ def measure_of(labels: Labels, groups: Optional[np.ndarray] = None) -> MeasureFu
     return partial(measure_scores, label_range=labels.label_range)
 
 
-def refuse_unmeasurable(
+def check_measurable(
     metric: str, found: np.ndarray, labels: Labels, where: str, groups: Optional[np.ndarray] = None
 ) -> None:
-    """Raise InputError when ``metric`` has no value on labels ``found`` [N]; ``groups``: see `measure_of`."""
+    """Raise InputError when ``metric`` has no value on labels ``found`` [N] of queries ``groups`` [N]."""
     if labels.target == RANKING:
-        refuse_nothing_to_rank(found, groups, where)
+        check_rankable(found, groups, where)
     elif labels.has_classes:
-        refuse_undefined(metric, found, len(labels.names), where)
+        check_defined(metric, found, len(labels.names), where)
     elif metric in CORRELATIONS and len(np.unique(found)) < 2:
         raise InputError(
             f"{where} has a single label, {found[0]:g}, so {metric} is undefined on it; take a file with "
@@ -508,14 +508,14 @@ def measure_with(
             if not world.is_first:
                 return {}
             found = compute_metrics(EvalPrediction(logits, labels))
-            return numbers_in(found, best_metric, "compute_metrics")
+            return read_own_metrics(found, best_metric, "compute_metrics")
 
         metrics.update(gather_results(all_reduce, world, own)[0])
-    refuse_unknown(best_metric, metrics)
+    check_best_metric(best_metric, metrics)
     return metrics
 
 
-def numbers_in(found: Any, best_metric: str, where: str) -> dict[str, float]:
+def read_own_metrics(found: Any, best_metric: str, where: str) -> dict[str, float]:
     """Return what a function of the user's own measured. Raises InputError, naming ``where``, if unusable."""
     try:
         own = {str(name): float(value) for name, value in found.items()}
@@ -529,7 +529,7 @@ def numbers_in(found: Any, best_metric: str, where: str) -> dict[str, float]:
     return own
 
 
-def refuse_unknown(best_metric: str, metrics: Iterable[str]) -> None:
+def check_best_metric(best_metric: str, metrics: Iterable[str]) -> None:
     """Raise InputError when ``best_metric`` is none of ``metrics``."""
     if best_metric not in metrics:
         raise InputError(

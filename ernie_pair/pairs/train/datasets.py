@@ -29,7 +29,7 @@ from ernie_pair.pairs.data.pair_records import ROLES
 from ernie_pair.pairs.data.pair_source import PairSource, label_map_in, refuse_unread
 from ernie_pair.pairs.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pairs.data.row_cache import cached_rows
-from ernie_pair.pairs.targets.metrics import class_weights_of, refuse_unmeasurable, training_groups
+from ernie_pair.pairs.targets.metrics import check_measurable, compute_class_weights, training_groups
 from ernie_pair.runtime.processes.world import World
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,9 @@ def _open_in_memory(
         logger.info("%d queries to learn from, %d rows", len(candidates), sum(map(len, candidates)))
     updates = partial(training_steps, train, config, world, candidates=candidates)
     hashes = {source.flag: source.sha256() for source in in_order}
-    weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)
+    weights = compute_class_weights(
+        config.class_weights, len(labels.names), train.labels, sources["train"].name
+    )
     if weights is not None:
         logger.info("class weights: %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
     files = [
@@ -169,7 +171,7 @@ def _open_stream(
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
     check = partial(_refuse_labels, config, labels, [dev])
-    weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
+    weights = compute_class_weights(config.class_weights, len(labels.names), None, train.name)
     (dev_rows,) = cached_rows(_cache_dir(config), [dev], tokenizer, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
     _describe(config, "dev", dev, dev_rows, labels, world)
@@ -192,11 +194,11 @@ def _refuse_labels(
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
     metric, train, dev = config.best_metric, found[0], found[-1]
-    refuse_unmeasurable(metric, dev.known_labels, labels, sources[-1].name, dev.groups)
+    check_measurable(metric, dev.known_labels, labels, sources[-1].name, dev.groups)
     if len(sources) > 1:
         if train.groups is not None:
-            refuse_unmeasurable(metric, train.known_labels, labels, sources[0].name, train.groups)
-        class_weights_of(config.class_weights, len(labels.names), train.labels, sources[0].name)
+            check_measurable(metric, train.known_labels, labels, sources[0].name, train.groups)
+        compute_class_weights(config.class_weights, len(labels.names), train.labels, sources[0].name)
 
 
 def _rejected(config: PairConfig, split: str, world: World) -> Optional[Path]:

@@ -40,7 +40,7 @@ from ernie_pair.models.spec import (
     read_tokenizer_settings,
 )
 from ernie_pair.pairs.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags, usual_of
-from ernie_pair.pairs.targets.metrics import chosen_metric, refuse_other_metric
+from ernie_pair.pairs.targets.metrics import check_metric_of_target, choose_metric
 from ernie_pair.training.recompute import num_frozen_layers
 
 
@@ -97,9 +97,9 @@ def with_best_metric(config: Config, start: InitialModel, has_own: bool = False)
     own, ``has_own``, may return it.
     """
     target = start.model.spec.target
-    metric = chosen_metric(config.best_metric, target)
+    metric = choose_metric(config.best_metric, target)
     if not has_own:
-        refuse_other_metric(metric, target)
+        check_metric_of_target(metric, target)
     return replace(config, best_metric=metric, label_map=config.label_map or start.label_map)
 
 

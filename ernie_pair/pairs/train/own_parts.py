@@ -19,7 +19,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.config.pair_config import usual_of
 from ernie_pair.pairs.data.pair_file import BadRow
-from ernie_pair.pairs.targets.metrics import ComputeMetrics, numbers_in
+from ernie_pair.pairs.targets.metrics import ComputeMetrics, read_own_metrics
 from ernie_pair.pairs.train.loss import PairLoss
 from ernie_pair.pairs.train.parts import (
     OF_THE_LOSS,
@@ -194,7 +194,7 @@ def _make_scheduler(trainer, steps: int, optimizer: Optional[Optimizer]) -> LRSc
 def _evaluate(trainer) -> dict[str, float]:
     def own() -> dict[str, float]:
         where = f"evaluate of {type(trainer).__name__}"
-        found = numbers_in(trainer.evaluate(), trainer.config.best_metric, where)
+        found = read_own_metrics(trainer.evaluate(), trainer.config.best_metric, where)
         return {name: value for name, value in found.items() if name not in TIMES}
 
     return gather_results(join_process_group(trainer.world).all_reduce, trainer.world, own)[0]

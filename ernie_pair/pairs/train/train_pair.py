@@ -39,11 +39,11 @@ from ernie_pair.pairs.targets.metrics import (
     CountedScores,
     MeasureFunction,
     bootstrap_intervals,
+    check_best_metric,
+    choose_measure,
     describe_single_class,
     find_single_class,
-    measure_of,
     measure_with,
-    refuse_unknown,
 )
 from ernie_pair.pairs.train.datasets import PairData, open_pair_data, pair_sources, words_of_pairs
 from ernie_pair.pairs.train.initial_model import InitialModel, open_initial_model, with_best_metric
@@ -91,7 +91,7 @@ class PairJob(TaskJob):
             config, model, total_steps, process_group, vocab_file=vocab_file, operations=operations, **more
         )
         self.own_evaluation, self.valid = own_evaluation, valid
-        self.measure = measure or measure_of(model.spec.labels, valid.groups)
+        self.measure = measure or choose_measure(model.spec.labels, valid.groups)
         compiled = compile_forward(config, model, process_group.size)
         if compiled is not None:
             self.parallel.forward = compiled
@@ -166,7 +166,7 @@ class PairJob(TaskJob):
         self.read()
         if self.own_evaluation is not None:
             metrics = self.own_evaluation()
-            refuse_unknown(self.config.best_metric, metrics)
+            check_best_metric(self.config.best_metric, metrics)
             return metrics
         rows = self.valid
         passed = rows if rows.orders is None else rows.orders
@@ -361,7 +361,7 @@ class PairTask(Task):
         optimizer = own.make_optimizer() if own.make_optimizer else None
         scheduler = own.make_scheduler(total_steps, optimizer) if own.make_scheduler else None
         shared = World(process_group.rank, process_group.size), process_group.all_reduce
-        measure = measure_of(labels, data.dev.groups)
+        measure = choose_measure(labels, data.dev.groups)
         job = PairJob(
             config,
             self.model,

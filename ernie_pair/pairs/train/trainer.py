@@ -46,10 +46,10 @@ from ernie_pair.pairs.data.rejected import tell_rejected
 from ernie_pair.pairs.targets.metrics import (
     OF_TARGET,
     ComputeMetrics,
-    measure_of,
+    check_best_metric,
+    choose_measure,
     measure_with,
-    numbers_of,
-    refuse_unknown,
+    number_texts,
 )
 from ernie_pair.pairs.train.datasets import (
     PairData,
@@ -383,7 +383,7 @@ class PairTrainer:
     def _metrics_of(self, outputs: _Outputs) -> dict[str, float]:
         if outputs.labels is None:
             return {}
-        measure, own = measure_of(self._start.source.spec.labels, outputs.groups), self.compute_metrics
+        measure, own = choose_measure(self._start.source.spec.labels, outputs.groups), self.compute_metrics
         shared = self.world, join_process_group(self.world).all_reduce
         return measure_with(measure, own, self.config.best_metric, *shared, outputs.logits, outputs.labels)
 
@@ -438,7 +438,7 @@ class PairTrainer:
             "dev": self._pairs_of("dev", self.eval_dataset),
         }
         if self.compute_metrics is None:
-            refuse_unknown(self.config.best_metric, OF_TARGET[self.model.spec.target].names)
+            check_best_metric(self.config.best_metric, OF_TARGET[self.model.spec.target].names)
         return open_pairs(self.config, sources, self._start.source, self.world, self._collator)
 
     @property
@@ -542,7 +542,7 @@ class PairTrainer:
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
         if source.labels is None:
             return _Outputs(np.concatenate(logits), None, bad)
-        groups = numbers_of(queries) if source.labels.target == RANKING else None
+        groups = number_texts(queries) if source.labels.target == RANKING else None
         return _Outputs(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:

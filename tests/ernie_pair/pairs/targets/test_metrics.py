@@ -13,13 +13,13 @@ from ernie_pair.inference.scores import probabilities
 from ernie_pair.pairs.targets.metrics import (
     METRICS,
     bootstrap_intervals,
+    check_defined,
     cross_entropies,
     describe_single_class,
     find_single_class,
     log_odds,
     measure,
     percentile_interval,
-    refuse_undefined,
     resamples,
 )
 
@@ -82,11 +82,11 @@ def test_auc_is_undefined_if_a_class_does_not_occur():
     metrics = measure(logits, np.minimum(labels, 1))
     assert math.isnan(metrics["auc"]) and math.isnan(metrics["average_precision"]) and metrics["f1"] > 0
     with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc is undefined on it"):
-        refuse_undefined("auc", np.minimum(labels, 1), 3, "dev.tsv")
-    refuse_undefined("f1", np.minimum(labels, 1), 3, "dev.tsv")
+        check_defined("auc", np.minimum(labels, 1), 3, "dev.tsv")
+    check_defined("f1", np.minimum(labels, 1), 3, "dev.tsv")
     with pytest.raises(InputError, match="no pair of class 1, so mcc is undefined"):
-        refuse_undefined("mcc", np.zeros(4, dtype=int), 2, "dev.tsv")
-    refuse_undefined("mcc", np.minimum(labels, 1), 3, "dev.tsv")
+        check_defined("mcc", np.zeros(4, dtype=int), 2, "dev.tsv")
+    check_defined("mcc", np.minimum(labels, 1), 3, "dev.tsv")
 
 
 def test_every_row_is_drawn_as_often_as_any_other():

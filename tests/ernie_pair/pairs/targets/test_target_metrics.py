@@ -16,19 +16,19 @@ from ernie_pair.models.labels import UNLABELLED, Labels
 from ernie_pair.pairs.targets.metrics import (
     CountedQueries,
     CountedScores,
-    chosen_metric,
+    check_measurable,
+    check_metric_of_target,
+    choose_measure,
+    choose_metric,
     class_averages,
     class_table,
-    class_weights_of,
+    compute_class_weights,
     error_bins,
-    measure_of,
     measure_ranking,
     measure_scores,
     measure_with,
-    numbers_in,
-    numbers_of,
-    refuse_other_metric,
-    refuse_unmeasurable,
+    number_texts,
+    read_own_metrics,
     resamples,
     rows_without_positive,
     training_groups,
@@ -67,10 +67,10 @@ def test_correlation_is_0_for_equal_scores_nan_for_equal_labels():
     assert np.isnan(measure_scores(OUTPUTS[:4], np.full(4, 0.3))["pearson"])
     of_one_label = np.equal(LABELS, LABELS[0]).astype(np.int64)
     assert np.isnan(CountedScores(OUTPUTS, LABELS, None).measure(of_one_label)["pearson"])
-    refuse_unmeasurable("mse", np.full(4, 0.3), Labels.scores(), "dev.tsv")
-    refuse_unmeasurable("pearson", np.array([0.3, 1.0]), Labels.scores(), "dev.tsv")
+    check_measurable("mse", np.full(4, 0.3), Labels.scores(), "dev.tsv")
+    check_measurable("pearson", np.array([0.3, 1.0]), Labels.scores(), "dev.tsv")
     with pytest.raises(InputError, match="dev.tsv has a single label, 0.3, so pearson is undefined"):
-        refuse_unmeasurable("pearson", np.full(4, 0.3), Labels.scores(), "dev.tsv")
+        check_measurable("pearson", np.full(4, 0.3), Labels.scores(), "dev.tsv")
 
 
 def test_label_bins_are_those_of_numpys_histogram():
@@ -95,7 +95,7 @@ def test_label_bins_are_those_of_numpys_histogram():
 def queries(count, seed=0, best=1):
     """Scores with ties, labels up to ``best`` and queries; the rows of a query are not adjacent."""
     rng = np.random.default_rng(seed)
-    groups = numbers_of([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
+    groups = number_texts([str(number) for number in rng.permutation(np.repeat(np.arange(count), 6))])
     return (
         rng.integers(0, 4, len(groups)).astype(np.float32)[:, None],
         (rng.random(len(groups)) < 0.3) * rng.integers(1, best + 1, len(groups)),
@@ -128,15 +128,15 @@ def test_counted_queries_equal_repeated_queries():
         for time in range(times):
             rows += mine.tolist()
             names += [f"{number} {time}"] * len(mine)
-    again = measure_ranking(outputs[rows], labels[rows], numbers_of(names))
+    again = measure_ranking(outputs[rows], labels[rows], number_texts(names))
     assert counted.measure(counts) == pytest.approx(again)
 
 
 def test_ranking_metrics_need_a_query_with_two_labels():
     for labels in ([1, 0], [3, 1]):
-        refuse_unmeasurable("mrr", np.array(labels), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
+        check_measurable("mrr", np.array(labels), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
     with pytest.raises(InputError, match="dev.tsv has no query whose candidates have different labels"):
-        refuse_unmeasurable("mrr", np.array([2, 2]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
+        check_measurable("mrr", np.array([2, 2]), Labels.of_candidates(), "dev.tsv", np.array([0, 0]))
     assert rows_without_positive(np.array([0, 1, 0, 1]), np.array([0, 0, 2, 0])).tolist() == [1, 3]
 
 
@@ -154,46 +154,46 @@ def test_per_class_metrics_match_scikit_learn():
 
 
 def test_each_target_has_its_own_metrics():
-    chosen = [chosen_metric("auto", target) for target in ("classification", "regression", "ranking")]
-    assert chosen == ["accuracy", "mse", "mrr"] and chosen_metric("f1", "regression") == "f1"
+    chosen = [choose_metric("auto", target) for target in ("classification", "regression", "ranking")]
+    assert chosen == ["accuracy", "mse", "mrr"] and choose_metric("f1", "regression") == "f1"
     with pytest.raises(InputError, match="best_metric accuracy is not a metric of a model for regression"):
-        refuse_other_metric("accuracy", "regression")
+        check_metric_of_target("accuracy", "regression")
     for metric in ("mse", "one_of_the_users"):
-        refuse_other_metric(metric, "regression")
+        check_metric_of_target(metric, "regression")
     with pytest.raises(InputError, match="dev.tsv has no pair of class 2, so auc is undefined on it"):
-        refuse_unmeasurable("auc", np.array([0, 1]), Labels.numbered(3), "dev.tsv")
-    assert "accuracy" in measure_of(Labels.numbered(2))(np.eye(2, dtype=np.float32), np.array([0, 1]))
+        check_measurable("auc", np.array([0, 1]), Labels.numbered(3), "dev.tsv")
+    assert "accuracy" in choose_measure(Labels.numbered(2))(np.eye(2, dtype=np.float32), np.array([0, 1]))
 
 
 def test_balanced_weights_are_those_of_scikit_learn():
     labels = np.array([0] * 6 + [1] * 2 + [2] * 4)
-    weights = class_weights_of("balanced", 3, labels, "train.tsv")
+    weights = compute_class_weights("balanced", 3, labels, "train.tsv")
     wanted = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     np.testing.assert_allclose(weights, wanted, rtol=1e-6)
     unknown = np.append(labels, [UNLABELLED] * 5)
-    np.testing.assert_array_equal(class_weights_of("balanced", 3, unknown, "train.tsv"), weights)
-    assert class_weights_of("", 3, labels, "train.tsv") is None
-    assert class_weights_of("1, 2.5,0", 3, None, "train.tsv").tolist() == [1, 2.5, 0]
+    np.testing.assert_array_equal(compute_class_weights("balanced", 3, unknown, "train.tsv"), weights)
+    assert compute_class_weights("", 3, labels, "train.tsv") is None
+    assert compute_class_weights("1, 2.5,0", 3, None, "train.tsv").tolist() == [1, 2.5, 0]
 
 
 def test_balanced_weights_need_every_class_to_occur():
     with pytest.raises(InputError, match=r"^train\.tsv has no pair of class 1, so class_weights balanced"):
-        class_weights_of("balanced", 3, np.array([0, 2]), "train.tsv")
+        compute_class_weights("balanced", 3, np.array([0, 2]), "train.tsv")
 
 
 @pytest.mark.parametrize("found", [None, 0.5, {"accuracy": "high"}, {"accuracy": None}, [("accuracy", 1.0)]])
 def test_what_is_no_dictionary_of_numbers_is_refused(found):
     with pytest.raises(InputError, match="mine returned .*; return a dictionary of numbers"):
-        numbers_in(found, "accuracy", "mine")
+        read_own_metrics(found, "accuracy", "mine")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_the_metric_that_chooses_the_best_is_finite(value):
-    assert numbers_in({"a": 1, "other": value}, "a", "mine") == pytest.approx(
+    assert read_own_metrics({"a": 1, "other": value}, "a", "mine") == pytest.approx(
         {"a": 1, "other": value}, nan_ok=True
     )
     with pytest.raises(InputError, match="mine returned a .*, which can choose no best model"):
-        numbers_in({"a": value}, "a", "mine")
+        read_own_metrics({"a": value}, "a", "mine")
 
 
 def test_the_users_metrics_are_added_and_the_best_one_is_known():
@@ -211,7 +211,7 @@ def test_the_users_metrics_are_added_and_the_best_one_is_known():
 def test_groups_of_grades_have_an_order_and_lose_no_candidate(seed):
     """For any ``most``: each part has two labels, and no row of a query with an order is left out."""
     rng = np.random.default_rng(seed)
-    groups = numbers_of(list(map(str, rng.integers(0, 12, 200))))
+    groups = number_texts(list(map(str, rng.integers(0, 12, 200))))
     labels, most = rng.integers(0, 4, 200), int(rng.choice([0, 2, 5, 16]))
     labels[groups == 0] = 2  # without an order
     labels[groups == 1] = rng.integers(1, 3, int((groups == 1).sum()))  # the lowest is not 0
