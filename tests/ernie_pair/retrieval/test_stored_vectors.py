@@ -2,18 +2,24 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
 from tiny_search import texts_of, write_embedder, write_lines
+from tiny_ship import write_trained
 
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import InputError, NumbersError
+from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.evaluation.embeddings.embed import embed
+from ernie_pair.inference.vector_files import VECTORS_JSON
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.searcher import PairSearcher
+from ernie_pair.service.serve import ServeConfig, _open_models
 
 pytest.importorskip("faiss")
+pytest.importorskip("fastapi")
 TEXTS = texts_of(80)
 
 
@@ -64,3 +70,29 @@ def test_vectors_of_another_file_are_refused(stored, tmp_path):
     with pytest.raises(InputError, match="80 vectors of another file than .*other.txt, with 80 texts"):
         indexed(stored, tmp_path, texts="other.txt")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_nan_in_stored_vectors_gives_exit_code_4(stored, tmp_path):
+    """Its checksum is right."""
+    folder = shutil.copytree(stored / "float16", stored / "spoiled")
+    path, about = folder / "vectors.npy", folder / VECTORS_JSON
+    before, array = sha256_of_file(path), np.load(path)
+    array[5, 3] = np.nan
+    np.save(path, array)
+    about.write_text(
+        about.read_text(encoding="utf-8").replace(before, sha256_of_file(path)), encoding="utf-8"
+    )
+    with pytest.raises(NumbersError, match="the vector of text 5 is NaN, infinite or zero"):
+        indexed(stored, tmp_path, "spoiled")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_service_refuses_an_index_of_another_model(stored, tmp_path):
+    index, other = (
+        str(indexed(stored, tmp_path)),
+        str(write_trained(tmp_path / "other", initializer_range=0.2)),
+    )
+    with pytest.raises(InputError, match="are of another model"):
+        _open_models(ServeConfig(index=index, embedding_model=other))
+    with pytest.raises(InputError, match="index holds vectors; name their model with embedding_model"):
+        _open_models(ServeConfig(index=index))
