@@ -160,8 +160,6 @@ class ServeConfig(Options):
             value = getattr(self, name)
             if not getattr(self, needed) and value != usual[name]:
                 raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
-        if self.device != usual["device"] and not (self.model_path or self.embedding_model):
-            raise InputError(f"--device {self.device} is for a model, and BM25 takes none; leave it out")
         if self.index and self.max_waiting < self.recall_k:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "

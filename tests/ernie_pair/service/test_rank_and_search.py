@@ -180,7 +180,6 @@ def test_openapi_describes_requests_and_responses(model, recall):
 
 BAD_FLAGS = [
     ({"model_path": "m", "max_waiting": 10}, "max_waiting=10 has no room for one request of max_pairs=256"),
-    ({"index": "i", "device": "gpu"}, "device gpu is for a model, and BM25 takes none"),
     ({"model_path": "m", "retrieval": "bm25"}, "is for index; give both, or neither"),
     ({"model_path": "m", "recall_k": 9}, "is for index; give both, or neither"),
     ({"model_path": "m", "long_text": "cut"}, "long_text cut is for embedding_model"),
