@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO
+from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO, Tuple
 
 from data_tools.text.table_writer import ending_to_write, refuse_ending, table_writer
 from data_tools.text.tables import JSON_ENDINGS, form_of, records
@@ -148,14 +148,20 @@ def open_searcher(config: SearchConfig) -> PairSearcher:
 def search_file(config: SearchConfig) -> List[List[Hit]]:
     """Return the hits of each query of ``input_file``; nothing is written. Raises an ErniePairError."""
     start_console(World())
-    rows, searcher = list(_read_queries(config)), open_searcher(config)
-    for row in rows:
-        searcher.check_query(row.text, f"{config.input_file}:{row.line}: ")
+    rows, searcher = _read_queries(config)
     return list(searcher.search_many((row.text for row in rows), config.top_k))
 
 
-def _read_queries(config: SearchConfig) -> Iterator[NamedText]:
-    return read_texts(Path(config.input_file), columns=TextColumns(config.text_column, config.id_column))
+def _read_queries(config: SearchConfig) -> Tuple[List[NamedText], PairSearcher]:
+    """Return the queries of ``input_file``, and what answers them: all are checked before the models run."""
+    columns = TextColumns(config.text_column, config.id_column)
+    rows = list(read_texts(Path(config.input_file), columns=columns))
+    if not rows:
+        raise InputError(f"{config.input_file} holds no query; give one on every line")
+    searcher = open_searcher(config)
+    for row in rows:
+        searcher.check_query(row.text, f"{config.input_file}:{row.line}: ")
+    return rows, searcher
 
 
 def _results(config: SearchConfig) -> Results:
@@ -170,21 +176,14 @@ def _results(config: SearchConfig) -> Results:
 
 
 def _answer_file(config: SearchConfig, results: Results) -> None:
-    path = Path(config.input_file)
-    count = sum(1 for _ in _read_queries(config))
-    if not count:
-        raise InputError(f"{config.input_file} holds no query; give one on every line")
-    searcher = open_searcher(config)
-    for row in _read_queries(config):  # all of them, before the models run for the first
-        searcher.check_query(row.text, f"{path}:{row.line}: ")
-    progress = CountProgress(count, "query")
-    final = results.given[0]
+    rows, searcher = _read_queries(config)
+    progress, final = CountProgress(len(rows), "query"), results.given[0]
     with results.published() as (draft,), _answer_writer(draft, final) as write, progress:
-        answers = searcher.search_many((row.text for row in _read_queries(config)), config.top_k)
-        for row, hits in zip(_read_queries(config), answers):
+        answers = searcher.search_many((row.text for row in rows), config.top_k)
+        for row, hits in zip(rows, answers):
             write(row, hits)
             progress.advance(1)
-    logger.info("answers to %s: %s", counted(count, "query", "queries"), config.output_file)
+    logger.info("answers to %s: %s", counted(len(rows), "query", "queries"), config.output_file)
 
 
 @contextmanager

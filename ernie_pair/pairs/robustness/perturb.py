@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -42,12 +43,15 @@ class Word(NamedTuple):
 
     text: str
     kind: str
+    begin: int = 0  # its first character in the text
 
 
 @lru_cache(maxsize=1 << 14)
 def words_of(text: str) -> Tuple[Word, ...]:
     """Return the words of ``text``, whose concatenation is the text, with their parts of speech (rjieba)."""
-    return tuple(Word(*word) for word in import_optional("rjieba").tag(text))
+    tagged = import_optional("rjieba").tag(text)
+    begins = accumulate((len(word) for word, _ in tagged), initial=0)
+    return tuple(Word(*word, begin) for word, begin in zip(tagged, begins))
 
 
 def is_negated(text: str) -> bool:
@@ -191,7 +195,8 @@ def _find_directions(text: str) -> Set[Tuple[str, str]]:
 
 def _named(pair: Untouched, facts: Facts) -> Iterator[Rewriting]:
     """Yield a place for a place of its group, and a person of the file for a person."""
-    for word in sorted({*words_of(pair.left)} & {*words_of(pair.right)}):
+    of_sides = ({word[:2] for word in words_of(text)} for text in (pair.left, pair.right))
+    for word in (Word(*shared) for shared in sorted(set.intersection(*of_sides))):
         counts = facts.names if is_name(word) else dict.fromkeys(GROUP_OF.get(word.text, ()), 1)
         others = [
             (other, count)
@@ -241,7 +246,7 @@ def make_homophone(pair: Untouched, facts: Facts) -> Optional[Change]:
 def _find_homophones(text: str, by_sound) -> List[Tuple[int, List[Tuple[str, int]]]]:
     """Return the places of ``text`` that have homophones, and these with their counts."""
     found = []
-    for begin, word, _ in _locate_words(text):
+    for word, _, begin in words_of(text):
         sounds = _read_pinyin(word) if is_hanzi(word) and not NEGATING.intersection(word) else []
         for offset, sound in enumerate(sounds):
             others = [entry for entry in by_sound.get(sound, ()) if entry[0] != word[offset]]
@@ -328,11 +333,11 @@ def _negated(text: str) -> List[str]:
 
 
 def _affirmed(text: str) -> List[str]:
-    placed, found = _locate_words(text), _replaced(text, AFFIRMED)
+    words, found = words_of(text), _replaced(text, AFFIRMED)
     # a 不 or 没 that stands on its own before a long verb or adjective
-    for (begin, word, _), (_, following, kind) in zip(placed, placed[1:]):
-        if word in ("不", "没") and kind[:1] in ("v", "a") and len(following) > 1:
-            found.append(text[:begin] + text[begin + 1 :])
+    for word, following in zip(words, words[1:]):
+        if word.text in ("不", "没") and following.kind[:1] in ("v", "a") and len(following.text) > 1:
+            found.append(text[: word.begin] + text[word.begin + 1 :])
     for match in _NOT.finditer(text):
         found.append(text[: match.start()] + (match[1] or match[2]) + text[match.end() :])
     return found
@@ -342,18 +347,9 @@ def _replaced(text: str, words: Dict[str, str]) -> List[str]:
     """Return the text with one of its words replaced, for each that is in ``words``."""
     return [
         text[:begin] + words[word] + text[begin + len(word) :]
-        for begin, word, _ in _locate_words(text)
+        for word, _, begin in words_of(text)
         if word in words
     ]
-
-
-def _locate_words(text: str) -> List[Tuple[int, str, str]]:
-    """Return where each word of a text begins, the word, and its part of speech."""
-    found, begin = [], 0
-    for word in words_of(text):
-        found.append((begin, *word))
-        begin += len(word.text)
-    return found
 
 
 # Groups of characters that are mistaken for one another by their shape.
@@ -383,7 +379,7 @@ def _with_typo(pair: Untouched, how: str, text: str) -> Optional[str]:
 
 def _typos(how: str, text: str) -> Iterator[str]:
     """Yield ``text`` with one typo, for each place that may have one; the first Latin letter stays."""
-    for begin, word, _ in _locate_words(text) if len(text) >= SHORTEST_TEXT else ():
+    for word, _, begin in words_of(text) if len(text) >= SHORTEST_TEXT else ():
         end = begin + len(word)
         if word.isascii() and word.isalpha() and len(word) >= MIN_WORD_LENGTH:
             begin += 1
