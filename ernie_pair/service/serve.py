@@ -197,8 +197,10 @@ def _open_models(config: ServeConfig) -> "ServedModels":
         texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth, config.retrieval)
         texts.recall(["你好"])
         logger.info("/search searches the %d texts of %s by %s", texts.count, config.index, texts.retrieval)
-    names = (os.path.basename(os.path.abspath(path)) for path in (config.model_path, config.embedding_model))
-    return ServedModels(predictor, embedder, texts, *names, config.long_text == "cut")
+    paths = config.model_path, config.embedding_model
+    model_name, embedding_name = (os.path.basename(os.path.abspath(path)) for path in paths)
+    cuts = config.long_text == "cut"
+    return ServedModels(predictor, embedder, texts, model_name, embedding_name, cuts)
 
 
 def key_of(given: str, environment: Mapping[str, str]) -> str:

@@ -480,9 +480,9 @@ class Service:
             "/metrics": self.counters,
             "/": self.page,
         }
-        for path, answer in reports.items():
-            app.get(path, include_in_schema=path != "/")(answer)
-            app.head(path, include_in_schema=False)(answer)
+        for path, report in reports.items():
+            app.get(path, include_in_schema=path != "/")(report)
+            app.head(path, include_in_schema=False)(report)
 
 
 def _milliseconds_since(started: float) -> float:
