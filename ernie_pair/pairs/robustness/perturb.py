@@ -51,7 +51,7 @@ def words_of(text: str) -> Tuple[Word, ...]:
     """Return the words of ``text``, whose concatenation is the text, with their parts of speech (rjieba)."""
     tagged = import_optional("rjieba").tag(text)
     begins = accumulate((len(word) for word, _ in tagged), initial=0)
-    return tuple(Word(*word, begin) for word, begin in zip(tagged, begins))
+    return tuple(Word(word, kind, begin) for (word, kind), begin in zip(tagged, begins))
 
 
 def is_negated(text: str) -> bool:
