@@ -22,7 +22,7 @@ OPTIONS = "ernie_pair/core/cli/"  # which flags there are is known there
 KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model is its first layer
 LIMITS = {  # what is counted: at most, aim
     "lines of data_tools and ernie_pair": (61_300, 42_000),
-    "lines of scripts": (5_380, 3_500),
+    "lines of scripts": (5_340, 3_500),
     "lines of tests": (60_900, 36_000),
     "files of the package": (317, 200),
     "lists of flag names outside options": (48, 0),

@@ -53,13 +53,15 @@ def run_layout(config, world, source, infinite):
     return {**curves, **about, "weights_after": np.array(sums), **job.weights()}
 
 
-def run_layouts(flags, layouts, infinite):
-    world = launched_world()
+def run_layouts(flags, layouts):
+    """What `run_layout` returns for each; with its flags a layout may have the ``infinite`` updates."""
+    world, results = launched_world(), {}
     source = open_model(flags["model_name_or_path"], model_type="ernie", from_scratch=True)
-    return {
-        name: run_layout(PretrainConfig(**{**flags, **layout}), world, source, infinite)
-        for name, layout in layouts.items()
-    }
+    for name, layout in layouts.items():
+        infinite, config = layout.get("infinite", ()), {**flags, **layout}
+        config.pop("infinite", None)
+        results[name] = run_layout(PretrainConfig(**config), world, source, infinite)
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def results_of(folder, processes, layouts, infinite=(), **changes):
+def results_of(folder, processes, layouts, **changes):
     """{name: [the final arrays of each rank]}, all layouts in one launch."""
     flags = {
         **{"model_name_or_path": str(folder / "model"), "input_dir": str(folder / "data")},
@@ -77,7 +79,7 @@ def results_of(folder, processes, layouts, infinite=(), **changes):
         **{"split": "80,10,10", "max_seq_len": 32, "max_lr": 1e-3, "adam_epsilon": 1e-6, "num_workers": 0},
         **{**dict.fromkeys(DROPOUTS, 0), "device": "cpu", "graph": "dynamic", "kernels": "plain", **changes},
     }
-    ranks = launch(folder, run_layouts, flags, layouts, infinite, processes=processes)
+    ranks = launch(folder, run_layouts, flags, layouts, processes=processes)
     return {name: [rank[name] for rank in ranks] for name in layouts}
 
 
@@ -169,18 +171,28 @@ OTHERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def others(folder):
+    """{name: (the arrays of one process, {layout: those of each of two})}, from one start of each."""
+    # Their numbers vary from rank to rank, as those of tokens.
+    paths = {"input_path": folder / "data", "vocab_file": folder / "model" / "vocab.txt"}
+    paths["output_file"] = folder / "ngrams.txt"
+    build_ngrams(NgramsConfig(**{key: str(path) for key, path in paths.items()}, sizes="9 4"))
+    flags = {**OTHERS, "n-grams": {"ngram_lexicon": str(paths["output_file"])}}
+    merged = {key: layout for key, layout in layouts_of(2).items() if "merge2" in key}
+    one = results_of(folder, 1, {name: {**ALONE, **flags[name]} for name in flags})
+    two = results_of(
+        folder,
+        2,
+        {f"{name}/{key}": {**merged[key], **flags[name]} for name in flags for key in merged},
+    )
+    return {name: (one[name][0], {key: two[f"{name}/{key}"] for key in merged}) for name in flags}
+
+
 @pytest.mark.parametrize("name", OTHERS)
-def test_layouts_match_with_other_heads_and_optimizers(folder, name):
-    settings = dict(OTHERS[name])
-    if "ngram_lexicon" in settings:  # their numbers vary from rank to rank, as those of tokens
-        paths = {"input_path": folder / "data", "vocab_file": folder / "model" / "vocab.txt"}
-        paths["output_file"] = settings["ngram_lexicon"] = folder / "ngrams.txt"
-        paths = {key: str(path) for key, path in paths.items()}
-        build_ngrams(NgramsConfig(**paths, sizes="9 4", overwrite=True))
-        settings["ngram_lexicon"] = str(settings["ngram_lexicon"])
-    one = results_of(folder, 1, {"one": ALONE}, **settings)["one"][0]
-    layouts = {key: flags for key, flags in layouts_of(2).items() if "merge2" in key}
-    assert largest_difference(results_of(folder, 2, layouts, **settings), one) < BOUND
+def test_layouts_match_with_other_heads_and_optimizers(others, name):
+    (one, two), settings = others[name], OTHERS[name]
+    assert largest_difference(two, one) < BOUND
     assert ("gradient_norm" in one) == ("grad_clip" not in settings or settings["grad_clip"] > 0)
     assert ("sop_loss" in one) == settings.get("binary_head", True)
     assert ("ngram_loss" in one) == ("ngram_lexicon" in settings)
@@ -199,12 +211,14 @@ def test_phases_with_different_micro_batches_match_one_process(folder):
 @pytest.mark.parametrize("kernels", ["plain", pytest.param("fused", marks=needs_kernels)])
 def test_an_infinite_gradient_skips_only_its_own_update(folder, kernels):
     """Of one rank, in a pass that is not the last; the learning rate goes on from there."""
-    layouts = {"sharded": {**SHARDED, "micro_batch_size": 4}}
     rates = {"max_steps": 9, "decay_steps": 9, "warmup_rate": 0.5, "kernels": kernels}
-    plain, scaled, skipping = (
-        results_of(folder, 2, layouts, infinite, **{**rates, **flags})["sharded"][0]
-        for infinite, flags in (([], {"max_steps": 8}), ([2], SCALED), ([2], {"on_nan": "skip"}))
-    )
+    layout = {**SHARDED, "micro_batch_size": 4, **rates}
+    layouts = {
+        "plain": {**layout, "max_steps": 8},
+        "scaled": {**layout, **SCALED, "infinite": [2]},
+        "skipping": {**layout, "on_nan": "skip", "infinite": [2]},
+    }
+    plain, scaled, skipping = (ranks[0] for ranks in results_of(folder, 2, layouts).values())
     for run in (scaled, skipping):
         assert run["skipped_updates"].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 1]
         assert run["weights_after"][1] == run["weights_after"][0] != run["weights_after"][2]

@@ -47,7 +47,7 @@ class PoisonedJob(PretrainJob):
         return super().step(batches, number, stop)
 
 
-def run_layout(config, world, source):
+def run_layout(config, world, source, infinite):
     """The weights and the metrics of every update, float64 [updates].
 
     With them "weights_after", a sum over all weights after each update, and "kernels", the path in words.
@@ -60,6 +60,7 @@ def run_layout(config, world, source):
     program.start(config.seed)
     all_reduce = RankSums(world.size, program.executor)
     job = PoisonedJob(config, world, world, program, data, all_reduce, source)
+    job.infinite = infinite
     metrics, sums = [], []
     for step, batches in enumerate(data.updates(0), start=1):
         metrics.append(job.step(batches, step, NoStop()))
@@ -69,14 +70,18 @@ def run_layout(config, world, source):
     return {**curves, "kernels": kernels, "weights_after": np.array(sums), **job.weights()}
 
 
-def run_layouts(flags, layouts, infinite, levels):
-    world = launched_world()
+def run_layouts(flags, layouts, levels):
+    """What `run_layout` returns for each; with its flags a layout may have the ``infinite`` updates."""
+    world, results = launched_world(), {}
     source = open_model(flags["model_name_or_path"], model_type="ernie", from_scratch=True)
     start_static("cpu", world.size)
-    PoisonedJob.infinite = infinite
     if levels:
         os.environ[LEVEL_ASKED] = levels[world.rank]
-    return {name: run_layout(PretrainConfig(**flags, **layouts[name]), world, source) for name in layouts}
+    for name, layout in layouts.items():
+        infinite, config = layout.get("infinite", ()), {**flags, **layout}
+        config.pop("infinite", None)
+        results[name] = run_layout(PretrainConfig(**config), world, source, infinite)
+    return results
 
 
 def layouts_of(processes, merges=(1, 2, 4)):
@@ -108,7 +113,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def results_of(folder, processes, layouts, infinite=(), levels=(), **changes):
+def results_of(folder, processes, layouts, levels=(), **changes):
     """{name: [the final arrays of each rank]}, all layouts in one launch."""
     flags = {
         "model_name_or_path": str(folder / "model"), "input_dir": str(folder / "data"),
@@ -116,7 +121,7 @@ def results_of(folder, processes, layouts, infinite=(), levels=(), **changes):
         "split": "80,10,10", "max_seq_len": 32, "max_lr": 0.01, "num_workers": 0, "device": "cpu",
         **dict.fromkeys(DROPOUTS, 0), **changes,
     }  # fmt: skip
-    ranks = launch(folder, run_layouts, flags, layouts, infinite, levels, processes=processes)
+    ranks = launch(folder, run_layouts, flags, layouts, levels, processes=processes)
     return {name: [rank[name] for rank in ranks] for name in layouts}
 
 
@@ -240,7 +245,9 @@ def test_every_layout_matches_one_process_with_ngram_masking(folder):
 @pytest.mark.slow
 def test_lamb_skips_an_update_with_infinite_gradients(folder):
     layouts = chosen("dp1-sharding2-merge1", "dp2-sharding1-merge2")
-    for ranks in results_of(folder, 2, layouts, [2], optimizer="lamb", on_nan="skip").values():
+    flags = {"optimizer": "lamb", "on_nan": "skip", "infinite": [2]}
+    poisoned = {name: {**layout, **flags} for name, layout in layouts.items()}
+    for ranks in results_of(folder, 2, poisoned).values():
         assert ranks[0]["skipped_updates"].tolist() == [0, 1, 1, 1, 1]
         after = ranks[0]["weights_after"]
         assert after[1] == after[0] != after[2] and np.isfinite(after).all()
@@ -263,12 +270,13 @@ def test_dropout_is_reproducible_for_the_same_seed_and_layout(folder):
 )
 def test_an_infinite_gradient_skips_only_its_own_update(folder, processes, name):
     """Real dynamic loss scaling on the CPU; scales that are powers of two leave the results bit-identical."""
-    layout = {name: layouts_of(processes)[name]}
-    rates = {"max_steps": 9, "decay_steps": 9, "warmup_rate": 0.5}
-    plain, scaled, skipping = (
-        results_of(folder, processes, layout, infinite, **{**rates, **flags})[name][0]
-        for infinite, flags in (([], {"max_steps": 8}), ([2], SCALED), ([2], {"on_nan": "skip"}))
-    )
+    layout = {**layouts_of(processes)[name], "max_steps": 9, "decay_steps": 9, "warmup_rate": 0.5}
+    layouts = {
+        "plain": {**layout, "max_steps": 8},
+        "scaled": {**layout, **SCALED, "infinite": [2]},
+        "skipping": {**layout, "on_nan": "skip", "infinite": [2]},
+    }
+    plain, scaled, skipping = (ranks[0] for ranks in results_of(folder, processes, layouts).values())
     for run in (scaled, skipping):
         assert run["skipped_updates"].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 1]
         assert run["weights_after"][1] == run["weights_after"][0] != run["weights_after"][2]
