@@ -18,7 +18,7 @@ import numpy as np
 from data_tools.audit import duplicates, text_quality
 from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
 from data_tools.corpus import create_flags
-from data_tools.text.file_content import tell_encodings
+from data_tools.text.file_content import report_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, each_once, list_inputs
 from data_tools.text.texts import LineBatch, line_batches
 from ernie_pair.core.cli.cli import run_command
@@ -97,7 +97,7 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
         positional=["inputs"],
     )
     are_there = config.output_dir and results.are_done()
-    tell_encodings(inputs)
+    report_encodings(inputs)
     audit = audit_of(inputs, config)
     say(as_called("\n".join(report_lines(audit))))
     if config.output_dir and not are_there:
@@ -112,7 +112,7 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
 
 def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
     """Audit the paragraphs of ``inputs``. Raises InputError for a line that cannot be read, or no text."""
-    rules = create_flags.line_rules_of(config)
+    rules = create_flags.build_line_rules(config)
     with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
         table, odd = _survey(inputs, config, progress)
         if table.is_empty.all():
@@ -147,7 +147,7 @@ def _survey(
     inputs: List[Path], config: AuditConfig, progress: Progress
 ) -> Tuple[duplicates.Table, Dict[str, text_quality.Tally]]:
     """Return the table of the paragraphs, and the tallies of odd characters by kind."""
-    rules = create_flags.line_rules_of(config)
+    rules = create_flags.build_line_rules(config)
     jobs = ((rules, batch) for batch in line_batches(inputs, progress.read, rules=rules))
     parts: List[List[np.ndarray]] = []
     paths: List[str] = []
@@ -201,7 +201,7 @@ def _compare(
 def _near_jobs(
     inputs: List[Path], config: AuditConfig, table: duplicates.Table, sample: np.ndarray, progress: Progress
 ) -> Iterator:
-    line_rules = create_flags.line_rules_of(config)
+    line_rules = create_flags.build_line_rules(config)
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
     batches = line_batches(inputs, progress.read, rules=line_rules)
@@ -218,7 +218,7 @@ def _near_batch(job) -> Tuple[np.ndarray, List[bytes]]:
     texts = text_quality.normalised([text for text, is_chosen in zip(read, chosen) if is_chosen])
     if len(read) != len(chosen) or not np.array_equal(text_quality.fingerprints(texts), expected):
         raise _changed(batch.path)
-    return duplicates.bands_of(texts, near_rules), [text.encode("utf-8") for text in texts]
+    return duplicates.compute_bands(texts, near_rules), [text.encode("utf-8") for text in texts]
 
 
 def _changed(what: str) -> InputError:

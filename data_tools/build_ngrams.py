@@ -144,7 +144,7 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
             often = times >= config.min_count
             keys, times = keys[often], times[often]
             scores = ngrams.score_ngrams(config.score, token_counts, length, counts.total, keys, times)
-            chosen = ngrams.better_of(chosen, ngrams.Scored(keys, scores, times), most)
+            chosen = ngrams.merge_best(chosen, ngrams.Scored(keys, scores, times), most)
         best.append(chosen)
     return best
 

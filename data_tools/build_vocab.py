@@ -26,7 +26,7 @@ from tokenizers.trainers import WordPieceTrainer
 from data_tools.corpus import create_flags
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.text.characters import is_letter_or_digit
-from data_tools.text.file_content import tell_encodings
+from data_tools.text.file_content import report_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
 from data_tools.text.texts import LineBatch, line_batches
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
@@ -117,10 +117,10 @@ def build_vocab(config: VocabConfig) -> None:
     results = Results("build vocab", [output], {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
         return
-    tell_encodings(inputs)
+    report_encodings(inputs)
     shapes: Counter = Counter()
     with Progress(inputs, log_interval=0) as progress:
-        rules = create_flags.line_rules_of(config)
+        rules = create_flags.build_line_rules(config)
         batches = line_batches(inputs, progress.read, rules=rules)
         for counts in ordered_map(partial(_count_batch, rules), batches, config.workers):
             shapes.update(counts)

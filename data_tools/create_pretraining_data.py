@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
-from data_tools.corpus.create_flags import OF_LANGUAGE, CreateConfig, line_rules_of
+from data_tools.corpus.create_flags import OF_LANGUAGE, CreateConfig, build_line_rules
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.shards import (
@@ -34,7 +34,7 @@ from data_tools.corpus.shards import (
     shard_jobs,
 )
 from data_tools.corpus.writer import CorpusWriter, Joining
-from data_tools.text.file_content import tell_encodings
+from data_tools.text.file_content import report_encodings
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.text_files import DOCUMENTS, REJECTED, json_text, list_inputs
 from data_tools.text.texts import document_lines, holds_documents
@@ -89,10 +89,10 @@ def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateC
     num_files, num_documents, num_characters = LOOKED_AT
     words = []
     for path in inputs[:: -(-len(inputs) // num_files)]:
-        lines = islice(document_lines(path, line_rules_of(config)), num_documents)
+        lines = islice(document_lines(path, build_line_rules(config)), num_documents)
         for number, line in enumerate(lines, start=1):
             with suppress(InputError):  # of a bad line, which is reported when all are read
-                text = json_text(str(path), number, line, line_rules_of(config))
+                text = json_text(str(path), number, line, build_line_rules(config))
                 words += _WORD.findall(text[:num_characters])
     share = sum(map(bool, map(_HAN.match, words))) / max(len(words), 1)
     is_chinese = share >= CHINESE_SHARE
@@ -121,7 +121,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     marks = marks_path(config.output_prefix)
     outputs = [*corpus_paths(config.output_prefix), marks, rejects]
     inputs = list_inputs(config.input_path, DOCUMENTS, apart_from=outputs)
-    _refuse_raw_text(inputs, config)
+    _check_documents(inputs, config)
     config, reason = with_language(config, inputs)
     rules = rules_of(config)
     results = _results(config, outputs, inputs, rules)
@@ -129,7 +129,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         return
     if reason:
         say(reason, sys.stderr)
-    tell_encodings(inputs)
+    report_encodings(inputs)
     encoder_for.cache_clear()  # the vocabulary may have changed since the last call
     tokenizer, lexicon = encoder_for(rules).tokenizer, encoder_for(rules).lexicon
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}
@@ -137,7 +137,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     written = [*also, *([marks] if lexicon else [])]
     outdated = [path for path in (marks, rejects) if path not in written and results.has_made(path)]
     lexicon_sha256 = sha256_of_file(Path(config.user_lexicon)) if config.user_lexicon else ""
-    joining, line_rules = Joining(config.join_documents, config.join_tokens), line_rules_of(config)
+    joining, line_rules = Joining(config.join_documents, config.join_tokens), build_line_rules(config)
     made_from = {  # all that determines the shards except the lines themselves
         "tool": TOOL,
         "inputs": [[str(path), path.stat().st_size] for path in inputs],
@@ -165,17 +165,17 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
             total: Counter = Counter()
             for each in counts.values():
                 total.update(each)  # unlike + of Counters it keeps zeros, for the manifest
-            _refuse_wrong_input(total, rules.vocab_file, config)
+            _check_tokens(total, rules.vocab_file, config)
             writer.about.update(_about(config, tokenizer, lexicon_sha256, inputs, counts, total))
         for path in outdated:  # of the corpus that was replaced
             path.unlink(missing_ok=True)
     say(_summary(config, total, inputs, time.monotonic() - started), sys.stderr)
 
 
-def _refuse_raw_text(inputs: List[Path], config: CreateConfig) -> None:
+def _check_documents(inputs: List[Path], config: CreateConfig) -> None:
     """Raise InputError for a file that is neither JSON nor a table."""
     for path in inputs:
-        if not holds_documents(path, line_rules_of(config)):
+        if not holds_documents(path, build_line_rules(config)):
             raise InputError(
                 f"{path} is raw text, not JSON or a table with a document per row; ernie-pair prepare makes "
                 "documents of it, with the same flags"
@@ -196,7 +196,7 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
     """Yield every shard of every file in order, with a progress bar on a terminal."""
     with Progress(inputs, config.log_interval) as progress:
-        for path in make_all(shard_jobs(inputs, progress.read, line_rules_of(config)), config.workers):
+        for path in make_all(shard_jobs(inputs, progress.read, build_line_rules(config)), config.workers):
             shard = read_shard(path)
             yield shard
             progress.made(shard.counts["documents"])
@@ -227,7 +227,7 @@ def _write(
                     note.write(json.dumps(about, ensure_ascii=False) + "\n")
 
 
-def _refuse_wrong_input(total: Counter, vocab_file: str, config: CreateConfig) -> None:
+def _check_tokens(total: Counter, vocab_file: str, config: CreateConfig) -> None:
     """Raise InputError for a text of another vocabulary, and if no line was split into words."""
     if total["unknown_tokens"] * 2 > total["tokens"]:
         raise InputError(

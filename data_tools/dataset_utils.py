@@ -27,7 +27,7 @@ MASK_BELOW, RANDOM_BELOW = 0.8, 0.8 + 0.1  # of a uniform draw; above both the t
 GEOMETRIC_STOP = 0.2
 LEVELS = ("character", "phrase", "entity")
 CHARACTER, PHRASE = 0, 1
-MOST_MARKS = 255  # of a lexicon: a mark is a byte
+MAX_MARKS = 255  # of a lexicon: a mark is a byte
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.progress import say
 
-MOST_DOCUMENTS = 100_000
+MAX_DOCUMENTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SampleConfig(Options):
         help="documents of the corpus, each of 4 to 9 sentences",
         unit="documents",
         at_least=1,
-        at_most=MOST_DOCUMENTS,
+        at_most=MAX_DOCUMENTS,
     )
     pairs: int = data_option(
         3600,

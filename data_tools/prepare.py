@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Literal, Tuple
 
-from data_tools.corpus.create_flags import line_rules_of
+from data_tools.corpus.create_flags import build_line_rules
 from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs
@@ -118,7 +118,7 @@ def _holds_raw(config: PrepareConfig) -> bool:
     path = Path(config.input_path)
     of_an_earlier_run = [] if path.is_file() else [Path(f"{config.output_prefix}.jsonl")]
     files = list_inputs(config.input_path, (*RAW, *DOCUMENTS), of_an_earlier_run)
-    return not all(holds_documents(file, line_rules_of(config)) for file in files)
+    return not all(holds_documents(file, build_line_rules(config)) for file in files)
 
 
 def _by_ray(make: ShardMaker, jobs: Iterable, workers: int, address: str) -> Iterator[Path]:

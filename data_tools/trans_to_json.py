@@ -21,7 +21,7 @@ from typing import Iterator, List, Literal, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from data_tools.corpus import create_flags
-from data_tools.text.file_content import num_invalid_bytes, tell_encodings
+from data_tools.text.file_content import num_invalid_bytes, report_encodings
 from data_tools.text.text_files import RAW, STRICT, LineRules, decoded, json_text, list_inputs, read_lines
 from data_tools.text.texts import document_lines, holds_documents
 from ernie_pair.core.cli.cli import run_command
@@ -120,7 +120,7 @@ def trans_to_json(config: TransConfig, endings: Sequence[str] = RAW) -> None:
     results = Results("trans_to_json", finals, {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():
         return
-    tell_encodings(inputs)
+    report_encodings(inputs)
     with _working_folder(merged) as folder:
         jobs = ((path, folder / f"{number:06d}") for number, path in enumerate(inputs))
         parts = []
@@ -150,7 +150,7 @@ def trans_to_json(config: TransConfig, endings: Sequence[str] = RAW) -> None:
     )
 
 
-def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[Tuple[List[str], int]]:
+def read_documents(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[Tuple[List[str], int]]:
     """Yield each document of raw text, JSON or a table: its stripped lines, and the number of bytes replaced.
 
     Raises InputError with file:line for a line that is not UTF-8, and for a too long line or document.
@@ -213,7 +213,9 @@ def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
     source, target = job
     begins, num_short, num_replaced, place = [], 0, 0, 0
     with open(target, "wb") as out:
-        for lines, replaced in documents_of(source, config.doc_spliter, create_flags.line_rules_of(config)):
+        for lines, replaced in read_documents(
+            source, config.doc_spliter, create_flags.build_line_rules(config)
+        ):
             num_replaced += replaced
             if sum(map(len, lines)) < config.min_doc_length:
                 num_short += 1

@@ -16,7 +16,7 @@ from ernie_pair.core.installation import import_optional
 NUM_HASHES = 128
 RECALL = 0.99  # of pairs at the threshold
 SHORTEST = 20  # characters of a normalised paragraph; in a shorter one a single change is a large one
-MOST_HEADS, MOST_COMPARED = 100, 50
+MAX_HEADS, MAX_COMPARED = 100, 50
 _AT_ONCE = 4096  # shingles: 4 MB for each step of the MinHash
 _PRIME, _GOLDEN = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
 
@@ -43,7 +43,7 @@ class NearRules(NamedTuple):
         return NUM_HASHES, 1
 
 
-def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
+def compute_bands(texts: Sequence[str], rules: NearRules) -> np.ndarray:
     """Compute the bands of normalised texts: uint64 [texts, bands].
 
     Equal numbers in a column make two texts candidates. MinHash (Broder, "On the resemblance and
@@ -76,7 +76,7 @@ def _mixed(columns) -> np.ndarray:
 def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> Dict[int, Dict[int, float]]:
     """Group near-duplicate texts: {head: {member: its Jaccard similarity to the head}}.
 
-    ``texts``: normalised, UTF-8; ``bands``: uint64 [texts, bands], from `bands_of`.
+    ``texts``: normalised, UTF-8; ``bands``: uint64 [texts, bands], from `compute_bands`.
     """
 
     @lru_cache(maxsize=512)
@@ -89,7 +89,7 @@ def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> 
     for paragraph, buckets in _meetings(bands):
         common = Counter(head for bucket in buckets for head in heads_of.get(bucket, ()))
         # First the head with the most bands in common, the earliest on a tie.
-        for head in sorted(common, key=lambda head: (-common[head], head))[:MOST_COMPARED]:
+        for head in sorted(common, key=lambda head: (-common[head], head))[:MAX_COMPARED]:
             ours, theirs = shingles(head), shingles(paragraph)
             similarity = len(ours & theirs) / len(ours | theirs)
             if similarity >= rules.threshold:
@@ -98,7 +98,7 @@ def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> 
         else:
             for bucket in buckets:
                 heads = heads_of.setdefault(bucket, [])
-                if len(heads) < MOST_HEADS:
+                if len(heads) < MAX_HEADS:
                     heads.append(paragraph)
     return groups
 

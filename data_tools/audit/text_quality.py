@@ -95,11 +95,6 @@ def normalised(texts: List[str]) -> List[str]:
     return whole[_compared()[whole]].tobytes().decode("utf-32-le").split("\n")
 
 
-def starts_of(texts: List[str]) -> np.ndarray:
-    """Return where each of n texts begins in "\\n".join(texts), and where one more would: int64 [n + 1]."""
-    return np.cumsum([0, *(len(text) + 1 for text in texts)], dtype=np.int64)
-
-
 def fingerprints(texts: List[str]) -> np.ndarray:
     """Hash n texts to 64 bits each: uint64 [n], by BLAKE2b.
 
@@ -162,7 +157,8 @@ class Findings:
 
 def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
     """Count findings by the name of their kind, each example from a different paragraph."""
-    firsts = starts_of(paragraphs.texts)
+    # Where each of the texts begins in "\n".join(texts), and where one more would.
+    firsts = np.cumsum([0, *(len(text) + 1 for text in paragraphs.texts)], dtype=np.int64)
     rows = np.searchsorted(firsts, findings.at, side="right") - 1
     tallies = {}
     for kind in np.unique(findings.kinds).tolist():

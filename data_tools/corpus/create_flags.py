@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Iterator, Literal, Optional, Tuple
 
 from data_tools.corpus.writer import Joining
-from data_tools.text.text_files import LONGEST_LINE, LineRules
+from data_tools.text.text_files import MAX_LINE_BYTES, LineRules
 from ernie_pair.core.cli.options import (
     Options,
     data_option,
@@ -27,7 +27,7 @@ text_column_option = partial(
     help="the column of a document's text in a table (.csv, .tsv, .xlsx, .parquet), or its number; empty: "
     "the only one with texts",
 )
-line_bytes_option = partial(data_option, LONGEST_LINE, unit="bytes", at_least=1)
+line_bytes_option = partial(data_option, MAX_LINE_BYTES, unit="bytes", at_least=1)
 encoding_errors_option = partial(
     data_option,
     "strict",
@@ -42,7 +42,7 @@ log_interval_option = partial(
 )
 
 
-def line_rules_of(config: Any) -> LineRules:
+def build_line_rules(config: Any) -> LineRules:
     """Return how the lines of the input are read, by these fields of ``config``."""
     replaces = config.encoding_errors == "replace"
     return LineRules(config.json_key, config.max_line_bytes, replaces, text_column=config.text_column)

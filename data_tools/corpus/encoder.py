@@ -46,7 +46,7 @@ class Encoded(NamedTuple):
     ids    int32 [tokens], of all texts end to end
     lens   int32 [sentences], tokens of each sentence
     sizes  int64 [texts], sentences of each text; 0 when it has no tokens
-    marks  uint8 [tokens], the lexicon's (`Lexicon.marks_of`); [0] without a lexicon
+    marks  uint8 [tokens], the lexicon's (`Lexicon.find_marks`); [0] without a lexicon
     """
 
     ids: np.ndarray
@@ -104,7 +104,7 @@ class DocumentEncoder:
             if self.lexicon:
                 found = self.lexicon.find(text)
                 self.lexicon.keep_whole(words, found)
-                marks, num_found = self.lexicon.marks_of(starts, found), len(found)
+                marks, num_found = self.lexicon.find_marks(starts, found), len(found)
             words[ends] = True  # a word may extend over a sentence end
             ids = mark_words(words, ids, starts, self.tokenizer.continuation_ids)
         bounds = np.unique(np.append(0, np.searchsorted(starts, ends)))

@@ -32,7 +32,7 @@ except ImportError as error:
     raise_interrupt(error)
     compiled_turns = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
-LONGEST_PERIOD = 1_000_000  # samples until the order of the corpora repeats
+MAX_PERIOD = 1_000_000  # samples until the order of the corpora repeats
 _EXAMPLE = 'write weight folder weight folder, as in --input_dir "5.0 data/a 7.0 data/b"'
 
 
@@ -71,7 +71,7 @@ class Blend:
 
     ``parts``: int64 [K], the weights as the smallest whole numbers; ``period``: their sum. Takes 6 bytes
     for each sample of a period, however long the run. Raises InputError for
-    weights so uneven that the period is above LONGEST_PERIOD.
+    weights so uneven that the period is above MAX_PERIOD.
     """
 
     def __init__(self, weights: Sequence[Fraction]):
@@ -79,11 +79,11 @@ class Blend:
         wholes = [int(weight * denominator) for weight in weights]
         parts = [whole // math.gcd(*wholes) for whole in wholes]
         self.period = sum(parts)
-        if self.period > LONGEST_PERIOD:
+        if self.period > MAX_PERIOD:
             rounded = " ".join(str(max(1, round(1000 * part / self.period))) for part in parts)
             raise InputError(
                 f"--input_dir: these weights repeat only after {Decimal(self.period):.9g} samples, more than "
-                f"{LONGEST_PERIOD}; round them, for example to {rounded}"
+                f"{MAX_PERIOD}; round them, for example to {rounded}"
             )
         self.parts = np.array(parts, np.int64)
         self._turns = (turns if compiled_turns is None else compiled_turns)(self.parts)

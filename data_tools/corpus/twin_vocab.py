@@ -132,7 +132,7 @@ def _without_added_twins(tokenizer: WordPiece) -> WordPiece:
     return base if with_twins(base).tokens == tokenizer.tokens else tokenizer
 
 
-def refuse_ids_beyond(tokenizer: AnyTokenizer, vocab_size: int) -> None:
+def check_vocab_size(tokenizer: AnyTokenizer, vocab_size: int) -> None:
     """Raise InputError if a token could reach the model whose id is beyond its ``vocab_size`` rows.
 
     Only the twins that mark words in a corpus may be beyond the rows: they are turned into plain characters

@@ -27,7 +27,7 @@ except ImportError as error:
 
 VERSION = 1  # of the rows that the same input gives; part of the cache key
 SHORTEST = 2
-MOST_SAMPLES = 2**31 - 1
+MAX_SAMPLES = 2**31 - 1
 
 
 def build_sample_map(
@@ -46,11 +46,11 @@ def build_sample_map(
     ``docs`` int64 [D + 1]: the sentence each document starts at; ``lens`` int32 [N]: tokens of each
     sentence. A row of fewer than ``min_sentences`` sentences occurs only if a document has no more. With
     probability ``short_seq_prob`` a target is uniform in 2..target_length. Returns int64 [num_samples, 3],
-    a pure function of the arguments. Raises InputError for no sentence, or above MOST_SAMPLES.
+    a pure function of the arguments. Raises InputError for no sentence, or above MAX_SAMPLES.
     """
-    if num_samples > MOST_SAMPLES:
+    if num_samples > MAX_SAMPLES:
         raise InputError(
-            f"the run asks for {num_samples} samples, more than {MOST_SAMPLES}; use fewer steps or a "
+            f"the run asks for {num_samples} samples, more than {MAX_SAMPLES}; use fewer steps or a "
             "smaller global batch"
         )
     cut = _helpers.cut_documents if _helpers else cut_documents

@@ -23,16 +23,10 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, normalizers, p
 from tokenizers.models import Unigram
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.text.tokenizer_bounds import (
-    fault_of_charsmap,
-    fault_of_rules,
-    fault_of_speed,
-    patterns_of,
-)
 from data_tools.text.wordpiece import (
     CONTINUATION,
     CONTROL_TOKENS,
-    LONGEST_WORD,
+    MAX_WORD_LENGTH,
     TokenizedText,
     WordPiece,
     find_twins,
@@ -47,8 +41,9 @@ VOCAB, FAST_TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_conf
 SENTENCE_PIECES = "sentencepiece.bpe.model"
 TOKENIZER_FILES = (FAST_TOKENIZER, VOCAB, SENTENCE_PIECES)
 SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
-MAX_BYTES, MOST_TOKENS = 64 << 20, 1 << 24
-MOST_SEPARATORS = 2  # between two texts
+MAX_BYTES, MAX_TOKENS = 64 << 20, 1 << 24
+MAX_SEPARATORS = 2  # between two texts
+SPARE_IDS = 1000  # that no token has; as many again as there are tokens may be free
 # Where tokenizer_config.json names tokens that it adds, for transformers 4 and 5; and where it has their ids.
 ADDITIONAL, DECODER = ("additional_special_tokens", "extra_special_tokens"), "added_tokens_decoder"
 # By which a folder that transformers can load, and that this package wrote, is known again.
@@ -106,7 +101,10 @@ class FolderTokenizer:
         tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
         self._tokenizer, self.where, self.is_extended = tokenizer, where, is_extended
         self.vocab = tokenizer.get_vocab(with_added_tokens=True)
-        missing = 1 + max(self.vocab.values(), default=-1) - len(tokens)
+        highest = max(self.vocab.values(), default=-1)
+        if highest > 2 * len(self.vocab) + SPARE_IDS:  # a table of that length would fill the memory
+            raise InputError(f"{where}: the id {highest} among {len(self.vocab)} tokens; {CURE}")
+        missing = 1 + highest - len(tokens)
         self.tokens = [*tokens, *[""] * missing]
         self.vocab_size = len(self.tokens)
         for token, index in self.vocab.items():
@@ -120,7 +118,7 @@ class FolderTokenizer:
         pair = tokenizer.encode("a", "b")
         self.text_specials, self.pair_specials = _parts_of(tokenizer.encode("a"), 1), _parts_of(pair, 2)
         around = [len(part) for part in (*self.text_specials, *self.pair_specials)]
-        if around[:3] + around[4:] != [1, 1, 1, 1] or not 0 < around[3] <= MOST_SEPARATORS:
+        if around[:3] + around[4:] != [1, 1, 1, 1] or not 0 < around[3] <= MAX_SEPARATORS:
             raise InputError(
                 f"{where}: it puts other special tokens around texts than [CLS] a [SEP] b [SEP] or "
                 "<s> a </s></s> b </s>; take a model with one of these"
@@ -354,9 +352,9 @@ def _stated_tokens(
         token: Any
         index, token = (key, value) if is_in_settings else (value, key)
         is_special = _has_flags(token) and token.get("special") is True if is_in_settings else key in special
-        if isinstance(index, str) and index.isdecimal() and len(index) <= len(str(MOST_TOKENS)):
+        if isinstance(index, str) and index.isdecimal() and len(index) <= len(str(MAX_TOKENS)):
             index = int(index)
-        if not is_whole_number(index, 0, MOST_TOKENS):
+        if not is_whole_number(index, 0, MAX_TOKENS):
             raise InputError(f"{where}: {shown(index)} is no id of an added token; {CURE}")
         stated[index] = _as_added(token, where, is_special)
     return stated
@@ -399,7 +397,7 @@ def _bert_tokenizer(tokens: List[str], settings: Mapping[str, Any], path: Path) 
     missing = [token for role, token in named.items() if token not in (known if role in BESIDE else vocab)]
     if missing:
         raise InputError(f"{path}: no {' '.join(missing)} among its {len(tokens)} tokens; {CURE}")
-    made = Tokenizer(WordCutter(vocab, unk_token=named["unk"], max_input_chars_per_word=LONGEST_WORD))
+    made = Tokenizer(WordCutter(vocab, unk_token=named["unk"], max_input_chars_per_word=MAX_WORD_LENGTH))
     made.normalizer = _bert_normalizer(settings, str(path.parent / SETTINGS))
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     cls, sep = named["cls"], named["sep"]
@@ -418,7 +416,7 @@ def _cuts_as_bert(state: Mapping[str, Any]) -> bool:
     model = state["model"]
     kinds = [(state.get(part) or {}).get("type") for part in ("pre_tokenizer", "normalizer")]
     rule = [model.get(key) for key in ("continuing_subword_prefix", "max_input_chars_per_word")]
-    is_bert = kinds == ["BertPreTokenizer", "BertNormalizer"] and rule == [CONTINUATION, LONGEST_WORD]
+    is_bert = kinds == ["BertPreTokenizer", "BertNormalizer"] and rule == [CONTINUATION, MAX_WORD_LENGTH]
     return is_bert and all(
         token["content"] in model["vocab"] and not (token["lstrip"] or token["rstrip"] or token["normalized"])
         for token in state["added_tokens"]
@@ -440,17 +438,8 @@ def _panics_named(where: str) -> Iterator[None]:
 
 def _read_json(path: Path) -> Tokenizer:
     try:
-        content = read_regular(path, MAX_BYTES)
-        state = json.loads(content)
-        state = state if isinstance(state, dict) else {}
-        fault = fault_of_rules(state)
-        if not fault:
-            with _panics_named(str(path)):
-                made = Tokenizer.from_buffer(content)
-                fault = fault_of_speed(patterns_of(state), made.encode)
-        if fault:
-            raise InputError(f"{path}: it has {fault}; take another model")
-        return made
+        with _panics_named(str(path)):
+            return Tokenizer.from_buffer(read_regular(path, MAX_BYTES))
     except (OSError, InputError):
         raise
     except Exception as error:  # the library raises a plain Exception
@@ -473,9 +462,6 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     if model.trainer.model_type != UNIGRAM or len(pieces) <= 3:
         raise InputError(f"{path}: no Unigram model of sentencepiece; take a model that has {FAST_TOKENIZER}")
-    fault = fault_of_charsmap(model.normalizer.precompiled_charsmap)
-    if fault:
-        raise InputError(f"{path}: it has {fault}; take another model")
     first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     made = Tokenizer(Unigram([*first, *pieces[3:], ("<mask>", 0.0)], unk_id=3))
     if model.normalizer.precompiled_charsmap:

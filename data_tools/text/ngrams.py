@@ -51,7 +51,7 @@ def score_ngrams(
     return np.divide(share - by_chance, deviation, out=np.full(len(keys), np.inf), where=deviation > 0)
 
 
-def better_of(one: Scored, other: Scored, most: int) -> Scored:
+def merge_best(one: Scored, other: Scored, most: int) -> Scored:
     """Return the ``most`` best of two, the best first; ties by their keys."""
     keys, scores, counts = (np.concatenate(parts) for parts in zip(one, other))
     if len(keys) > most:

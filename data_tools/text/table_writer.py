@@ -25,8 +25,8 @@ from ernie_pair.core.files.results import followed, is_stream
 from ernie_pair.core.installation import import_optional
 
 ENDINGS = (".tsv", ".csv", ".xlsx", *JSON_ENDINGS, ".parquet")
-LONGEST_CELL, MOST_ROWS = 32_767, (1 << 20) - 1  # of a sheet of Excel, its header left out
-LARGEST_NUMBER = 10**15  # that a cell of Excel holds to the last digit
+MAX_CELL_LENGTH, MAX_ROWS = 32_767, (1 << 20) - 1  # of a sheet of Excel, its header left out
+MAX_NUMBER = 10**15  # that a cell of Excel holds to the last digit
 ROWS_AT_ONCE = 1 << 13  # of a .parquet
 _NOT_IN_A_TSV = re.compile(r"[\t\r\n]")
 # What XML cannot hold, and what Excel would read as the code of a character.
@@ -40,7 +40,7 @@ def ending_to_write(path: Path) -> str:
     return ".tsv" if is_stream(followed(path)) else path.suffix.lower()
 
 
-def refuse_ending(option: str, path: str) -> None:
+def check_table_suffix(option: str, path: str) -> None:
     """Raise InputError when ``path``, given with ``option``, is no name for a table that can be written."""
     ending = ending_to_write(Path(path))
     if ending not in ENDINGS or ending in PACKED:
@@ -49,17 +49,19 @@ def refuse_ending(option: str, path: str) -> None:
         import_optional("openpyxl")
 
 
-def refuse_cell(where: str, final: Path, value: Any, row: int = 0) -> None:
+def check_cell(where: str, final: Path, value: Any, row: int = 0) -> None:
     """Raise InputError for a cell, or a ``row`` counted from 0, that the format of ``final`` cannot hold."""
     ending, fault = ending_to_write(final), ""
     if ending == ".tsv" and isinstance(value, str) and _NOT_IN_A_TSV.search(value):
         fault = (
             f"{value[:40]!r} has a tab or a line end, which no .tsv can hold; name the file .jsonl or .csv"
         )
-    elif ending == ".xlsx" and row >= MOST_ROWS:
-        fault = f"more than {MOST_ROWS} rows, which no sheet of Excel can hold; name the file .csv"
-    elif ending == ".xlsx" and isinstance(value, str) and len(value) > LONGEST_CELL:
-        fault = f"a text above {LONGEST_CELL} characters, which no cell of Excel can hold; name the file .csv"
+    elif ending == ".xlsx" and row >= MAX_ROWS:
+        fault = f"more than {MAX_ROWS} rows, which no sheet of Excel can hold; name the file .csv"
+    elif ending == ".xlsx" and isinstance(value, str) and len(value) > MAX_CELL_LENGTH:
+        fault = (
+            f"a text above {MAX_CELL_LENGTH} characters, which no cell of Excel can hold; name the file .csv"
+        )
     if fault:
         raise InputError(f"{where}: {fault}")
 
@@ -75,7 +77,7 @@ def table_writer(
     """Yield what writes a row of cells, one for each of ``names``, to ``draft`` in the format of ``final``.
 
     ``kinds``: of the columns of a .parquet: int, float, bool, or str where it is absent. Without
-    ``keeps_none`` an object of JSON lacks what is None. Raises InputError as `refuse_cell` does.
+    ``keeps_none`` an object of JSON lacks what is None. Raises InputError as `check_cell` does.
     """
     ending = ending_to_write(final)
     if ending == ".xlsx":
@@ -103,7 +105,7 @@ def _checked(final: Path, write: Write) -> Write:
     def checked(row: Sequence[Any]) -> None:
         nonlocal count
         for value in row:
-            refuse_cell(str(final), final, value, count)
+            check_cell(str(final), final, value, count)
         write(row)
         count += 1
 
@@ -154,13 +156,13 @@ def _sheet(draft: Path, names: Sequence[str]) -> Iterator[Write]:
 
     def cell_of(value: Any) -> Any:
         value = _finite(value)
-        is_number = isinstance(value, (int, float)) and abs(value) < LARGEST_NUMBER
+        is_number = isinstance(value, (int, float)) and abs(value) < MAX_NUMBER
         if value is None or isinstance(value, bool) or is_number:
             return value
         return text_cell(text_of(value))
 
     def text_cell(text: str) -> Any:
-        cell = openpyxl.cell.WriteOnlyCell(sheet, _ESCAPED.sub(_escape, text))
+        cell = openpyxl.cell.WriteOnlyCell(sheet, _ESCAPED.sub(lambda found: f"_x{ord(found[0]):04X}_", text))
         cell.data_type = "s"  # neither a formula nor an error, whatever it begins with
         return cell
 
@@ -174,10 +176,6 @@ def _sheet(draft: Path, names: Sequence[str]) -> Iterator[Write]:
         book.save(draft)
     finally:
         book.close()
-
-
-def _escape(match: "re.Match[str]") -> str:
-    return f"_x{ord(match[0]):04X}_"
 
 
 @contextmanager

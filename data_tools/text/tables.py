@@ -7,37 +7,35 @@
 .parquet .arrow .feather    columns; those of a struct are called OUTER.INNER
 
 What a file holds counts, not its name, but where text could be either. Text is UTF-8, UTF-16, UTF-32 or
-GB18030, as `encoding_of` finds it, and may be packed. A line `sep=;`, a title above the header of a sheet
+GB18030, as `detect_encoding` finds it, and may be packed. A line `sep=;`, a title above the header of a sheet
 and blank rows at the end are left out.
 """
 
 import csv
 import json
 import re
-import zipfile
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
 
 from data_tools.text.file_content import (
     PARQUET,
     SHEET,
     TEXT,
-    encoding_of,
-    free_name,
+    detect_encoding,
+    detect_kind,
     is_utf8_line,
-    kind_of_file,
 )
 from data_tools.text.text_files import (
-    LONGEST_LINE,
+    MAX_LINE_BYTES,
     LineRules,
     decoded,
-    ending_of,
+    plain_suffix,
     read_lines,
     say_once,
 )
-from ernie_pair.core.errors import InputError, again_with
+from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
 from ernie_pair.core.installation import import_optional
 
@@ -50,11 +48,8 @@ UNREAD = {
 }  # fmt: skip
 SHEET_ERRORS = ("#N/A", "#REF!", "#DIV/0!", "#NAME?", "#VALUE!", "#NUM!", "#NULL!")
 SNIFFED = 20  # lines that tell the separator
-MOST_BLANK = 10_000  # blank rows held back until another row, or the end of the file, is read
-MOST_JSON = 1 << 30  # bytes of one array, or of objects over several lines, which are held in memory
-MOST_ROWS = 1 << 20  # of a sheet of Excel
-MOST_CELL = 1 << 20  # bytes of a cell of a sheet: Excel's own limit is 32,767 characters
-MOST_STRINGS = 1 << 30  # bytes of the texts that a workbook shares between its cells
+MAX_BLANK_ROWS = 10_000  # blank rows held back until another row, or the end of the file, is read
+MAX_ROWS = 1 << 20  # of a sheet of Excel
 _ROWS_AT_ONCE = 1 << 13
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
 _BEGINS_ARRAY = re.compile(r'\s*\[\s*\{\s*["}]')
@@ -64,10 +59,6 @@ _LABEL = re.compile(r"[^\s,;]{1,12}")
 _NUMBER_FORMAT = re.compile(r"(#,##)?(0+)(?:\.(0+))?(%?)")
 _ROOM = re.compile(r"_.|\[(?:Red|Black|Blue|Green|红色|黑色|蓝色|绿色)\]|\\ ")
 _EXACT = 10**15  # above which a workbook has other digits
-# In a sheet: a row beyond all bounds, a cell with a formula, a range of merged cells.
-_MARKED = re.compile(rb'<row r="(\d{7,20})"|<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
-_BETWEEN = 1 << 10  # bytes in which no more than one of these is cut by the end of a piece
-_PIECE = 1 << 20
 
 
 class Form(NamedTuple):
@@ -94,22 +85,22 @@ class BlankLine(InputError):
 BLANK = "the line is blank; remove it, so that rows and lines agree"
 
 
-def form_of(path: Path, encoding: str = "utf-8") -> Form:
+def detect_form(path: Path, encoding: str = "utf-8") -> Form:
     """Return how the rows of a file are written; utf-8: its encoding is found. Raises InputError."""
     status = path.stat()
-    return _form_of(path, encoding, status.st_mtime_ns, status.st_size)
+    return _detect_form(path, encoding, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=256)
-def _form_of(path: Path, encoding: str, *stamp: int) -> Form:
-    ending, kind = ending_of(path), kind_of_file(path)
+def _detect_form(path: Path, encoding: str, *stamp: int) -> Form:
+    ending, kind = plain_suffix(path), detect_kind(path)
     if kind != TEXT:
         return Form("sheet" if kind == SHEET else "arrow")
-    found = encoding_of(path) if encoding == "utf-8" else encoding
-    raw = islice(read_lines(path, max_bytes=LONGEST_LINE, encoding=encoding), SNIFFED)
+    found = detect_encoding(path) if encoding == "utf-8" else encoding
+    raw = islice(read_lines(path, max_bytes=MAX_LINE_BYTES, encoding=encoding), SNIFFED)
     code = "utf-8" if encoding == "utf-8" else encoding
     lines = [line.decode(code, "replace").removeprefix("\ufeff") for line in raw]
-    mark = _mark_of(lines, "," if ending == ".csv" else "\t")
+    mark = _detect_separator(lines, "," if ending == ".csv" else "\t")
     is_table = _is_table(lines, mark)
     if not is_table and ending in UNREAD:
         kinds = ".xlsx, .csv or .parquet"
@@ -184,7 +175,7 @@ def looks_like_table(path: Path, form: Form, encoding: str) -> bool:
     return len(rows) > 1 and len(widths) == 1 and max(widths) > 1
 
 
-def _mark_of(lines: List[str], usual: str) -> str:
+def _detect_separator(lines: List[str], usual: str) -> str:
     """Return the mark of tab, comma, semicolon that makes rows of one width of two or more; or ``usual``.
 
     Where several do, the one whose last column is a number or a word in each row, the label; else tab.
@@ -228,7 +219,7 @@ def records(path: Path, form: Form, encoding: str = "utf-8") -> Iterator[Record]
         if row.__class__ is list and row and row[0] and not held:  # of nearly all
             yield record
             continue
-        if is_blank(row) and len(held) < MOST_BLANK:
+        if is_blank(row) and len(held) < MAX_BLANK_ROWS:
             held.append(record)
             continue
         if held:
@@ -256,7 +247,7 @@ def _texts(
                 )
     found_gb = encoding == "utf-8" and form.encoding == "gb18030"
     rules = LineRules(encoding="gb18030" if found_gb else encoding, has_flag=True, keeps_cr=keeps_cr)
-    name, longest = str(path), LONGEST_LINE
+    name, longest = str(path), MAX_LINE_BYTES
     for number, raw in enumerate(read_lines(path, encoding=rules.encoding), start=1):
         if number <= form.skipped:
             continue
@@ -301,7 +292,7 @@ class _CsvLines:
 def _csv_rows(path: Path, form: Form, encoding: str) -> Iterator[Record]:
     """Yield the rows of a .csv, with the number of the line that each begins in; their line ends are LF."""
     lines = _CsvLines(_texts(path, form, encoding, keeps_cr=True), form.skipped)
-    csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))
+    csv.field_size_limit(max(MAX_LINE_BYTES, csv.field_size_limit()))
     reader = csv.reader(lines, strict=True, delimiter=form.mark)
     while True:
         number = lines.number + 1
@@ -350,27 +341,16 @@ def _json_lines(path: Path, form: Form, encoding: str) -> Iterator[Record]:
 
 def _json_whole(path: Path, form: Form, encoding: str) -> Iterator[Record]:
     """Yield the objects of an array, or of objects over several lines, counted from 1."""
-    lines, size = [], 0
-    for line in read_lines(path, encoding=encoding):
-        lines.append(line)
-        size += len(line) + 1
-        if size > MOST_JSON:
-            raise InputError(
-                f"{path}: JSON over several lines above {MOST_JSON} bytes; write an object per line: "
-                f"jq -c '{'.[]' if form.kind == 'array' else '.'}' {path} > "
-                + free_name(str(path.with_suffix("")), ".jsonl")
-            )
     code = "utf-8" if encoding == "utf-8" else encoding
     try:
-        text = "\n".join(line.decode(code) for line in lines).removeprefix("\ufeff")
+        text = b"\n".join(read_lines(path, encoding=encoding)).decode(code).removeprefix("\ufeff")
         found = parse_json(text) if form.kind == "array" else list(_objects_in(text))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not {code} ({error.reason}); give its encoding with --encoding") from None
     except JsonError as error:
         where = f"{path}:{error.line}" if error.line else str(path)
-        raise InputError(
-            f"{where}: {error}; correct the array or the objects, or write one per line"
-        ) from None
+        cure = "correct the array or the objects, or write one per line"
+        raise InputError(f"{where}: {error}; {cure}") from None
     for number, row in enumerate(found, start=1):
         wrong = f"{path}:{number}: {kind_of(row)} instead of an object; write {{...}}"
         yield number, row if isinstance(row, dict) else InputError(wrong)
@@ -393,58 +373,23 @@ def _objects_in(text: str) -> Iterator[Any]:
 def _sheet_rows(path: Path) -> Iterator[Record]:
     """Yield the rows of the first sheet with a row of two cells, or of any; a title above them is left out.
 
-    A number is the text that it shows, TRUE a bool.
+    A number is the text that it shows, TRUE a bool, a formula its last result, and of merged cells all but
+    the first are empty.
     """
     openpyxl = import_optional("openpyxl")
     try:
-        marked = _scan_book(path)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         try:
-            yield from _rows_of_book(path, book, marked)
+            yield from _rows_of_book(path, book)
         finally:
             book.close()
     except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a library for damaged XML raises
-        hint = " (a control character in a cell?)" if type(error).__name__ == "ParseError" else ""
-        raise _damaged(path, f"a workbook of Excel{hint}", error) from None
+        raise _damaged(path, "a workbook of Excel", error) from None
 
 
-def _scan_book(path: Path) -> Dict[str, List[str]]:
-    """Return {file of a sheet: its merged ranges, and = before its cells with a formula}.
-
-    Raises InputError for a workbook with a cell, a row, or shared texts beyond all bounds, of which none is
-    held in memory.
-    """
-    marked: Dict[str, List[str]] = {}
-    with zipfile.ZipFile(path) as content:
-        for item in content.infolist():
-            if item.filename.endswith("sharedStrings.xml"):
-                if item.file_size > MOST_STRINGS:
-                    raise InputError(f"{path}: its texts are above {MOST_STRINGS} bytes; save it as .csv")
-            elif "worksheets/" not in item.filename:
-                continue
-            rest = b""  # since the last begin of a tag
-            found = marked.setdefault(item.filename, [])
-            with content.open(item) as source:
-                for piece in iter(lambda: source.read(_PIECE), b""):
-                    piece = rest + piece
-                    ends = [0]
-                    for match in _MARKED.finditer(piece):
-                        far, cell, merged = match.groups(default=b"")
-                        if far and int(far) > MOST_ROWS:
-                            raise InputError(f"{path}: row {int(far)}, above {MOST_ROWS}; save it as .csv")
-                        found += [f"={cell.decode()}"] if cell else [merged.decode()] if merged else []
-                        ends.append(match.end())
-                    rest = piece[max(ends[-1], piece.rfind(b"<", 0, max(0, len(piece) - _BETWEEN))) :]
-                    if len(rest) > MOST_CELL:
-                        raise InputError(
-                            f"{path}: a cell above {MOST_CELL} bytes; shorten it, or save it as .csv"
-                        )
-    return marked
-
-
-def _rows_of_book(path: Path, book: Any, marked: Dict[str, List[str]]) -> Iterator[Record]:
+def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
     sheets, chosen = [], None
     for sheet in book.worksheets:
         sheet.reset_dimensions()  # what they say may be wrong, and rows beyond would be lost
@@ -461,46 +406,14 @@ def _rows_of_book(path: Path, book: Any, marked: Dict[str, List[str]]) -> Iterat
     others = f"; not read: {', '.join(other.title for other, _ in sheets if other is not sheet)}"
     if titles or len(sheets) > 1:
         say_once(f"{path}: reads sheet {sheet.title}{titles}{others if len(sheets) > 1 else ''}")
-    _refuse_marked(path, sheet.title, marked.get(sheet._worksheet_path.lstrip("/"), []))
     width = 0
     for number, row in enumerate(sheet.iter_rows(min_row=begin), start=begin):
-        if number > MOST_ROWS:
-            raise InputError(f"{path}, sheet {sheet.title}: above {MOST_ROWS} rows; save it as .csv")
+        if number > MAX_ROWS:
+            raise InputError(f"{path}, sheet {sheet.title}: above {MAX_ROWS} rows; save it as .csv")
         cells = [_shown_cell(cell) for cell in row]
         width = width or max(n + 1 for n, cell in enumerate(cells) if cell is not None)
         cells += [None] * (width - len(cells))
         yield number, cells[:width] if is_blank(cells[width:]) else cells
-
-
-def _refuse_marked(path: Path, name: str, marked: List[str]) -> None:
-    """Raise InputError for a sheet with merged cells, or with formulas, whose results may be out of date."""
-    merged = [cells for cells in marked if not cells.startswith("=")]
-    formulas = [cell[1:] for cell in marked if cell.startswith("=")]
-    found = [
-        f"{len(cells)} {what} ({', '.join(cells[:5])}{', ...' if len(cells) > 5 else ''})"
-        for what, cells in (("ranges of merged cells", merged), ("cells with a formula", formulas))
-        if cells
-    ]
-    if found:
-        cures = ["unmerge and fill the merged ones"] * bool(merged)
-        cures += ["paste the formulas as values"] * bool(formulas)
-        new = path.with_suffix(".csv")
-        raise InputError(
-            f"{path}, sheet {name}: {' and '.join(found)}; {' and '.join(cures)}, save the sheet as "
-            f"{new.name}, and pass that: {again_with(replaced={str(path): str(new)})}"
-        )
-
-
-class UnclearNumber(float):
-    """A number of a sheet of which it is not known how it is shown; as a text it is an error."""
-
-    def __repr__(self) -> str:
-        return f"{self.form} (store it as text)"
-
-    def __str__(self) -> str:
-        return str(int(self) if self.is_integer() else float(self))
-
-    form = ""
 
 
 def _shown_cell(cell: Any) -> object:
@@ -512,9 +425,7 @@ def _shown_cell(cell: Any) -> object:
     form = others[0].removeprefix("-") if others and value < 0 else first
     plain = _NUMBER_FORMAT.fullmatch(form)
     if abs(value) >= _EXACT or not plain and form not in ("General", "@", "", "G/通用格式"):
-        unclear = UnclearNumber(value)
-        unclear.form = f"{value:.6g} of {cell.coordinate} as {cell.number_format[:16]}"
-        return unclear
+        return value
     if plain and form != "0":
         comma, whole, places, percent = plain.groups(default="")
         width = len(whole) + len(places) + bool(places) + (value < 0)  # "05d" of Python counts the sign
@@ -525,9 +436,7 @@ def _shown_cell(cell: Any) -> object:
 
 def _arrow_rows(path: Path) -> Iterator[Record]:
     """Yield the names of the columns, and each row, counted from 1; lists and maps are left as they are."""
-    import_optional("pyarrow")
-    import pyarrow as pa
-
+    pa = import_optional("pyarrow")
     number = 0
     try:
         for batch in _arrow_batches(path):
@@ -536,44 +445,22 @@ def _arrow_rows(path: Path) -> Iterator[Record]:
                 table = table.flatten()
             if not number:
                 yield 0, list(table.column_names)
-            for row in zip(*(_values_of(path, column) for column in table.columns)):
+            for row in zip(*(column.to_pylist() for column in table.columns)):
                 number += 1
                 yield number, list(row)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, "a table of Arrow or Parquet", error) from None
 
 
-def _values_of(path: Path, column: Any) -> List[Any]:
-    """Return a column as values, one string for what a dictionary holds once. Raises InputError if huge."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    chunk = column.combine_chunks()
-    chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) and chunk.num_chunks == 1 else chunk
-    is_coded = isinstance(chunk, pa.DictionaryArray)
-    used = chunk.indices.unique().drop_null() if is_coded else chunk
-    values = chunk.dictionary.take(used) if is_coded else chunk
-    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    if is_text and (pc.max(pc.binary_length(values)).as_py() or 0) > LONGEST_LINE:
-        raise InputError(f"{path}: a text above {LONGEST_LINE} bytes; cut it")
-    if not is_coded:
-        return values.to_pylist()
-    known = dict(zip(used.to_pylist(), values.to_pylist()))
-    return [known.get(index) for index in chunk.indices.to_pylist()]
-
-
 def _arrow_batches(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    if kind_of_file(path) == PARQUET:
-        schema = parquet.read_schema(path)
-        texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
-        found = parquet.ParquetFile(path, read_dictionary=texts)
-        _refuse_huge_columns(path, found.metadata)
-        empty = pa.RecordBatch.from_pylist([], schema=found.schema_arrow)
-        batches = found.iter_batches(batch_size=_ROWS_AT_ONCE)
-        yield from chain(batches, () if found.metadata.num_rows else (empty,))
+    if detect_kind(path) == PARQUET:
+        found = parquet.ParquetFile(path)
+        if not found.metadata.num_rows:
+            yield pa.RecordBatch.from_pylist([], schema=found.schema_arrow)
+        yield from found.iter_batches(batch_size=_ROWS_AT_ONCE)
         return
     with pa.memory_map(str(path)) as source:
         try:
@@ -587,66 +474,6 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
             yield from (batch.slice(begin, _ROWS_AT_ONCE) for begin in parts)
 
 
-def _refuse_huge_columns(path: Path, about: Any) -> None:
-    """Raise InputError for a column that unpacks to more than any text does: a text of 300 MB in 10 KB."""
-    for group in map(about.row_group, range(about.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            size, packed = column.total_uncompressed_size, column.total_compressed_size
-            if size > max(LONGEST_LINE, 200 * packed):
-                raise InputError(
-                    f"{path}: column {column.path_in_schema} unpacks from {packed} to {size} bytes, which no "
-                    "texts do; cut what repeats in it, or save it as .csv"
-                )
-
-
 def _damaged(path: Path, what: str, error: Exception) -> InputError:
     reason = " ".join(str(error).split())[:100]
     return InputError(f"{path} cannot be read as {what} ({reason}); save it again, or as .csv")
-
-
-def text_of(cell: object) -> str:
-    """Return a cell as text, without the white space around it; '' of none."""
-    return "" if cell is None else str(cell).strip()
-
-
-def columns_of(rows: Iterable[List[Any]], width: int) -> List[List[str]]:
-    """Return the cells of each of ``width`` columns as texts, without those that are empty."""
-    columns: List[List[str]] = [[] for _ in range(width)]
-    for row in rows:
-        for column, cell in zip(columns, row):
-            text = text_of(cell)
-            if text:
-                column.append(text)
-    return columns
-
-
-LOOKED_AT = 200  # rows that tell which columns hold the texts, where their names do not
-MOST_WORDS = 20  # that a column of labels has; each is of LONGEST_WORD characters at the most
-LONGEST_WORD = 12
-MOST_ID = 64  # characters of an id
-_MAY_BE_ID = re.compile(r"[!-~]+|(?=\S*\d)[!-~]*[^\s!-~]{1,3}[!-~]*")
-NUMBER = re.compile(r"[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?")
-DATE = re.compile(r"[0-9]{4}[-/.年][0-9]{1,2}\b.*")
-
-
-def plain_name(name: str) -> str:
-    """Return the name of a column as names are compared: in lower case, without spaces and dashes."""
-    return re.sub(r"[\s_-]", "", name.lower())
-
-
-def holds_texts(column: Sequence[str]) -> bool:
-    """Return whether a column holds texts: neither numbers, dates nor a few short words over and over."""
-    if all(NUMBER.fullmatch(cell) or DATE.fullmatch(cell) for cell in column):
-        return False
-    return not has_few_words(column)
-
-
-def are_ids(column: Sequence[str]) -> bool:
-    """Return whether no cell of a column reads as a text: A-7 or 编号2, of no blank, at most MOST_ID long."""
-    return all(len(cell) <= MOST_ID and _MAY_BE_ID.fullmatch(cell) for cell in column if cell)
-
-
-def has_few_words(column: Sequence[str]) -> bool:
-    """Return whether the cells of a column are a few short words, each in several rows."""
-    words = {cell.casefold() for cell in column}
-    return 3 * len(words) <= len(column) and len(words) <= MOST_WORDS and max(map(len, words)) <= LONGEST_WORD

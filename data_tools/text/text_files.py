@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Set
 from data_tools.text.file_content import (
     PACKED,
     decodes,
-    encoding_of,
+    detect_encoding,
     is_utf8_line,
     likely_encoding,
     num_invalid_bytes,
@@ -22,7 +22,7 @@ from ernie_pair.core.errors import InputError, dangling
 from ernie_pair.core.files.json_file import JsonError, kind_of, parse_json
 from ernie_pair.core.progress import say
 
-LONGEST_LINE = 64 << 20
+MAX_LINE_BYTES = 64 << 20
 _SNIPPET = 60
 _SAID: Set[str] = set()  # lines about files, each of which is said once
 
@@ -41,7 +41,7 @@ class LineRules:
     """
 
     json_key: str = "text"
-    max_bytes: int = LONGEST_LINE
+    max_bytes: int = MAX_LINE_BYTES
     replaces: bool = False
     encoding: str = "utf-8"
     has_flag: bool = False
@@ -147,7 +147,7 @@ _NAMED = 5  # files left out that a line names
 _BOM = b"\xef\xbb\xbf"
 
 
-def ending_of(path: Path) -> str:
+def plain_suffix(path: Path) -> str:
     """Return the ending of a file in lower case, .json for example, without that of its compression."""
     return (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
 
@@ -196,7 +196,13 @@ def list_inputs(
             raise InputError(f"{item}: {dangling(item) or 'not a file (a pipe, for example)'}; remove it")
     known = {*fitting, *(item for item in found if os.path.realpath(item) in outputs)}
     others = [item for item in found if item not in known and not item.name.endswith(_OURS)]
-    _say_left_out(path, others, hidden)
+    left_out = []
+    for reason, paths in (("of other endings, or too deep", others), ("hidden", hidden)):
+        names = ", ".join(str(item.relative_to(path)) for item in sorted(paths)[:_NAMED])
+        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+        left_out += [f"{len(paths)} {reason} ({names}{more})"] * bool(paths)
+    if left_out:
+        say_once(f"{path}: left out: {', '.join(left_out)}")
     if not fitting:
         raise InputError(f"{path}: no file ends with {' or '.join(endings)}; fix {named}")
     return each_once(fitting)
@@ -204,23 +210,10 @@ def list_inputs(
 
 def _fits(path: Path, endings: Sequence[str]) -> bool:
     """Return whether a name has one of ``endings``, or of a compression alone: docs.zst."""
-    ending = ending_of(path)
+    ending = plain_suffix(path)
     if path.name.endswith(_OURS) or path.is_dir():
         return False
     return ending in endings or path.suffix.lower() in PACKED and ending not in (*RAW, *DOCUMENTS)
-
-
-def _say_left_out(folder: Path, others: List[Path], hidden: List[Path]) -> None:
-    """Say which files of a folder are not read."""
-    reasons = (("of other endings, or too deep", others), ("hidden", hidden))
-    told = [f"{len(paths)} {reason} ({_names_of(folder, paths)})" for reason, paths in reasons if paths]
-    if told:
-        say_once(f"{folder}: left out: {', '.join(told)}")
-
-
-def _names_of(folder: Path, paths: List[Path]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(str(path.relative_to(folder)) for path in sorted(paths)[:_NAMED]) + more
 
 
 def _names_below(folder: Path, levels: int, hidden: List[Path]) -> Iterator[Path]:
@@ -261,7 +254,7 @@ def _as_utf8(chunks: Iterator[bytes], path: Path, encoding: str) -> Iterator[byt
 def read_lines(
     path: Path,
     advance: Callable[[int], None] = lambda count: None,
-    max_bytes: int = LONGEST_LINE,
+    max_bytes: int = MAX_LINE_BYTES,
     encoding: str = "utf-8",
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
@@ -275,7 +268,7 @@ def read_lines(
     held: List[bytes] = []  # the pieces of a line whose end was not read yet
     size, is_cut = 0, False
     is_first, chunks = True, unpacked(path, advance)
-    found = encoding_of(path) if encoding == "utf-8" else encoding
+    found = detect_encoding(path) if encoding == "utf-8" else encoding
     if found.startswith(("utf-16", "utf-32")):
         chunks = _as_utf8(chunks, path, found)
     turned = encoding == "utf-8" and found == "gb18030"

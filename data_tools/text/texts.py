@@ -16,22 +16,27 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import numpy as np
 
-from data_tools.text.headers import FIRST_NAMES, ID_NAMES, is_header, say_no_header
+from data_tools.text.columns import (
+    FIRST_NAMES,
+    ID_NAMES,
+    LOOKED_AT,
+    are_ids,
+    holds_texts,
+    is_header,
+    plain_name,
+    say_no_header,
+    split_columns,
+    text_of,
+)
 from data_tools.text.tables import (
     JSON_FORMS,
-    LOOKED_AT,
     SHEET_ERRORS,
     UNREAD,
     BlankLine,
     Form,
-    are_ids,
-    columns_of,
-    form_of,
-    holds_texts,
+    detect_form,
     looks_like_table,
-    plain_name,
     records,
-    text_of,
 )
 from data_tools.text.text_files import (
     DOCUMENTS,
@@ -39,7 +44,7 @@ from data_tools.text.text_files import (
     STRICT,
     LineRules,
     decoded,
-    ending_of,
+    plain_suffix,
     read_lines,
     say_once,
 )
@@ -98,7 +103,7 @@ class LeftOut:
 
 def is_text_file(name: str) -> bool:
     """Return whether ``name`` is that of a file of plain texts, not of pairs."""
-    return ending_of(Path(name)) in RAW
+    return plain_suffix(Path(name)) in RAW
 
 
 class _Layout(NamedTuple):
@@ -111,11 +116,11 @@ class _Layout(NamedTuple):
 
 
 def form_of_texts(path: Path, rules: LineRules = STRICT, text_column: str = "") -> Form:
-    """Return how the texts of a file are written: as `form_of` says, or LINES of plain text. InputError."""
-    form = form_of(path, rules.encoding)
-    if form.kind not in ("tab", "csv") or text_column or ending_of(path) in (*DOCUMENTS, *UNREAD):
+    """Return how the texts of a file are written: a `detect_form`, or LINES. Raises InputError."""
+    form = detect_form(path, rules.encoding)
+    if form.kind not in ("tab", "csv") or text_column or plain_suffix(path) in (*DOCUMENTS, *UNREAD):
         return form
-    if rules.text_column and (ending_of(path) not in RAW or _has_column(path, form, rules)):
+    if rules.text_column and (plain_suffix(path) not in RAW or _has_column(path, form, rules)):
         return form
     if not rules.text_column and looks_like_table(path, form, rules.encoding):
         name = path.with_suffix(".tsv" if form.mark == "\t" else ".csv").name
@@ -278,7 +283,7 @@ def _named(name: object, text: object, called: object) -> Tuple[Optional[str], s
     return None if name is None else str(name), text
 
 
-def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
+def check_unique_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
     """Raise InputError if two texts have the same id. ``lines`` int64 [N]: their lines in ``path``.
 
     The line of a text that an index holds already is 0. It holds eight bytes per id.
@@ -306,19 +311,19 @@ def _opened(
     rows = chain(first, found)
     if form.kind in JSON_FORMS:
         objects = [row for _, row in first if isinstance(row, dict)]
-        return _keys_of(path, objects, columns), rows
+        return _find_keys(path, objects, columns), rows
     table = [row for _, row in first if isinstance(row, list)]
     if not table:
         return _Layout(0, None), rows
     widths = [len(row) for row in table]
     width = max(dict.fromkeys(widths), key=widths.count)
-    layout = _layout_of(path, [row for row in table if len(row) == width], columns, form.kind == "arrow")
+    layout = _find_columns(path, [row for row in table if len(row) == width], columns, form.kind == "arrow")
     if layout.has_header:
         next(rows)
     return layout, rows
 
 
-def _keys_of(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColumns) -> _Layout:
+def _find_keys(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColumns) -> _Layout:
     """Return the keys of the text and the id: those named, or text and id, or the one that holds texts."""
     names = list(dict.fromkeys(chain(*objects)))
     text, name = columns.text or "text", columns.id or "id"
@@ -330,7 +335,7 @@ def _keys_of(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColumns
     return _Layout(text, name)
 
 
-def _layout_of(path: Path, table: List[List[Any]], columns: TextColumns, always_header: bool) -> _Layout:
+def _find_columns(path: Path, table: List[List[Any]], columns: TextColumns, always_header: bool) -> _Layout:
     """Return the places of the text and the id in a table of rows of one width. Raises InputError."""
     cells, rows = list(map(text_of, table[0])), table[1:]
     named = [name for name in columns if name in cells and name and not name.isdecimal()]
@@ -360,7 +365,7 @@ def _begins_with_ids(rows: List[List[Any]], has_header: bool) -> bool:
 
     Below a header an id is in each row and in no other one; otherwise a row without one is a bad row.
     """
-    ids, texts = columns_of(rows, 2)
+    ids, texts = split_columns(rows, 2)
     is_turned = bool(texts) and not holds_texts(texts) and holds_texts(ids)
     return are_ids(ids) and not is_turned and (not has_header or len(set(ids)) == len(rows))
 
@@ -371,7 +376,7 @@ def _text_place(
     """Return the place of the column of texts. Raises InputError with the commands if several may be it."""
     if columns.text:
         return names.index(columns.text)
-    cells = columns_of(rows, len(names))
+    cells = split_columns(rows, len(names))
     may_be = [n for n, column in enumerate(cells) if n != id_place and (not column or holds_texts(column))]
     named = [n for n in may_be if plain_name(names[n]) in FIRST_NAMES]
     found = named if len(named) == 1 else may_be

@@ -40,7 +40,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # this package starts 
 CONTROL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
 CONTINUATION = "##"
 END_OF_LETTERS = 0x40000  # beyond it are only selectors, tags and private-use characters, which are dropped
-LONGEST_WORD = 100  # characters; to ErnieTokenizer anything longer is unknown
+MAX_WORD_LENGTH = 100  # characters; to ErnieTokenizer anything longer is unknown
 VANISHES, SPACE, ALONE, IN_WORD, COMPOSITE = range(5)
 CJK_RANGES = (
     (0x3400, 0x4DBF),
@@ -99,7 +99,7 @@ class WordPiece:
         self.sha256 = hashlib.sha256("\n".join(named).encode("utf-8")).hexdigest()
         self.continuation_ids, self.base_ids = find_twins(self.tokens, self.vocab)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.tokens])
-        self._cutter = WordCutter(self.vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+        self._cutter = WordCutter(self.vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH)
         self._ids_alone = np.full(0x110000, self.unk_id, dtype=np.int32)  # of pieces of a single character
         for token, index in self.vocab.items():
             if len(token) == 1:

@@ -25,7 +25,7 @@ from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
-from data_tools.dataset_utils import LEVELS, MOST_MARKS
+from data_tools.dataset_utils import LEVELS, MAX_MARKS
 from data_tools.text.characters import categories, is_letter_or_digit
 from data_tools.text.text_files import decoded, read_lines, say_once
 from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, code_points, is_cjk
@@ -235,9 +235,9 @@ class Lexicon:
         if not entries:
             raise InputError(f"{path}: no words; write one per line, or leave --user_lexicon out")
         lexicon = cls(entries)
-        if len(lexicon.marks) > MOST_MARKS:
+        if len(lexicon.marks) > MAX_MARKS:
             raise InputError(
-                f"{path}: {len(lexicon.marks)} different pairs of kind and weight, above {MOST_MARKS}; "
+                f"{path}: {len(lexicon.marks)} different pairs of kind and weight, above {MAX_MARKS}; "
                 "round the weights"
             )
         return lexicon
@@ -261,7 +261,7 @@ class Lexicon:
             begins[start] = begins[end] = True
             begins[start + 1 : end] = entry.kind == "character"
 
-    def marks_of(self, starts: np.ndarray, found: Sequence[Found]) -> np.ndarray:
+    def find_marks(self, starts: np.ndarray, found: Sequence[Found]) -> np.ndarray:
         """Return the mark of each piece of a text: uint8 [pieces].
 
         It is k if the piece belongs to a word whose entry is ``self.marks[k - 1]``, otherwise 0. ``starts``

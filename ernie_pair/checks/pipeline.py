@@ -41,7 +41,7 @@ from ernie_pair.models.source import kind_of_folder, open_model
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
-from ernie_pair.pairs.data.pair_source import PairSource, labels_for, read_all, refuse_unread
+from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all
 from ernie_pair.pretraining.config.pretrain_config import PRETRAINED, check_family
 from ernie_pair.report.page import Made, Table
 from ernie_pair.report.plot_runs import open_runs, page_of
@@ -295,7 +295,7 @@ def look(config: PipelineConfig) -> Facts:
             for split in ("train", "dev", "test")
             if getattr(config, f"{split}_file")
         }
-        refuse_unread([*sources.values()])
+        check_columns([*sources.values()])
         labels = Labels.scores() if config.are_scores else labels_for(sources["train"], config.label_map)
         pairs = read_all([replace(source, labels=labels) for source in sources.values()])
         read = dict(zip(sources, pairs))

@@ -23,7 +23,7 @@ from typing import (
     Tuple,
 )
 
-from data_tools.text.table_writer import refuse_cell
+from data_tools.text.table_writer import check_cell
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.scores import Prediction, are_names
 from ernie_pair.pairs.data.pair_source import PairSource
@@ -102,7 +102,7 @@ class InputColumns:
                 found.setdefault(name, set()).add(str if is_large else type(value))
                 try:
                     if final is not None:
-                        refuse_cell(f"{source.name}:{number}", final, value, place)
+                        check_cell(f"{source.name}:{number}", final, value, place)
                 except InputError as error:
                     self.faults.setdefault(name, error)
         self.names = {_free_name(name, answers, found): name for name in found}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from data_tools.text.table_writer import refuse_ending
+from data_tools.text.table_writer import check_table_suffix
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -38,7 +38,7 @@ from ernie_pair.pairs.audit.new_pairs import write_new_pairs
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags, refuse_query
 from ernie_pair.pairs.data.baseline import describe_baseline
-from ernie_pair.pairs.data.label_checks import FEWEST_COMPARED, TURNED
+from ernie_pair.pairs.data.label_checks import MIN_COMPARED, TURNED
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.robustness.perturb import Perturbing, parse_kinds, perturb
 from ernie_pair.pairs.targets.metrics import METRICS, OF_TARGET, describe_single_class
@@ -72,7 +72,7 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
     parse_kinds(config.robustness)
     more = [Path(config.report) / name for name in FILES] if config.report else []
     if config.robustness_file:
-        refuse_ending("robustness_file", config.robustness_file)
+        check_table_suffix("robustness_file", config.robustness_file)
         more.append(Path(config.robustness_file))
     results = None
     if config.output_file or more:
@@ -365,7 +365,7 @@ def _figures(found: Dict[str, Any]) -> Tuple[float, ...]:
 
 
 def _tell_baseline(found: Dict[str, Any], rows: int) -> None:
-    if "thresholds" in found and rows >= FEWEST_COMPARED and found.get("auc", 1) < TURNED:
+    if "thresholds" in found and rows >= MIN_COMPARED and found.get("auc", 1) < TURNED:
         logger.warning(
             "pairs that are labelled as matches share fewer characters than the others (AUC %.2f): if the "
             "labels of this file are turned, so are these figures",

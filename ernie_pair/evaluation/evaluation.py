@@ -15,8 +15,8 @@ from ernie_pair.inference.scores import decide, probabilities, scores_of
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
+from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.shared_characters import overlap
 from ernie_pair.pairs.robustness.perturb import is_negated
 from ernie_pair.pairs.targets import metrics
 from ernie_pair.pairs.targets.counted_rows import intervals

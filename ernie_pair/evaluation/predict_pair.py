@@ -8,7 +8,7 @@ from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.text.table_writer import refuse_ending, table_writer, text_of
+from data_tools.text.table_writer import check_table_suffix, table_writer, text_of
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.progress import CountProgress
@@ -45,7 +45,7 @@ def predict_pair(config: PredictConfig) -> None:
     results = results_of("predict", config)
     if results.are_done():
         return
-    refuse_ending("output_file", config.output_file)
+    check_table_suffix("output_file", config.output_file)
     final = results.given[0]
     scorer, pairs, table = _predict(config, final)
     if scorer.world.is_first:

@@ -17,7 +17,7 @@ from ernie_pair.models.labels import Labels, match_class, spelled_too
 from ernie_pair.pairs.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
-from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
+from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World, launched_world
 
@@ -127,7 +127,7 @@ def read_pairs(
     pairs = source.read()
     if is_first:
         where = rejected_beside(config.output_file, "" if flag == "input_file" else f".{flag}")
-        tell_rejected(source.name, pairs.bad, len(pairs), where)
+        log_rejected(source.name, pairs.bad, len(pairs), where)
     return pairs
 
 

@@ -40,7 +40,7 @@ from ernie_pair.models.labels import CLASSIFICATION, refuse_no_classes
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
+from ernie_pair.pairs.data.rejected import ENDING, log_rejected
 from ernie_pair.pairs.targets.counted_rows import CountedRows
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
@@ -192,7 +192,7 @@ class _CrossValidation(PairSeries):
         source = pair_source(self.config, split, self.labels)
         pairs = source.read()
         rejected = self.output_dir / f"{split}{ENDING}" if self.world.is_first else None
-        tell_rejected(source.name, pairs.bad, len(pairs), rejected)
+        log_rejected(source.name, pairs.bad, len(pairs), rejected)
         return pairs
 
     def _run(self, number: int) -> Path:

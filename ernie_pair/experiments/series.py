@@ -34,7 +34,7 @@ from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfi
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig, chosen_labels
-from ernie_pair.pairs.data.pair_source import PairSource, label_map_in, refuse_unread
+from ernie_pair.pairs.data.pair_source import PairSource, check_columns, label_map_in
 from ernie_pair.pairs.data.rejected import ENDING
 from ernie_pair.pairs.targets.metrics import METRICS
 from ernie_pair.pairs.train.trainer import PairTrainer
@@ -173,7 +173,7 @@ class PairSeries:
         self.source = open_model(config.model_name_or_path, model_type=kind_of_model, from_scratch=is_new)
         self.labels = chosen_labels(config, self.source.spec)
         named = [split for split in ("train", "dev") if getattr(config, f"{split}_file")]
-        refuse_unread([pair_source(config, split, self.labels) for split in named])
+        check_columns([pair_source(config, split, self.labels) for split in named])
         self.label_map = label_map_in(pair_source(config, "train", None), self.labels, config.label_map)
         if self.label_map:
             self.labels = parse_label_map(self.label_map)

@@ -22,8 +22,8 @@ from ernie_pair.pairs.audit.findings import coded
 from ernie_pair.pairs.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
-from ernie_pair.pairs.data.pair_source import PairSource, labels_for, read_all, refuse_unread
-from ernie_pair.pairs.data.rejected import tell_rejected
+from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all
+from ernie_pair.pairs.data.rejected import log_rejected
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
@@ -92,11 +92,11 @@ def split_pairs(config: SplitPairsConfig) -> None:
     if results.are_done():
         return
     sources = [PairSource.of(config, flag, Labels.numbered(2)) for flag in flags]
-    refuse_unread(sources)
+    check_columns(sources)
     labels = Labels.scores() if config.are_scores else labels_for(sources[0], config.label_map)
     pairs, *others = read_all([replace(source, labels=labels) for source in sources])
     for name, read in zip(("train", *given), (pairs, *others)):
-        tell_rejected(read.path, read.bad, len(read), folder / f"{name}.rejected.jsonl")
+        log_rejected(read.path, read.bad, len(read), folder / f"{name}.rejected.jsonl")
     part_of = divide(pairs, {name: shares[name] for name in split_off[1:]}, config.seed)
     parts = [pairs.rows(np.flatnonzero(part_of == number)) for number in range(len(split_off))]
     with results.published() as drafts:

@@ -17,7 +17,7 @@ from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.results import check_absent, followed
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.models.spec import FAMILIES, family_in, find_config, read_config
-from ernie_pair.pairs.data.pair_file import refuse_missing
+from ernie_pair.pairs.data.pair_file import check_pair_file
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.device import default_device
 
@@ -190,7 +190,7 @@ def _pairs(split: str) -> Understand:
         if not answer:
             raise InputError("this question needs an answer: a file, or a set such as lcqmc")
         if PairSource(f"{split}_file", answer, split, None).is_file:
-            refuse_missing(Path(answer))
+            check_pair_file(Path(answer))
         return answer
 
     return understand

@@ -19,7 +19,7 @@ from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional
 import numpy as np
 
 from data_tools.text.file_content import ENCODINGS
-from data_tools.text.table_writer import refuse_ending
+from data_tools.text.table_writer import check_table_suffix
 from data_tools.text.text_files import LineRules
 from data_tools.text.texts import TEXT_COLUMN_HELP, LeftOut, TextColumns, read_texts
 from ernie_pair.core.cli.options import (
@@ -49,7 +49,7 @@ from ernie_pair.mining.neighbours import (
 )
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.source import files_of_model
-from ernie_pair.pairs.audit.audit_pairs import same_of
+from ernie_pair.pairs.audit.audit_pairs import equal_class
 from ernie_pair.pairs.audit.findings import Coded, Links, coded, compared_texts, is_contradicted
 from ernie_pair.pairs.audit.new_pairs import (
     KnownPairs,
@@ -283,7 +283,7 @@ logger = logging.getLogger(__name__)
 def mine_pairs(config: MineConfig) -> None:
     """Write the new pairs of ``train_file``, and log how many. Raises InputError."""
     start_console(World())
-    refuse_ending("output_file", config.output_file)
+    check_table_suffix("output_file", config.output_file)
     check_format(config.format, "output_file", config.output_file)
     is_of_pairs = config.format == PAIRS
     source = PairSource.of(config, "train_file")
@@ -297,7 +297,7 @@ def mine_pairs(config: MineConfig) -> None:
         raise InputError(
             f"mining needs two classes, same and different, not {len(labels.names)}; fix --label_map"
         )
-    same = same_of(labels, config.same)
+    same = equal_class(labels, config.same)
     assert same is not None  # of two classes
     read = read_splits(config, labels)
     graph = TextGraph(coded({"train": read.pop("train")})["train"], same)

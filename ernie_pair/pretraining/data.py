@@ -20,7 +20,7 @@ import numpy as np
 
 from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_corpus, open_verified
 from data_tools.corpus.mixture import Blend, BlendedDataset, PhasedDataset, read_blend
-from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
+from data_tools.corpus.twin_vocab import check_vocab_size, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset
 from data_tools.samples.split_datasets import (
     BucketedDataset,
@@ -265,7 +265,7 @@ def open_pretrain_data(
     ngrams = None
     if config.ngram_lexicon:
         ngrams = read_ngrams(config.ngram_lexicon, "--ngram_lexicon", tokenizer, models)
-    refuse_ids_beyond(tokenizer, spec.vocab_size)
+    check_vocab_size(tokenizer, spec.vocab_size)
     settings = SampleSettings(
         split=config.split,
         seed=config.seed,

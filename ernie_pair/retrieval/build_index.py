@@ -21,9 +21,9 @@ from data_tools.text.texts import (
     TEXT_COLUMN_HELP,
     LeftOut,
     TextColumns,
+    check_unique_ids,
     has_ids,
     read_texts,
-    refuse_repeated_ids,
 )
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.options import (
@@ -450,7 +450,7 @@ def _write_texts(config: IndexConfig, draft: Path, left_out: LeftOut, old: Optio
             f"{path} holds no text, so there is nothing to index; give a file with one text per line"
         )
     names = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
-    refuse_repeated_ids(path, names, numbers)
+    check_unique_ids(path, names, numbers)
 
 
 def measure_recall(index: VectorIndex, vectors: Chunks, count: int) -> float:

@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO, Tuple
 
-from data_tools.text.table_writer import ending_to_write, refuse_ending, table_writer
-from data_tools.text.tables import JSON_ENDINGS, form_of, records
+from data_tools.text.table_writer import check_table_suffix, ending_to_write, table_writer
+from data_tools.text.tables import JSON_ENDINGS, detect_form, records
 from data_tools.text.texts import (
     ID_COLUMN_HELP,
     INPUT_HELP,
@@ -120,7 +120,7 @@ def search_texts(config: SearchConfig) -> List[Hit]:
         refuse_closed_input("--text -", "give a query")
     if config.input_file:
         if not is_stream(followed(Path(config.output_file))):
-            refuse_ending("output_file", config.output_file)
+            check_table_suffix("output_file", config.output_file)
         results = _results(config)
         if not results.are_done():
             _answer_file(config, results)
@@ -247,7 +247,7 @@ def read_hits(path: Path) -> List[List[Hit]]:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [[Hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
     found: List[List[Hit]] = []
-    for _, row in islice(records(path, form_of(path)), 1, None):
+    for _, row in islice(records(path, detect_form(path)), 1, None):
         assert isinstance(row, list)  # of a file that was written here
         _, _, rank, text_id, text, score, *others = row
         if rank in (None, "", "1", 1):

@@ -184,11 +184,6 @@ def test_a_task_that_kills_every_worker_gives_exit_code_5(cluster, capfd):
     assert output == [] and len(told) == 1 and told[0].startswith("error: Ray gave up on a task")
 
 
-def test_an_exception_in_a_ray_task_is_raised_by_the_tool(cluster):
-    with pytest.raises(ZeroDivisionError):
-        list(ray_map(lambda item: 1 // item, range(3), 2, cluster))
-
-
 @needs_ray
 def test_an_unreachable_cluster_gives_exit_code_5_and_no_files(folder, capsys):
     nobody = f"127.0.0.1:{free_port()}"

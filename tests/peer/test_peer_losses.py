@@ -28,7 +28,7 @@ def compare(newest, name, step, columns, labels=None):
     assert 0 <= float(right) <= PAIRS
 
 
-def columns_of(seed, count, dim=16):
+def split_columns(seed, count, dim=16):
     return np.random.default_rng(seed).normal(size=(count, PAIRS, dim)).astype(np.float32)
 
 
@@ -36,7 +36,7 @@ def columns_of(seed, count, dim=16):
 @pytest.mark.parametrize("name", ["CoSENTLoss", "AnglELoss"])
 @pytest.mark.parametrize("levels", [3, 100])  # with ties, and with almost none
 def test_the_losses_of_graded_pairs_are_theirs(newest, name, levels, dim):
-    columns = columns_of(levels, 2, dim)
+    columns = split_columns(levels, 2, dim)
     scores = np.random.default_rng(1).integers(levels, size=PAIRS) / np.float32(levels)
     step = GradedStep(PAIRS, np.arange(2 * PAIRS), scores, name == "AnglELoss")
     compare(newest, name, step, columns, scores.tolist())
@@ -45,7 +45,7 @@ def test_the_losses_of_graded_pairs_are_theirs(newest, name, levels, dim):
 @pytest.mark.parametrize("negatives", [1, 3])
 @pytest.mark.parametrize("name", ["MarginMSELoss", "DistillKLDivLoss"])
 def test_the_losses_of_a_teacher_are_theirs(newest, name, negatives):
-    columns = columns_of(negatives, 2 + negatives)
+    columns = split_columns(negatives, 2 + negatives)
     taught = (4 * np.random.default_rng(2).normal(size=(PAIRS, 1 + negatives))).astype(np.float32)
     candidates = np.arange(PAIRS, (2 + negatives) * PAIRS).reshape(1 + negatives, PAIRS).T
     step = TaughtStep(PAIRS, np.arange(columns[..., 0].size), candidates, taught, name == "DistillKLDivLoss")
@@ -54,7 +54,7 @@ def test_the_losses_of_a_teacher_are_theirs(newest, name, negatives):
 
 @pytest.mark.parametrize("negatives", [0, 2])
 def test_the_loss_of_in_batch_negatives_is_theirs(newest, negatives):
-    columns = columns_of(negatives, 2 + negatives)
+    columns = split_columns(negatives, 2 + negatives)
     is_hidden = np.zeros((PAIRS, (1 + negatives) * PAIRS), bool)
     step = StepTexts(PAIRS, np.arange(columns[..., 0].size), is_hidden)
     compare(newest, "MultipleNegativesRankingLoss", step, columns)

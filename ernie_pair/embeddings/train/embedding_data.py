@@ -36,10 +36,10 @@ from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pairs.audit.audit_pairs import warn_before_training
-from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, examples_of, open_source
+from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, iterate_examples, open_source
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for, without_own_negatives
-from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
+from ernie_pair.pairs.data.rejected import ENDING, log_rejected
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.process_group import join_process_group
 
@@ -195,7 +195,7 @@ def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World, numb
         return texts, sha256_of_file(path)
     if not isinstance(dataset, (str, Path)) and not hasattr(dataset, "itertuples"):
         name = ARGUMENTS["train"] + number
-        dataset = list(examples_of(name, dataset))
+        dataset = list(iterate_examples(name, dataset))
         if dataset and all(isinstance(one, str) for one in dataset):
             empty = next((place for place, text in enumerate(dataset) if not text.strip()), None)
             if empty is not None:
@@ -255,7 +255,7 @@ def _read(
         pairs = without_own_negatives(pairs, source.rules)
     name = f"{part}{number.replace(' ', '_')}{ENDING}"
     path = Path(config.output_dir) / name if world.is_first else None
-    tell_rejected(source.name, pairs.bad, len(pairs), path)
+    log_rejected(source.name, pairs.bad, len(pairs), path)
     return pairs
 
 

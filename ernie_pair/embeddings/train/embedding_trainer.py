@@ -21,7 +21,7 @@ from ernie_pair.models.networks.text_encoder import TextEncoder
 from ernie_pair.models.sentence_transformers import is_sentence_folder
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pairs.data.in_memory_pairs import held
-from ernie_pair.pairs.data.rejected import tell_rejected
+from ernie_pair.pairs.data.rejected import log_rejected
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
@@ -147,7 +147,7 @@ class EmbeddingTrainer:
             raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")
         source = labelled(self.config, source_of(self.config, "dev", dataset), self.config.has_graded_dev)
         pairs = source.read()
-        tell_rejected(source.name, pairs.bad, len(pairs), None)
+        log_rejected(source.name, pairs.bad, len(pairs), None)
         retrieval = build_retrieval_set(pairs, source.name)
         one = self.embedder
         asked = one.embed_queries(retrieval.texts) if one.has_roles else None

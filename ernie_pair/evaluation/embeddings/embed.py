@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 import numpy as np
 
 from data_tools.text.text_files import LineRules
-from data_tools.text.texts import NamedText, TextColumns, has_ids, read_texts, refuse_repeated_ids
+from data_tools.text.texts import NamedText, TextColumns, check_unique_ids, has_ids, read_texts
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.standard_streams import as_asked, with_standard_streams
 from ernie_pair.core.errors import InputError
@@ -37,7 +37,7 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import SIMILARITIES
 from ernie_pair.models.model_path import no_model_folder
 from ernie_pair.models.source import files_of_model, model_folder_of
-from ernie_pair.pairs.data.pair_source import check_unchanged, stamp_of
+from ernie_pair.pairs.data.pair_source import check_unchanged, file_stamp
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
@@ -111,12 +111,12 @@ def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
     path = Path(config.input_file)
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")
-    stamp = stamp_of(path)
+    stamp = file_stamp(path)
     lines = np.fromiter((row.line for row in _rows_of(config)), dtype=np.int64)
     if not len(lines):
         raise InputError(f"{path} holds no text; give a file with a text in each line")
     if has_ids(path, _rules_of(config), _columns_of(config)):  # an index of these vectors would refuse it
-        refuse_repeated_ids(path, (row.id for row in _rows_of(config)), lines)
+        check_unique_ids(path, (row.id for row in _rows_of(config)), lines)
     return len(lines), sha256_of_file(path), stamp
 
 

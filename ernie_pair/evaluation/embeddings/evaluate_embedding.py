@@ -22,7 +22,7 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import Labels, parse_label_range
 from ernie_pair.models.source import model_folder_of
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
-from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
+from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
@@ -57,7 +57,7 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     source = replace(source, rules=replace(source.rules, of_encoders=not limits))
     labels = Labels.scores(limits) if limits else labels_for(source, config.label_map)
     pairs = replace(source, labels=labels).read()
-    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
+    log_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
     asked = build_retrieval_set(pairs, config.input_file)
     kernels = KernelFlags(config.kernels, config.precision)
     embedder = open_embedder(config.model_path, config.device, config.options, kernels)

@@ -31,7 +31,7 @@ from data_tools.text.wordpiece import (
     ALONE,
     COMPOSITE,
     CONTROL_TOKENS,
-    LONGEST_WORD,
+    MAX_WORD_LENGTH,
     SPACE,
     VANISHES,
     WordPiece,
@@ -124,7 +124,7 @@ def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
     # brackets stand alone.
     holes = set(range(tokenizer.vocab_size)) - set(tokenizer.vocab.values())
     vocab = {**tokenizer.vocab, **{f"{UNUSED}{index}]": index for index in sorted(holes)}}
-    made = Tokenizer(WordCutter(vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    made = Tokenizer(WordCutter(vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
     steps: List[normalizers.Normalizer] = [normalizers.Replace(Regex(vanishing), "")]
     if tokenizer.lower_case:  # accents are characters of their own after NFD
         steps += [normalizers.Lowercase(), normalizers.NFD(), normalizers.Replace(Regex(vanishing), "")]

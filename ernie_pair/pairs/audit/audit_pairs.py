@@ -20,9 +20,9 @@ from typing import Any, Collection, Iterable, Iterator, Literal, Optional
 import numpy as np
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
-from data_tools.text.file_content import ENCODINGS, encoding_of
+from data_tools.text.file_content import ENCODINGS, detect_encoding
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
-from data_tools.text.tables import form_of
+from data_tools.text.tables import detect_form
 from data_tools.text.text_files import PACKED
 from ernie_pair.core.cli.options import Options, data_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
@@ -40,8 +40,8 @@ from ernie_pair.pairs.audit.findings import (
     FileFacts,
     PairAudit,
     coded,
+    collect_findings,
     draw,
-    findings_of,
     is_contradicted,
     is_repeated,
     is_shared,
@@ -58,8 +58,8 @@ from ernie_pair.pairs.data.pair_records import (
     LABEL_MAP_HELP,
     SECOND_TEXT_HELP,
 )
-from ernie_pair.pairs.data.pair_source import WORDS, PairSource, labels_for, read_all, refuse_unread
-from ernie_pair.pairs.data.rejected import ENDING, tell_rejected
+from ernie_pair.pairs.data.pair_source import WORDS, PairSource, check_columns, labels_for, read_all
+from ernie_pair.pairs.data.rejected import ENDING, log_rejected
 from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
 
 SHOWN_ROWS, SHOWN_CHARACTERS = 3, 40  # at the head of a report
@@ -124,21 +124,21 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
         if getattr(config, f"{split}_file")
     }
     if config.drop_leaks != "none":
-        _refuse_uncleanable(sources["train"], Path(config.output_dir))
-    refuse_unread([*sources.values()])
+        _check_cleanable(sources["train"], Path(config.output_dir))
+    check_columns([*sources.values()])
     labels = labels_for(sources["train"], config.label_map, stops=False)
     sources = {
         split: source if split == "test" else replace(source, labels=labels)
         for split, source in sources.items()
     }
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
-    same = same_of(labels, config.same)
+    same = equal_class(labels, config.same)
     results = _results(config)
     are_there = config.output_dir and results.are_done()
     read = dict(zip(sources, read_all([*sources.values()])))
     for split, pairs in read.items():
         path = Path(config.output_dir) / f"{split}{ENDING}" if config.output_dir else None
-        tell_rejected(pairs.path, pairs.bad, len(pairs), path)
+        log_rejected(pairs.path, pairs.bad, len(pairs), path)
     files = coded(read)
     audit = audit_of(files, labels, same, tokenizer, config.max_seq_len)
     lines: list[Iterable[bytes]] = []
@@ -195,10 +195,10 @@ def audit_of(
             counts = dict(zip(labels.names, rows))
         facts[name] = FileFacts(file.pairs.path, len(file.pairs), counts, quantiles(lengths), too_long)
     unit = "tokens" if tokenizer else "characters"
-    return PairAudit(unit, max_seq_len, facts, findings_of(files, same))
+    return PairAudit(unit, max_seq_len, facts, collect_findings(files, same))
 
 
-def same_of(labels: Labels, name: str = "") -> Optional[int]:
+def equal_class(labels: Labels, name: str = "") -> Optional[int]:
     """Return the class of equal texts: ``name``, or the match of two; None of more. Raises InputError."""
     if name and name not in labels.classes:
         raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
@@ -207,13 +207,13 @@ def same_of(labels: Labels, name: str = "") -> Optional[int]:
     return match_class(labels)
 
 
-def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
+def _check_cleanable(source: PairSource, folder: Path) -> None:
     path = Path(source.name)
     if not source.is_file:
         raise InputError(f"--drop_leaks cleans files, and {source.name} is a set; give its files")
     if path.suffix in PACKED:
         raise InputError(f"{path}: --drop_leaks does not write packed files; unpack it first")
-    if path.is_file() and form_of(path, source.rules.encoding).kind not in ("tab", "csv", "json"):
+    if path.is_file() and detect_form(path, source.rules.encoding).kind not in ("tab", "csv", "json"):
         raise InputError(f"{path}: --drop_leaks keeps lines as they are, and it has none; save it as .csv")
     if (folder / path.name).resolve() == path.resolve():
         raise InputError(f"--output_dir {folder} is the folder of {path.name} itself; choose another one")
@@ -254,7 +254,7 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
     fate.update((pairs.number(row), bool(is_kept)) for row, is_kept in enumerate(kept))
     is_kept = True
     # Bytes as characters, but in UTF-16, where two make the end of a line.
-    encoding = encoding_of(path) if encoding_of(path).startswith("utf-16") else "latin-1"
+    encoding = detect_encoding(path) if detect_encoding(path).startswith("utf-16") else "latin-1"
     with open(path, encoding=encoding, newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             is_kept = fate.get(number, is_kept)
@@ -323,4 +323,6 @@ def _find_warnings(sources: dict[str, PairSource], unlabelled: Collection[str]) 
     if not len(pairs["train"]):
         return []
     files = coded(pairs)
-    return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0), unlabelled)
+    return warnings_of(
+        audit_of(files, labels, equal_class(labels), tokenizer=None, max_seq_len=0), unlabelled
+    )

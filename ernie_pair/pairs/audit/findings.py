@@ -110,7 +110,7 @@ class Finding:
     exact: Optional[int] = None
 
 
-def findings_of(files: dict[str, Coded], same: Optional[int]) -> list[Finding]:
+def collect_findings(files: dict[str, Coded], same: Optional[int]) -> list[Finding]:
     """Return all findings in order; ``same``: the class of A=B. Without labels: those against train."""
     found: list[Finding] = []
     for name, file in files.items():

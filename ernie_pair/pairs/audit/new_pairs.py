@@ -12,7 +12,7 @@ from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.audit.findings import compared_texts
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource
-from ernie_pair.pairs.data.rejected import rejected_beside, tell_rejected
+from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
 
 
 class KnownPairs:
@@ -105,7 +105,7 @@ def read_splits(config: Any, labels: Optional[Labels] = None) -> dict[str, Pairs
             known = labels if split == "train" else None
             found[split] = PairSource.of(config, flag, known).read()
             path = rejected_beside(config.output_file, f".{split}")
-            tell_rejected(name, found[split].bad, len(found[split]), path)
+            log_rejected(name, found[split].bad, len(found[split]), path)
     return found
 
 

@@ -10,8 +10,8 @@ from typing import Any, Dict, Mapping, Tuple
 import numpy as np
 
 from ernie_pair.models.labels import RANKING, UNLABELLED, Labels, match_class
+from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.shared_characters import overlap
 from ernie_pair.pairs.targets.metrics import (
     CORRELATIONS,
     LOWER_IS_BETTER,
@@ -21,14 +21,14 @@ from ernie_pair.pairs.targets.metrics import (
 )
 
 ABOVE_ALL = 2.0  # a threshold that no share reaches
-MOST_ROWS = 20_000  # of the training pairs that thresholds are chosen on
+MAX_ROWS = 20_000  # of the training pairs that thresholds are chosen on
 OF_TRAINING, OF_THESE = (
     "the best of the training pairs",
     "the best of these rows, on which no other does better",
 )
 
 
-def shares_of(pairs: Pairs, labels: Labels) -> np.ndarray:
+def overlap_scores(pairs: Pairs, labels: Labels) -> np.ndarray:
     """Return what speaks for class 1 in each pair, float64 [N]: its ``overlap``, or 1 - that of class 0."""
     shares = np.array([overlap(a, b) for a, b in zip(pairs.left, pairs.right)])
     return 1 - shares if match_class(labels) == 0 else shares
@@ -54,7 +54,7 @@ def metrics_of_thresholds(
 
 
 def best_thresholds(pairs: Pairs, labels: Labels) -> Dict[str, float]:
-    """Return the best threshold for accuracy and for f1 on labelled pairs, MOST_ROWS of them; or {}.
+    """Return the best threshold for accuracy and for f1 on labelled pairs, MAX_ROWS of them; or {}.
 
     It is {} unless there are two classes, and labels of them; rows without label do not count.
     """
@@ -63,10 +63,10 @@ def best_thresholds(pairs: Pairs, labels: Labels) -> Dict[str, float]:
     known = np.flatnonzero(pairs.labels != UNLABELLED)
     if not len(known):
         return {}
-    if len(known) > MOST_ROWS:  # at random: labels of neighbours may take turns
-        known = np.random.default_rng(0).choice(known, MOST_ROWS, replace=False)
+    if len(known) > MAX_ROWS:  # at random: labels of neighbours may take turns
+        known = np.random.default_rng(0).choice(known, MAX_ROWS, replace=False)
     chosen = pairs.rows(known)
-    thresholds, metrics = metrics_of_thresholds(shares_of(chosen, labels), chosen.known_labels == 1)
+    thresholds, metrics = metrics_of_thresholds(overlap_scores(chosen, labels), chosen.known_labels == 1)
     best = {name: thresholds[int(values.argmax())] for name, values in metrics.items()}
     return {name: min(float(threshold), ABOVE_ALL) for name, threshold in best.items()}
 
@@ -88,7 +88,7 @@ def measure_shared_characters(
     ``thresholds`` between two classes, for accuracy and for f1: see ``best_thresholds``; without them the
     best ones on these pairs count. Of more classes than two it says nothing.
     """
-    shares, known = shares_of(pairs, labels), pairs.known_labels
+    shares, known = overlap_scores(pairs, labels), pairs.known_labels
     if labels.has_classes and len(labels.names) != 2:
         return {}
     if not labels.has_classes:

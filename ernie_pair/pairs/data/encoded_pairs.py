@@ -72,50 +72,43 @@ class UserCollator:
     def __call__(self, rows: EncodedPairs, picked: np.ndarray) -> Batch:
         """Return the batch of the rows ``picked``, int64 [B]; raises InputError when it cannot be used."""
         arrays = _arrays_of(self.function(rows.features(picked)))
-        ids = arrays["input_ids"]
-        if ids.ndim != 2 or len(ids) != len(picked):
-            shape = list(ids.shape)
-            raise _refused(f"input_ids of the shape {shape} for {len(picked)} rows", "one row for each")
-        width, most = ids.shape[1], self.spec.max_positions
-        if width > most:
-            raise _refused(f"rows of {width} tokens", f"at most {most}, as the model reads")
-        if ((ids < 0) | (ids >= self.spec.vocab_size)).any():
-            raise _refused("ids outside of the vocabulary", f"ids below {self.spec.vocab_size}")
-        own = rows.padded(picked, width)
-        real = _real_tokens(ids, own, rows.lengths[picked], rows.pad_id)
-        mask = arrays.get("attention_mask")
-        if mask is not None and (mask.size != ids.size or (mask.reshape(ids.shape) != real).any()):
-            raise _refused("an attention_mask that is not 1 of tokens and 0 of padding", "none, or that one")
-        for name in KEYS[3:]:
-            array, labels = arrays.get(name), own.labels
-            if array is None:
-                continue
-            if labels is None or array.size != labels.size or not np.allclose(array.ravel(), labels.ravel()):
-                raise _refused(f"other {name} than those of the rows", "them as they were given, or none")
-        types = self._types(arrays.get("token_type_ids"), ids, own)
-        return own._replace(input_ids=ids, token_type_ids=types)
-
-    def _types(self, array: Optional[np.ndarray], ids: np.ndarray, own: Batch) -> np.ndarray:
+        ids, types, spec = arrays["input_ids"], arrays.get("token_type_ids"), self.spec
+        if ids.ndim != 2 or len(ids) != len(picked) or ids.shape[1] > spec.max_positions:
+            wanted = f"{len(picked)} rows of at most {spec.max_positions} tokens"
+            raise _refused(f"input_ids of the shape {list(ids.shape)}", wanted)
+        if ((ids < 0) | (ids >= spec.vocab_size)).any():
+            raise _refused("ids outside of the vocabulary", f"ids below {spec.vocab_size}")
+        own = rows.padded(picked, ids.shape[1])
         is_own = np.array_equal(ids, own.input_ids)
-        if is_own and (array is None or self.spec.token_types < 2):
-            return own.token_type_ids
-        if array is None:
-            raise _refused("other input_ids than it was given and no token_type_ids", "both")
+        within = np.arange(ids.shape[1]) < rows.lengths[picked][:, None]
+        is_repadded = ids.shape == own.input_ids.shape and np.array_equal(ids[within], own.input_ids[within])
+        real = within if is_own else ids != rows.pad_id
+        if is_repadded and not is_own or (real[:, 1:] > real[:, :-1]).any() or not real[:, 0].all():
+            wanted = f"tokens and then padding of this model, the id {rows.pad_id}"
+            raise _refused("padding in front of tokens, or of another id", wanted)
+        for name, array in (("attention_mask", real), ("labels", own.labels), ("label", own.labels)):
+            found = arrays.get(name)
+            if found is None:
+                continue
+            if array is None or found.size != array.size or not np.allclose(found.ravel(), array.ravel()):
+                raise _refused(f"other {name} than those of the rows", "them as they were given, or none")
+        if is_own and (types is None or spec.token_types < 2):
+            return own._replace(input_ids=ids)
         # A model with one type reads none of them; --symmetric tells the two texts by 0 and 1.
-        if array.shape != ids.shape or not np.isin(array, range(max(2, self.spec.token_types))).all():
+        known = range(max(2, spec.token_types))
+        if types is None or types.shape != ids.shape or not np.isin(types, known).all():
             raise _refused(
-                "token_type_ids that do not fit its input_ids", "the segment of each token, 0 or 1"
+                "other input_ids and no token_type_ids that fit", "both, the segments being 0 or 1"
             )
-        return array
+        return own._replace(input_ids=ids, token_type_ids=types)
 
 
 def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
-    if not isinstance(returned, Mapping) or "input_ids" not in returned:
-        kind = type(returned).__name__
-        raise _refused(f"{kind} without input_ids", "a dictionary of arrays with input_ids")
-    unknown = ", ".join(str(key) for key in returned if key not in KEYS)
-    if unknown:
-        raise _refused(f"{unknown}, which the model does not take", f"nothing but {', '.join(KEYS)}")
+    if not isinstance(returned, Mapping) or "input_ids" not in returned or not {*KEYS}.issuperset(returned):
+        found = ", ".join(map(str, returned)) if isinstance(returned, Mapping) else type(returned).__name__
+        raise _refused(
+            found or "nothing", f"a dictionary of input_ids, and of {', '.join(KEYS[1:])} if wanted"
+        )
     arrays = {}
     for key, value in returned.items():
         try:
@@ -126,21 +119,6 @@ def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
             raise _refused(f"{key} that are no array of whole numbers", "rows of one length: pad them")
         arrays[key] = array.astype(np.int64) if array.dtype.kind in "iub" else array
     return arrays
-
-
-def _real_tokens(ids: np.ndarray, own: Batch, lengths: np.ndarray, pad_id: int) -> np.ndarray:
-    """Return which of ``ids`` are no padding, bool [B, S]. Raises InputError for padding of another kind."""
-    within = np.arange(ids.shape[1]) < lengths[:, None]
-    if ids.shape == own.input_ids.shape:
-        if np.array_equal(ids, own.input_ids):
-            return within
-        if np.array_equal(ids[within], own.input_ids[within]):
-            other = ids[~within & (ids != pad_id)][0]
-            raise _refused(f"rows padded with the id {other}", f"padding of this model, which is {pad_id}")
-    real = ids != pad_id
-    if (real[:, 1:] > real[:, :-1]).any() or not real[:, 0].all():
-        raise _refused("padding before tokens", "padding at the end of rows alone")
-    return real
 
 
 def _refused(what: str, wanted: str) -> InputError:
@@ -238,7 +216,7 @@ def shuffled(
             yield waiting[place]
             waiting[place] = row
         if not epoch and rejects is not None:
-            rejects.tell()
+            rejects.log()
         yield from (waiting[place] for place in rng.permutation(len(waiting)))
 
 

@@ -13,50 +13,39 @@ import json
 import os
 from collections.abc import Iterator as OneShot
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Generic, Iterable, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
+from data_tools.text.columns import LOOKED_AT
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.tables import LOOKED_AT
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.labels import RANKING, Labels
-from ernie_pair.pairs.data.encoder_rows import no_label
 from ernie_pair.pairs.data.pair_file import (
     BadRow,
-    Cells,
-    Pair,
-    Pairs,
     Reject,
     RowReader,
     checked_rows,
+    collect_pairs,
     is_missing,
     label_value,
     labels_array,
-    pairs_of,
-    pairs_of_cells,
-    refuse_half,
     say_once,
     shown,
 )
-from ernie_pair.pairs.data.pair_records import LABEL, NAMES, RIGHT, Columns, RowRules, keys_of
+from ernie_pair.pairs.data.pair_records import LABEL, NAMES, ROLES, Columns, RowRules, find_keys
 from ernie_pair.pairs.data.pair_source import PairSource, Source, group_candidates
 
 BEGINNING = 10_000  # rows that a stream is known by
 
-Keys = tuple[str, ...]
-Make = Callable[[int, Any], Iterable[Any]]  # what makes good rows of an example and its number
-One = TypeVar("One")  # a row
-All = TypeVar("All")  # all rows
-
 
 @dataclass(frozen=True)
-class InMemoryPairs(Source, Generic[One, All]):
-    """Pairs given from Python; ``flag`` names their argument.
+class GivenPairs(Source):
+    """Pairs of texts given from Python; ``flag`` names their argument.
 
     Equal pairs have equal hashes, however they were given. Errors name the row, counted from 0.
     """
@@ -64,8 +53,8 @@ class InMemoryPairs(Source, Generic[One, All]):
     flag: str
     examples: Iterable
     labels: Optional[Labels]
-    columns: Columns
-    rules: RowRules
+    columns: Columns = Columns()
+    rules: RowRules = RowRules()
     is_file = False
     START = b""  # what hashes begin with
 
@@ -84,13 +73,13 @@ class InMemoryPairs(Source, Generic[One, All]):
 
     def sha256_of_ends(self) -> str:
         """Return the SHA-256 of BEGINNING rows, for a stream not read whole. Raises InputError."""
-        return self._hash_of(islice(self.rows(), BEGINNING))
+        return self._hash_rows(islice(self.rows(), BEGINNING))
 
-    def read(self) -> All:
-        """Return all rows, read once for all calls. Raises InputError naming a bad row."""
+    def read(self) -> Any:
+        """Return all rows, `Pairs` or of ids `EncodedPairs`, read once for all calls. Raises InputError."""
         return self._content()[0]
 
-    def refuse_one_shot(self) -> None:
+    def check_rereadable(self) -> None:
         """Raise InputError when the rows can be read only once: streaming reads them in each epoch."""
         if is_one_shot(self.examples):
             raise InputError(
@@ -102,99 +91,61 @@ class InMemoryPairs(Source, Generic[One, All]):
         """Yield the rows with their labels as texts; none where they can be read only once."""
         return iter(()) if is_one_shot(self.examples) else super().words()
 
-    def all_rows(self) -> Iterator[Union[One, BadRow]]:
-        """Yield every row, good or bad, read one at a time."""
-        labels = self.labels_in_rows()
-        rows = enumerate(examples_of(self.flag, self.examples))
-        first = list(islice(rows, LOOKED_AT))
-        rest = rows if len(first) == LOOKED_AT else ()  # Paddle asks no ended iterator again
-        yield from checked_rows(chain(first, rest), self.where, self._reader(first, labels))
+    def open(self, needs_label: bool = False) -> tuple[Optional[RowReader], Iterator[tuple[int, Any]]]:
+        """Return what reads the rows, None where there are none, and the rows as {key: value}."""
+        first, rows = self._beginning()
+        if not first:
+            return None, iter(())
+        begin = [(number, self._as_object(number, example)) for number, example in first]
+        objects = [(number, row) for number, row in begin if isinstance(row, dict)]
+        objects = objects or [(0, dict.fromkeys(ROLES[:2], ""))]  # none is a pair: each row says what it is
+        reader = RowReader(self.flag, self.where, objects, self.columns, self.rules, needs_label)
+        if not any(isinstance(example, Mapping) for _, example in first):
+            reader.said = ""  # tuples have no columns
+        return reader, ((number, self._as_object(number, example)) for number, example in rows)
 
-    def _content(self) -> tuple[All, str]:
+    def _beginning(self) -> tuple[list[tuple[int, Any]], Iterator[tuple[int, Any]]]:
+        """Return the first rows with their numbers, and all of them."""
+        rows = enumerate(iterate_examples(self.flag, self.examples))
+        first = list(islice(rows, LOOKED_AT))
+        return first, chain(first, rows if len(first) == LOOKED_AT else ())  # Paddle asks no ended one again
+
+    def _as_object(self, number: int, example: Any) -> Union[dict, InputError]:
+        """Return a mapping, or (text, text) or (text, text, label), as {key: value}; else what is wrong."""
+        if is_token_row(example):
+            told = f"token ids, and {self.flag} is read as pairs of texts; give texts alone"
+            return InputError(f"{self.where(number)}: {told}")
+        if isinstance(example, Mapping):
+            return dict(example)
+        if not isinstance(example, (tuple, list)) or len(example) not in (2, 3):
+            told = f"{shown(example)} is not a pair; give a dictionary, (text, text, label) or (text, text)"
+            return InputError(f"{self.where(number)}: {told}")
+        keys = [self.columns.by_role[role] or role for role in ROLES]
+        return dict(zip(keys, example if not is_missing(example[-1]) else example[:2]))
+
+    def _content(self) -> tuple[Any, str]:
         # No cached_property: until Python 3.12 all instances share its lock, and a loader of Paddle whose
         # collate_fn reads pairs would wait for it in a thread of its own, for which this one waits.
         kept = vars(self).get("_kept")
         if kept is None:
             bad: list[BadRow] = []
             rows = list(self.rows(bad.append))
-            sha256 = self._hash_of(rows)
+            sha256 = self._hash_rows(rows)
             kept = vars(self)["_kept"] = self._collect(rows, bad, sha256), sha256
         return kept
 
-    def _hash_of(self, rows: Iterable[One]) -> str:
+    def _hash_rows(self, rows: Iterable[Any]) -> str:
         digest = hashlib.sha256(self.START)
         for row in rows:
             digest.update(json.dumps(self._facts(row)).encode() + b"\n")
         return digest.hexdigest()
 
-    def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
-        """Return what makes good rows of an example, as the ``first`` ones tell."""
-        raise NotImplementedError
-
-    def _collect(self, rows: list[One], bad: list[BadRow], sha256: str) -> All:
-        raise NotImplementedError
-
-    def _facts(self, row: One) -> list[object]:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class GivenPairs(InMemoryPairs[Pair, Pairs]):
-    """Pairs of texts."""
-
-    columns: Columns = Columns()
-    rules: RowRules = RowRules()
-
-    def _collect(self, rows: list[Pair], bad: list[BadRow], sha256: str) -> Pairs:
-        found = pairs_of(rows, bad, self.labels is not None, sha256, self.flag)
+    def _collect(self, rows: list[Any], bad: list[BadRow], sha256: str) -> Any:
+        found = collect_pairs(rows, bad, self.labels is not None, sha256, self.flag)
         return group_candidates(found, self.labels, self.rules)
 
-    def _facts(self, row: Pair) -> list[object]:
+    def _facts(self, row: Any) -> list[object]:
         return [row.left, row.right, row.label, *([row.query] if row.query else [])]
-
-    def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
-        def open_rows(objects: list[tuple[int, dict]]) -> RowReader:
-            needs_label = labels is not None
-            opened = RowReader(self.flag, self.where, objects, self.columns, self.rules, needs_label)
-            opened.tell()
-            return opened
-
-        objects = [(n, dict(row)) for n, row in first if _is_object(row)]
-        reader = open_rows(objects) if objects else None
-        is_unlabelled: Optional[bool] = None  # of tuples for an encoder, as the first one tells
-
-        def make(number: int, example: Any) -> list[Pair]:
-            nonlocal reader, is_unlabelled
-            if _is_object(example):
-                reader = reader or open_rows([(number, dict(example))])
-                return pairs_of_cells(number, reader.cells(number, dict(example)), labels)
-            cells = self._cells_of_tuple(example)
-            if is_unlabelled is None:
-                is_unlabelled = self.rules.of_encoders and cells.label is None
-            if is_unlabelled:
-                cells = cells._replace(label=no_label("the third value", cells.label))
-            return pairs_of_cells(number, cells, labels)
-
-        return make
-
-    def _cells_of_tuple(self, example: Any) -> Cells:
-        if is_token_row(example):
-            raise InputError(f"token ids, and {self.flag} is read as pairs of texts; give texts alone")
-        if not isinstance(example, (tuple, list)) or len(example) not in (2, 3):
-            raise InputError(
-                f"{shown(example)} is not a pair; give a dictionary, (text, text, label) or " "(text, text)"
-            )
-        left, right, label = (*example, None)[:3]
-        if isinstance(right, (list, tuple)) and not self.rules.of_encoders:
-            raise InputError(f"{RIGHT} is {shown(right)}, not a text; train-embedding takes lists")
-        for text in (left, right):
-            refuse_half("a text", text)
-        return Cells(left, right, None if is_missing(label) else label, "" if self.columns.query else None)
-
-
-def _is_object(example: Any) -> bool:
-    """Return whether a row has keys, and is not one of token ids."""
-    return isinstance(example, Mapping) and not is_token_row(example)
 
 
 OF_IDS = ("input_ids", "token_type_ids", "attention_mask", "position_ids")  # keys of a row of ids
@@ -222,11 +173,18 @@ class TokenForm(NamedTuple):
     def ids_and_head(self, row: Mapping) -> tuple[np.ndarray, int]:
         """Return ids int32 [tokens] without padding, and the first text's number. Raises InputError."""
         ids, tokenizer = _whole_numbers("input_ids", row["input_ids"]), self.tokenizer
-        types, mask, positions = (_beside(name, row.get(name), ids) for name in OF_IDS[1:])
+        given = {name: _whole_numbers(name, row[name]) for name in OF_IDS[1:] if row.get(name) is not None}
+        for name, array in given.items():
+            if len(array) != len(ids):
+                raise InputError(
+                    f"{len(array)} {name} for {len(ids)} input_ids; give one for each, and a row as a "
+                    "dictionary or as (input_ids, token_type_ids, label)"
+                )
         real, places = np.flatnonzero(ids != tokenizer.pad_id), np.arange(len(ids))
         length = int(real[-1]) + 1 if len(real) else 0
-        if positions is not None and (positions != places).any():
+        if (given.get("position_ids", places) != places).any():
             raise InputError("position_ids are not 0, 1, 2, ...; leave them out")
+        mask = given.get("attention_mask")
         if mask is not None:
             if (mask != (places < mask.sum())).any():
                 raise InputError("attention_mask is not 1 of tokens and then 0 of padding; leave it out")
@@ -242,31 +200,28 @@ class TokenForm(NamedTuple):
             raise InputError(
                 f"the id {wrong[0]} is outside of the vocabulary, of {tokenizer.vocab_size} tokens; " + CURE
             )
-        head, fault = self._head(ids, None if types is None else types[:length])
-        if fault:
-            raise InputError(f"{fault}")
-        return ids.astype(np.int32), head
+        types = given.get("token_type_ids")
+        return ids.astype(np.int32), self._head(ids, None if types is None else types[:length])
 
-    def _head(self, ids: np.ndarray, types: Optional[np.ndarray]) -> tuple[int, str]:
-        """Return how many ids are of the first text and the special tokens around it, and what is wrong."""
+    def _head(self, ids: np.ndarray, types: Optional[np.ndarray]) -> int:
+        """Return how many ids are of the first text and the special tokens around it. Raises InputError."""
         before, between, after = self.tokenizer.pair_specials
         if types is not None and self.token_types > 1:
             head = len(ids) - int((types == 1).sum())
             if head == len(ids) or (types != (np.arange(len(ids)) >= head)).any():
-                return 0, f"token_type_ids are not 0 of a first text and 1 of a second; {CURE}"
+                raise InputError(f"token_type_ids are not 0 of a first text and 1 of a second; {CURE}")
         else:
             inside = [ids[1 + n : len(ids) - len(between) + n] for n in range(len(between))]
             found = np.flatnonzero(np.all([i == special for i, special in zip(inside, between)], axis=0))
             if len(found) != 1:
                 told = "no token_type_ids that tell where the second begins; give token_type_ids"
-                return 0, f"{len(found)} separators between the texts and {told}"
+                raise InputError(f"{len(found)} separators between the texts and {told}")
             head = int(found[0]) + 2
-        ends = [*ids[:1], *ids[head - 1 : head - 1 + len(between)], *ids[-1:]]
-        if ends == [*before, *between, *after]:
-            return head, ""
-        form = [self.tokenizer.tokens[special] for special in (before[0], *between, after[0])]
-        pair = f"{form[0]} a {' '.join(form[1:-1])} b {form[-1]}"
-        return 0, f"the ids are not those of a pair, {pair}, in this vocabulary; {CURE}"
+        if [*ids[:1], *ids[head - 1 : head - 1 + len(between)], *ids[-1:]] != [*before, *between, *after]:
+            form = [self.tokenizer.tokens[special] for special in (before[0], *between, after[0])]
+            pair = f"{form[0]} a {' '.join(form[1:-1])} b {form[-1]}"
+            raise InputError(f"the ids are not those of a pair, {pair}, in this vocabulary; {CURE}")
+        return head
 
     def encoded(self, rows: Sequence[TokenRow], bad: Sequence[BadRow] = ()) -> EncodedPairs:
         """Return ``rows``, of which there is one at least, side by side."""
@@ -278,11 +233,24 @@ class TokenForm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
+class TokenizedPairs(GivenPairs):
     """Pairs as rows of ids, as ``form`` says."""
 
-    form: TokenForm
+    form: TokenForm = field(kw_only=True)
     START = b"token ids\n"
+
+    def all_rows(self) -> Iterator[Union[TokenRow, BadRow]]:
+        """Yield every row, good or bad, read one at a time. Raises InputError for an unclear label."""
+        first, rows = self._beginning()
+        number, row = next(((n, row) for n, row in first if isinstance(row, Mapping)), (0, {}))
+        names, named = list(map(str, row)), self.columns.label
+        known = [key for key in names if key == named or key.lower() in NAMES[LABEL]]
+        *_, key = find_keys(self.where(number), known, Columns(label=named))
+        unread = [name for name in names if name not in (*OF_IDS, key)]
+        if unread:
+            say_once(self.flag, f"not read: {', '.join(unread)}")
+        labels = self.labels_in_rows()
+        return checked_rows(rows, self.where, lambda _, example: [self._row(example, key, labels)])
 
     def windows(self, size: int, reject: Reject) -> Iterator[EncodedPairs]:
         """Yield the good rows, ``size`` at a time; see ``rows``."""
@@ -296,32 +264,18 @@ class TokenizedPairs(InMemoryPairs[TokenRow, EncodedPairs]):
     def _facts(self, row: TokenRow) -> list[object]:
         return [row.ids.tolist(), row.head, row.label]
 
-    def _reader(self, first: Sequence[tuple[int, Any]], labels: Optional[Labels]) -> Make:
-        keys: Optional[Keys] = None
-        number, row = next(((n, row) for n, row in first if isinstance(row, Mapping)), (0, {}))
-        if row:
-            names, named = list(map(str, row)), self.columns.label
-            known = [key for key in names if key == named or key.lower() in NAMES[LABEL]]
-            keys = keys_of(self.where(number), known, Columns(label=named))
-            unread = [key for key in names if key not in (*OF_IDS, keys[2])]
-            if unread:
-                say_once(self.flag, f"not read: {', '.join(unread)}")
-        return lambda number, example: [self._row(example, keys, labels)]
-
-    def _row(self, example: Any, keys: Optional[Keys], labels: Optional[Labels]) -> TokenRow:
+    def _row(self, example: Any, key: str, labels: Optional[Labels]) -> TokenRow:
         if not is_token_row(example):
             raise InputError(
                 f"{shown(example)} is no row of token ids, as the first one is; give one kind alone"
             )
-        if isinstance(example, Mapping) and keys is not None:
-            row: Mapping = example
-            label: Any = example.get(keys[2])
-        else:
-            row = dict(zip(("input_ids", "token_type_ids"), example))
-            label = example[2] if len(example) > 2 else None
+        row: Mapping = example
+        if not isinstance(example, Mapping):
+            row = dict(zip(("input_ids", "token_type_ids", key), example))
         ids, head = self.form.ids_and_head(row)
         if labels is None:
             return TokenRow(ids, head, None)
+        label: Any = row.get(key)
         label = label.tolist() if hasattr(label, "tolist") else label
         while isinstance(label, (list, tuple)) and len(label) == 1:
             label = label[0]
@@ -355,19 +309,6 @@ def _whole_numbers(name: str, value: Any) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def _beside(name: str, value: Any, ids: np.ndarray) -> Optional[np.ndarray]:
-    """Return what a row has for each of its ids, int64 [n]; None where it has nothing."""
-    if value is None:
-        return None
-    found = _whole_numbers(name, np.atleast_1d(value) if np.ndim(value) == 0 else value)
-    if len(found) != len(ids):
-        raise InputError(
-            f"{len(found)} {name} for {len(ids)} input_ids; give one for each, and a row as a "
-            "dictionary or as (input_ids, token_type_ids, label)"
-        )
-    return found
-
-
 def open_source(
     config: Any,
     split: str,
@@ -389,14 +330,14 @@ def open_source(
         return GivenPairs(argument, rows, labels, columns, rules)
     if labels is not None and labels.target == RANKING:
         raise InputError(f"ranking tells queries by their texts, and {argument} holds token ids; give texts")
-    return TokenizedPairs(argument, rows, labels, columns, rules, form())
+    return TokenizedPairs(argument, rows, labels, columns, rules, form=form())
 
 
 def split_first(dataset: Any, argument: str = "dataset") -> tuple[Any, Any]:
     """Return the first row as a list (a file: itself), and the whole; go on with these two."""
     if isinstance(dataset, (str, Path)):
         return dataset, dataset
-    examples = examples_of(argument, dataset)
+    examples = iterate_examples(argument, dataset)
     first = list(islice(examples, 1))
     return first, chain(first, examples) if is_one_shot(dataset) else dataset
 
@@ -425,7 +366,7 @@ def held(examples):
     return list(iter(examples)) if is_one_shot(examples) else examples
 
 
-def examples_of(flag: str, examples: Any) -> Iterator:
+def iterate_examples(flag: str, examples: Any) -> Iterator:
     """Iterate over the dictionaries or tuples of ``examples``; over a dataset without __iter__ by index.
 
     Raises InputError when it is a dictionary or not iterable, or a DataFrame or a table of Arrow with two

@@ -5,6 +5,7 @@ A question ends with the complete command of each answer, so that it is given by
 
 import logging
 import math
+import re
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import islice
@@ -25,12 +26,13 @@ from ernie_pair.models.labels import (
     words_as_classes,
 )
 from ernie_pair.pairs.data.pair_records import RowRules
-from ernie_pair.pairs.data.shared_characters import overlap
 
-MOST_LOOKED_AT = 1_000_000  # rows in which those of both classes are looked for
-MOST_COMPARED = 1000  # rows of a class whose texts are compared
-FEWEST_COMPARED, FEWEST_OF_A_CLASS = 200, 20  # rows that tell which class is the match
+MAX_ROWS_SEARCHED = 1_000_000  # rows in which those of both classes are looked for
+MAX_COMPARED = 1000  # rows of a class whose texts are compared
+MIN_COMPARED, MIN_PER_CLASS = 200, 20  # rows that tell which class is the match
 TURNED = 0.35  # an AUC of the characters that matches share: below it the other class is the match
+# A word of Latin letters or digits is one unit, any other letter (a Chinese character) is one by itself.
+UNIT = re.compile(r"[a-z0-9]+|\w")
 WITHOUT_LABELS = "predict, distill and train-embedding take pairs without labels"
 
 logger = logging.getLogger(__name__)
@@ -151,7 +153,7 @@ def compare_with_texts(name: str, rows: Iterable[Any], labels: Labels, is_given:
         return
     shares = _shares_by_class(rows)
     sizes = [len(each) for each in shares]
-    if sum(sizes) < FEWEST_COMPARED or min(sizes) < FEWEST_OF_A_CLASS:
+    if sum(sizes) < MIN_COMPARED or min(sizes) < MIN_PER_CLASS:
         return
     auc = _auc(np.array(shares[match]), np.array(shares[1 - match]))
     if auc >= TURNED:
@@ -171,13 +173,20 @@ def compare_with_texts(name: str, rows: Iterable[Any], labels: Labels, is_given:
     raise LabelQuestion(f"{told}; {cure}; if the labels are right as they are, {kept}")
 
 
+def overlap(a: str, b: str) -> float:
+    """Return the Jaccard index of the units (UNIT) of two texts, in [0, 1]; of two without units 1.0."""
+    units = [set(UNIT.findall(text)) for text in (a, b)]
+    either = units[0] | units[1]
+    return len(units[0] & units[1]) / len(either) if either else 1.0
+
+
 def _shares_by_class(rows: Iterable[Any]) -> Tuple[List[float], List[float]]:
-    """Return the overlaps of the first rows of classes 0 and 1, up to MOST_COMPARED of each."""
+    """Return the overlaps of the first rows of classes 0 and 1, up to MAX_COMPARED of each."""
     shares: Tuple[List[float], List[float]] = ([], [])
-    for row in islice(rows, MOST_LOOKED_AT):
-        if row.label in (0, 1) and len(shares[row.label]) < MOST_COMPARED:
+    for row in islice(rows, MAX_ROWS_SEARCHED):
+        if row.label in (0, 1) and len(shares[row.label]) < MAX_COMPARED:
             shares[row.label].append(overlap(row.left, row.right))
-        if min(map(len, shares)) == MOST_COMPARED:
+        if min(map(len, shares)) == MAX_COMPARED:
             break
     return shares
 

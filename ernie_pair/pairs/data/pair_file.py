@@ -5,9 +5,13 @@
 
     {"sentence1": "怎么开户", "sentence2": "如何开户", "label": "1"}          in .json and .jsonl
 
-See `pair_records` for other names and orders. Labels may be absent where nobody asks for them. Every row is
-kept, or the file is refused with the number of the line; or, where the rules say so, bad rows are left out
-and told.
+    {"query": "怎么开户", "pos": ["如何开户", "开户怎么办"], "neg": ["几点下班"]}            for encoders
+    {"anchor": "怎么开户", "positive": "如何开户", "negative_1": "几点下班"}
+
+See `pair_records` for other names and orders. A row for encoders is read as pairs: its first text with each
+match, of label 1, and with each hard negative, of label 0. Labels may be absent where nobody asks for them.
+Every row is kept, or the file is refused with the number of the line; or, where the rules say so, bad rows
+are left out and told.
 """
 
 import logging
@@ -19,45 +23,28 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optio
 
 import numpy as np
 
-from data_tools.text.headers import say_no_header
-from data_tools.text.tables import (
-    BLANK,
-    LOOKED_AT,
-    SHEET_ERRORS,
-    Form,
-    Record,
-    form_of,
-    is_blank,
-    records,
-    text_of,
-)
+from data_tools.text.columns import LOOKED_AT, say_no_header, text_of
+from data_tools.text.tables import BLANK, SHEET_ERRORS, Form, Record, detect_form, is_blank, records
 from ernie_pair.core.cli.standard_streams import as_called
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.models.label_words import bare_label
 from ernie_pair.models.labels import REGRESSION, UNLABELLED, Labels
-from ernie_pair.pairs.data.encoder_rows import (
-    BELONG_TOGETHER,
-    Unlabelled,
-    is_list,
-    no_label,
-    pairs_of_row,
-    refuse_lists,
-)
 from ernie_pair.pairs.data.pair_records import (
     LEFT,
     RIGHT,
     Columns,
     Layout,
     RowRules,
+    find_columns,
+    find_keys,
     is_negative,
-    keys_of,
-    layout_of,
 )
 
 UNNAMED = ("text_a", "text_b", "label")  # what columns without a header are called
 NONE: Mapping[str, Any] = MappingProxyType({})
 HEADER_HINT = "; if the line is a header, name its columns with --text_a, --text_b and --label"
 NO_FORM = Form("")  # of rows in memory
+BELONG_TOGETHER = object()  # the label of a row without labels, whose two texts belong together
 _SAID: set[str] = set()  # lines about files, each of which is said once
 
 logger = logging.getLogger(__name__)
@@ -66,7 +53,7 @@ logger = logging.getLogger(__name__)
 class Cells(NamedTuple):
     """A row as it stands, None for what it lacks; ``query`` is there with --query alone.
 
-    ``negatives``: {column: what it holds} of rows for encoders, see `encoder_rows`.
+    ``negatives``: {column: what it holds} of rows for encoders.
     """
 
     left: Any
@@ -195,7 +182,7 @@ class RowReader:
         self.layout: Optional[Layout] = None
         if isinstance(begin, list):
             table = [row for _, row in first[1:] if isinstance(row, list)]
-            layout = layout_of(where(number), begin, columns, needs_label, table, form.kind == "arrow")
+            layout = find_columns(where(number), begin, columns, needs_label, table, form.kind == "arrow")
             self.layout, self.names = layout, list(layout.names)
             shown = self.names or [f"column {n + 1}" for n in range(layout.width)]
             self._used = ["" if n is None else shown[n] for n in layout[:3]]
@@ -203,10 +190,13 @@ class RowReader:
         else:
             objects = [row for _, row in first if isinstance(row, dict)]
             self.names = shown = list(map(str, dict.fromkeys(chain(*objects))))
-            self._used = list(keys_of(where(number), shown, columns, objects))
+            self._used = list(find_keys(where(number), shown, columns, objects))
             seconds = [row.get(self._used[1]) for row in objects]
-        if not rules.of_encoders:
-            refuse_lists(where(number), self._used[1], seconds)
+        if not rules.of_encoders and seconds and all(map(is_list, seconds)):
+            raise InputError(
+                f"{where(number)}: {self._used[1]} is a list of texts, and a pair per row is needed; "
+                "ernie-pair train-embedding --objective pairs reads such rows"
+            )
         self.has_label = self._used[2] in shown
         self._is_unlabelled = rules.of_encoders and not self.has_label
         self._known = {*self.names, *self._used}
@@ -231,7 +221,7 @@ class RowReader:
         unread = [name for name in shown if name not in (*texts, label, self.columns.query, *negatives)]
         return "; ".join([*parts, *([f"not read: {', '.join(unread)}"] if unread else [])])
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Log what is found of the columns, once in a process."""
         if self.said and as_called(self.name) != "--pair":  # words have no columns
             say_once(self.name, self.said)
@@ -265,9 +255,12 @@ class RowReader:
                 keys = ", ".join(map(str, row)) or "-"
                 what = f"is {shown(row[key])}, not a text" if key in row else f"is missing (found: {keys})"
                 raise InputError(f"{key} {what}; every row needs two texts: see --text_a and --text_b")
-            refuse_half(key, row[key])
+            check_surrogates(key, row[key])
         value: Any = None if is_missing(row.get(label)) else row[label]
-        value = no_label(label, value) if self._is_unlabelled else value
+        if self._is_unlabelled:
+            if value is not None:
+                raise InputError(f"{label} is a label, and the first rows have none; label all or none")
+            value = BELONG_TOGETHER
         negatives = NONE
         if self.rules.of_encoders:
             negatives = {key: cell for key, cell in row.items() if is_negative(key) and not is_missing(cell)}
@@ -317,8 +310,8 @@ def open_file(
 
     Raises InputError as `RowReader` does, and where there is no such file.
     """
-    refuse_missing(path)
-    form = form_of(path, rules.encoding)
+    check_pair_file(path)
+    form = detect_form(path, rules.encoding)
     rows = records(path, form, rules.encoding)
     first = list(islice(rows, LOOKED_AT))
     if not first:
@@ -334,7 +327,7 @@ def open_file(
     return reader, chain(first[has_header:], rows)
 
 
-def refuse_missing(path: Path) -> None:
+def check_pair_file(path: Path) -> None:
     """Raise InputError when ``path`` is a folder or no file."""
     if path.is_dir():
         raise InputError(f"{path}: a folder; give a file of pairs in it")
@@ -349,7 +342,7 @@ def say_once(name: str, said: str) -> None:
         logger.info("%s", line)
 
 
-def refuse_half(key: str, text: Any) -> None:
+def check_surrogates(key: str, text: Any) -> None:
     """Raise InputError for a text with half of a character, which JSON and Python can hold."""
     try:
         (text if isinstance(text, str) else "").encode("utf-8")
@@ -396,18 +389,41 @@ def checked_rows(
             yield from found
 
 
-def pairs_of_cells(number: int, cells: Cells, labels: Optional[Labels]) -> list[Pair]:
+def make_pairs(number: int, cells: Cells, labels: Optional[Labels]) -> list[Pair]:
     """Return the pair of a row, or all pairs of a row for encoders. Raises InputError."""
-    if cells.right.__class__ is str and not cells.negatives and not isinstance(cells.label, Unlabelled):
-        return [pair_of(number, cells, labels)]
-    found = []
-    for right, label in pairs_of_row(cells.right, cells.label, cells.negatives, labels):
-        refuse_half("a text", right)
-        found.append(pair_of(number, Cells(cells.left, right, label, cells.query), labels))
-    return found
+    right, label, negatives = cells.right, cells.label, cells.negatives
+    if right.__class__ is str and not negatives and label is not BELONG_TOGETHER:
+        return [make_pair(number, cells, labels)]
+    if is_list(right) and not len(right):
+        raise InputError("its list of matches is empty; give one, or remove the row")
+    names: Sequence[Any] = labels.names if labels is not None and labels.names else (0, 1)
+    match = names[1] if label is BELONG_TOGETHER else label
+    rows = [(text, match) for text in (right if is_list(right) else [right])]
+    if labels is None or labels.names:  # others collect the words of labels
+        rows += [(text, names[0]) for name, cell in negatives.items() for text in texts_in(name, cell)]
+    for text, _ in rows:
+        check_surrogates("a text", text)
+    return [make_pair(number, Cells(cells.left, *row, cells.query), labels) for row in rows]
 
 
-def pair_of(number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
+def is_list(cell: Any) -> bool:
+    """Return whether a cell is a list, or an array as parquet files give it."""
+    return isinstance(cell, (list, tuple)) or getattr(cell, "ndim", 0) == 1
+
+
+def texts_in(name: str, cell: Any) -> list[Any]:
+    """Return the texts of a cell, one or a list. Raises InputError for a list that is written as text."""
+    if is_list(cell):
+        return list(cell)
+    if isinstance(cell, str) and cell.lstrip()[:1] == "[" and cell.rstrip()[-1:] == "]":
+        raise InputError(
+            f"{name} is a list written as text; write JSON lines (.jsonl), or a text per column: "
+            "anchor, positive, negative_1, negative_2"
+        )
+    return [cell] if not isinstance(cell, str) or cell.strip() else []
+
+
+def make_pair(number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
     """Return the cells as a `Pair`. Raises InputError for a blank text, or a label not in ``labels``."""
     left, right, label, query, _ = cells
     label = label if isinstance(label, str) or not is_missing(label) else None
@@ -445,7 +461,7 @@ def label_value(label: object, labels: Labels) -> Union[int, float]:
     raise OtherLabel(f"label {shown(label)} is not one of {labels.allowed}; correct it", bare_label(label))
 
 
-def pairs_of(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
+def collect_pairs(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
     """Collect rows into `Pairs`; ``bad`` is read when all of ``found`` have come, which may fill it."""
     numbers, left, right, classes, queries = [], [], [], [], []
     for row in found:
@@ -465,7 +481,7 @@ def labels_array(labels: Sequence[Union[int, float, None]]) -> np.ndarray:
     return np.array(labels, dtype=np.float64 if isinstance(labels[0], float) else np.int64)
 
 
-def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
+def read_chunks(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
     """Yield ``rows`` in chunks of ``size``, read when asked for, each labelled as its first row is."""
     while part := list(islice(rows, size)):
-        yield pairs_of(part, [], part[0].label is not None, "", path)
+        yield collect_pairs(part, [], part[0].label is not None, "", path)

@@ -17,9 +17,20 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Optional, Sequence
 
+from data_tools.text.columns import (
+    LABELS,
+    NUMBER,
+    PAIRS,
+    TWINS,
+    are_ids,
+    has_few_words,
+    holds_texts,
+    is_header,
+    numbered_columns,
+    plain_name,
+    split_columns,
+)
 from data_tools.text.file_content import ENCODINGS
-from data_tools.text.headers import LABELS, PAIRS, TWINS, is_header, numbered_columns
-from data_tools.text.tables import NUMBER, are_ids, columns_of, has_few_words, holds_texts, plain_name
 from ernie_pair.core.cli.options import Options, data_option
 from ernie_pair.core.errors import InputError, OpenError, counted
 from ernie_pair.core.files.json_file import shown
@@ -85,7 +96,7 @@ class Layout(NamedTuple):
         return {role: self.names[n] for role, n in places.items() if self.names and n is not None}
 
 
-def layout_of(
+def find_columns(
     where: str,
     first: Sequence[Any],
     columns: Columns,
@@ -110,7 +121,7 @@ def layout_of(
     places = _known_places(where, cells, columns)
     has_header = always_header or is_named or is_header(cells, rows, _is_answer)
     if not has_header and len(cells) in (2, 3):
-        _refuse_label_first(where, [cells, *rows])
+        _check_label_column(where, [cells, *rows])
         label = 2 if len(cells) == 3 else None
         return Layout(0, 1, label, len(cells), False, may_be_header=has_header is None)
     if not has_header and len(cells) == 4 and _begins_with_ids([cells, *rows]):
@@ -157,9 +168,9 @@ def _numbers_of(width: int) -> tuple[str, ...]:
     return tuple(f"column {n}" for n in range(1, width + 1))
 
 
-def _refuse_label_first(where: str, rows: Sequence[Sequence[Any]]) -> None:
+def _check_label_column(where: str, rows: Sequence[Sequence[Any]]) -> None:
     """Raise InputError for rows of three cells, without a header, whose last one is a text and no label."""
-    columns = columns_of([list(row) for row in rows], len(rows[0]))
+    columns = split_columns([list(row) for row in rows], len(rows[0]))
     texts = [n for n, column in enumerate(columns) if column and _is_text(column)]
     if len(columns) < 3 or len(texts) != 2 or 2 not in texts or any(map(NUMBER.fullmatch, columns[2])):
         return
@@ -172,13 +183,13 @@ def _refuse_label_first(where: str, rows: Sequence[Sequence[Any]]) -> None:
 
 def _begins_with_ids(rows: Sequence[Sequence[Any]]) -> bool:
     """Return whether rows of four cells are an id, two texts and a label, as those of ATEC are."""
-    ids, left, right, labels = columns_of([list(row) for row in rows], 4)
-    is_label = _is_label(labels) or has_few_words(labels)
+    ids, left, right, labels = split_columns([list(row) for row in rows], 4)
+    is_label = all(map(NUMBER.fullmatch, labels)) or _is_yes_or_no(labels) or has_few_words(labels)
     are_texts = _is_text(left) and _is_text(right)
     return len(set(ids)) == len(rows) and are_ids(ids) and are_texts and is_label
 
 
-def keys_of(
+def find_keys(
     where: str, first: Sequence[str], columns: Columns, rows: Sequence[dict] = ()
 ) -> tuple[str, str, str]:
     """Return the keys of texts and label in JSON lines. Raises InputError if two may have one role."""
@@ -233,15 +244,11 @@ def _several(where: str, role: str, names: list[str]) -> InputError:
         return InputError(
             f"{where}: several columns are called {names[0]}; rename all but the one to be read"
         )
-    answers = [{FLAG_OF[role][2:]: name} for name in sorted(names, key=_usual)]
+    ranks = {name: LABELS.index(plain_name(name)) if plain_name(name) in LABELS else 0 for name in names}
+    answers = [{FLAG_OF[role][2:]: name} for name in sorted(names, key=ranks.__getitem__)]
     return OpenError(
         f"{where}: both columns {', '.join(names)} may be {role}; name one with {FLAG_OF[role]}", *answers
     )
-
-
-def _usual(name: str) -> int:
-    """Return how far behind a name of a label stands among those that are known."""
-    return LABELS.index(plain_name(name)) if plain_name(name) in LABELS else 0
 
 
 def _known_pair(where: str, cells: list[str], plain: list[str]) -> tuple[int, ...]:
@@ -258,17 +265,12 @@ def _known_pair(where: str, cells: list[str], plain: list[str]) -> tuple[int, ..
     return pairs[0] if all(plain.count(plain[n]) == 1 for n in pairs[0]) else ()
 
 
-def _is_label(column: Sequence[str]) -> bool:
-    """Return whether all cells of a column are numbers, or all are yes or no."""
-    return all(map(NUMBER.fullmatch, column)) or _is_yes_or_no(column)
-
-
 def _places(
     where: str, cells: list[str], columns: Columns, needs_label: bool, rows: Sequence[list[Any]]
 ) -> dict[str, int]:
     """Return the places of the texts and the label, by what ``rows`` hold where no name tells."""
     places = _known_places(where, cells, columns)
-    found = columns_of(rows, len(cells))
+    found = split_columns(rows, len(cells))
     nested = [n for n in range(len(cells)) if any(isinstance(row[n], (list, dict, tuple)) for row in rows)]
     free = [
         n
@@ -381,7 +383,7 @@ class RowRules:
     """The ``encoding`` of a file; ``skips``: a bad row is left out, otherwise it ends the command.
 
     ``of_encoders``: a row may hold several matches and hard negatives of its first text, and where nothing is
-    a label, the two texts of a row belong together; see `encoder_rows`.
+    a label, the two texts of a row belong together; see `pair_file`.
     ``most_classes``: how many --label_map of the command may name; 0: it has no such flag. ``match``: which
     of two is the match; None: the classes are those of a model that has more. ``for_scores``: the flag, and
     its value, with which the command takes scores; () where it takes none.

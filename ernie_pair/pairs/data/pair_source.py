@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.text.tables import LOOKED_AT
+from data_tools.text.columns import LOOKED_AT
 from data_tools.text.text_files import decoded, read_lines
 from ernie_pair.core.errors import InputError, OpenError, counted, one_error
 from ernie_pair.core.files.arrays import sha256_of_file
@@ -50,12 +50,12 @@ from ernie_pair.pairs.data.pair_file import (
     Pairs,
     Reject,
     RowReader,
+    check_pair_file,
     checked_rows,
-    chunks_of,
+    collect_pairs,
+    make_pairs,
     open_file,
-    pairs_of,
-    pairs_of_cells,
-    refuse_missing,
+    read_chunks,
     shown,
 )
 from ernie_pair.pairs.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules
@@ -69,7 +69,7 @@ SPLITS = {
     "dev": ("dev", "validation", "dev_matched"),
     "test": ("test", "test_matched"),
 }
-MOST_LOOKED_AT = 1_000_000  # rows behind a bad one that are looked through for others
+MAX_ROWS_SEARCHED = 1_000_000  # rows behind a bad one that are looked through for others
 _SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")
 _END_BYTES = 1 << 20
 _NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is -
@@ -161,9 +161,25 @@ class Source:
     columns: Columns
     rules: RowRules
 
+    def open(self, needs_label: bool = False) -> tuple[Optional[RowReader], Iterator[tuple[int, Any]]]:
+        """Return what reads the rows, None where there are none, and the rows with their numbers."""
+        raise NotImplementedError
+
     def all_rows(self) -> Iterator[Any]:
         """Yield every row, good or bad, read one at a time. Raises InputError for an unclear layout."""
-        raise NotImplementedError
+        return self._rows_with(self.labels_in_rows())
+
+    def _rows_with(self, labels: Optional[Labels]) -> Iterator[Any]:
+        reader, rows = self.open(labels is not None)
+        if reader is None:
+            return
+        reader.log()
+        cells = reader.cells
+
+        def make(number: int, row: Any) -> list[Pair]:
+            return make_pairs(number, cells(number, row), labels)
+
+        yield from checked_rows(rows, reader.where, make)
 
     def words(self) -> Iterator[Any]:
         """Yield every row with its label as the text that it is."""
@@ -188,7 +204,7 @@ class Source:
                 yield row
                 continue
             if not (self.rules.skips or row.is_known):
-                raise self._error_of(row._replace(place=place), found)
+                raise self._describe_bad_row(row._replace(place=place), found)
             first_bad = first_bad or row
             reject(row._replace(place=place))
         if num_good:
@@ -204,12 +220,12 @@ class Source:
     def _unlabelled(self, row: BadRow) -> InputError:
         return InputError(f"{row.reason}; no row of {self.name} has one: {WITHOUT_LABELS}")
 
-    def _error_of(self, row: BadRow, rest: Iterator) -> InputError:
+    def _describe_bad_row(self, row: BadRow, rest: Iterator) -> InputError:
         """Return the error of the bad ``row``, with all others in the ``rest`` of the rows.
 
         It ends with the command that works: without such rows, or with all labels of the file as classes.
         """
-        behind = list(islice(rest, MOST_LOOKED_AT))
+        behind = list(islice(rest, MAX_ROWS_SEARCHED))
         others = [other for other in behind if isinstance(other, BadRow)]
         if row.other_label == "" and row.place == 0 and len(others) == len(behind):
             return self._unlabelled(row)
@@ -274,7 +290,7 @@ class PairSource(Source):
             for example in self._set():
                 digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
             return digest.hexdigest()
-        refuse_missing(self.file)
+        check_pair_file(self.file)
         return sha256_of_file(self.file)
 
     def sha256_of_ends(self) -> str:
@@ -286,7 +302,7 @@ class PairSource(Source):
         path = self.file
         if path is None:
             raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
-        refuse_missing(path)
+        check_pair_file(path)
         digest = hashlib.sha256(str(path.stat().st_size).encode())
         with open(path, "rb") as content:
             digest.update(content.read(_END_BYTES))
@@ -297,9 +313,9 @@ class PairSource(Source):
     def read(self) -> Pairs:
         """Read all pairs. Raises InputError naming file:line, or the row of a set, or for a change."""
         sha256, file, bad = self.sha256(), self.file, []  # type: tuple[str, Optional[Path], list[BadRow]]
-        stamp = file and stamp_of(file)
+        stamp = file and file_stamp(file)
         path = f"{self.name} {self.split}" if file is None else str(file)
-        found = pairs_of(self.rows(bad.append), bad, self.labels is not None, sha256, path)
+        found = collect_pairs(self.rows(bad.append), bad, self.labels is not None, sha256, path)
         if file and stamp:
             check_unchanged(file, stamp)
         return group_candidates(found, self.labels, self.rules)
@@ -323,26 +339,15 @@ class PairSource(Source):
 
     def all_rows(self) -> Iterator[Union[Pair, BadRow]]:
         """Yield every row, good or bad, read one at a time. Raises InputError for an unclear layout."""
-        labels = self.labels_in_rows()
-        reader, rows = self.open(labels is not None)
-        if reader is None:
+        found, labels = None if self.is_file else self._set(), self.labels_in_rows()
+        if not isinstance(found, SetFile):
+            yield from self._rows_with(labels)
             return
-        reader.tell()
-        found = None if self.is_file else self._set()
-        if isinstance(found, SetFile) and labels is not None:
+        if labels is not None:
             known = labels.classes  # with the words of the file for no class and for classes 0, 1, ...
             more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
             labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
-        cells = reader.cells
-
-        def make(number: int, row: Any) -> list[Pair]:
-            return pairs_of_cells(number, cells(number, row), labels)
-
-        made = checked_rows(rows, reader.where, make)
-        if not isinstance(found, SetFile):
-            yield from made
-            return
-        for row in made:
+        for row in self._rows_with(labels):
             has_none = isinstance(row, Pair) and row.label == _NO_CLASS
             if has_none and (labels is None or labels.has_classes):
                 reason = "label '-': those who were asked did not agree on one"
@@ -368,16 +373,16 @@ class PairSource(Source):
         return open_set(self.flag, self.name, self.split)
 
 
-def stamp_of(path: Path) -> tuple[int, int]:
+def file_stamp(path: Path) -> tuple[int, int]:
     """Return what changes when the file at ``path`` is written to. Raises InputError if there is none."""
-    refuse_missing(path)
+    check_pair_file(path)
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
 
 def check_unchanged(path: Path, stamp: tuple[int, int]) -> None:
     """Raise InputError when the file at ``path`` has another stamp by now."""
-    if stamp_of(path) != stamp:
+    if file_stamp(path) != stamp:
         raise InputError(f"{path} changed while it was read; run again when it is complete")
 
 
@@ -440,7 +445,7 @@ def _without(
     return pairs.rows(kept).changed(bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)))
 
 
-def refuse_unread(sources: Sequence[Any]) -> None:
+def check_columns(sources: Sequence[Any]) -> None:
     """Raise one InputError with everything that the first rows of files leave open; the first one trains.
 
     Files may call their columns differently where their names tell the texts, and not otherwise.
@@ -565,13 +570,13 @@ class CheckedPairs:
         self.left_out: Deque[int] = deque()
         with Rejects(source.name, path) as rejects:
             rows = source.rows(rejects)
-            self._stamp = None if source.file is None else stamp_of(source.file)
+            self._stamp = None if source.file is None else file_stamp(source.file)
             self.count = sum(1 for _ in rows)
-            rejects.tell(self.count)
+            rejects.log(self.count)
 
     def windows(self, size: int) -> Iterator[Pairs]:
         """Yield the good pairs, ``size`` at a time. Raises InputError at the end for a changed file."""
         rows = self.source.rows(lambda row: self.left_out.append(row.place))
-        yield from chunks_of(rows, size, self.source.name)
+        yield from read_chunks(rows, size, self.source.name)
         if self.source.file is not None and self._stamp is not None:
             check_unchanged(self.source.file, self._stamp)

@@ -19,7 +19,7 @@ from ernie_pair.pairs.data.pair_file import BadRow
 
 ENDING = ".rejected.jsonl"
 NOTE = ["file", "line", "reason"]  # the keys of a line
-LONGEST_NOTE = 1 << 20  # characters
+MAX_NOTE_LENGTH = 1 << 20  # characters
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +57,14 @@ class Rejects:
         if not self.count:
             self._first = as_called(row.reason)
             if self.path is not None and keeps():
-                _refuse_foreign(self.path)
+                _check_own_file(self.path)
                 (draft,) = self._stack.enter_context(published(self.path))
                 self._file = self._stack.enter_context(draft.open("w", encoding="utf-8"))
         if self._file is not None:
             self._file.write(_json_line(self.name, row))
         self.count += 1
 
-    def tell(self, num_good: int) -> None:
+    def log(self, num_good: int) -> None:
         """Log how many rows were left out beside the good ones; nothing when there were none."""
         if self.count:
             logger.warning(
@@ -77,12 +77,12 @@ class Rejects:
             )
 
 
-def tell_rejected(name: str, bad: Sequence[BadRow], num_good: int, path: Optional[Path]) -> None:
+def log_rejected(name: str, bad: Sequence[BadRow], num_good: int, path: Optional[Path]) -> None:
     """Log how many rows of ``name`` were left out; write them to ``path``, where one is given."""
     with Rejects(name, path) as rejects:
         for row in bad:
             rejects(row)
-        rejects.tell(num_good)
+        rejects.log(num_good)
 
 
 class StreamedRejects(Rejects):
@@ -94,13 +94,13 @@ class StreamedRejects(Rejects):
             logger.warning("%s: a row is not a pair and is left out: %s", self.name, row.reason)
         if self.path is not None and keeps():
             if not self.count:
-                _refuse_foreign(self.path)
+                _check_own_file(self.path)
             make_folder(self.path.parent)
             with naming(self.path), open(self.path, "a" if self.count else "w", encoding="utf-8") as file:
                 file.write(_json_line(self.name, row))
         self.count += 1
 
-    def tell(self, num_good: int = 0) -> None:
+    def log(self, num_good: int = 0) -> None:
         """Log how many rows the first epoch left out; remove the file of an earlier run if none."""
         if not self.count:
             _remove_stale(self.path)
@@ -116,7 +116,7 @@ def _remove_stale(path: Optional[Path]) -> None:
         logger.info("%s is removed: no row is left out any more", path)
 
 
-def _refuse_foreign(path: Path) -> None:
+def _check_own_file(path: Path) -> None:
     """Raise InputError if something stands at ``path`` that is neither empty nor a file of rejected rows."""
     is_empty = path.is_file() and not path.is_symlink() and path.stat().st_size == 0
     if (path.exists() or path.is_symlink()) and not is_empty and not _is_own(path):
@@ -131,7 +131,7 @@ def _is_own(path: Path) -> bool:
         return False
     try:
         with open(path, encoding="utf-8") as file:
-            notes = iter(partial(file.readline, LONGEST_NOTE), "")
+            notes = iter(partial(file.readline, MAX_NOTE_LENGTH), "")
             return all([*parse_json_object(note)] == NOTE for note in notes) and file.tell() > 0
     except (OSError, ValueError):
         return False

@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence, Union
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.text_files import ending_of
+from data_tools.text.text_files import plain_suffix
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.json_file import is_whole_number
@@ -28,8 +28,7 @@ from ernie_pair.pairs.data.pair_file import BadRow, Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, read_all
 
 VERSION = 4  # raised when the same file would give other rows
-MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
-MOST_BAD = 20_000  # rows left out that the note of a cache names
+MAX_TOKENS = 2**31 - 1  # that one Arrow list counts
 LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
 
 Check = Callable[[Sequence[Union[Pairs, EncodedPairs]]], None]
@@ -58,12 +57,6 @@ def cached_rows(
     read = iter(read_all([source for source, rows in zip(sources, encoded) if rows is None]))
     found = [next(read) if rows is None else rows for rows in encoded]
     check(found)
-    for each in found:
-        if isinstance(each, Pairs) and len(each.bad) > MOST_BAD:
-            raise InputError(
-                f"{each.path}: {len(each.bad)} rows are not pairs, more than {MOST_BAD}; is it the right "
-                f"file, and the right --encoding? The first: {each.bad[0].reason}"
-            )
     encode = partial(_encode, tokenizer, max_seq_len)
     return [
         cache.get(partial(encode, source, each), LOCK_SECONDS)
@@ -75,7 +68,7 @@ def cached_rows(
 
 def _encode(tokenizer: AnyTokenizer, max_seq_len: int, source: PairSource, pairs: Pairs) -> EncodedPairs:
     encoded = encode_pairs(pairs, tokenizer, max_seq_len)
-    if encoded.starts[-1] > MOST_TOKENS:
+    if encoded.starts[-1] > MAX_TOKENS:
         raise InputError(f"--{source.flag} {source.name}: too large for memory; pass --streaming true")
     return encoded
 
@@ -87,7 +80,7 @@ def _cache_of(
     key: dict[str, object] = {
         "version": VERSION,
         "content": source.sha256(),
-        "ending": ending_of(Path(source.name)) if source.is_file else "",
+        "ending": plain_suffix(Path(source.name)) if source.is_file else "",
         "columns": {name: value for name, value in columns.items() if name != "query" or value},
         "rules": [rules.encoding, rules.skips, rules.of_encoders],
         "labels": labels and (labels.classes if labels.has_classes else labels.read_as),

@@ -26,8 +26,8 @@ from ernie_pair.pairs.data.encoded_pairs import (
 from ernie_pair.pairs.data.in_memory_pairs import AnySource, GivenPairs, TokenizedPairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import ROLES
-from ernie_pair.pairs.data.pair_source import PairSource, label_map_in, refuse_unread
-from ernie_pair.pairs.data.rejected import ENDING, StreamedRejects, tell_rejected
+from ernie_pair.pairs.data.pair_source import PairSource, check_columns, label_map_in
+from ernie_pair.pairs.data.rejected import ENDING, StreamedRejects, log_rejected
 from ernie_pair.pairs.data.row_cache import cached_rows
 from ernie_pair.pairs.targets.metrics import check_measurable, compute_class_weights, training_groups
 from ernie_pair.runtime.processes.world import World
@@ -70,7 +70,7 @@ def words_of_pairs(sources: Mapping[str, AnySource], label_map: str, labels: Lab
     labels do not tell which class is the match.
     """
     labelled = [replace(source, labels=labels) for source in sources.values()]
-    refuse_unread(labelled)
+    check_columns(labelled)
     return "" if isinstance(labelled[0], TokenizedPairs) else label_map_in(labelled[0], labels, label_map)
 
 
@@ -87,7 +87,7 @@ def open_pairs(
     batches, None: they are padded to the longest row.
     Raises InputError when a row, a label or a flag cannot be used.
     """
-    refuse_unread([*sources.values()])
+    check_columns([*sources.values()])
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
     opened = _open_stream if config.streaming else _open_in_memory
     data = opened(config, sources, tokenizer, source.spec.labels, world, collator)
@@ -165,8 +165,8 @@ def _open_stream(
     collator: Optional[UserCollator],
 ) -> PairData:
     train, dev = sources["train"], sources["dev"]
-    if isinstance(train, (GivenPairs, TokenizedPairs)):
-        train.refuse_one_shot()
+    if isinstance(train, GivenPairs):
+        train.check_rereadable()
     elif not train.is_file:
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
@@ -224,7 +224,7 @@ def _describe(
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
     if rows.num_cut:
         logger.info("%s: cut to --max_seq_len: %s", source.name, counted(rows.num_cut, "pair"))
-    tell_rejected(source.name, rows.bad, len(rows), _rejected(config, split, world))
+    log_rejected(source.name, rows.bad, len(rows), _rejected(config, split, world))
 
 
 def _shown(labels: Labels) -> list[str]:

@@ -41,8 +41,8 @@ from ernie_pair.pairs.data.in_memory_pairs import (
     split_first,
 )
 from ernie_pair.pairs.data.label_checks import LabelQuestion
-from ernie_pair.pairs.data.pair_file import BadRow, chunks_of
-from ernie_pair.pairs.data.rejected import tell_rejected
+from ernie_pair.pairs.data.pair_file import BadRow, read_chunks
+from ernie_pair.pairs.data.rejected import log_rejected
 from ernie_pair.pairs.targets.metrics import (
     OF_TARGET,
     ComputeMetrics,
@@ -269,7 +269,7 @@ class PairTrainer:
         first, dataset = split_first(dataset)
         source = self._pairs_of("test", dataset, is_labelled(self._pairs_of("test", first)))
         found = source.read()
-        tell_rejected(source.name, found.bad, len(found), None)
+        log_rejected(source.name, found.bad, len(found), None)
         if isinstance(found, EncodedPairs):
             return found
         return encode_pairs(found, self.tokenizer.tokenizer, self.config.max_seq_len)
@@ -534,12 +534,12 @@ class PairTrainer:
                 logits.append(self._logits_of_rows(rows))
                 labels += [] if rows.labels is None else [rows.labels]
         else:
-            for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
+            for pairs in read_chunks(source.rows(bad.append), WINDOW, source.name):
                 logits.append(self._logits_of(pairs, symmetric))
                 if pairs.labels is not None:
                     labels.append(pairs.labels)
                     queries += pairs.queries or pairs.left
-        tell_rejected(source.name, bad, sum(map(len, logits)), None)
+        log_rejected(source.name, bad, sum(map(len, logits)), None)
         if source.labels is None:
             return _Outputs(np.concatenate(logits), None, bad)
         groups = number_texts(queries) if source.labels.target == RANKING else None

@@ -9,7 +9,7 @@ from typing import Any, Literal, Optional
 import numpy as np
 
 from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_corpus
-from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
+from data_tools.corpus.twin_vocab import check_vocab_size, vocabulary_of
 from data_tools.samples.masking import NO_LABEL, MaskingFlags
 from data_tools.samples.split_datasets import collate, dataset_of
 from ernie_pair.core.cli.options import data_option, devices_option, evaluation_option, model_option
@@ -199,7 +199,7 @@ def _build_dataset(config: EvaluateMlmConfig, corpus: Corpus, source: ModelSourc
     models = source.read_tokenizer()
     check_model_fits(config, config.max_seq_len, models, source.spec)
     tokenizer = vocabulary_of([corpus], models)
-    refuse_ids_beyond(tokenizer, source.spec.vocab_size)
+    check_vocab_size(tokenizer, source.spec.vocab_size)
     documents = range(corpus.num_documents)
     if config.part != ALL:
         documents = document_ranges(config.split, corpus.num_documents)[config.part]

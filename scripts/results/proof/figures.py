@@ -17,7 +17,7 @@ from ernie_pair.evaluation.calibration import calibration_error, confidences_and
 from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.experiments.comparison_report import compare
 from ernie_pair.models.labels import Labels
-from ernie_pair.pairs.data.baseline import metrics_of_thresholds, shares_of
+from ernie_pair.pairs.data.baseline import metrics_of_thresholds, overlap_scores
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import Columns
 from ernie_pair.pairs.data.pair_source import PairSource
@@ -257,12 +257,12 @@ def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[
     from sklearn.metrics import roc_auc_score
 
     pairs = read_pairs(train)
-    thresholds, metrics = metrics_of_thresholds(shares_of(pairs, LABELS), pairs.known_labels == 1)
+    thresholds, metrics = metrics_of_thresholds(overlap_scores(pairs, LABELS), pairs.known_labels == 1)
     best = thresholds[1:][::-1][np.argmax(metrics["accuracy"][1:][::-1])]
     figures = []
     for path in (test, choose):
         pairs = read_pairs(path)
-        shares, is_positive = shares_of(pairs, LABELS), pairs.known_labels == 1
+        shares, is_positive = overlap_scores(pairs, LABELS), pairs.known_labels == 1
         accuracy = float(np.mean((shares >= best) == is_positive))
         auc = float(roc_auc_score(is_positive, shares))
         figures.append({"overlap_accuracy": accuracy, "overlap_auc": auc})

@@ -7,8 +7,14 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from data_tools.text.table_writer import LONGEST_CELL, MOST_ROWS, refuse_cell, refuse_ending, table_writer
-from data_tools.text.tables import form_of, records
+from data_tools.text.table_writer import (
+    MAX_CELL_LENGTH,
+    MAX_ROWS,
+    check_cell,
+    check_table_suffix,
+    table_writer,
+)
+from data_tools.text.tables import detect_form, records
 from ernie_pair.core.errors import InputError
 
 NAMES, KINDS = ["index", "score", "text", "more"], {"index": int, "score": float}
@@ -29,7 +35,7 @@ def written(path, rows=ROWS, names=NAMES, **more):
 
 
 def cells_of(path):
-    header, *rows = [row for _, row in records(path, form_of(path))]
+    header, *rows = [row for _, row in records(path, detect_form(path))]
     return rows if path.suffix == ".jsonl" else [header, *rows]
 
 
@@ -69,19 +75,19 @@ def test_control_characters_do_not_damage_a_workbook(tmp_path):
 @pytest.mark.parametrize("name", ["a", "a.txt", "a.xls", "a.tsv.gz", "a.parquet.zst"])
 def test_an_unknown_ending_is_refused(name):
     with pytest.raises(InputError, match=f"{name}: name a file that ends with .tsv, .csv, .xlsx"):
-        refuse_ending("output_file", name)
+        check_table_suffix("output_file", name)
 
 
 def test_what_a_format_cannot_hold_is_refused(tmp_path):
     faults = {
         "a.tsv": ("line\nend", 0, "has a tab or a line end, which no .tsv can hold; name the file .jsonl"),
-        "a.xlsx": ("长" * (LONGEST_CELL + 1), 0, "above 32767 characters, .* name the file .csv"),
-        "b.xlsx": ("a", MOST_ROWS, "more than 1048575 rows, which no sheet of Excel can hold"),
+        "a.xlsx": ("长" * (MAX_CELL_LENGTH + 1), 0, "above 32767 characters, .* name the file .csv"),
+        "b.xlsx": ("a", MAX_ROWS, "more than 1048575 rows, which no sheet of Excel can hold"),
     }
     for name, (value, row, fault) in faults.items():
         with pytest.raises(InputError, match=f"in.csv:7: .*{fault}"):
-            refuse_cell("in.csv:7", tmp_path / name, value, row)
-        refuse_cell("in.csv:7", tmp_path / "a.csv", value, row)
+            check_cell("in.csv:7", tmp_path / name, value, row)
+        check_cell("in.csv:7", tmp_path / "a.csv", value, row)
     with pytest.raises(InputError, match="a.tsv: 'a.tb' has a tab"):
         written(tmp_path / "a.tsv", [["a\tb"]], ["text"])
 
@@ -89,4 +95,4 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
 def test_a_table_without_rows_has_its_columns(tmp_path):
     for ending in ("tsv", "csv", "xlsx", "parquet"):
         path = written(tmp_path / f"a.{ending}", [])
-        assert [row for _, row in records(path, form_of(path))] == [NAMES]
+        assert [row for _, row in records(path, detect_form(path))] == [NAMES]

@@ -24,7 +24,7 @@ from ernie_pair.evaluation.calibration import (
 )
 from ernie_pair.evaluation.evaluation import slice_table
 from ernie_pair.inference.scores import probabilities
-from ernie_pair.pairs.data.shared_characters import overlap
+from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.pairs.robustness.perturb import is_negated
 from ernie_pair.pairs.targets.counted_rows import CountedRows, intervals
 from ernie_pair.pairs.targets.metrics import measure, resamples

@@ -351,7 +351,7 @@ def write_texts(path):
     return str(path)
 
 
-def columns_of(path):
+def split_columns(path):
     return [line.split("\t") for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
@@ -365,7 +365,7 @@ def test_the_run_command_writes_the_same_as_predict(tmp_path, trained, exported,
     predict_pair(PredictConfig(str(exported), texts, ours, scores=scores))
     flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": scores}
     predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
-    (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
+    (header, *rows), (its_header, *its_rows) = split_columns(ours), split_columns(theirs)
     assert header == its_header and len(header) == (9 if scores else 6)
     assert [row[:3] for row in rows] == [row[:3] for row in its_rows]
     assert rows[0][2] in ("不同", "相同", "相关")
@@ -383,7 +383,7 @@ def test_inference_works_without_the_training_libraries(tmp_path, exported):
     texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out.tsv"
     ran = run_without_training(ASKED, exported, texts, out)
     assert ran.returncode == 0, ran.stderr
-    assert len(columns_of(out)) == 31 and "30 predictions by onnx" in ran.stderr
+    assert len(split_columns(out)) == 31 and "30 predictions by onnx" in ran.stderr
     assert f"is not installed; {install_command(training_extra())}" in ran.stdout
 
 

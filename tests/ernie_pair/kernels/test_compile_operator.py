@@ -105,7 +105,7 @@ def test_an_invalid_operator_is_recompiled_once_then_fails(compiler, tmp_path, m
 def test_an_operator_that_does_not_load_is_recompiled(compiler, tmp_path, monkeypatch):
     """As when another machine sharing the home folder has compiled it with a newer C++ library."""
 
-    def refuse_half(path):
+    def check_surrogates(path):
         if path.read_text().startswith("half"):
             raise RuntimeError("version GLIBCXX_3.4.99 not found")
 
@@ -114,7 +114,7 @@ def test_an_operator_that_does_not_load_is_recompiled(compiler, tmp_path, monkey
     second.chmod(0o755)
     monkeypatch.setenv("CXX", str(second))
     monkeypatch.setattr(operator, "_registered", {})
-    monkeypatch.setattr(operator, "register_operators", refuse_half)
+    monkeypatch.setattr(operator, "register_operators", check_surrogates)
     opened = SimpleNamespace(fused_operator_open=lambda *given: None)
     monkeypatch.setattr(operator.ctypes, "CDLL", lambda path: opened)
     operator.load_operator(open_kernels(), 1, tmp_path)

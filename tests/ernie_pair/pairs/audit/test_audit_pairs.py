@@ -9,7 +9,7 @@ from tiny_pair import write_model
 from ernie_pair.__main__ import _run
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.models.labels import Labels
-from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
+from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, equal_class
 from ernie_pair.pairs.audit.findings import coded, warnings_of
 from ernie_pair.pairs.data.pair_source import read_pairs
 
@@ -28,7 +28,7 @@ def audit(tmp_path, classes=2, length=128, **files):
         name: read_pairs(write(tmp_path / f"{name}.tsv", *rows), None if name == "test" else classes)
         for name, rows in files.items()
     }
-    return audit_of(coded(read), labels, same_of(labels), None, length)
+    return audit_of(coded(read), labels, equal_class(labels), None, length)
 
 
 def found(tmp_path, *rows, **files):
@@ -128,12 +128,6 @@ def test_labels_and_lengths_are_counted(tmp_path):
 def test_harmless_findings_give_no_warnings(tmp_path):
     made = audit(tmp_path, train=[*CLEAN, "天气 今天 1"], dev=["前 今天 1", "前 来 0"])
     assert {f.kind for f in made.findings} == {"reversed", "1 text seen"} and warnings_of(made) == []
-
-
-def test_conflicting_labels_are_found_among_many_pairs(tmp_path):
-    rows = [f"甲{n} 乙{n} {n % 3}" for n in range(300)] + ["甲7 乙7 0", "甲9 乙9 2", "甲9 乙9 1"]
-    made = audit(tmp_path, classes=3, train=rows)
-    assert [(f.kind, f.rows) for f in made.findings] == [("contradicted", 5)]
 
 
 @pytest.fixture

@@ -50,36 +50,15 @@ def answers_of(error):
     return [value for flag, value in zip(words, words[1:]) if flag == "--label_map"]
 
 
-@pytest.mark.parametrize(
-    "no, yes",
-    [
-        *(
-            ("负例", "正例"),
-            ("负", "正"),
-            ("异", "同"),
-            ("不同", "相同"),
-            ("不一样", "一样"),
-            ("未命中", "命中"),
-        ),
-        *(
-            ("mismatch", "match"),
-            ("not_duplicate", "duplicate"),
-            ("Not-Entailment", "entailment"),
-            ("冲突", "不冲突"),
-        ),
-        *(
-            ("差异", "无差异"),
-            ("有区别", "没有区别"),
-            ("differ", "not differ"),
-            ("unique", "Not-Unique"),
-            ("wrong", "not wrong"),
-            ("non paraphrase", "Paraphrase"),
-            ("different", "not_different"),
-            ("FALSE", "True"),
-        ),
-        *(("不相似", "相似"), ("NEGATIVE", "positive"), ("irrelevant", "relevant"), ("“否”", "「是」")),
-    ],
-)
+KNOWN = (
+    "负例/正例, 负/正, 异/同, 不同/相同, 不一样/一样, 未命中/命中, mismatch/match, not_duplicate/duplicate, "
+    "Not-Entailment/entailment, 冲突/不冲突, 差异/无差异, 有区别/没有区别, differ/not differ, FALSE/True, "
+    "unique/Not-Unique, wrong/not wrong, non paraphrase/Paraphrase, different/not_different, 不相似/相似, "
+    "NEGATIVE/positive, irrelevant/relevant, “否”/「是」"
+).split(", ")
+
+
+@pytest.mark.parametrize("no, yes", [words.split("/") for words in KNOWN])
 def test_known_words_and_negations_are_class_0_and_1(tmp_path, no, yes):
     assert order_of([yes, no]) == order_of([no, yes]) == [[no], [yes]]
     source = source_of(tmp_path / "a.tsv", pairs_of((no, yes), 8))
@@ -88,13 +67,10 @@ def test_known_words_and_negations_are_class_0_and_1(tmp_path, no, yes):
     assert classes(given) == [0, 1] * 4
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(("乙类", "甲类"), ("a", "b"), ("相关", "同义"), ("不同", "无关")),
-        *(("not rejected", "rejected"), ("没解决", "解决"), ("阴性", "非阴性")),
-    ],
-)
+UNKNOWN = "乙类/甲类 a/b 相关/同义 不同/无关 not-rejected/rejected 没解决/解决 阴性/非阴性".split()
+
+
+@pytest.mark.parametrize("words", [tuple(words.split("/")) for words in UNKNOWN])
 def test_unknown_words_are_asked_for_with_both_commands(tmp_path, typed, words):
     source = source_of(tmp_path / "a.tsv", pairs_of(words, 8))
     with pytest.raises(LabelQuestion, match="class 1 is the match, and which of them is it") as caught:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 import zstandard
 from pandas import DataFrame
-from pyarrow import ipc, parquet
+from pyarrow import ipc
 from table_files import FLAT, NAMES, ROWS, YES, arrow, book, changed, csv_text, frame, put, tabbed
 
 from data_tools.text import tables
-from data_tools.text.tables import form_of, records
+from data_tools.text.tables import detect_form, records
 from ernie_pair.core import errors
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.labels import Labels, label_map_of
@@ -227,10 +227,8 @@ def test_a_number_of_a_sheet_is_the_text_that_it_shows(tmp_path):
     assert [right for _, right, _ in found] == [shown for *_, shown in SHOWN]
     for value, form in UNCLEAR:
         source = source_of(put(tmp_path / "b.xlsx", with_numbers([(value, form)])))
-        told = f"{value:.6g} of B2 as {form} (store it as text), not a text"
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError, match="is [-+.0-9e]+, not a text"):
             replace(source, columns=Columns(*NAMES)).read()
-        assert told in caught.value.message
 
 
 def test_how_a_file_is_read_is_said_in_one_line(tmp_path, caplog, capsys, monkeypatch):
@@ -294,16 +292,7 @@ def test_a_large_table_is_read_row_by_row(tmp_path, monkeypatch):
     rows = replace(source_of(path), labels=Labels.numbered(2)).rows()
     assert next(rows).left == "左边" and len(taken) <= pair_file.LOOKED_AT + 1
     DataFrame({"s1": ["左"] * 30_000, "s2": ["右"] * 30_000}).to_parquet(tmp_path / "a.parquet")
-    assert sum(1 for _ in records(tmp_path / "a.parquet", form_of(tmp_path / "a.parquet"))) == 30_001
-
-
-def test_a_text_that_parquet_holds_once_is_held_once(tmp_path):
-    long, path = os.urandom(1 << 19).hex(), tmp_path / "a.parquet"
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array([long]))
-    table = pa.table({"text_a": texts, "text_b": ["开户"] * 20_000, "label": [0, 1] * 10_000})
-    parquet.write_table(table, path, dictionary_pagesize_limit=4 << 20)
-    held = {id(row[0]) for number, row in records(path, form_of(path)) if number and row[0] == long}
-    assert len(held) <= 20
+    assert sum(1 for _ in records(tmp_path / "a.parquet", detect_form(tmp_path / "a.parquet"))) == 30_001
 
 
 def test_random_csv_rows_survive_a_round_trip(tmp_path):
@@ -317,7 +306,7 @@ def test_random_csv_rows_survive_a_round_trip(tmp_path):
 
 
 def test_an_overlong_line_is_a_bad_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1 << 20)
     path = put(tmp_path / "a.tsv", "左\t右\t1\n")
     with open(path, "r+b") as file:
         file.truncate(1 << 30)  # a sparse file, which takes no disk space

@@ -174,7 +174,7 @@ def test_a_bad_row_in_any_source_leaves_no_cache(tmp_path, source, tokenizer):
 
 
 def test_a_file_with_too_many_tokens_must_be_streamed(tmp_path, source, tokenizer, monkeypatch):
-    monkeypatch.setattr(row_cache, "MOST_TOKENS", 100)
+    monkeypatch.setattr(row_cache, "MAX_TOKENS", 100)
     with pytest.raises(InputError, match="too large for memory; pass streaming=True"):
         open_rows(tmp_path, source, tokenizer)
     assert not names_in(tmp_path / "cache", ".arrow")

@@ -7,7 +7,7 @@ from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.pairs.data.pair_file import BadRow
 from ernie_pair.pairs.data.pair_records import RowRules
 from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
-from ernie_pair.pairs.data.rejected import StreamedRejects, rejected_beside, tell_rejected
+from ernie_pair.pairs.data.rejected import StreamedRejects, log_rejected, rejected_beside
 
 BAD = [BadRow(3, "a.tsv:3: 1 column instead of 3"), BadRow(7, "a.tsv:7: sentence1 is empty")]
 
@@ -16,17 +16,17 @@ BAD = [BadRow(3, "a.tsv:3: 1 column instead of 3"), BadRow(7, "a.tsv:7: sentence
 def path(tmp_path):
     """The file of an earlier run that left out two rows."""
     found = rejected_beside(str(tmp_path / "out.tsv"))
-    tell_rejected("a.tsv", BAD, 10, found)
+    log_rejected("a.tsv", BAD, 10, found)
     assert len(found.read_text(encoding="utf-8").splitlines()) == 2
     return found
 
 
 def tell_of_none(path):
-    tell_rejected("a.tsv", [], 12, path)
+    log_rejected("a.tsv", [], 12, path)
 
 
 def stream_of_none(path):
-    StreamedRejects("a.tsv", path).tell()
+    StreamedRejects("a.tsv", path).log()
 
 
 def check_good_pairs(path):
@@ -62,7 +62,7 @@ def test_a_users_file_with_the_name_of_rejected_rows_stays(path, write):
 
 
 def tell_of_some(path):
-    tell_rejected("a.tsv", BAD, 12, path)
+    log_rejected("a.tsv", BAD, 12, path)
 
 
 def stream_of_some(path):

@@ -21,7 +21,7 @@ ROW = {"input_ids": [1, 5, 6, 2, 7, 2], "token_type_ids": [0, 0, 0, 0, 1, 1], "l
 
 def source(examples, labels=None, columns=None, rules=None, form=FORM):
     usual = Labels.numbered(2) if labels is None else labels
-    return TokenizedPairs("x", examples, usual, columns or Columns(), rules or RowRules(), form)
+    return TokenizedPairs("x", examples, usual, columns or Columns(), rules or RowRules(), form=form)
 
 
 def encoded(form=FORM, rows=ROWS):

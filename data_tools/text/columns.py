@@ -1,16 +1,22 @@
-"""Whether the first row of a table is its header: one rule for tables of pairs and of texts.
+"""What the columns of a table hold, and whether its first row is a header: for pairs and for texts.
 
-It is one if its cells are known names, or if it stands above numbers, dates or a few words that recur, and is
-none of them. It is none if it holds a number, or one of the words of its column. Else nothing tells, and it
-is read like the other rows.
+The first row is a header if its cells are known names, or if it stands above numbers, dates or a few words
+that recur, and is none of them. It is none if it holds a number, or one of the words of its
+column. Else nothing tells, and it is read like the other rows.
 """
 
 import re
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from data_tools.text.tables import DATE, NUMBER, are_ids, columns_of, has_few_words, holds_texts, plain_name
 from ernie_pair.core.errors import again_with
 
+LOOKED_AT = 200  # rows that tell which columns hold the texts, where their names do not
+MAX_WORDS = 20  # that a column of labels has; each is of MAX_WORD_LENGTH characters at the most
+MAX_WORD_LENGTH = 12
+MAX_ID_LENGTH = 64  # characters of an id
+_MAY_BE_ID = re.compile(r"[!-~]+|(?=\S*\d)[!-~]*[^\s!-~]{1,3}[!-~]*")
+NUMBER = re.compile(r"[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?")
+DATE = re.compile(r"[0-9]{4}[-/.年][0-9]{1,2}\b.*")
 IsWord = Callable[[str], bool]
 TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
 # Names are compared as `plain_name` gives them. Two of one line are certainly the texts.
@@ -54,6 +60,47 @@ _FEW = 4  # words that recur in a column of labels, each
 _OFTEN = 10  # times
 
 
+def text_of(cell: object) -> str:
+    """Return a cell as text, without the white space around it; '' of none."""
+    return "" if cell is None else str(cell).strip()
+
+
+def split_columns(rows: Iterable[List[Any]], width: int) -> List[List[str]]:
+    """Return the cells of each of ``width`` columns as texts, without those that are empty."""
+    columns: List[List[str]] = [[] for _ in range(width)]
+    for row in rows:
+        for column, cell in zip(columns, row):
+            text = text_of(cell)
+            if text:
+                column.append(text)
+    return columns
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a column as names are compared: in lower case, without spaces and dashes."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+def holds_texts(column: Sequence[str]) -> bool:
+    """Return whether a column holds texts: neither numbers, dates nor a few short words over and over."""
+    if all(NUMBER.fullmatch(cell) or DATE.fullmatch(cell) for cell in column):
+        return False
+    return not has_few_words(column)
+
+
+def are_ids(column: Sequence[str]) -> bool:
+    """Return whether each cell of a column may be an id: A-7 or 编号2, without a blank, not long."""
+    return all(len(cell) <= MAX_ID_LENGTH and _MAY_BE_ID.fullmatch(cell) for cell in column if cell)
+
+
+def has_few_words(column: Sequence[str]) -> bool:
+    """Return whether the cells of a column are a few short words, each in several rows."""
+    words = {cell.casefold() for cell in column}
+    return (
+        3 * len(words) <= len(column) and len(words) <= MAX_WORDS and max(map(len, words)) <= MAX_WORD_LENGTH
+    )
+
+
 def numbered_columns(plain: Sequence[str]) -> List[Tuple[int, ...]]:
     """Return the places of texts whose names differ in a number or letter alone, in the order of those."""
     found: Dict[Tuple[str, bool], List[Tuple[int, int]]] = {}
@@ -77,7 +124,7 @@ def is_header(
     if any(map(NUMBER.fullmatch, plain)):
         begin = plain[:1] == [""]
         return plain[begin:] == [str(n) for n in range(len(plain) - begin)] and len(plain) > 2 and bool(rows)
-    below = columns_of([row for row in rows if len(row) == len(cells)], len(cells))
+    below = split_columns([row for row in rows if len(row) == len(cells)], len(cells))
     words = [_words_of(column, is_word) for column in below]
     fits = (
         cell.casefold() in found or found and all(map(is_word, (cell, *found)))
@@ -93,7 +140,7 @@ def is_header(
         return False
     if len(rows) > 1 and len(cells) > 1 and any(column and holds_texts(column) for column in below):
         named = (n for n, cell in enumerate(cells) if any(map(str.isalpha, cell)) and below[n])
-        if any(words[n] or all(map(_is_number_or_date, below[n])) for n in named):
+        if any(words[n] or all(NUMBER.fullmatch(c) or DATE.fullmatch(c) for c in below[n]) for n in named):
             return True
     with_ids = (cell for cell, column in zip(cells, below) if column and are_ids(column))
     return None if all(cells) and not any(map(_DIGIT.search, with_ids)) else False
@@ -124,7 +171,3 @@ def _words_of(column: Sequence[str], is_word: IsWord) -> Collection[str]:
     words = {cell.casefold() for cell in column}
     is_few = len(words) <= _FEW and _OFTEN * len(words) <= len(column) and has_few_words(column)
     return words if all(map(is_word, words)) or is_few else ()
-
-
-def _is_number_or_date(cell: str) -> bool:
-    return bool(NUMBER.fullmatch(cell) or DATE.fullmatch(cell))
