@@ -85,8 +85,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.retrieval.searcher import Hit, PairSearcher
     from ernie_pair.runtime.device import set_seed
     from ernie_pair.service.serve import ServeConfig
-    from ernie_pair.training.callbacks import PairCallback, TrainerState
-    from ernie_pair.training.hooks import TrainerControl
+    from ernie_pair.training.callbacks import PairCallback, TrainerControl, TrainerState
     from ernie_pair.training.task import TrainResult
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
@@ -137,8 +136,7 @@ _MODULES = {
     "ernie_pair.experiments.config": "CrossValidateConfig SearchParamsConfig",
     "ernie_pair.experiments.split_pairs": "SplitPairsConfig",
     "ernie_pair.service.serve": "ServeConfig",
-    "ernie_pair.training.callbacks": "PairCallback TrainerState",
-    "ernie_pair.training.hooks": "TrainerControl",
+    "ernie_pair.training.callbacks": "PairCallback TrainerControl TrainerState",
     "ernie_pair.training.task": "TrainResult",
 }
 _OFFERED = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -25,12 +25,12 @@ from ernie_pair.experiments.config import SearchParamsConfig
 from ernie_pair.experiments.series import WRITTEN_FIRST, OneRun, PairSeries, pair_source, report_series
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.targets.metrics import choose_metric, training_groups
-from ernie_pair.pairs.train.parts import total_steps
 from ernie_pair.report.chart import Chart, chart_of_figure
 from ernie_pair.report.page import Made, Table, page_of_tables
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world, seed_of
 from ernie_pair.training.callbacks import PairCallback
+from ernie_pair.training.schedule import count_steps
 
 NAME, STUDY, TRIALS, FILES = "ernie-pair", "study.db", "trials", ("best.yaml", "trials.tsv", "search.html")
 MARK, REASON = "search space", "reason"  # a key that only these plans have; why a trial has failed
@@ -184,7 +184,7 @@ class _Search(PairSeries):
             pairs = pair_source(self.config, "train", self.labels).read()
             labels, groups = pairs.known_labels, pairs.groups
             rows = len(pairs if groups is None else training_groups(groups, labels, config.most_candidates))
-        freq = math.ceil(total_steps(config, rows, self.world) / self.config.evaluations)
+        freq = math.ceil(count_steps(config, rows, self.world.size) / self.config.evaluations)
         return self.config.config_of({**changes, "eval_freq": max(1, freq)})
 
     def _folder(self, number: int) -> Path:

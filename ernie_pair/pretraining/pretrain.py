@@ -2,7 +2,6 @@
 
 import logging
 import shlex
-from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -35,11 +34,11 @@ from ernie_pair.runtime.device import open_device, quiet_libraries, start_traini
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import all_start
-from ernie_pair.runtime.processes.world import World, gather_results, launched_world, local_world
-from ernie_pair.training.hooks import Hooks, Schedule
+from ernie_pair.runtime.processes.world import AllReduce, World, gather_results, launched_world, local_world
 from ernie_pair.training.process_group import join_process_group
-from ernie_pair.training.run import RunSettings, run_training
 from ernie_pair.training.run_log import metrics_in, read_all_events
+from ernie_pair.training.schedule import Schedule
+from ernie_pair.training.trainer import Trainer
 from ernie_pair.weights.parameter_names import without_training_heads
 
 SHOWN_SAMPLES = 4
@@ -121,45 +120,7 @@ def _train(
     if job.program.kernels.is_fused:
         keep_freed_memory()
     stop.listen()  # Paddle has replaced the handlers
-    # Tied parameters count once, a padded vocabulary counts entirely.
-    shapes = {parameter.name: parameter.shape for parameter in job.program.parameters.values()}
-    settings = replace(
-        _settings_of(config, world, source, data, job.program.kernels.name),
-        num_parameters=sum(prod(shape) for shape in shapes.values()),
-        place=job.place if config.device == "gpu" else None,
-        world=world,
-        local=local,
-        all_reduce=all_reduce,
-    )
-    hooks = PretrainHooks(config, world, data, job)
-    return run_training(job, data, settings, hooks, stop)
-
-
-def _settings_of(
-    config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, kernels: str
-) -> RunSettings:
-    schedule = Schedule(
-        max_steps=config.max_steps,
-        global_batch_size=config.samples_per_step,
-        logging_freq=config.logging_freq,
-        eval_freq=config.eval_freq,
-        checkpoint_steps=config.checkpoint_steps,
-        export_steps=config.save_steps,
-        has_validation=data.has("valid"),
-        has_test=data.has("test"),
-        sync_freq=config.sync_freq_on(config.device),
-    )
-    return RunSettings(
-        flags=config,
-        schedule=schedule,
-        rates=config.rates,
-        fingerprint=fingerprint_of(config, source, data),
-        topology=layout_of(config, world, kernels, **_own_layout(config)),
-        rules=rules_of_pretraining(config),
-        samples_per_epoch=data.samples_per_epoch,
-        command="pretrain",
-        phases=[0, *accumulate(phase.steps for phase in config.phase_list)],
-    )
+    return PretrainTrainer(job, world, local, all_reduce).train(stop)
 
 
 def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
@@ -239,60 +200,84 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
 
 
-class PretrainHooks(Hooks):
-    """The work of pretraining between steps: samples to look at, exported models, the test at the end."""
+class PretrainTrainer(Trainer):
+    """A run of pretraining: shows samples, exports models, and measures the test split at the end."""
 
-    def __init__(self, config: PretrainConfig, world: World, data: PretrainData, job):
-        super().__init__()
-        self.config, self.world, self.data, self.job = config, world, data, job
-        self.log: Any = None  # that of the run, once it has started
-        self.judged: tuple[int, dict[str, float]] = 0, {}  # the step and the metrics of the last validation
+    def __init__(self, job: Any, world: World, local: World, all_reduce: AllReduce):
+        config, source, data = job.config, job.source, job.data
+        # Tied parameters count once, a padded vocabulary counts entirely.
+        shapes = {parameter.name: parameter.shape for parameter in job.program.parameters.values()}
+        super().__init__(
+            job=job,
+            updates=data.updates,
+            schedule=Schedule(
+                max_steps=config.max_steps,
+                global_batch_size=config.samples_per_step,
+                logging_freq=config.logging_freq,
+                eval_freq=config.eval_freq,
+                checkpoint_steps=config.checkpoint_steps,
+                export_steps=config.save_steps,
+                has_validation=data.has("valid"),
+                has_test=data.has("test"),
+                sync_freq=config.sync_freq_on(config.device),
+            ),
+            flags=config,
+            fingerprint=fingerprint_of(config, source, data),
+            rules=rules_of_pretraining(config),
+            layout=layout_of(config, world, job.program.kernels.name, **_own_layout(config)),
+            lr_kwargs=config.rates,
+            samples_per_epoch=data.samples_per_epoch,
+            pin_batches=job.pin_batches if config.device == "gpu" else None,
+            command="pretrain",
+            num_parameters=sum(prod(shape) for shape in shapes.values()),
+            phases=[0, *accumulate(phase.steps for phase in config.phase_list)],
+            world=world,
+            local=local,
+            all_reduce=all_reduce,
+        )
+        self.data = data
+        self.evaluated: tuple[int, dict[str, float]] = (
+            0,
+            {},
+        )  # the step and the metrics of the last validation
 
-    def on_start(self, state: TrainState, log) -> None:
+    def on_train_begin(self) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""
-        self.log = log
         train = self.data.datasets["train"]
         assert train is not None  # there is no run without it
         samples = (train[number] for number in range(min(SHOWN_SAMPLES, len(train))))
-        log.texts(
+        self.log.texts(
             "masked samples",
             (marked_text(self.data.tokenizer, sample, self.data.ngrams) for sample in samples),
         )
         if not self.data.has("valid"):
-            logger.info("no validation: --split %s leaves no documents for it", self.config.split)
+            logger.info("no validation: --split %s leaves no documents for it", self.flags.split)
 
-    def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
+    def on_evaluate(self, metrics: dict[str, float]) -> None:
         """Keep the metrics for the card of an exported model; measure the test split once, at the end."""
-        self.judged = state.step, metrics
-        if state.step == self.config.max_steps and self.data.has("test"):
-            self.log.scalars("test", self.job.evaluate("test"), state)
+        self.evaluated = self.state.step, metrics
+        if self.state.step == self.schedule.max_steps and self.data.has("test"):
+            self.log.scalars("test", self.job.evaluate("test"), self.state)
 
-    def export(self, state: TrainState) -> None:
+    def export(self) -> None:
         """Write model_STEP/, loadable by from_pretrained, without heads that nothing loads."""
+        gather_results(self.all_reduce, self.world, self._export if self.world.is_first else lambda: None)
+
+    def _export(self) -> None:
         from ernie_pair.models.source import write_model_folder
 
-        def publish():
-            if self.world.is_first:
-                folder = Path(self.config.output_dir) / f"model_{state.step}"
-                weights, (judged, metrics) = without_training_heads(self.job.weights()), self.judged
-                card = card_of_pretrained(
-                    self.config,
-                    self.job.source,
-                    self.data,
-                    state.step,
-                    metrics if judged == state.step else {},
-                )
+        step, (evaluated, metrics) = self.state.step, self.evaluated
+        source, weights = self.job.source, without_training_heads(self.job.weights())
+        card = card_of_pretrained(self.flags, source, self.data, step, metrics if evaluated == step else {})
 
-                def fill(draft: Path) -> None:
-                    write_model_folder(draft, self.job.source, weights)
-                    write_card(draft, card)
+        def fill(draft: Path) -> None:
+            write_model_folder(draft, source, weights)
+            write_card(draft, card)
 
-                publish_of_run(folder, fill, {"step": state.step})
+        publish_of_run(self.output_dir / f"model_{step}", fill, {"step": step})
 
-        gather_results(self.job.all_reduce, self.world, publish)
-
-    def on_end(self, state: TrainState) -> None:
+    def on_train_end(self) -> None:
         """Say where the result is."""
-        folder = self.config.output_dir
+        folder = self.flags.output_dir
         command = f"ernie-pair board {shlex.quote(folder)}"
-        self.lines.log_end(state, f"{folder}/model_last; see it with: {command}")
+        self.lines.log_end(self.state, f"{folder}/model_last; see it with: {command}")

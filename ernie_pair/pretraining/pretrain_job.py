@@ -32,10 +32,10 @@ from ernie_pair.pretraining.graph.program_state import (
 from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.paddle_patches.static_programs import pin
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World, seed_of
-from ernie_pair.training.hooks import NoStop, StopRequests
-from ernie_pair.training.loop import learning_rate
-from ernie_pair.training.step_work import (
+from ernie_pair.training.schedule import learning_rate
+from ernie_pair.training.step_metrics import (
     FORWARD_PASSES_OF_TRAINING,
     DeferredMetrics,
     EncoderSize,
@@ -89,7 +89,7 @@ class CountedBatch(NamedTuple):
     counts: np.ndarray
 
 
-class WaitingStep(NamedTuple):
+class PendingStep(NamedTuple):
     """A step not read yet, the sum of its ``counts``, and its ``feeds``, which a GPU may yet read."""
 
     metrics: DeferredMetrics
@@ -153,7 +153,7 @@ OPTIMIZER, ANY_OPTIMIZER = "optimizer-{part:05d}-of-{parts:05d}.safetensors", "o
 
 
 class PretrainJob:
-    """The step, evaluation and checkpoint of pretraining; satisfies ``ernie_pair.training.run.Job``."""
+    """The step, evaluation and checkpoint of pretraining; satisfies ``ernie_pair.training.trainer.Job``."""
 
     def __init__(
         self,
@@ -174,8 +174,8 @@ class PretrainJob:
         self._skipped = 0
         self._num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
         self._num_labels = 3 if self._num_ngrams or self._third == "decoder" else 2  # kinds of them
-        self._waiting: list[WaitingStep] = []
-        self._stop: StopRequests = NoStop()  # of the last step
+        self._pending: list[PendingStep] = []
+        self._stop = StopSignals()  # of the last step
         # Steps are skipped on the device, and the rate of the next step depends on whether this one was.
         self._reads_each_step = config.sync_freq_on(config.device) == 1 or bool(program.skips)
         # What names begin with that neither the start had nor this run trains: it is in no file of the run.
@@ -194,24 +194,24 @@ class PretrainJob:
         self._lacks = () if self.config.has_order else start.lacks
         return f"start from the weights {self.source.weights}"
 
-    def place(self, micro_batches: list[MicroBatch]) -> list[CountedBatch]:
+    def pin_batches(self, micro_batches: list[MicroBatch]) -> list[CountedBatch]:
         """Return micro-batches with their counts, for a GPU in pinned memory; a thread may call it."""
         feeds = map(self._on_device, micro_batches)
         return [CountedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
 
     def step(
-        self, micro_batches: Sequence[Union[MicroBatch, CountedBatch]], number: int, stop: StopRequests
+        self, micro_batches: Sequence[Union[MicroBatch, CountedBatch]], number: int, stop: StopSignals
     ) -> Mapping[str, float]:
-        """Make one step over this rank's micro-batches, or what `place` made of them; return its metrics.
+        """Make one step over this rank's micro-batches, pinned or not, and return its metrics.
 
         The losses, in nats, are means over the global batch, which ranks exchange when metrics are read.
         """
         rates: dict[str, Any] = self.config.rates
         rate = learning_rate(number - self._skipped, **rates)  # a skipped step does not count
         self.program.rate(rate)
-        placed = [b if isinstance(b, CountedBatch) else self.place([b])[0] for b in micro_batches]
+        placed = [b if isinstance(b, CountedBatch) else self.pin_batches([b])[0] for b in micro_batches]
         counted = np.sum([batch.counts for batch in placed], axis=0)
-        if len(placed) + sum(len(step.feeds) for step in self._waiting) > self.program.recorded_passes:
+        if len(placed) + sum(len(step.feeds) for step in self._pending) > self.program.recorded_passes:
             self._read()
         self.program.merge(len(placed))
         # The loss is a mean over the global batch: the program averages over ranks, and over as many
@@ -229,7 +229,7 @@ class PretrainJob:
             feeds.append({**batch.feed, **self._on_device({**weights, **seed_feed(seed)})})
             self.program.run(self.program.main, feeds[-1])
         metrics, self._stop = DeferredMetrics(self._read), stop
-        self._waiting.append(WaitingStep(metrics, feeds, counted, rate))
+        self._pending.append(PendingStep(metrics, feeds, counted, rate))
         if self.world.size == 1:
             stop.set_total(stop.local())
         if self._reads_each_step:
@@ -241,7 +241,7 @@ class PretrainJob:
 
     def _read(self) -> None:
         """Set the metrics of all steps not yet read, with one copy from the device and one all-reduce."""
-        steps, self._waiting = self._waiting, []
+        steps, self._pending = self._pending, []
         if not steps:
             return
         ends, num_sums = np.cumsum([len(step.feeds) for step in steps]), 2 * self._num_labels

@@ -10,7 +10,7 @@ from typing import Any, Optional, Sequence
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
-from ernie_pair.training.hooks import TrainerControl
+from ernie_pair.training.schedule import Schedule
 
 Metrics = dict[str, float]
 
@@ -33,6 +33,27 @@ class TrainerState:
     log_history: list[dict[str, Any]] = field(default_factory=list)
     is_world_process_zero: bool = True
     is_local_process_zero: bool = True
+
+
+@dataclass
+class TrainerControl:
+    """What the loop will do after a step; a callback may switch each action on or off.
+
+    The loop logs, evaluates and saves, in this order, and checks each flag again before its turn: one that is
+    set after its turn is discarded at the next step. The last step is always saved. ``should_training_stop``
+    ends the run after the step and saves it.
+    """
+
+    should_training_stop: bool = False
+    should_log: bool = False
+    should_evaluate: bool = False
+    should_save: bool = False
+
+    def begin_step(self, step: int, schedule: Schedule) -> None:
+        """Set the actions that ``schedule`` gives for this step."""
+        self.should_log = schedule.logs_at(step)
+        self.should_evaluate = schedule.evaluates_at(step)
+        self.should_save = schedule.saves_at(step)
 
 
 class PairCallback:
@@ -119,8 +140,8 @@ def checked_callback(callback) -> PairCallback:
     return made
 
 
-class Callbacks:
-    """The callbacks of a run, and the state that they see; all ranks call them, at the same places.
+class CallbackCaller:
+    """Calls the callbacks of a run with ``state``; all ranks call it, and follow what rank 0 leaves.
 
     An event that no callback of rank 0 overrides costs nothing, neither a call nor a collective.
     """
@@ -135,19 +156,19 @@ class Callbacks:
     ):
         self.callbacks, self.args, self.state = list(callbacks), args, state
         self.world, self.all_reduce = world, all_reduce
-        kinds, base = [type(callback) for callback in self.callbacks], vars(PairCallback)
-        own = [name for name in EVENTS if any(getattr(kind, name) is not base[name] for kind in kinds)]
-        self.heard = gather_results(all_reduce, world, lambda: own)[0]
+        base = vars(PairCallback)
+        own = [name for name in EVENTS if any(getattr(type(c), name) is not base[name] for c in callbacks)]
+        self.overridden = gather_results(all_reduce, world, lambda: own)[0]
 
-    def call(self, event: str, control: TrainerControl, **kwargs) -> None:
+    def __call__(self, event: str, control: TrainerControl, **kwargs) -> None:
         """Call ``event`` of every callback; all ranks get the ``control``, or the error, of rank 0."""
-        if event in self.heard:
-            left = partial(self.call_first, event, control, **kwargs)
-            for name, value in gather_results(self.all_reduce, self.world, left)[0].items():
+        if event in self.overridden:
+            call = partial(self.call_on_first_rank, event, control, **kwargs)
+            for name, value in gather_results(self.all_reduce, self.world, call)[0].items():
                 setattr(control, name, value)
 
-    def call_first(self, event: str, control: TrainerControl, **kwargs) -> dict[str, bool]:
-        """Call the method ``event`` of every callback on rank 0 alone, and return what it leaves switched."""
+    def call_on_first_rank(self, event: str, control: TrainerControl, **kwargs) -> dict[str, bool]:
+        """Call ``event`` of every callback on rank 0 alone, and return how they leave the control."""
         changed = replace(control)
         for callback in self.callbacks if self.world.is_first else ():
             answer = getattr(callback, event)(self.args, replace(self.state), changed, **kwargs)

@@ -28,7 +28,7 @@ from ernie_pair.training.optimizer import (
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
 OPTIMIZER_FILE = "optimizer.safetensors"
-Squares = Union[float, paddle.Tensor]
+GradNormSq = Union[float, paddle.Tensor]
 
 
 class DataParallel:
@@ -65,7 +65,7 @@ class DataParallel:
         """Divide the gradients by the loss scale."""
         loss_scale.unscale_(self.optimizer)
 
-    def squares(self) -> Squares:
+    def grad_norm_sq(self) -> GradNormSq:
         """Return what this rank adds to the squared norm of the gradient: all of it on rank 0, else 0.
 
         A tensor [1] has not been computed yet.
@@ -74,7 +74,7 @@ class DataParallel:
             return 0.0
         if isinstance(self.optimizer, FusedAdamW):
             return self.optimizer.squares()
-        return squares_of(p.grad for p in self.model.parameters())
+        return sum_squares(p.grad for p in self.model.parameters())
 
     def step(self, rate: float, norm: Optional[float] = None) -> None:
         """Move the weights at the learning rate ``rate``; ``norm``: of the gradient, where it is known."""
@@ -100,7 +100,7 @@ class DataParallel:
         restore_optimizer(self.model, self.optimizer, arrays, where)
 
 
-def squares_of(gradients: Iterable) -> Squares:
+def sum_squares(gradients: Iterable) -> GradNormSq:
     """Return the sum of the squares of all gradients, float32 []; None is no gradient. 0.0: there is none."""
     known = [gradient for gradient in gradients if gradient is not None]
     wide = [each if each.dtype == paddle.float32 else each.astype("float32") for each in known]
@@ -140,9 +140,9 @@ class Zero2:
         """Divide the gradients that this rank owns by the loss scale."""
         loss_scale.unscale_(self.inner)
 
-    def squares(self) -> float:
+    def grad_norm_sq(self) -> float:
         """Return what this rank adds to the squared norm of the gradient: that of what it owns."""
-        return float(squares_of(parameter.grad for parameter in self.own.values()))
+        return float(sum_squares(parameter.grad for parameter in self.own.values()))
 
     def step(self, rate: float, norm: Optional[float] = None) -> None:
         """Move the weights at the learning rate ``rate``; Paddle finds the norm of the gradient itself."""

@@ -8,7 +8,6 @@ A parameter that does not train has no state.
 """
 
 import contextlib
-import math
 from typing import ContextManager, Iterable, Optional
 
 import numpy as np
@@ -27,7 +26,6 @@ from ernie_pair.runtime.paddle_patches.optimizer_state import (
     slot_name,
     state_of,
 )
-from ernie_pair.training.run_flags import TrainingFlags
 from ernie_pair.weights.half_tensors import HALVES
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
@@ -180,20 +178,11 @@ OF_THE_SCALE = (
 SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 
 
-class AmpContext:
-    """The precision of a model: ``config`` casts its forward pass, and at O2 its weights once for all."""
-
-    def __init__(self, config: TrainingFlags, model):
-        self.dtype = config.amp_dtype if config.use_amp else "float32"
-        self.level = config.amp_level
-        if config.narrows_weights:
-            paddle.amp.decorate(models=model, level="O2", dtype=self.dtype)
-
-    def casting(self) -> ContextManager:
-        """Return a context in which the forward pass computes in half precision where that is safe."""
-        if self.dtype == "float32":
-            return contextlib.nullcontext()
-        return paddle.amp.auto_cast(level=self.level, dtype=self.dtype, custom_black_list=FLOAT32_OPS)
+def autocast(config: AmpFlags, level: str) -> ContextManager:
+    """Return a context in which a forward pass computes in half precision where that is safe."""
+    if not config.computes_in_half:
+        return contextlib.nullcontext()
+    return paddle.amp.auto_cast(level=level, dtype=config.amp_dtype, custom_black_list=FLOAT32_OPS)
 
 
 class LossScale(AnyDeviceGradScaler):
@@ -212,24 +201,3 @@ class LossScale(AnyDeviceGradScaler):
         """Restore the state that ``arrays`` returned."""
         counts = {"incr_count": int(arrays[FINITE][0]), "decr_count": int(arrays[INFINITE][0])}
         self.load_state_dict({**self.state_dict(), "scale": arrays[SCALE], **counts})
-
-
-def move_if_sound(job, rate: float, loss: float, norm: float) -> dict[str, float]:
-    """Update the weights of ``job`` or skip the step, and return a message about it, if any.
-
-    ``rate``: the learning rate. ``loss`` and ``norm``, of the gradient, are the same on all ranks, and so is
-    what is done: with --on_nan skip both have to be finite, with a loss scale the norm.
-    """
-    is_sound = math.isfinite(norm) and (job.config.on_nan == "stop" or math.isfinite(loss))
-    if is_sound:
-        job.on_event("on_pre_optimizer_step")
-        job.parallel.step(rate, norm)
-        job.on_event("on_optimizer_step")
-    else:
-        job.skipped_updates += 1
-    job.parallel.clear()
-    metrics: dict[str, float] = {}
-    if job.loss_scale is not None:
-        job.loss_scale.judge(is_sound)
-        metrics["loss_scale"] = job.loss_scale.value
-    return {**metrics, "skipped_updates": job.skipped_updates}

@@ -20,8 +20,7 @@ from ernie_pair.core.installation import TRAINING
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags, amp_option
 from ernie_pair.runtime.device import device_option
-from ernie_pair.training.hooks import Schedule
-from ernie_pair.training.loop import STYLES
+from ernie_pair.training.schedule import STYLES, Schedule
 
 MAX_SEED = 2**31 - 1
 # Of --report_to: {name: what it needs, see `needs` of an option}.

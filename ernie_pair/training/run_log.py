@@ -39,7 +39,7 @@ from ernie_pair.core.user_home import home_given
 from ernie_pair.runtime.processes.console import GOOD, PLAIN, EventLines, Improvement, improvement_of
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training import probability_counts
-from ernie_pair.training.step_work import StepWork
+from ernie_pair.training.step_metrics import StepWork
 
 PROJECT = "ernie-pair"  # unless the environment gives another
 RUN_TAG = "ernie_pair.run_id"

@@ -1,12 +1,11 @@
 """A kind of training in the dynamic graph, and its run: one engine for classifiers, rankers, encoders.
 
 A `Task` says what is its own: the model, the data, the loss, the evaluation, how the best model is saved.
-`run` does the rest: device, processes, lock, fingerprint, resume, best model, early stopping, log, card.
+`train_task` does the rest: device, processes, fingerprint, resume, best model, early stopping, log, card.
 """
 
 import logging
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
@@ -24,13 +23,13 @@ from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World, launched_world, local_world
 from ernie_pair.training.best_model import BestModel, EarlyStopping
-from ernie_pair.training.callbacks import Callbacks, PairCallback, TrainerState
-from ernie_pair.training.hooks import Hooks, TrainerControl
-from ernie_pair.training.job import LossParts, TaskJob
+from ernie_pair.training.callbacks import CallbackCaller, PairCallback, TrainerControl, TrainerState
 from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.recompute import freeze, recompute_layers
-from ernie_pair.training.run import RunSettings, run_training
 from ernie_pair.training.run_log import metrics_in, read_events
+from ernie_pair.training.schedule import count_steps
+from ernie_pair.training.trainer import Trainer
+from ernie_pair.training.training_step import TrainingStep
 
 EVALUATED = "eval_"  # begins the names of an evaluation in the history
 STEPS = "steps in all"
@@ -56,7 +55,7 @@ class TaskData(NamedTuple):
     files: Sequence[DataFile] = ()  # for the model card
 
 
-class Task(ABC):
+class Task(TrainingStep):
     """A kind of training. ``config``: `TrainingFlags`, with ``best_metric`` and ``max_seq_len`` besides.
 
     ``open_model`` sets ``model``, an EncoderModel or a PlainModel, ``source``, the ModelSource that it was
@@ -66,11 +65,7 @@ class Task(ABC):
 
     command = ""
     lower_is_better = False
-    model: Any
-    source: Any
-    beginning: str
     data: Any
-    job: Any
 
     def __init__(self, config: Any):
         self.config = config
@@ -91,19 +86,9 @@ class Task(ABC):
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the model of ``step``, whose evaluation gave ``metrics``."""
 
-    def loss(self, batch: Any) -> LossParts:
-        """Return the loss of a micro-batch; ``self.job.forward`` calls the model."""
-        raise NotImplementedError
-
-    def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the model, equal on every rank; best_metric is among them."""
-        raise NotImplementedError
-
-    names: Sequence[str] = ("loss",)  # of the numbers of `loss`
-
-    def open_job(self, total_steps: int, process_group: Any) -> TaskJob:
-        """Return the steps of this training; a kind with a step of its own has a `TaskJob` of its own."""
-        return _JobOfTask(self, total_steps, process_group)
+    def pin_batches(self) -> Optional[Callable[[list], list]]:
+        """Return what a thread does with the micro-batches of the next step; None: nothing."""
+        return None
 
     def describe(self) -> None:
         """Log what is to be known about the models of this run."""
@@ -117,11 +102,11 @@ class Task(ABC):
         """Return what the record of the best model says besides its card."""
         return {}
 
-    def known_by(self) -> Fingerprint:
+    def resume_fingerprint(self) -> Fingerprint:
         """Return what must stay for a resume, besides the options that say it of themselves."""
         return {}
 
-    def idle_options(self) -> Sequence[str]:
+    def ignored_options(self) -> Sequence[str]:
         """Return the options whose change is no other run, as they are without effect here."""
         return ()
 
@@ -146,7 +131,7 @@ class Task(ABC):
         config, warmup = self.config, self.config.warmup_share
         if config.warmup_steps is not None:
             warmup = f"{config.warmup_steps} steps"
-        idle = self.idle_options()
+        ignored = self.ignored_options()
         flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
         hashes = {
             f"{name} (sha256, of --model_name_or_path)"
@@ -155,14 +140,14 @@ class Task(ABC):
             for name, value in self.data.hashes.items()
         }
         return {
-            **{name: value for name, value in compared_options(config).items() if name not in idle},
+            **{name: value for name, value in compared_options(config).items() if name not in ignored},
             "model_type": self.model.family,
             "warmup_rate (--warmup_rate, --warmup_steps)": warmup,
             "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_step(world.size),
             f"{STEPS} ({flags_of_steps})": total_steps,
             "config.json (sha256, of --model_name_or_path)": self.source.spec.sha256,
             **hashes,
-            **self.known_by(),
+            **self.resume_fingerprint(),
         }
 
     def shown_flags(self, **changes: object) -> dict[str, object]:
@@ -183,46 +168,6 @@ def rules_of_task(config_class: type):
     return rules_of(config_class, ("config.json", "vocabulary"), hint=hint)
 
 
-class _JobOfTask(TaskJob):
-    def __init__(self, task: Task, total_steps: int, process_group: Any):
-        more: dict[str, Any] = {"beginning": task.beginning, "vocab_file": task.source.vocab_file}
-        super().__init__(task.config, task.model, total_steps, process_group, **more)
-        self.task, self.names = task, task.names
-
-    def loss_of(self, batch: Any) -> LossParts:
-        return self.task.loss(batch)
-
-    def evaluate(self, split: str) -> dict[str, float]:
-        self.read()
-        with self.precision.casting():
-            return self.task.evaluate()
-
-
-def run(task_class: type[Task], config: Any) -> TrainState:
-    """Train from the newest checkpoint, or the start; return the last state. Raises an ErniePairError."""
-    return _train(task_class(config))[1]
-
-
-def result_of(task: Task, callbacks: Sequence[PairCallback] = ()) -> "TrainResult":
-    """Train as `run` does, and return how the run ended, with the metrics of its best model."""
-    opened, state = _train(task, callbacks)
-    return opened.result(state, {} if task.config.dry_run else opened.metrics_of_best(state))
-
-
-def _train(task: Task, callbacks: Sequence[PairCallback] = ()) -> tuple["Run", TrainState]:
-    world = launched_world()
-    start_console(world)
-    start = cleanup_on_error(task.config.output_dir, world)
-    with start, StopSignals(is_launched=world.size > 1) as stop, keep_no_results(task.config.dry_run):
-        device = start_training_device(task.config, world)
-        task.open_model()
-        if task.model.fused_state is not None:
-            keep_freed_memory()
-        task.open_data(world)
-        opened = Run(task, world, device, callbacks)
-        return opened, opened.train(stop)
-
-
 class TrainResult(NamedTuple):
     """How a run ended: its last step, and its best model with the metrics of that one."""
 
@@ -233,173 +178,167 @@ class TrainResult(NamedTuple):
     is_done: bool  # False: stopped early, or by a callback
 
 
-class Run:
-    """One run of a task that is opened; made and trained by every rank alike."""
+def train_task(task: Task, callbacks: Sequence[PairCallback] = ()) -> TrainResult:
+    """Train ``task`` from the newest checkpoint, or the start. Raises an ErniePairError."""
+    world = launched_world()
+    start_console(world)
+    start = cleanup_on_error(task.config.output_dir, world)
+    with start, StopSignals(is_launched=world.size > 1) as stop, keep_no_results(task.config.dry_run):
+        device = start_training_device(task.config, world)
+        task.open_model()
+        if task.model.fused_state is not None:
+            keep_freed_memory()
+        task.open_data(world)
+        trainer = TaskTrainer(task, world, device, callbacks)
+        trainer.train(stop)
+    return trainer.result(trainer.metrics_of_best())
+
+
+class TaskTrainer(Trainer):
+    """One run of a task that is opened: keeps the best model, stops early, calls the user's callbacks."""
 
     def __init__(self, task: Task, world: World, device: str, callbacks: Sequence[PairCallback] = ()):
-        config = task.config
-        self.task, self.config, self.data, self.world = task, config, task.data, world
-        self._rows_per_step = config.pairs_per_step(world.size)
-        self.process_group = group = join_process_group(world)
+        config, data = task.config, task.data
+        group = join_process_group(world)
         group.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %s", device, counted(world.size, "process", "processes"))
         logger.info("%s", freeze(task.model, config))
         task.describe()
-        self.kernels = choose_path(task.model, config, config.device, group.size, group.all_reduce)
+        kernels = choose_path(task.model, config, config.device, group.size, group.all_reduce)
         if config.device == "cpu":
-            logger.info("%s", self.kernels.describe())
+            logger.info("%s", kernels.describe())
         recompute_layers(task.model, config.use_recompute)
-        steps = config.max_steps or math.ceil(config.epochs * self.data.num_rows / self._rows_per_step)
-        self.job: Any = task.open_job(steps, group)
-        task.job = self.job
-        self.state = TrainerState(
+        steps, rows_per_step = (
+            count_steps(config, data.num_rows, world.size),
+            config.pairs_per_step(world.size),
+        )
+        task.prepare(steps, group)
+        super().__init__(
+            job=task,
+            updates=data.updates,
+            schedule=config.schedule(steps, rows_per_step, data.num_rows, config.sync_freq_on(config.device)),
+            flags=config,
+            fingerprint=task.fingerprint(world, steps),
+            rules=rules_of_task(type(config)),
+            layout=layout_of(config, world, kernels.name, **task.layout()),
+            lr_kwargs=task.lr_kwargs,
+            samples_per_epoch=data.num_rows,
+            pin_batches=task.pin_batches(),
+            command=task.command,
+            num_parameters=sum(int(each.size) for each in task.model.parameters()),
+            world=world,
+            local=world,
+            all_reduce=group.all_reduce,
+        )
+        self.task, self._kernels = task, kernels.describe(with_notes=False)
+        self.progress = TrainerState(
             max_steps=steps,
             is_world_process_zero=world.is_first,
             is_local_process_zero=local_world().is_first,
         )
         callbacks = () if config.dry_run else callbacks
-        self.hooks = RunHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
-
-    def train(self, stop: StopSignals) -> TrainState:
-        """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
-        config, task, job, num_rows = self.config, self.task, self.job, self.data.num_rows
-        sync_freq = config.sync_freq_on(config.device)
-        settings = RunSettings(
-            flags=config,
-            schedule=config.schedule(job.total_steps, self._rows_per_step, num_rows, sync_freq),
-            rates=job.rates,
-            fingerprint=task.fingerprint(self.world, job.total_steps),
-            topology=layout_of(config, self.world, self.kernels.name, **task.layout()),
-            rules=rules_of_task(type(config)),
-            samples_per_epoch=num_rows,
-            place=job.placer(),
-            command=task.command,
-            num_parameters=sum(int(each.size) for each in task.model.parameters()),
-            world=self.world,
-            local=self.world,
-            all_reduce=self.process_group.all_reduce,
+        self._callbacks = CallbackCaller(callbacks, config, self.progress, world, group.all_reduce)
+        self.overridden_events = set(self._callbacks.overridden)
+        task.on_event = self.call
+        if "on_prediction_step" in self.overridden_events:
+            task.on_batch = lambda rows: self._callbacks.call_on_first_rank(
+                "on_prediction_step", TrainerControl(), model=task.model
+            )
+        self.best = BestModel(
+            self.output_dir,
+            self._write_best,
+            world,
+            group.all_reduce,
+            metric=config.best_metric,
+            lower_is_better=task.lower_is_better,
+            keep=config.keep_best,
+            baseline=task.baseline(),
+            facts=self._facts_of_best,
         )
-        return run_training(job, self.data, settings, self.hooks, stop)
+        self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
+        self.evaluated: tuple[int, dict[str, float]] = (0, {})  # step and metrics of the last evaluation
+        self.stopping = EarlyStopping(
+            config.early_stopping_patience, config.early_stopping_min_delta, task.lower_is_better
+        )
 
-    def result(self, state: TrainState, metrics: dict[str, float]) -> TrainResult:
-        """Return how the run ended in ``state``; a dry run has no best model."""
-        best = None if self.config.dry_run else self.hooks.best.folder()
-        return TrainResult(state.step, metrics, state.best_metric, best, state.step == self.job.total_steps)
+    def result(self, metrics: dict[str, float]) -> TrainResult:
+        """Return how the run ended, with the ``metrics`` of its best model; a dry run has no such model."""
+        state, is_dry = self.state, self.flags.dry_run
+        best, metrics = (None, {}) if is_dry else (self.best.folder(), metrics)
+        return TrainResult(
+            state.step, metrics, state.best_metric, best, state.step == self.schedule.max_steps
+        )
 
-    def metrics_of_best(self, state: TrainState) -> dict[str, float]:
+    def metrics_of_best(self) -> dict[str, float]:
         """Return the metrics of the best model; without the log of its start, only what chose it."""
-        if self.hooks.best_metrics or state.best_metric is None:
-            return dict(self.hooks.best_metrics)
-        for each in reversed(self.state.log_history):
+        state = self.state
+        if self.best_metrics or state.best_metric is None:
+            return dict(self.best_metrics)
+        for each in reversed(self.progress.log_history):
             if each["step"] == state.best_step and f"{EVALUATED}loss" in each:
                 names = [name for name in each if name.startswith(EVALUATED)]
                 return {name.removeprefix(EVALUATED): each[name] for name in names}
-        return {self.config.best_metric: state.best_metric}
+        return {self.flags.best_metric: state.best_metric}
 
-
-class RunHooks(Hooks):
-    """The hooks of a task: keep the best model, stop early, call the user's functions."""
-
-    def __init__(self, run: Run, callbacks: Callbacks):
-        super().__init__()
-        self.run, self.task, self.config, config = run, run.task, run.config, run.config
-        self._callbacks, self._last_state = callbacks, TrainState(0, 0)
-        self.heard = set(callbacks.heard)  # the events that the user's callbacks override
-        job, lower = run.job, self.task.lower_is_better
-        job.on_event = lambda event: self.call(event, self._last_state)
-        if "on_prediction_step" in self.heard:
-            job.on_batch = lambda rows: callbacks.call_first(
-                "on_prediction_step", TrainerControl(), model=job.model
-            )
-        place = Path(config.output_dir), self._write_best, run.world, run.process_group.all_reduce
-        self.best = BestModel(
-            *place,
-            metric=config.best_metric,
-            lower_is_better=lower,
-            keep=config.keep_best,
-            baseline=self.task.baseline(),
-            facts=self._facts,
-        )
-        self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
-        self.judged: tuple[int, dict[str, float]] = (0, {})  # step and metrics of the last evaluation
-        self.stopping = EarlyStopping(config.early_stopping_patience, config.early_stopping_min_delta, lower)
-
-    def call(self, event: str, state: TrainState, **kwargs: Any) -> None:
+    def call(self, event: str, **about: Any) -> None:
         """Call the method ``event`` of the user's callbacks, with the progress of the run."""
-        progress, job = self.run.state, self.run.job
+        progress, state, task = self.progress, self.state, self.task
         progress.global_step, progress.best_metric = state.step, state.best_metric
         progress.epoch = self._epoch_of(state.consumed_samples)
-        self._callbacks.call(event, self.control, model=job.model, optimizer=job.optimizer, **kwargs)
+        self._callbacks(event, self.control, model=task.model, optimizer=task.optimizer, **about)
 
-    def remember(self, split: str, step: int, metrics: dict[str, Any], samples: int) -> dict[str, Any]:
+    def _remember(self, split: str, step: int, metrics: dict[str, Any], samples: int) -> dict[str, Any]:
         """Add a training line or an evaluation to the history, and return it."""
         start = "" if split == "train" else EVALUATED
         named = {f"{start}{name}": value for name, value in metrics.items()}
-        self.run.state.log_history.append({**named, "epoch": self._epoch_of(samples), "step": step})
-        return dict(self.run.state.log_history[-1])
+        self.progress.log_history.append({**named, "epoch": self._epoch_of(samples), "step": step})
+        return dict(self.progress.log_history[-1])
 
     def _epoch_of(self, samples: int) -> float:
-        return samples / self.run.data.num_rows if self.run.data.num_rows else 0.0
+        return samples / self.samples_per_epoch if self.samples_per_epoch else 0.0
 
-    def on_start(self, state: TrainState, log) -> None:
+    def on_train_begin(self) -> None:
         """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
-        output_dir = Path(self.config.output_dir)
-        for event in read_events(output_dir / EVENTS, state):
+        for event in read_events(self.output_dir / EVENTS, self.state):
             samples = event.get("consumed_samples", 0)
-            self.remember(event["split"], event["step"], metrics_in(event), samples)
-        if self.config.evaluation_strategy == "no" and self.best.folder() is None and self.run.world.is_first:
+            self._remember(event["split"], event["step"], metrics_in(event), samples)
+        if self.flags.evaluation_strategy == "no" and self.best.folder() is None and self.world.is_first:
             logger.info("no evaluation: the model of the last step is the result, in model_last")
         self._note_best()
-        self.call("on_train_begin", state)
+        self.call("on_train_begin")
 
     def _note_best(self) -> None:
         folder = self.best.folder()
-        self.run.state.best_model_checkpoint = None if folder is None else str(folder)
-
-    def on_epoch_begin(self, state: TrainState) -> None:
-        """Call ``on_epoch_begin`` of the user's callbacks."""
-        self.call("on_epoch_begin", state)
-
-    def on_step_begin(self, state: TrainState) -> None:
-        """Call ``on_step_begin`` of the user's callbacks."""
-        self._last_state = state
-        self.call("on_step_begin", state)
-
-    def on_step_end(self, state: TrainState) -> None:
-        """Call ``on_step_end`` of the user's callbacks."""
-        self.call("on_step_end", state)
-
-    def on_epoch_end(self, state: TrainState) -> None:
-        """Call ``on_epoch_end`` of the user's callbacks."""
-        self.call("on_epoch_end", state)
+        self.progress.best_model_checkpoint = None if folder is None else str(folder)
 
     def counts(self) -> dict[str, object]:
         """Return what is logged besides the metrics of the last evaluation."""
-        return self.task.counts() if self.run.world.is_first else {}
+        return self.task.counts() if self.world.is_first else {}
 
-    def on_log(self, state: TrainState, metrics: dict[str, float]) -> None:
+    def on_log(self, metrics: dict[str, float]) -> None:
         """Call ``on_log`` of the user's callbacks, and of the task on rank 0."""
-        line = self.remember("train", state.step, metrics, state.consumed_samples)
-        self.call("on_log", state, logs=dict(line))
-        if self.run.world.is_first:
+        line = self._remember("train", self.state.step, metrics, self.state.consumed_samples)
+        self.call("on_log", logs=dict(line))
+        if self.world.is_first:
             self.task.on_log(line)
 
-    def on_evaluate(self, state: TrainState, metrics: dict[str, float]) -> None:
+    def on_evaluate(self, metrics: dict[str, float]) -> None:
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
-        self.remember("valid", state.step, metrics, state.consumed_samples)
-        self.judged = state.step, metrics
+        state = self.state
+        self._remember("valid", state.step, metrics, state.consumed_samples)
+        self.evaluated = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
             self.lines.log_event("best", state, self.best.describe(state), GOOD)
             self._note_best()
-        self.stopping.judge(state, metrics[self.config.best_metric])
-        if self.run.world.is_first:
+        self.stopping.judge(state, metrics[self.flags.best_metric])
+        if self.world.is_first:
             self.task.on_evaluate(state)
-        self.call("on_evaluate", state, metrics=dict(metrics))
+        self.call("on_evaluate", metrics=dict(metrics))
 
-    def _facts(self) -> dict[str, object]:
-        self._card = self.task.card(self.run.kernels.describe(with_notes=False), *self.judged)
+    def _facts_of_best(self) -> dict[str, object]:
+        self._card = self.task.card(self._kernels, *self.evaluated)
         return {**facts_of(self._card), **self.task.facts()}
 
     def _write_best(self, draft: Path) -> None:
@@ -409,17 +348,14 @@ class RunHooks(Hooks):
             card = replace(card, facts={**card.facts, "caution": self.best.learned_nothing})
         write_card(draft, card)
 
-    def on_save(self, state: TrainState, folder: Path) -> None:
-        """Call ``on_save`` of the user's callbacks."""
-        self.call("on_save", state, folder=folder)
-
-    def should_stop(self, state: TrainState) -> bool:
+    def should_stop(self) -> bool:
         """Return whether the run is to end: early, or because a callback asks for it."""
-        return self.stopping.is_due(state) or self.control.should_training_stop
+        return self.stopping.is_due(self.state) or self.control.should_training_stop
 
-    def on_end(self, state: TrainState) -> None:
+    def on_train_end(self) -> None:
         """Log why the run ended before its last step, if it did, and which of its models is the best."""
-        if state.step < self.lines.max_steps:
+        state = self.state
+        if state.step < self.schedule.max_steps:
             why = "by a callback; train again to continue"
             if self.stopping.is_due(state):
                 why = self.stopping.reason(state, self.best.metric)
@@ -427,4 +363,4 @@ class RunHooks(Hooks):
         if state.best_metric is not None:
             self.lines.log_end(state, f"best {self.best.describe(state)}")
             self.best.warn_of_nothing(state)
-        self.call("on_train_end", state)
+        self.call("on_train_end")

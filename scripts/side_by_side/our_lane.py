@@ -53,9 +53,9 @@ def pretrain(spec, turns):
     from ernie_pair.runtime.cpu import keep_freed_memory
     from ernie_pair.runtime.device import start_training_device
     from ernie_pair.runtime.processes.world import World
-    from ernie_pair.training.hooks import Hooks, Schedule
-    from ernie_pair.training.loop import train
     from ernie_pair.training.run_log import RunLog
+    from ernie_pair.training.schedule import Schedule
+    from ernie_pair.training.trainer import Trainer
 
     config = PretrainConfig(**spec["flags"])
     start_training_device(config, World())
@@ -63,16 +63,21 @@ def pretrain(spec, turns):
     if job.program.kernels.is_fused:  # as the command does
         keep_freed_memory()
 
-    class InTurn(Hooks):
-        def on_step_end(self, state):
-            turns.end_step()
+    class InTurn(Trainer):
+        def call(self, event, **about):
+            if event == "on_step_end":
+                turns.end_step()
+
+        def save(self):
+            pass
 
     last, never = config.max_steps, 10**9
     sizes = (last, config.samples_per_step, config.logging_freq, never, never)
     schedule = Schedule(*sizes, has_validation=False, sync_freq=config.sync_freq_on(config.device))
-    log = RunLog(Path(config.output_dir), TrainState(), last)
+    trainer = InTurn(job=job, updates=data.updates, schedule=schedule, flags=config, fingerprint={})
+    trainer.log = RunLog(Path(config.output_dir), TrainState(), last)
     turns.begin()
-    train(job, data.updates(0), TrainState(), schedule, log, InTurn())
+    trainer.train_steps(data.updates(0))
 
 
 def ask_trained(spec, turns):

@@ -18,7 +18,7 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError, OpenError, SeveralErrors, for_outer
 from ernie_pair.models.model_path import download_hint
-from ernie_pair.training.run import tell_skipped
+from ernie_pair.training.trainer import log_skipped
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_a_run_counts_skipped_steps_and_fails_if_nearly_all(caplog, skipped, fai
     state = TrainState(step=10, skipped_updates=skipped)
 
     def run():
-        tell_skipped(state)
+        log_skipped(state)
 
     assert exit_code_of(run) == (4 if fails else 0)
     assert (f"{skipped} of 10 steps were skipped" in caplog.text) == (skipped > 0 and not fails)

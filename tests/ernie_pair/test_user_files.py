@@ -17,7 +17,7 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import ranked_models
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError
-from ernie_pair.pairs.train.train_pair import PairJob, train_pair
+from ernie_pair.pairs.train.train_pair import PairTask, train_pair
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.best_model import BestModel
 
@@ -79,7 +79,7 @@ def config(tmp_path):
 
 
 def kill_at(monkeypatch, step, config):
-    step_of = PairJob.step
+    step_of = PairTask.step
 
     def until_killed(self, batches, number, stop):
         if number > step:
@@ -87,7 +87,7 @@ def kill_at(monkeypatch, step, config):
         return step_of(self, batches, number, stop)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "step", until_killed)
+        patch.setattr(PairTask, "step", until_killed)
         train_pair(config)
 
 

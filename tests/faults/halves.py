@@ -14,7 +14,7 @@ from run_files import events, files_of
 from waiting import until
 
 from ernie_pair.pairs.config.pair_config import TrainConfig
-from ernie_pair.pairs.train.train_pair import PairJob, train_pair
+from ernie_pair.pairs.train.train_pair import PairTask, train_pair
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.pretrain import pretrain
 from ernie_pair.pretraining.pretrain_job import PretrainJob
@@ -49,7 +49,7 @@ class DynamicPretraining(Pretraining):
 class Pairs:
     """Fine-tuning, two passes a step."""
 
-    script, job = SCRIPTS / "train_pair.py", PairJob
+    script, job = SCRIPTS / "train_pair.py", PairTask
     run, config = staticmethod(train_pair), TrainConfig
     settings = {"max_steps": 120, "checkpoint_steps": 40, "eval_freq": 35, "logging_freq": 1}
     settings.update(batch_size=4, gradient_accumulation_steps=2, learning_rate=5e-3, device="cpu")

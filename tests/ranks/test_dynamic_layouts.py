@@ -12,8 +12,8 @@ from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.data import open_pretrain_data
 from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
 from ernie_pair.pretraining.pretrain import build_job
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.training.hooks import NoStop
 
 pytestmark = pytest.mark.ranks
 
@@ -46,7 +46,7 @@ def run_layout(config, world, source, infinite):
     metrics, sums = [], []
     for step, batches in enumerate(data.updates(0), start=1):
         poisoned.extend([step] if step in infinite else [])
-        metrics.append(dict(job.step(batches, step, NoStop())))
+        metrics.append(dict(job.step(batches, step, StopSignals())))
         sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
     curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
     about = {"kernels": job.program.kernels.describe(), "parts": len(job.program.update.owned)}

@@ -162,16 +162,16 @@ def test_an_error_in_a_callback_ends_both_processes(flags, tmp_path):
 
 
 def train_until_killed(flags, folder):
-    from ernie_pair.pairs.train.train_pair import PairJob
+    from ernie_pair.pairs.train.train_pair import PairTask
 
-    step_of = PairJob.step
+    step_of = PairTask.step
 
     def killed(self, batches, step, stop):
         if step == 5 and self.process_group.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return step_of(self, batches, step, stop)
 
-    PairJob.step = killed
+    PairTask.step = killed
     return train(flags, folder)
 
 

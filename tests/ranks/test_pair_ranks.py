@@ -42,7 +42,7 @@ def train_watched(config, stop_at=0, poisoned=0, levels=None):
     if levels:
         os.environ[LEVEL_ASKED] = levels[rank]
 
-    class Job(run.PairJob):
+    class Task(run.PairTask):
         def step(self, batches, number, stop):
             if number == stop_at:
                 os._exit(9)
@@ -55,7 +55,7 @@ def train_watched(config, stop_at=0, poisoned=0, levels=None):
             hashes.append(hashlib.sha256(weights).hexdigest())
             return super().evaluate(split)
 
-    run.PairJob = Job
+    run.PairTask = Task
     run.train_pair(config)
     return hashes
 

@@ -19,8 +19,8 @@ from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, RankSums
 from ernie_pair.pretraining.graph.step import start_static
 from ernie_pair.pretraining.pretrain_job import PretrainJob
 from ernie_pair.runtime.cpu import LEVEL_ASKED
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world
-from ernie_pair.training.hooks import NoStop
 
 pytestmark = pytest.mark.ranks
 
@@ -63,7 +63,7 @@ def run_layout(config, world, source, infinite):
     job.infinite = infinite
     metrics, sums = [], []
     for step, batches in enumerate(data.updates(0), start=1):
-        metrics.append(job.step(batches, step, NoStop()))
+        metrics.append(job.step(batches, step, StopSignals()))
         sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
     curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
     kernels = program.kernels.describe()

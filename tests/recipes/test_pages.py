@@ -20,7 +20,7 @@ from readme_block import FLAGS, between, pages_with
 
 import ernie_pair
 from ernie_pair.__main__ import COMMANDS, COMPLETION, HELP, LAUNCH
-from ernie_pair.pairs.train.parts import TrainingParts
+from ernie_pair.pairs.train.own_loop import TrainingParts
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`([^`\n]+)`")

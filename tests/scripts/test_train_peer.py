@@ -24,7 +24,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.pairs.config.pair_config import TrainConfig
-from ernie_pair.training.loop import learning_rate
+from ernie_pair.training.schedule import learning_rate
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ernie_pair.core.files.atomic_folder import MADE
 from ernie_pair.core.files.results import MAKER
 from ernie_pair.training import probability_counts
 from ernie_pair.training.run_log import MEASURED, RunLog
-from ernie_pair.training.step_work import StepWork
+from ernie_pair.training.step_metrics import StepWork
 
 
 def events(folder, split: Optional[str] = None, timing: bool = False) -> List[dict]:
@@ -71,14 +71,14 @@ class Killed(BaseException):
 @contextmanager
 def killed_after(step):
     """A training in the dynamic graph that is started inside dies once it has taken ``step``."""
-    from ernie_pair.training.job import TaskJob
+    from ernie_pair.training.training_step import TrainingStep
 
-    step_of = TaskJob.step
+    step_of = TrainingStep.step
 
     def until_killed(job, batches, number, stop):
         if number > step:
             raise Killed
         return step_of(job, batches, number, stop)
 
-    with patch.object(TaskJob, "step", until_killed), pytest.raises(Killed):
+    with patch.object(TrainingStep, "step", until_killed), pytest.raises(Killed):
         yield

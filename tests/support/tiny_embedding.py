@@ -7,10 +7,10 @@ import numpy as np
 from tiny_pair import CHARACTERS, write_model, write_rows
 
 from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embeddings.train.train_embedding import EmbeddingJob, EmbeddingTask
+from ernie_pair.embeddings.train.train_embedding import EmbeddingTask
 from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.hooks import NoStop
 from ernie_pair.training.process_group import ProcessGroup
 from ernie_pair.training.recompute import recompute_layers
 
@@ -84,14 +84,15 @@ def embedding_job(folder: Path, process_group=None, consumed: int = 0, **flags):
     task.open_data(World(group.rank, group.size))
     choose_path(task.model, task.config, "cpu")
     recompute_layers(task.model, config.use_recompute)
-    return task.open_job(20, group), task.data.updates(consumed)
+    task.prepare(20, group)
+    return task, task.data.updates(consumed)
 
 
-def run_steps(job: EmbeddingJob, updates, last: int, first: int = 1):
-    return [dict(job.step(next(updates), number, NoStop())) for number in range(first, last + 1)]
+def run_steps(job: EmbeddingTask, updates, last: int, first: int = 1):
+    return [dict(job.step(next(updates), number, StopSignals())) for number in range(first, last + 1)]
 
 
-def gradients_of_next(job: EmbeddingJob, updates, number: int = 1) -> Dict[str, np.ndarray]:
+def gradients_of_next(job: EmbeddingTask, updates, number: int = 1) -> Dict[str, np.ndarray]:
     """The gradient by which the next step moves the weights, as a share of its largest number."""
     found: Dict[str, np.ndarray] = {}
     move = job.parallel.step

@@ -15,9 +15,11 @@ from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.targets.metrics import compute_class_weights
-from ernie_pair.pairs.train.train_pair import PairJob
+from ernie_pair.pairs.train.datasets import PairData
+from ernie_pair.pairs.train.initial_model import InitialModel
+from ernie_pair.pairs.train.train_pair import PairTask
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.hooks import NoStop
 from ernie_pair.training.process_group import ProcessGroup
 from ernie_pair.training.recompute import recompute_layers
 
@@ -30,7 +32,7 @@ SETTINGS = {
 
 
 class Tiny(NamedTuple):
-    job: PairJob
+    job: PairTask
     rows: EncodedPairs  # to train on
     updates: Iterator[List[Batch]]
 
@@ -46,9 +48,7 @@ def tiny_config(folder: Path, **flags) -> TrainConfig:
     return TrainConfig(**PLACES, model_name_or_path=str(folder / "model"), **{**SETTINGS, **flags})
 
 
-def tiny_job(
-    folder: Path, process_group=None, consumed: int = 0, prepare=None, measure=None, **flags
-) -> Tiny:
+def tiny_job(folder: Path, process_group=None, consumed: int = 0, prepare=None, **flags) -> Tiny:
     """A new job and the updates from ``consumed`` on; ``prepare`` sees its model before it is made."""
     config, process_group = tiny_config(folder, **flags), process_group or ProcessGroup()
     tokenizer = WordPiece.from_file(folder / "model" / "vocab.txt")
@@ -62,18 +62,19 @@ def tiny_job(
     if prepare:
         prepare(model)
     weights = compute_class_weights(config.class_weights, 2, train.labels, "train.tsv")
-    more = {"measure": measure} if measure else {}
-    job = PairJob(config, model, dev, STEPS, process_group, class_weights=weights, **more)
     updates = training_steps(train, config, World(process_group.rank, process_group.size), consumed)
+    data = PairData(lambda first: updates, len(train), dev, {}, weights)
+    job = PairTask(config, InitialModel(model, source, "start from random weights"), data)
+    job.prepare(STEPS, process_group)
     return Tiny(job, train, updates)
 
 
 def run(tiny: Tiny, last: int, first: int = 1):
     steps = range(first, last + 1)
-    return [tiny.job.step(batches, step, NoStop()) for step, batches in zip(steps, tiny.updates)]
+    return [tiny.job.step(batches, step, StopSignals()) for step, batches in zip(steps, tiny.updates)]
 
 
-def weights(job: PairJob):
+def weights(job: PairTask):
     return {name: parameter.numpy() for name, parameter in job.model.named_parameters()}
 
 

@@ -29,9 +29,9 @@ from ernie_pair.models.source import open_start
 from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime.processes.world import World, seed_of
 from ernie_pair.training.batch_order import BatchOrder
-from ernie_pair.training.job import LossParts
 from ernie_pair.training.run_flags import TrainingFlags
-from ernie_pair.training.task import Task, TaskData, run
+from ernie_pair.training.task import Task, TaskData, train_task
+from ernie_pair.training.training_step import LossParts
 
 IGNORED = -100  # the label of what is no word: control tokens, padding, the rest of a word of several tokens
 
@@ -169,7 +169,7 @@ class TokenTask(Task):
         labels_BS = paddle.to_tensor(batch.labels)
         is_word_BS = (labels_BS != IGNORED).astype("float32")
         share_BS = is_word_BS / (is_word_BS.sum(axis=1, keepdim=True) * len(batch.labels))
-        logits_BSC = self.job.forward(*map(paddle.to_tensor, batch[:2])).astype("float32")
+        logits_BSC = self.forward(*map(paddle.to_tensor, batch[:2])).astype("float32")
         losses_BS = F.cross_entropy(logits_BSC, labels_BS, ignore_index=IGNORED, reduction="none").squeeze(-1)
         loss = (losses_BS * share_BS).sum()
         with paddle.no_grad():
@@ -177,12 +177,12 @@ class TokenTask(Task):
             numbers = paddle.stack([loss.detach(), right])
         return LossParts(loss, numbers, len(batch.labels))
 
-    def evaluate(self) -> Dict[str, float]:
+    def evaluate(self, split: str) -> Dict[str, float]:
         """Return the share of the words of the dev file whose class is right, and their loss."""
-        group, sums = self.job.process_group, np.zeros(3)
+        group, sums = self.process_group, np.zeros(3)
         self.model.eval()
         parts = np.array_split(np.arange(len(self.dev.ids)), -(-len(self.dev.ids) // self.config.batch_size))
-        with paddle.no_grad():
+        with self.evaluating(), paddle.no_grad():
             for part in parts[group.rank :: group.size]:
                 batch = batch_of(self.dev, part, self.model.pad_id)
                 logits_BSC = self.model(*map(paddle.to_tensor, batch[:2])).astype("float32")
@@ -194,7 +194,7 @@ class TokenTask(Task):
         right_words, loss, count = group.all_reduce_now(sums)
         return {"accuracy": right_words / count, "loss": loss / count}
 
-    def known_by(self) -> Dict[str, object]:
+    def resume_fingerprint(self) -> Dict[str, object]:
         """Return the tags, whose order gives the classes their numbers."""
         return {"tags (--train_file)": " ".join(self.tags)}
 
@@ -220,7 +220,7 @@ class TokenTask(Task):
 
 def train_tokens(config: TokenConfig) -> None:
     """Train from the newest checkpoint of ``output_dir``, or from the model that is named."""
-    run(TokenTask, config)
+    train_task(TokenTask(config))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import launched_world
 from ernie_pair.training.callbacks import PairCallback, TrainerState, checked_callback
-from ernie_pair.training.task import Run, TrainResult
+from ernie_pair.training.task import TaskTrainer, TrainResult
 
 
 class EmbeddingTrainer:
@@ -61,10 +61,6 @@ class EmbeddingTrainer:
         negatives: Optional[Dataset] = None,
         callbacks: Sequence[Union[PairCallback, type[PairCallback]]] = (),
     ):
-        if not isinstance(model, (str, Path)) or not isinstance(config, EmbeddingConfig):
-            raise InputError(
-                "EmbeddingTrainer takes a model's name or folder, and an EmbeddingConfig; give these"
-            )
         self.callbacks, self.state = list(map(checked_callback, callbacks)), TrainerState()
         self.config, self._model, self._negatives = config, str(model), held(negatives)
         if isinstance(train_dataset, Mapping):
@@ -87,26 +83,26 @@ class EmbeddingTrainer:
     def _train(self, signals: StopSignals) -> TrainResult:
         with keep_no_results(self.config.dry_run):
             run = self._open_run()
-            self.state = run.state
+            self.state = run.progress
             state = run.train(signals)
         if self.config.dry_run:
-            return run.result(state, {})
-        best, metrics = run.hooks.best.folder(), run.hooks.best_metrics
+            return run.result({})
+        best, metrics = run.best.folder(), run.best_metrics
         if best is not None:
             self._folder, self._embedder = best, None
             metrics = metrics or self.evaluate()
         elif state.step:  # no evaluation chose one
             self._folder, self._embedder = Path(self.config.output_dir) / "model_last", None
-        return run.result(state, metrics)
+        return run.result(metrics)
 
-    def _open_run(self) -> Run:
+    def _open_run(self) -> TaskTrainer:
         if self.train_dataset is None or self.eval_dataset is None:
             raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
         given = {"train": self.train_dataset, "dev": self.eval_dataset, "negatives": self._negatives}
         task = EmbeddingTask(self.config, self._model, given)
         task.open_model()
         task.open_data(self.world)
-        return Run(task, self.world, self._device, self.callbacks)
+        return TaskTrainer(task, self.world, self._device, self.callbacks)
 
     @property
     def embedder(self) -> TextEmbedder:

@@ -11,7 +11,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Iterator, Optional
 
 import numpy as np
 import paddle
@@ -28,11 +28,9 @@ from ernie_pair.embeddings.train.embedding_config import USUAL_LENGTH, Embedding
 from ernie_pair.embeddings.train.embedding_data import (
     PARTS,
     Datasets,
-    DevTexts,
     EmbeddingData,
     open_embedding_data,
 )
-from ernie_pair.evaluation.embeddings.export_embedding import PYTHON
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.embedding_json import (
@@ -47,113 +45,9 @@ from ernie_pair.models.networks.kernel_path import answers_of_rows, choose_path
 from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.models.source import ModelSource, open_start
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.job import LossParts, Pass, StepOperations, TaskJob, WaitingStep
 from ernie_pair.training.recompute import num_frozen_layers
-from ernie_pair.training.task import Task, TrainResult, result_of
-
-
-class EmbeddingJob(TaskJob):
-    """The job of training ``model``, with the ``settings`` of what it becomes; ``more``: of `TaskJob`."""
-
-    def __init__(
-        self,
-        config: EmbeddingConfig,
-        model: TextEncoder,
-        dev: DevTexts,
-        total_steps: int,
-        process_group,
-        settings: EmbeddingSettings,
-        **more,
-    ):
-        operations = StepOperations(config, model, first_token=model.pooling == "cls")
-        super().__init__(config, model, total_steps, process_group, operations=operations, **more)
-        self.dev, self.settings = dev, settings
-        self.num_steps = self.num_without_negatives = 0  # of this start
-
-    def loss_of(self, batch) -> LossParts:
-        """Raise NotImplementedError: a step has one loss, of the vectors of all its micro-batches."""
-        raise NotImplementedError
-
-    def run_micro_batches(self, batches: list[ContrastiveBatch], number: int) -> tuple[list[Pass], float]:
-        """Run forward and backward over the micro-batches; the loss of all ranks is that of each."""
-        self.num_steps += 1
-        self.num_without_negatives += not batches[0].step.has_negatives
-        numbers = self._run(batches, number)
-        counts = np.sum([self.work_of(batch) for batch in batches], axis=0)
-        is_first = float(self.process_group.rank == 0)
-        num_pairs = batches[0].step.num_pairs
-        return [Pass(numbers, num_pairs, is_first, *counts.tolist())], float(num_pairs)
-
-    def metrics_of(self, step: WaitingStep, sums: list[float]) -> dict[str, float]:
-        """Return the loss of the global batch, and the share of anchors that find their positive first."""
-        return {"loss": sums[0], "accuracy": sums[1] / step.whole}
-
-    def _run(self, batches: list[ContrastiveBatch], number: int) -> paddle.Tensor:
-        if len(batches) == 1:
-            (batch,) = batches
-            with self.parallel.passing(True):
-                vectors = self._vectors(batch, number, 0, self.parallel.forward)
-                gradient, numbers = self._gradient([vectors.detach()], batches)
-                self._send_back(vectors, gradient, batch)
-            return numbers
-        with paddle.no_grad():
-            made = [self._vectors(one, number, place, self.model) for place, one in enumerate(batches)]
-        gradient, numbers = self._gradient(made, batches)
-        for place, batch in enumerate(batches):
-            with self.parallel.passing(place == len(batches) - 1):
-                vectors = self._vectors(batch, number, place, self.parallel.forward)
-                self._send_back(vectors, gradient, batch)
-            if place < len(batches) - 1:
-                self.on_event("on_substep_end")
-        return numbers
-
-    def _vectors(self, batch: ContrastiveBatch, number: int, place: int, forward) -> paddle.Tensor:
-        """Return the vectors of a micro-batch, float32 [B, D]; its dropout follows from its place."""
-        self.seed_pass(number, place)
-        with self.precision.casting():
-            vectors = forward(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
-        return vectors.astype("float32")
-
-    def _gradient(
-        self, made: list[paddle.Tensor], batches: list[ContrastiveBatch]
-    ) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """Return the gradient of the loss with respect to all vectors of the step, and the numbers [2]."""
-        step, size = batches[0].step, self.process_group.size
-        if size == 1 and len(batches) == 1:  # the rows are in their order, and stay on the device
-            every = made[0]
-        else:
-            rows = np.zeros((len(step.numbers), made[0].shape[1]), dtype=np.float32)
-            for batch, vectors in zip(batches, made):
-                rows[batch.places] = vectors.numpy()
-            every = paddle.to_tensor(self.process_group.all_reduce_now(rows))
-        every.stop_gradient = False
-        loss, right = step_loss(every, step, self.settings.dims, self.settings.temperature)
-        loss.backward()
-        return every.grad, paddle.stack([loss.detach(), right])
-
-    def _send_back(self, vectors: paddle.Tensor, gradient: paddle.Tensor, batch: ContrastiveBatch) -> None:
-        """Send back a micro-batch's gradient; the ranks' means are to be sums: hence the factor."""
-        own = gradient if len(gradient) == len(vectors) else gradient[paddle.to_tensor(batch.places)]
-        loss = (vectors * own).sum() * self.parallel.loss_factor
-        (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
-
-    def evaluate(self, split: str) -> dict[str, float]:
-        """Return how well the texts of the dev pairs find their matches; see `measure_retrieval`."""
-        self.read()
-        with self.precision.casting():
-            vectors = self.vectors_of(self.dev.rows)
-            as_queries = None if self.dev.as_queries is None else self.vectors_of(self.dev.as_queries)
-        return measure_retrieval(vectors, self.dev.retrieval, as_queries)
-
-    def vectors_of(self, rows: EncodedPairs) -> np.ndarray:
-        """Return the vectors of rows, float32 [N, D] of length 1, on every rank; or NumbersError."""
-        shared = self.model.dim, self.config.eval_batch_size, self.process_group, self.on_batch
-        return unit_rows(answers_of_rows(self.model, rows, *shared), "the model")
-
-    def more_files(self) -> Iterator[tuple[str, Content]]:
-        """Yield embedding.json."""
-        yield EMBEDDING, self.settings.to_json().encode()
-
+from ernie_pair.training.task import Task, TrainResult, train_task
+from ernie_pair.training.training_step import LossParts, MicroBatchResult, PendingStep
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +58,7 @@ ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.
 
 def train_embedding(config: TrainEmbeddingConfig) -> TrainResult:
     """Train from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
-    return result_of(EmbeddingTask(config))
+    return train_task(EmbeddingTask(config))
 
 
 class EmbeddingTask(Task):
@@ -184,6 +78,7 @@ class EmbeddingTask(Task):
         metric = BEST if metric == AUTO and not config.has_graded_dev else metric
         super().__init__(replace(config, best_metric=metric))
         self._name_or_path, self._datasets = name_or_path, datasets
+        self.num_steps = self.num_without_negatives = 0  # of this start
         self._has_warned = False  # of steps without negatives
 
     def open_model(self) -> None:
@@ -213,11 +108,89 @@ class EmbeddingTask(Task):
                 f"--best_metric {metric} needs matches, and the dev pairs are graded; use {GRADED_BEST}"
             )
 
-    def open_job(self, total_steps: int, process_group) -> EmbeddingJob:
-        """Return the steps, each with one loss of the vectors of its global batch."""
-        of_run = total_steps, process_group, self.settings
-        more: dict[str, Any] = {"vocab_file": self.source.vocab_file, "beginning": self.beginning}
-        return EmbeddingJob(self.config, self.model, self.data.dev, *of_run, **more)
+    def loss(self, batch: ContrastiveBatch) -> LossParts:
+        """Raise NotImplementedError: a step has one loss, of the vectors of all its micro-batches."""
+        raise NotImplementedError
+
+    def forward_backward(
+        self, batches: list[ContrastiveBatch], number: int
+    ) -> tuple[list[MicroBatchResult], float]:
+        """Run forward and backward over the micro-batches; the loss of all ranks is that of each."""
+        step = batches[0].step
+        self.num_steps += 1
+        self.num_without_negatives += not step.has_negatives
+        numbers = self._run(batches, number)
+        is_first = float(self.process_group.rank == 0)
+        return [MicroBatchResult(numbers, step.num_pairs, is_first)], float(step.num_pairs)
+
+    def metrics_of(self, step: PendingStep, sums: list[float]) -> dict[str, float]:
+        """Return the loss of the global batch, and the share of anchors that find their positive first."""
+        return {"loss": sums[0], "accuracy": sums[1] / step.total_weight}
+
+    def _run(self, batches: list[ContrastiveBatch], number: int) -> paddle.Tensor:
+        if len(batches) == 1:
+            (batch,) = batches
+            with self.parallel.passing(True):
+                vectors = self._vectors(batch, number, 0, self.parallel.forward)
+                gradient, numbers = self._gradient([vectors.detach()], batches)
+                self._send_back(vectors, gradient, batch)
+            return numbers
+        with paddle.no_grad():
+            made = [self._vectors(one, number, place, self.model) for place, one in enumerate(batches)]
+        gradient, numbers = self._gradient(made, batches)
+        for place, batch in enumerate(batches):
+            with self.parallel.passing(place == len(batches) - 1):
+                vectors = self._vectors(batch, number, place, self.parallel.forward)
+                self._send_back(vectors, gradient, batch)
+            if place < len(batches) - 1:
+                self.on_event("on_substep_end")
+        return numbers
+
+    def _vectors(self, batch: ContrastiveBatch, number: int, place: int, forward) -> paddle.Tensor:
+        """Return the vectors of a micro-batch, float32 [B, D]; its dropout follows from its place."""
+        self.seed_pass(number, place)
+        with self.autocast():
+            vectors = forward(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
+        return vectors.astype("float32")
+
+    def _gradient(
+        self, made: list[paddle.Tensor], batches: list[ContrastiveBatch]
+    ) -> tuple[paddle.Tensor, paddle.Tensor]:
+        """Return the gradient of the loss with respect to all vectors of the step, and the numbers [2]."""
+        step, size = batches[0].step, self.process_group.size
+        if size == 1 and len(batches) == 1:  # the rows are in their order, and stay on the device
+            every = made[0]
+        else:
+            rows = np.zeros((len(step.numbers), made[0].shape[1]), dtype=np.float32)
+            for batch, vectors in zip(batches, made):
+                rows[batch.places] = vectors.numpy()
+            every = paddle.to_tensor(self.process_group.all_reduce_now(rows))
+        every.stop_gradient = False
+        loss, right = step_loss(every, step, self.settings.dims, self.settings.temperature)
+        loss.backward()
+        return every.grad, paddle.stack([loss.detach(), right])
+
+    def _send_back(self, vectors: paddle.Tensor, gradient: paddle.Tensor, batch: ContrastiveBatch) -> None:
+        """Send back a micro-batch's gradient; the ranks' means are to be sums: hence the factor."""
+        own = gradient if len(gradient) == len(vectors) else gradient[paddle.to_tensor(batch.places)]
+        self.backward((vectors * own).sum(), self.parallel.loss_factor)
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Return how well the texts of the dev pairs find their matches; see `measure_retrieval`."""
+        dev = self.data.dev
+        with self.evaluating():
+            vectors = self.vectors_of(dev.rows)
+            as_queries = None if dev.as_queries is None else self.vectors_of(dev.as_queries)
+        return measure_retrieval(vectors, dev.retrieval, as_queries)
+
+    def vectors_of(self, rows: EncodedPairs) -> np.ndarray:
+        """Return the vectors of rows, float32 [N, D] of length 1, on every rank; or NumbersError."""
+        shared = self.model.dim, self.config.eval_batch_size, self.process_group, self.on_batch
+        return unit_rows(answers_of_rows(self.model, rows, *shared), "the model")
+
+    def more_files(self) -> Iterator[tuple[str, Content]]:
+        """Yield embedding.json."""
+        yield EMBEDDING, self.settings.to_json().encode()
 
     def on_log(self, line: dict[str, float]) -> None:
         """Warn, where nothing is evaluated, as `on_evaluate` does."""
@@ -229,18 +202,17 @@ class EmbeddingTask(Task):
         self._warn_of_no_negatives()
 
     def _warn_of_no_negatives(self) -> None:
-        job = self.job
-        if job.num_without_negatives and not self._has_warned:
+        if self.num_without_negatives and not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "%d of %d steps held no negative, and taught nothing: all of their texts belong together, or "
                 "are the same, or have one score; give more different pairs, a larger --batch_size, or "
                 "--negatives_file",
-                job.num_without_negatives,
-                job.num_steps,
+                self.num_without_negatives,
+                self.num_steps,
             )
 
-    def known_by(self) -> Fingerprint:
+    def resume_fingerprint(self) -> Fingerprint:
         """Return the lengths of the vectors, and what there is of modules, prompts and sampling weights."""
         dims, beyond = ",".join(map(str, self.settings.dims)), self.settings.beyond_pooling()
         modules = {"modules and prompts": json.dumps(beyond, sort_keys=True)} if beyond else {}
@@ -253,6 +225,8 @@ class EmbeddingTask(Task):
 
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the encoder of ``step``."""
+        from ernie_pair.evaluation.embeddings.export_embedding import PYTHON
+
         config = self.config
         return ModelCard(
             title=f"An embedding model of the family {self.model.family}",

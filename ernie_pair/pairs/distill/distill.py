@@ -19,7 +19,7 @@ from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.callbacks import PairCallback, checked_callback
 from ernie_pair.training.process_group import join_process_group
-from ernie_pair.training.task import TrainResult, result_of
+from ernie_pair.training.task import TrainResult, train_task
 
 Datasets = Mapping[str, Optional[PairDataset]]
 
@@ -40,7 +40,7 @@ def distill_pair(
         split: pairs if split == "train" and config.streaming else held(pairs)
         for split, pairs in (datasets or {}).items()
     }
-    return result_of(DistillTask(config, kept), list(map(checked_callback, callbacks)))
+    return train_task(DistillTask(config, kept), list(map(checked_callback, callbacks)))
 
 
 class DistillTask(PairTask):
@@ -69,13 +69,13 @@ class DistillTask(PairTask):
             distance = StateDistance(self.model, teacher.model, config.layer_map, config.seed)
         data = open_pairs(config, _sources_of(config, teacher, self._datasets), self.source, world)
         self.data = data._replace(hashes={**data.hashes, "teacher": teacher.sha256})
-        size = self.start.facts["student size"]
+        size = self.initial.facts["student size"]
         logger.info("teacher %s: %s; student: %s", teacher.name, teacher.describe(), size)
         group = join_process_group(world)
         teacher.prepare(group)
         if not config.asks_in_each_step:
             _keep_logits(config, self.data, teacher, group)
-        self.own.loss = DistillLoss(config, teacher, data.class_weights, distance)
+        self.overrides.loss = DistillLoss(config, teacher, data.class_weights, distance)
 
     def layout(self) -> dict[str, object]:
         """Return when the teacher is asked."""

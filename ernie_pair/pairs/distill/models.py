@@ -9,11 +9,11 @@ t^2 KL(p|q) (Hinton et al. 2015). --hidden_weight times the distance of the hidd
 """
 
 import hashlib
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ContextManager, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 import paddle
@@ -46,9 +46,9 @@ from ernie_pair.pairs.train.initial_model import InitialModel
 from ernie_pair.pairs.train.loss import Forward, PairLoss, RowLosses, ToDevice
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.training.job import LossParts
-from ernie_pair.training.optimizer import FLOAT32_OPS
+from ernie_pair.training.optimizer import autocast
 from ernie_pair.training.recompute import num_frozen_layers
+from ernie_pair.training.training_step import LossParts
 
 
 def map_layers(student: int, teacher: int, layer_map: str, name: str) -> list[int]:
@@ -203,7 +203,7 @@ class Teacher:
 
     def __call__(self, input_ids, token_type_ids):
         """Return the logits of ids and token types int64 [B, S]."""
-        with paddle.no_grad(), without_tf32(), self._casting():
+        with paddle.no_grad(), without_tf32(), autocast(self.config, "O1"):
             if self.symmetric != "average":
                 return self.model(input_ids, token_type_ids).astype("float32")
             batch = exchange_texts(Batch(input_ids.numpy(), token_type_ids.numpy(), None))
@@ -211,12 +211,6 @@ class Teacher:
             exchanged = self.model(ids, types).astype("float32")
             # The given order last: a student compares its hidden states with those of the last forward pass.
             return (self.model(input_ids, token_type_ids).astype("float32") + exchanged) / 2
-
-    def _casting(self) -> ContextManager:
-        dtype = self.config.amp_dtype if self.config.use_amp else "float32"
-        if dtype == "float32":
-            return nullcontext()
-        return paddle.amp.auto_cast(level="O1", dtype=dtype, custom_black_list=FLOAT32_OPS)
 
     def logits_of_rows(self, rows: EncodedPairs, cache_dir: Path, process_group) -> np.ndarray:
         """Return the logits of all rows, float32 [N, C], on every rank, from ``cache_dir`` where they are.

@@ -217,8 +217,6 @@ def _with_labels(spec: ModelSpec, known: Labels, config: PairConfig, width: int,
 
 def _open_vocabulary(vocab_file: Path) -> tuple[AnyTokenizer, TokenizerSettings]:
     """Open the tokenizer of a file; a vocab.txt cuts by ERNIE's rule, unless its folder says otherwise."""
-    if not vocab_file.is_file():
-        raise InputError(f"vocab_file {vocab_file} is no file; give the vocabulary of the model")
     config = find_config(vocab_file.parent)
     found: Mapping[str, Any] = {} if config is None else read_json_object(config, "correct it")
     is_own = vocab_file.suffix == ".txt"

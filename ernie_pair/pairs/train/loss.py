@@ -20,7 +20,7 @@ from ernie_pair.inference.token_rows import exchange_texts
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.encoded_pairs import Batch
-from ernie_pair.training.job import LossParts
+from ernie_pair.training.training_step import LossParts
 
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
 ToDevice = Callable[[np.ndarray], paddle.Tensor]

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,16 +11,18 @@ from typing import Any, Callable, ContextManager, Iterator, NamedTuple, Optional
 
 import numpy as np
 import paddle
-from paddle import nn
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import keep_no_results
-from ernie_pair.deployment.export_config import ExportConfig
-from ernie_pair.deployment.export_pair import export_pair
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
-from ernie_pair.inference.scores import predict_from, refuse_threshold, refuse_threshold_out_of_range
+from ernie_pair.inference.scores import (
+    Prediction,
+    predict_from,
+    refuse_threshold,
+    refuse_threshold_out_of_range,
+)
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.networks.classifier import PairClassifier
@@ -66,49 +68,26 @@ from ernie_pair.pairs.train.initial_model import (
     with_best_metric,
 )
 from ernie_pair.pairs.train.loss import PairLoss, loss_of
-from ernie_pair.pairs.train.own_parts import (
+from ernie_pair.pairs.train.overrides import (
     TIMES,
-    Predictions,
-    overridden,
-    own_parts_of,
+    TrainBatches,
+    build_overrides,
+    compute_flags_loss,
+    overridden_methods,
     refuse_ignored_flags,
+    with_batches,
 )
-from ernie_pair.pairs.train.parts import TrainBatches, TrainingParts, loss_of_flags, with_batches
+from ernie_pair.pairs.train.own_loop import TrainingParts
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.console import start_missing_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.runtime.processes.world import gather_results, launched_world
-from ernie_pair.training.callbacks import PairCallback, TrainerState, checked_callback
-from ernie_pair.training.hooks import TrainerControl
-from ernie_pair.training.job import open_optimizer
+from ernie_pair.training.callbacks import PairCallback, TrainerControl, TrainerState, checked_callback
 from ernie_pair.training.process_group import join_process_group
-from ernie_pair.training.task import Run, TrainResult
-
-
-def export_current(
-    folder: Path,
-    model: Union[PairClassifier, PlainModel],
-    vocab_file: Path,
-    max_seq_len: int,
-    from_folder: Optional[Path],
-    flags: dict[str, Any],
-) -> None:
-    """Export ``model`` to ``folder``; ``flags`` are those of `ExportConfig`.
-
-    ``max_seq_len`` and ``from_folder`` are those of `save_classifier`. ``model`` stays as it is. Raises as
-    `export_pair`.
-    """
-    device = paddle.get_device()  # an export is made on the CPU
-    with TemporaryDirectory(prefix="ernie-pair-") as draft:
-        trained = Path(draft) / "trained"
-        config = ExportConfig(str(trained), str(folder), **{"model_class": model.spec.model_class, **flags})
-        save_classifier(trained, model, vocab_file, max_seq_len, from_folder)
-        try:
-            export_pair(config, deepcopy(model) if isinstance(model, PlainModel) else None)
-        finally:
-            paddle.set_device(device)
+from ernie_pair.training.task import TaskTrainer, TrainResult
+from ernie_pair.training.training_step import open_optimizer
 
 
 class _Outputs(NamedTuple):
@@ -118,6 +97,52 @@ class _Outputs(NamedTuple):
     labels: Optional[np.ndarray]
     bad: list[BadRow]
     groups: Optional[np.ndarray] = None
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions(Prediction):
+    """The prediction of a trainer; `predictions, label_ids, metrics = found` takes it apart.
+
+    ``predictions`` are the logits, as everywhere in Transformers and PaddleNLP. Without labels, ``label_ids``
+    is None and ``metrics`` are the times alone. With on_bad_row="skip" a row that is no pair has the class
+    and the label -1, NaN for numbers and the name ''.
+    """
+
+    predictions: np.ndarray  # the logits, float32 [N, C]
+    label_ids: Optional[np.ndarray]  # classes int64 [N], or scores float64 [N]
+    metrics: dict[str, float]  # of the likeliest classes, or of the scores; runtime, samples_per_second
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over (predictions, label_ids, metrics)."""
+        return iter((self.predictions, self.label_ids, self.metrics))
+
+    def __getitem__(self, index: Union[int, slice]) -> Any:
+        """Return one of (predictions, label_ids, metrics), or several."""
+        return tuple(self)[index]
+
+    def with_bad_rows(self, bad: Sequence[BadRow]) -> "Predictions":
+        """Return these predictions with an empty one in place of each row that was left out."""
+        if not bad:
+            return self
+        count = len(self.predictions) + len(bad)
+        places = np.setdiff1d(np.arange(count), [row.place for row in bad])
+
+        def spread(values: Optional[np.ndarray], empty: object) -> Any:
+            """Return ``values`` [N, ...] in their places among all rows, the others ``empty``."""
+            if values is None:
+                return None
+            shape: tuple[int, ...] = (count, *values.shape[1:])
+            all_rows = np.full(shape, empty, dtype=values.dtype)
+            all_rows[places] = values
+            return all_rows
+
+        numbers = {name: spread(getattr(self, name), np.nan) for name in ("predictions", "scores")}
+        if self.labels is None:
+            return replace(self, **numbers, label_ids=spread(self.label_ids, np.nan))
+        names = spread(np.array(self.labels, dtype=object), "").tolist()
+        classes = {name: spread(getattr(self, name), -1) for name in ("classes", "label_ids")}
+        probabilities = spread(self.probabilities, np.nan)
+        return replace(self, **numbers, **classes, labels=names, probabilities=probabilities)
 
 
 class PairTrainer:
@@ -172,15 +197,7 @@ class PairTrainer:
         vocab_file: Union[str, Path, None] = None,
         weights: Union[str, Path, None] = None,
     ):
-        _refuse_wrong_types(
-            model,
-            config,
-            optimizers,
-            compute_metrics=compute_metrics,
-            compute_loss_func=compute_loss_func,
-            data_collator=data_collator,
-        )
-        self.overridden = overridden(self, PairTrainer)
+        self.overridden = overridden_methods(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
         self._optimizers, self.has_used_flags = tuple(optimizers), False
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
@@ -200,7 +217,7 @@ class PairTrainer:
             config = config_of_model(config, self.model)
         self.config = with_best_metric(config, self._start, compute_metrics is not None)
         self._has_begun = False
-        self._casting: Callable[[], ContextManager[Any]] = contextlib.nullcontext
+        self._autocast: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
         lies_in = weights or (model if is_folder else None)
         self._folder = model_folder_of(Path(str(lies_in))) if lies_in else None
@@ -226,12 +243,7 @@ class PairTrainer:
         return PairTokenizer(self._start.source, self.config.max_seq_len)
 
     def show(self, pair: Sequence[str]) -> ShownPair:
-        """Return the tokens, ids and segments of a pair of texts, and what of it is cut; printed, a table.
-
-        Raises InputError for what is no pair of texts.
-        """
-        if isinstance(pair, str) or len(pair) not in (2, 3):
-            raise InputError(f"show takes a pair of texts, not {pair!r:.60}; give (text, text)")
+        """Return the tokens, ids and segments of a pair of texts, and what of it is cut; printed, a table."""
         return self.tokenizer.show(pair[0], pair[1])
 
     def train_rows(self) -> Iterator[dict[str, Any]]:
@@ -286,7 +298,7 @@ class PairTrainer:
         unchanged weights is saved with it. An earlier saved model without added files is replaced. Raises
         InputError if ``folder`` contains anything else, MachineError if it cannot be written.
         """
-        self._on_first(save_classifier, Path(folder))
+        self._on_first_rank(lambda: self._save(Path(folder)))
 
     def export(self, folder: Union[str, Path], **flags: Any) -> None:
         """Export the current model to ``folder``, as ``ernie-pair export`` does; see `PairPredictor`.
@@ -294,17 +306,33 @@ class PairTrainer:
         ``flags``: those of `ExportConfig`, such as format="onnx". Raises InputError for what cannot be
         exported or would be lost, CheckpointError if the export answers differently from the model.
         """
-        self._on_first(export_current, Path(folder), flags)
 
-    def _on_first(self, write: Callable, folder: Path, *more: Any) -> None:
-        """Write the current model to ``folder`` on rank 0; what fails there is raised on all ranks."""
-        vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
+        def write() -> None:
+            from ernie_pair.deployment.export_config import ExportConfig
+            from ernie_pair.deployment.export_pair import export_pair
 
-        def run() -> None:
-            if self.world.is_first:
-                write(folder, self.model, vocab_file, max_seq_len, self._folder, *more)
+            device, model = paddle.get_device(), self.model  # an export is made on the CPU
+            with TemporaryDirectory(prefix="ernie-pair-") as draft:
+                trained = Path(draft) / "trained"
+                given = {"model_class": model.spec.model_class, **flags}
+                config = ExportConfig(str(trained), str(folder), **given)
+                self._save(trained)
+                try:
+                    export_pair(config, deepcopy(model) if isinstance(model, PlainModel) else None)
+                finally:
+                    paddle.set_device(device)
 
-        gather_results(join_process_group(self.world).all_reduce, self.world, run)
+        self._on_first_rank(write)
+
+    def _save(self, folder: Path) -> None:
+        save_classifier(
+            folder, self.model, self._start.source.vocab_file, self.config.max_seq_len, self._folder
+        )
+
+    def _on_first_rank(self, write: Callable[[], None]) -> None:
+        """Let rank 0 ``write``; what fails there is raised on all ranks."""
+        own = write if self.world.is_first else lambda: None
+        gather_results(join_process_group(self.world).all_reduce, self.world, own)
 
     def train(self) -> TrainResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing if it is finished.
@@ -325,14 +353,14 @@ class PairTrainer:
         """
         self._begin()
         run = self._open_run()
-        idle = run.hooks.heard - {"on_init_end", "on_predict", "on_prediction_step"}
-        if idle or "log" in self.overridden:
+        ignored = run.overridden_events - {"on_init_end", "on_predict", "on_prediction_step"}
+        if ignored or "log" in self.overridden:
             raise InputError(
-                f"{min(idle) if idle else type(self).__name__ + '.log'} is called by PairTrainer.train, and "
-                "not by a loop of your own; leave it out"
+                f"{min(ignored) if ignored else type(self).__name__ + '.log'} is called by "
+                "PairTrainer.train, and not by a loop of your own; leave it out"
             )
-        self._casting = run.job.precision.casting
-        return TrainingParts(run.job, run.data)
+        self._autocast = run.job.autocast
+        return TrainingParts(run.job)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False) -> Any:
         """Return the loss of a micro-batch, a tensor []; with ``return_outputs`` also the logits [B, C].
@@ -343,7 +371,7 @@ class PairTrainer:
         if self._flags_loss is None:
             self._flags_loss = loss_of(self.model.spec.labels, self.config, None)
         self.has_used_flags = True
-        loss, logits = loss_of_flags(self._flags_loss, model, inputs)
+        loss, logits = compute_flags_loss(self._flags_loss, model, inputs)
         return (loss, logits) if return_outputs else loss
 
     def create_optimizer(self) -> Optimizer:
@@ -451,14 +479,14 @@ class PairTrainer:
         try:
             with keep_no_results():
                 run = self._open_run()
-                state = run.train(signals)
+                run.train(signals)
         finally:
             if self.config.narrows_weights:
                 self.model.float()  # the run has narrowed the weights, and arrays of float32 are put back
             self.model.set_state_dict(before)
-        return run.result(state, {})
+        return run.result({})
 
-    def _open_run(self) -> Run:
+    def _open_run(self) -> TaskTrainer:
         data = self._open_data()
         self._flags_loss = loss_of(self.model.spec.labels, self.config, data.class_weights)
         scheduler, state = self._first_rates
@@ -471,8 +499,8 @@ class PairTrainer:
             finally:
                 self._run_data = None
             data = with_batches(data, loader, self.config, self.world.size, self.model.spec)
-        task = PairTask(self.config, self._start, data, own_parts_of(self))
-        return Run(task, self.world, self._device, self.callbacks)
+        task = PairTask(self.config, self._start, data, build_overrides(self))
+        return TaskTrainer(task, self.world, self._device, self.callbacks)
 
     def _call_callbacks(self, event: str, **kwargs: Any) -> None:
         if self.world.is_first:
@@ -482,15 +510,15 @@ class PairTrainer:
 
     def _train(self, signals: StopSignals) -> TrainResult:
         run = self._open_run()
-        self._casting, self.state = run.job.precision.casting, run.state
-        state = run.train(signals)
-        best, metrics = run.hooks.best.folder(), run.hooks.best_metrics
+        self._autocast, self.state = run.job.autocast, run.progress
+        run.train(signals)
+        best, metrics = run.best.folder(), run.best_metrics
         if best is not None:
             self._folder = best
             load_best(self.model, best)
             dev = self._pairs_of("dev", self.eval_dataset)
             metrics = metrics or self._metrics_of(self._ask(dev, self.config.scored_as))
-        return run.result(state, metrics)
+        return run.result(metrics)
 
     def _words(self, config: PairConfig, labels: Labels) -> str:
         """Return the label map of the words that the training pairs have as labels, '' without words."""
@@ -567,26 +595,8 @@ class PairTrainer:
         )
         on_batch = (lambda rows: self._call_callbacks("on_prediction_step")) if listens else None
         try:
-            with self._casting():
+            with self._autocast():
                 return logits_of(self.model, rows, self.config.batch_size, group, on_batch)
         finally:
             if was_training:
                 self.model.train()
-
-
-def _refuse_wrong_types(model, config, optimizers, **functions) -> None:
-    is_pair = isinstance(optimizers, (tuple, list)) and len(optimizers) == 2
-    kinds = (Optimizer, type(None)), (LRScheduler, type(None))
-    if not isinstance(model, (str, Path, nn.Layer)):
-        kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        wrong = f"model takes a name, a folder or a paddle.nn.Layer, not {kind}"
-    elif not isinstance(config, PairConfig):
-        wrong = f"config takes a PairConfig, not {config!r:.60}"
-    elif not (is_pair and all(map(isinstance, optimizers, kinds))):
-        wrong = "optimizers takes (an optimizer, a scheduler) of Paddle's, each of them or None"
-    else:
-        faults = [name for name, value in functions.items() if not (value is None or callable(value))]
-        if not faults:
-            return
-        wrong = f"{faults[0]} takes a function, not {functions[faults[0]]!r:.60}"
-    raise InputError(f"PairTrainer: {wrong}; correct it")

@@ -25,7 +25,6 @@ from ernie_pair.models.spec import CONFIG, ModelSpec
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.device import device_option
 from ernie_pair.runtime.processes.world import World, count_accumulation_steps
-from ernie_pair.training.loop import STYLES
 from ernie_pair.training.run_flags import (
     SharedFlags,
     allow_change_option,
@@ -41,6 +40,7 @@ from ernie_pair.training.run_flags import (
     seed_option,
     weight_decay_option,
 )
+from ernie_pair.training.schedule import STYLES
 
 AUTO = "auto"
 # Their GPU kernels add up in float32, whatever the type of their input.

@@ -23,7 +23,7 @@ from ernie_pair.pretraining.mlm.fill_mask import has_order_head, load_pretrained
 from ernie_pair.runtime.device import device_option, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.step_work import perplexity_of
+from ernie_pair.training.step_metrics import perplexity_of
 
 SEED = 1234  # of the resamples
 

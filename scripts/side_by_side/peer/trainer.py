@@ -66,7 +66,7 @@ def write_log(path, history, consumed):
 
 
 def rate_share(step, total, warmup):
-    """Return the share of the highest rate at ``step``, from 1, as `ernie_pair.training.loop` does."""
+    """Return the share of the highest rate at ``step``, from 1, as `ernie_pair.training.schedule` does."""
     if step <= warmup:
         return step / warmup
     return max(0.0, (total + 1 - step) / (total + 1 - warmup))

@@ -450,7 +450,7 @@ def test_a_failed_config_write_does_not_end_the_run(tmp_path, monkeypatch, capsy
     def refuse(*arguments, **named):
         raise error
 
-    monkeypatch.setattr("ernie_pair.training.run.keep_config", refuse)
+    monkeypatch.setattr("ernie_pair.training.trainer.keep_config", refuse)
     train_pair(train_config(tmp_path, **{**FLAGS, "max_steps": 2}))
     assert (tmp_path / "out" / "model_last" / MANIFEST).is_file()
     reason = getattr(error, "strerror", "cannot represent")

@@ -40,7 +40,7 @@ HASHES = {"train_file": "a", "dev_file": "b", "vocabulary": "c"}
 def opened(task, spec=SOURCE.spec):
     """A task whose model and data are said to be open."""
     task.model, task.source = SimpleNamespace(pooling="cls", family="ernie_gram"), SimpleNamespace(spec=spec)
-    task.data, task.job = SimpleNamespace(hashes=HASHES), SimpleNamespace(scheduler=None)
+    task.data = SimpleNamespace(hashes=HASHES)
     return task
 
 

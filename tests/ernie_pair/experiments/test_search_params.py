@@ -71,8 +71,7 @@ class FakeRun:
         self.config, self.callback = config, callbacks[0]
 
     def train(self):
-        from ernie_pair.training.callbacks import TrainerState
-        from ernie_pair.training.hooks import TrainerControl
+        from ernie_pair.training.callbacks import TrainerControl, TrainerState
 
         if self.reason:
             raise NumbersError(self.reason)

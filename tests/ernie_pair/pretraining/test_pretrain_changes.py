@@ -17,9 +17,9 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.graph.program_state import PASS_SEED
 from ernie_pair.pretraining.pretrain_job import PretrainJob
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.hooks import NoStop
-from ernie_pair.training.run import check_position
+from ernie_pair.training.trainer import check_position
 
 
 def test_a_batch_size_must_divide_the_samples_seen():
@@ -59,8 +59,8 @@ import numpy as np
 from read_late import open_job
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
-from ernie_pair.training.hooks import NoStop
-from ernie_pair.training.loop import learning_rate
+from ernie_pair.runtime.processes.stop_signals import StopSignals
+from ernie_pair.training.schedule import learning_rate
 from ernie_pair.pretraining.graph.program_state import SKIPPED_UPDATES
 
 class After(Checkpoint):
@@ -74,7 +74,7 @@ for on_nan in ("skip", "stop"):
     job, data = open_job(folder, on_nan=on_nan, decay_steps=6, warmup_rate=0)
     job.restore(After(folder / "out" / "model_last"))
     rates = [learning_rate(step - job._skipped, **job.config.rates) for step in (3, 4)]
-    metrics = dict(job.step(next(data.updates(2)), 3, NoStop()))
+    metrics = dict(job.step(next(data.updates(2)), 3, StopSignals()))
     found[on_nan] = [*rates, metrics["learning_rate"], metrics.get("skipped_updates")]
 print("\\n" + json.dumps(found))
 """
@@ -153,7 +153,7 @@ def seeds_of(rank, step, *words):
     data = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), ngrams=None)
     spec = SimpleNamespace(num_layers=1, hidden_size=4, intermediate_size=8, vocab_size=10)
     job = PretrainJob(config, world, world, program, data, Alone(), SimpleNamespace(spec=spec))
-    job.step([BATCH, BATCH], step, NoStop())
+    job.step([BATCH, BATCH], step, StopSignals())
     return program.seeds
 
 

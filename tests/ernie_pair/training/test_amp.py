@@ -12,12 +12,12 @@ from tiny_pair_job import STEPS, run, same, tiny_job, weights, write_files
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import InputError, NumbersError
-from ernie_pair.pairs.train.train_pair import PairJob, train_pair
+from ernie_pair.pairs.train.train_pair import PairTask, train_pair
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.optimizer import LossScale
 from ernie_pair.training.process_group import ProcessGroup
-from ernie_pair.training.step_work import MOST_SKIPPED_IN_A_ROW
+from ernie_pair.training.step_metrics import MAX_SKIPPED_IN_A_ROW
 from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.weight_files import read_weights
 
@@ -142,14 +142,14 @@ def test_a_run_logs_its_loss_scale_and_refuses_another(tmp_path, config):
 
 
 def test_a_run_whose_gradients_are_never_finite_is_aborted(config, monkeypatch):
-    made = PairJob.__init__
+    prepare = PairTask.prepare
 
-    def poisoned(self, *given, **named):
-        made(self, *given, **named)
+    def poisoned(self, *given):
+        prepare(self, *given)
         self.parallel.forward = with_infinite_gradient(self.parallel.forward)
 
-    monkeypatch.setattr(PairJob, "__init__", poisoned)
-    with pytest.raises(NumbersError, match=f"^{MOST_SKIPPED_IN_A_ROW} steps in a row were skipped"):
+    monkeypatch.setattr(PairTask, "prepare", poisoned)
+    with pytest.raises(NumbersError, match=f"^{MAX_SKIPPED_IN_A_ROW} steps in a row were skipped"):
         train_pair(replace(config, max_steps=60, checkpoint_steps=60, eval_freq=60, **SCALED))
 
 

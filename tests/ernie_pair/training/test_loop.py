@@ -7,10 +7,10 @@ import pytest
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import NumbersError, Stopped
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.training import loop
-from ernie_pair.training.hooks import Hooks, Schedule
-from ernie_pair.training.loop import train
-from ernie_pair.training.step_work import MOST_SKIPPED_IN_A_ROW
+from ernie_pair.training import trainer
+from ernie_pair.training.schedule import Schedule
+from ernie_pair.training.step_metrics import MAX_SKIPPED_IN_A_ROW
+from ernie_pair.training.trainer import Trainer
 
 NAN = float("nan")
 TERM = 1 << 20
@@ -71,7 +71,7 @@ class Watch:
         self.is_paused = False
 
 
-def never(state):
+def never():
     return False
 
 
@@ -86,32 +86,35 @@ class Signals(StopSignals):
         return self.heard(self.state.step + 1)
 
 
-class Run(Hooks):
+class Run(Trainer):
     """A run that records everything it did."""
 
     def __init__(self, max_steps, job=None, state=None, heard=lambda step: 0, enough=never, **changes):
-        super().__init__()
-        self.job, self.state = job or SumJob(), state or TrainState()
-        self.log, self.heartbeat, self.stop = ListLog(), Watch(), Signals(heard, self.state)
-        self.saved, self.exported, self.judged, self.should_stop = [], [], [], enough
         settings = {"logging_freq": 2, "eval_freq": 3, "checkpoint_steps": 4, "global_batch_size": 2}
-        self.schedule = Schedule(max_steps=max_steps, **{**settings, **changes})
-        self.save = self.keep
+        schedule = Schedule(max_steps=max_steps, **{**settings, **changes})
+        flags = SimpleNamespace(output_dir="out", device="cpu")
+        updates = lambda consumed: ([first, first + 1] for first in count(consumed, 2))  # noqa: E731
+        super().__init__(job=job or SumJob(), updates=updates, schedule=schedule, flags=flags, fingerprint={})
+        self.state = state or TrainState()
+        self.log, self.watchdog, self.stop = ListLog(), Watch(), Signals(heard, self.state)
+        self.saved, self.exported, self.judged, self.should_stop = [], [], [], enough
 
     def __call__(self):
-        batches = ([first, first + 1] for first in count(self.state.consumed_samples, 2))
-        train(self.job, batches, self.state, self.schedule, self.log, self)
+        self.train_steps(self.updates(self.state.consumed_samples))
         return self
 
-    def export(self, state):
-        self.exported.append(state.step)
+    def call(self, event, **about):
+        getattr(self, event, lambda: None)()
 
-    def on_evaluate(self, state, metrics):
-        self.judged.append(state.step)
+    def export(self):
+        self.exported.append(self.state.step)
 
-    def keep(self, state):
-        assert self.heartbeat.is_paused
-        self.saved.append((TrainState(**vars(state)), list(self.job.seen)))
+    def on_evaluate(self, metrics):
+        self.judged.append(self.state.step)
+
+    def save(self):
+        assert self.watchdog.is_paused
+        self.saved.append((TrainState(**vars(self.state)), list(self.job.seen)))
 
     def steps(self, split):
         return [step for name, step, _ in self.log.events if name == split]
@@ -127,23 +130,23 @@ def test_logging_evaluation_saving_and_export_occur_when_due():
     run = Run(10, export_steps=5)()
     assert run.steps("train") == [2, 4, 6, 8, 10] and run.steps("valid") == [0, 3, 6, 9, 10]
     assert [state.step for state, _ in run.saved] == [4, 8, 10] and run.exported == [5, 10]
-    assert run.heartbeat.steps == list(range(1, 11))
+    assert run.watchdog.steps == list(range(1, 11))
 
 
 def test_the_clock_covers_data_step_and_reading_alone(monkeypatch):
-    now, ticks, read = [0.0], [], loop.Readings.read
+    now, ticks, read = [0.0], [], trainer.MetricsBuffer.read
 
     def spend(seconds, then=None):
         now[0] += seconds
         return then
 
     run, step = Run(4), SumJob.step
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(loop.Readings, "read", lambda readings: spend(1, read(readings)))
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(trainer.MetricsBuffer, "read", lambda buffer: spend(1, read(buffer)))
     monkeypatch.setattr(SumJob, "step", lambda job, *about: spend(2, step(job, *about)))
-    run.on_step_end = lambda state: spend(100)
+    run.on_step_end = lambda: spend(100)
     run.log.tick = lambda seconds, waited, work: ticks.append((seconds, waited))
-    train(run.job, (spend(0.5, [number]) for number in count()), run.state, run.schedule, run.log, run)
+    run.train_steps(spend(0.5, [number]) for number in count())
     # Each step is read at once, and again where it is logged, evaluated or saved.
     assert ticks == [(3.5, 0.5), *[(4.5, 0.5)] * 3]
 
@@ -155,11 +158,11 @@ class Controlled(Run):
         super().__init__(*arguments, **changes)
         self.asked, self.epochs = asked, []
 
-    def on_step_end(self, state):
-        vars(self.control).update(self.asked.get(state.step, {}))
+    def on_step_end(self):
+        vars(self.control).update(self.asked.get(self.state.step, {}))
 
-    def on_epoch_end(self, state):
-        self.epochs.append(state.step)
+    def on_epoch_end(self):
+        self.epochs.append(self.state.step)
 
 
 def test_a_hook_can_request_or_suppress_the_actions_of_a_step():
@@ -259,24 +262,27 @@ def test_too_many_skips_in_a_row_end_the_run():
     run = Run(200, SumJob(odd=odd, skips=True))
     with pytest.raises(NumbersError, match="50 steps in a row were skipped, up to 52"):
         run()
-    scattered = [step for step in range(1, 200) if step % MOST_SKIPPED_IN_A_ROW]
+    scattered = [step for step in range(1, 200) if step % MAX_SKIPPED_IN_A_ROW]
     assert Run(200, SumJob(odd=scattered, skips=True))().state.step == 200
 
 
-def after(step):
-    return lambda state: state.step >= step
+class Ending(Run):
+    """Ends early, once it has taken ``last`` steps."""
+
+    def __init__(self, *arguments, last):
+        super().__init__(*arguments, enough=lambda: self.state.step >= last)
 
 
 @pytest.mark.parametrize("step", [3, 5, 8, 10])
 def test_an_early_stop_completes_everything_due_first(step):
-    whole, run = Run(10)(), Run(10, enough=after(step))()
+    whole, run = Run(10)(), Ending(10, last=step)()
     state, seen = run.saved[-1]
     assert run.state.step == state.step == step and len(seen) == 2 * step
     assert run.log.events == [event for event in whole.log.events if event[1] <= step]
     assert run.judged == [judged for judged in whole.judged if judged <= step]
     assert run.judged[0] == 0
     assert len({state.step for state, _ in run.saved}) == len(run.saved)
-    again = Run(10, SumJob(seen), TrainState(**vars(state)), enough=after(step))()
+    again = Ending(10, SumJob(seen), TrainState(**vars(state)), last=step)()
     assert again.job.seen == seen and not again.log.events and not again.saved
     more = Run(10, SumJob(seen), TrainState(**vars(state)))()
     assert more.job.seen == whole.job.seen
@@ -286,7 +292,7 @@ def test_a_pending_evaluation_can_trigger_an_early_stop():
     run = Run(10, heard=lambda now: TERM * (now == 3))
     stopped(run, "after step 3")
     state, seen = run.saved[-1]
-    again = Run(10, SumJob(seen), state, enough=lambda state: not state.evaluation_pending)()
+    again = Run(10, SumJob(seen), state, enough=lambda: not state.evaluation_pending)()
     assert again.judged == [3] and again.job.seen == seen and not again.saved
 
 

@@ -14,7 +14,7 @@ from tiny_pair import CHARACTERS, write_model
 from token_task import TokenConfig, TokenTask
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.training.task import run
+from ernie_pair.training.task import train_task
 from ernie_pair.weights.weight_files import from_safetensors
 
 
@@ -50,7 +50,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(config, tmp_path_factory):
-    run(TokenTask, config)
+    train_task(TokenTask(config))
     return tmp_path_factory.getbasetemp() / config.output_dir
 
 
@@ -77,8 +77,8 @@ def test_it_resumes_bit_identically(config, whole, killed_at):
     cut = whole.with_name(f"cut_{killed_at}")
     config = replace(config, output_dir=str(cut))
     with killed_after(killed_at):
-        run(TokenTask, config)
-    assert run(TokenTask, config).step == 60
+        train_task(TokenTask(config))
+    assert train_task(TokenTask(config)).step == 60
     assert files_of(cut / "model_last", without=("MANIFEST.json",)) == files_of(
         whole / "model_last", without=("MANIFEST.json",)
     )
@@ -107,10 +107,10 @@ def test_a_divided_step_is_the_same_step(config, whole, processes):
     config = replace(config, max_steps=3, dropout=0.0)
     half = replace(config, batch_size=5, output_dir=str(several))
     if processes == 1:
-        run(TokenTask, replace(half, gradient_accumulation_steps=2))
+        train_task(TokenTask(replace(half, gradient_accumulation_steps=2)))
     else:
         launch_two(half)
-    run(TokenTask, replace(config, output_dir=str(one)))
+    train_task(TokenTask(replace(config, output_dir=str(one))))
     first, second = (
         from_safetensors((folder / "model_last/model.safetensors").read_bytes(), "")
         for folder in (several, one)
@@ -119,8 +119,8 @@ def test_a_divided_step_is_the_same_step(config, whole, processes):
 
 
 def test_another_rate_is_another_run(config, whole):
-    assert run(TokenTask, replace(config, output_dir=str(whole))) == run(TokenTask, config)
+    assert train_task(TokenTask(replace(config, output_dir=str(whole)))) == train_task(TokenTask(config))
     with pytest.raises(InputError, match="learning_rate was 0.01 and is now 0.5"):
-        run(TokenTask, replace(config, learning_rate=0.5))
+        train_task(TokenTask(replace(config, learning_rate=0.5)))
     with pytest.raises(InputError, match="best_metric was|max_seq_len was 128 and is now 64"):
-        run(TokenTask, replace(config, max_seq_len=64))
+        train_task(TokenTask(replace(config, max_seq_len=64)))

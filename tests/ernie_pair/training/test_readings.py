@@ -9,7 +9,7 @@ from test_loop import TERM, Run, SumJob, stopped
 
 from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
 from ernie_pair.core.errors import CheckpointError, NumbersError
-from ernie_pair.training.step_work import DeferredMetrics, add_step, window_means
+from ernie_pair.training.step_metrics import DeferredMetrics, add_step, window_means
 
 
 class LateJob(SumJob):
@@ -69,9 +69,9 @@ def test_a_run_resumed_between_reads_logs_the_same_lines(step):
 
 def test_metrics_are_read_before_an_action_a_hook_requests():
     class Asking(Run):
-        def on_step_end(self, state):
-            self.control.should_log = state.step == 3
-            self.control.should_save = state.step == 5
+        def on_step_end(self):
+            self.control.should_log = self.state.step == 3
+            self.control.should_save = self.state.step == 5
 
     rare = {"logging_freq": 0, "eval_freq": 0, "checkpoint_steps": 0}
     run = Asking(7, LateJob(), **rare, sync_freq=0)()

@@ -17,7 +17,7 @@ from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.training.run_flags import REPORTERS
 from ernie_pair.training.run_log import RunLog
-from ernie_pair.training.step_work import StepWork
+from ernie_pair.training.step_metrics import StepWork
 
 NAMED = {
     PairConfig: {"output_dir": "o"},

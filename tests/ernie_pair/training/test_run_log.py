@@ -16,7 +16,7 @@ from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training import run_log as runlog
 from ernie_pair.training.run_log import RemainingTime, RunLog, Silent
-from ernie_pair.training.step_work import StepWork
+from ernie_pair.training.step_metrics import StepWork
 
 
 def events(folder):

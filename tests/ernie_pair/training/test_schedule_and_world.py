@@ -11,7 +11,7 @@ from ernie_pair.runtime.processes.world import (
     local_world,
     seed_of,
 )
-from ernie_pair.training.loop import describe_schedule, learning_rate, tell_schedule
+from ernie_pair.training.schedule import describe_schedule, learning_rate, log_schedule
 
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
 
@@ -93,7 +93,7 @@ def test_the_learning_rate_schedule_is_described():
 @pytest.mark.parametrize("rate, is_warned_of", [(0.5, False), (0.51, True), (0.999, True)])
 def test_a_warmup_longer_than_half_of_the_run_warns(rate, is_warned_of, caplog):
     config = recipe(warmup_rate=rate)
-    tell_schedule(config.rates, config.max_steps)
+    log_schedule(config.rates, config.max_steps)
     assert ("more than half of the run" in caplog.text) is is_warned_of
 
 

@@ -6,7 +6,7 @@ import pytest
 from paddle.nn.layer import transformer
 from paddlenlp.transformers import ErnieConfig, ErnieForPretraining, ErnieModel
 
-from ernie_pair.training.step_work import (
+from ernie_pair.training.step_metrics import (
     EncoderSize,
     StepWork,
     count_classifier,

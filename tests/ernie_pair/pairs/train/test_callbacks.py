@@ -15,7 +15,7 @@ from tiny_pair import DEV, TRAIN, UNTRAINED
 from ernie_pair import PairCallback, PairConfig, PairTrainer, TrainerControl, TrainerState
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.models.temperature import CALIBRATION
-from ernie_pair.training.callbacks import EVENTS, Callbacks
+from ernie_pair.training.callbacks import EVENTS, CallbackCaller
 
 SETTINGS = {**UNTRAINED, "epochs": 2, "eval_freq": 5, "logging_freq": 4, "checkpoint_steps": 4}
 
@@ -185,11 +185,11 @@ def called(world, all_reduce, callbacks=(Evens,)):
 
     state = TrainerState(global_step=4)
     given = [callback() for callback in callbacks] if world.is_first else ()
-    calls = Callbacks(given, PairConfig("out", device="cpu"), state, world, counted)
+    calls = CallbackCaller(given, PairConfig("out", device="cpu"), state, world, counted)
     sums.clear()
     control = TrainerControl(should_log=True)
-    calls.call("on_step_end", control)
-    calls.call("on_epoch_end", control)
+    calls("on_step_end", control)
+    calls("on_epoch_end", control)
     return control, len(sums)
 
 

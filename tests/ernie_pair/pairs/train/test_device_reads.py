@@ -8,8 +8,8 @@ from tiny_pair_job import run, same, tiny_job, weights, write_files
 
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.hooks import NoStop
 from ernie_pair.training.process_group import ProcessGroup
 
 LOOKS = ("numpy", "item", "tolist", "__float__", "__bool__", "__int__", "__array__")
@@ -53,7 +53,7 @@ def looks(monkeypatch):
 def steps(tiny, first, last):
     """The metrics of steps ``first`` to ``last``, unread."""
     return [
-        tiny.job.step(batches, number, NoStop())
+        tiny.job.step(batches, number, StopSignals())
         for number, batches in zip(range(first, last + 1), tiny.updates)
     ]
 
@@ -80,7 +80,7 @@ def test_on_nan_skip_reads_one_value_per_step(folder, looks):
 
 def test_an_evaluation_copies_its_logits_once(folder, looks):
     tiny = tiny_job(folder, kernels="plain")
-    assert len(tiny.job.valid) > 2 * tiny.job.config.batch_size
+    assert len(tiny.job.data.dev) > 2 * tiny.job.config.batch_size
     looks.clear()
     tiny.job.evaluate("valid")
     assert looks == {"numpy": 1}

@@ -12,7 +12,7 @@ from tiny_pair_job import same
 
 from ernie_pair.core.errors import InputError, NumbersError, Stopped
 from ernie_pair.pairs.train import loss as module
-from ernie_pair.pairs.train.train_pair import PairJob, train_pair
+from ernie_pair.pairs.train.train_pair import PairTask, train_pair
 from ernie_pair.weights.weight_files import from_safetensors
 
 
@@ -26,7 +26,7 @@ def poison(monkeypatch):
     """Makes the loss of the named updates, or only its gradient, infinite."""
 
     def install(*steps, gradient_only=False):
-        step_of, entropy, now = PairJob.step, module.F.cross_entropy, []
+        step_of, entropy, now = PairTask.step, module.F.cross_entropy, []
 
         def noted(self, batches, step, stop):
             now[:] = [step]
@@ -38,7 +38,7 @@ def poison(monkeypatch):
                 return loss
             return loss + (logits.sum() * 0).sqrt() if gradient_only else loss * float("inf")
 
-        monkeypatch.setattr(PairJob, "step", noted)
+        monkeypatch.setattr(PairTask, "step", noted)
         monkeypatch.setattr(module.F, "cross_entropy", poisoned)
 
     return install
@@ -53,7 +53,7 @@ def weights(folder, step):
 def test_a_stopped_run_resumes_as_if_never_interrupted(tmp_path, config, monkeypatch, step):
     whole, cut = (replace(config, output_dir=str(tmp_path / name)) for name in ("whole", "cut"))
     train_pair(whole)
-    step_of = PairJob.step
+    step_of = PairTask.step
 
     def signalled(self, batches, now, stop):
         if now == step:
@@ -61,7 +61,7 @@ def test_a_stopped_run_resumes_as_if_never_interrupted(tmp_path, config, monkeyp
         return step_of(self, batches, now, stop)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped, match=f"after step {step}, saved"):
-        patch.setattr(PairJob, "step", signalled)
+        patch.setattr(PairTask, "step", signalled)
         train_pair(cut)
     train_pair(cut)
     assert events(tmp_path / "cut") == events(tmp_path / "whole")

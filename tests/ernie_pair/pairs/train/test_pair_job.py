@@ -15,10 +15,10 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.networks.kernel_path import logits_of
-from ernie_pair.pairs.train.train_pair import PairJob
+from ernie_pair.pairs.train.train_pair import PairTask
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training import job as of_training
-from ernie_pair.training.hooks import NoStop
+from ernie_pair.training import training_step
 from ernie_pair.training.process_group import ProcessGroup
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
@@ -72,7 +72,7 @@ def test_an_update_reports_loss_and_gradient_before_the_step(make):
     loss.backward()
     norm = math.sqrt(sum(np.square(p.grad.numpy(), dtype=np.float64).sum() for p in model.parameters()))
     model.clear_gradients()
-    metrics = tiny.job.step(batches, 1, NoStop())
+    metrics = tiny.job.step(batches, 1, StopSignals())
     assert metrics["loss"] == float(loss)
     assert metrics["accuracy"] == np.mean(logits.numpy().argmax(1) == batch.labels)
     assert metrics["learning_rate"] == pytest.approx(5e-3 / 6)
@@ -102,28 +102,28 @@ def test_gradient_accumulation_matches_a_single_pass(make, layout, flags):
 def test_each_step_has_its_own_dropout_mask(make):
     """With the same rows and the same weights, only the dropout of the step can change the loss."""
     batches = next(make().updates)
-    losses = {step: make().job.step(batches, step, NoStop())["loss"] for step in (1, 2, 3)}
-    assert len(set(losses.values())) == 3 and make().job.step(batches, 2, NoStop())["loss"] == losses[2]
-    assert len({make(dropout=0.0).job.step(batches, step, NoStop())["loss"] for step in (1, 2, 3)}) == 1
+    losses = {step: make().job.step(batches, step, StopSignals())["loss"] for step in (1, 2, 3)}
+    assert len(set(losses.values())) == 3 and make().job.step(batches, 2, StopSignals())["loss"] == losses[2]
+    assert len({make(dropout=0.0).job.step(batches, step, StopSignals())["loss"] for step in (1, 2, 3)}) == 1
 
 
 def test_each_pass_of_an_update_has_its_own_dropout_mask(make):
     once, twice = make(), make(gradient_accumulation_steps=2)
     (batch,) = next(once.updates)
     first, both = (
-        tiny.job.step(rows, 1, NoStop()) for tiny, rows in ((once, [batch]), (twice, [batch, batch]))
+        tiny.job.step(rows, 1, StopSignals()) for tiny, rows in ((once, [batch]), (twice, [batch, batch]))
     )
     assert both["loss"] != first["loss"] and both["loss"] == pytest.approx(first["loss"], rel=0.1)
 
 
 def test_every_seed_rank_step_and_pass_has_its_own_dropout_seed(make, monkeypatch):
     seeds = []
-    monkeypatch.setattr(of_training, "seed_dropout", lambda model, seed: seeds.append(seed))
+    monkeypatch.setattr(training_step, "seed_dropout", lambda model, seed: seeds.append(seed))
     flags = {"fgm_epsilon": 0.5, "batch_size": 8, "gradient_accumulation_steps": 2}  # four passes in a step
     for seed, rank, step in product((1, 2), (0, 1), (1, 2)):
         tiny = make(seed=seed, **flags)
         tiny.job.process_group.rank = rank
-        tiny.job.step(next(tiny.updates), step, NoStop())
+        tiny.job.step(next(tiny.updates), step, StopSignals())
     assert len(seeds) == len(set(seeds)) == 8 * 4
 
 
@@ -170,7 +170,8 @@ def test_a_second_job_on_the_same_model_continues_the_first(make, resume):
     run(whole, 6)
     run(tiny, 4)
     old = tiny.job
-    again = PairJob(old.config, old.model, old.valid, STEPS, ProcessGroup())
+    again = PairTask(old.config, old.initial, old.data)
+    again.prepare(STEPS, ProcessGroup())
     run(resume(old, 4, to=tiny._replace(job=again)), 6, first=5)
     assert same(state(again), state(whole.job))
 
@@ -182,18 +183,6 @@ def test_an_evaluation_does_not_affect_training(make):
         asked.job.evaluate("valid")
         run(asked, step, first=step)
     assert same(weights(quiet.job), weights(asked.job))
-
-
-def test_a_custom_measure_gets_all_logits_and_labels(make):
-    seen = []
-
-    def measure(logits, labels):
-        seen.append((logits.shape, labels.tolist()))
-        return {"loss": 0.0, "sum": float(labels.sum())}
-
-    job = make(measure=measure).job
-    assert job.evaluate("valid") == {"loss": 0.0, "sum": 48.0}
-    assert seen == [((96, 2), job.valid.labels.tolist())]
 
 
 def test_a_mismatched_state_is_refused_and_changes_nothing(make, resume):

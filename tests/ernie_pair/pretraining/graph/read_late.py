@@ -20,8 +20,8 @@ from ernie_pair.pretraining.data import open_pretrain_data
 from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, seed_feed
 from ernie_pair.pretraining.pretrain import build_job
 from ernie_pair.runtime.paddle_patches.static_programs import HeldProgram
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.hooks import NoStop
 
 STEPS = 7
 WAYS = {
@@ -65,11 +65,13 @@ def compare(folder, steps, changes):
     each, data = open_job(folder, **changes)
     late, _ = open_job(folder, **changes, sync_freq=100)
     updates = list(islice(data.updates(0), steps))
-    wanted = [dict(each.step(batches, n, NoStop())) for n, batches in enumerate(updates, 1)]
-    metrics = [late.step(updates[0], 1, NoStop())]
+    wanted = [dict(each.step(batches, n, StopSignals())) for n, batches in enumerate(updates, 1)]
+    metrics = [late.step(updates[0], 1, StopSignals())]
     found = {"reads": 0, "looks at all ops": 0}
     with counted(late, found):
-        metrics += [late.step(late.place(batches), n, NoStop()) for n, batches in enumerate(updates[1:], 2)]
+        metrics += [
+            late.step(late.pin_batches(batches), n, StopSignals()) for n, batches in enumerate(updates[1:], 2)
+        ]
     unread = dict(found)
     same_metrics = list(map(dict, metrics)) == wanted
     valid = each.evaluate("valid") == late.evaluate("valid")

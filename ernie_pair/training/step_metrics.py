@@ -17,7 +17,7 @@ from typing import Callable, Iterator, Mapping, NamedTuple, Optional
 
 from ernie_pair.checkpoint.manifest import TrainState, Window
 from ernie_pair.core.errors import NumbersError
-from ernie_pair.training.hooks import Schedule, StopRequests
+from ernie_pair.training.schedule import Schedule
 
 FORWARD_PASSES_OF_TRAINING = 3
 
@@ -102,7 +102,7 @@ def take_work(metrics: dict[str, float], samples: int) -> StepWork:
 
 # Values without a mean: a training line shows them as of its own step.
 AS_OF_NOW = ("learning_rate", "loss_scale", "skipped_updates", "gpu_memory_gb")
-LARGEST_EXPONENT = 700
+MAX_EXPONENT = 700
 
 
 def add_step(window: Window, metrics: dict[str, float]) -> Window:
@@ -129,11 +129,11 @@ def window_means(window: Window, latest: dict[str, float]) -> dict[str, float]:
 
 
 def perplexity_of(lm_loss: float) -> float:
-    """Return exp(lm_loss); the loss, in nats per token, is capped at LARGEST_EXPONENT."""
-    return math.exp(min(lm_loss, LARGEST_EXPONENT))
+    """Return exp(lm_loss); the loss, in nats per token, is capped at MAX_EXPONENT."""
+    return math.exp(min(lm_loss, MAX_EXPONENT))
 
 
-MOST_SKIPPED_IN_A_ROW = 50
+MAX_SKIPPED_IN_A_ROW = 50
 
 
 class DeferredMetrics(Mapping[str, float]):
@@ -163,7 +163,7 @@ class DeferredMetrics(Mapping[str, float]):
         return len(self._known())
 
 
-class Readings:
+class MetricsBuffer:
     """The steps of a loop whose metrics have not been read yet; reading them updates ``state``.
 
     ``latest``: the metrics of the last step that was read.
@@ -178,10 +178,6 @@ class Readings:
     def add(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics of the step that ``state`` has just taken."""
         self._steps.append((self.state.step, self.state.consumed_samples - 1, metrics))
-
-    def is_due(self, stop: StopRequests) -> bool:
-        """Return whether to read the metrics after this step, because of the schedule or a stop."""
-        return self.schedule.reads_at(self.state.step) or stop.requested
 
     def read(self) -> None:
         """Read all pending metrics, in their order. Raises NumbersError if a step must not be kept."""
@@ -204,7 +200,7 @@ class Readings:
         skipped = int(metrics.get("skipped_updates", state.skipped_updates))
         in_a_row = self._skipped_in_a_row + 1 if skipped > state.skipped_updates else 0
         state.skipped_updates, self._skipped_in_a_row = skipped, in_a_row
-        if in_a_row >= MOST_SKIPPED_IN_A_ROW:
+        if in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise NumbersError(
                 f"{in_a_row} steps in a row were skipped, up to {number}: their numbers were not "
                 f"finite; lower the learning rate, or look at the samples up to {last}, then start the same "

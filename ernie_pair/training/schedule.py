@@ -1,0 +1,136 @@
+"""When a run logs, evaluates and saves, how many steps it has, and the learning rate of each."""
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any, Optional
+
+STYLES = ("linear", "cosine", "constant")  # the decay after the warm-up
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps at which something is due. 0 means never; ``samples_per_epoch`` 0: epochs do not count."""
+
+    max_steps: int
+    global_batch_size: int
+    logging_freq: int
+    eval_freq: int
+    checkpoint_steps: int
+    export_steps: int = 0
+    samples_per_epoch: int = 0
+    has_validation: bool = True  # False: there is no data for it, and hooks are called without metrics
+    has_test: bool = False  # whether there is another evaluation after the last step
+    evaluates: bool = True  # False: never, and nothing is judged
+    evaluates_epochs: bool = True  # at the end of each epoch too, if epochs count
+    saves_epochs: bool = False  # the same
+    sync_freq: int = 1  # steps between readings of the metrics; 0: only when something else is due
+
+    def logs_at(self, step: int) -> bool:
+        """Return whether a training line is due: every ``logging_freq`` steps and at the end."""
+        return step == self.max_steps or _is_multiple(step, self.logging_freq)
+
+    def evaluates_at(self, step: int) -> bool:
+        """Return whether to evaluate: at step 0, by ``eval_freq``, where epochs end if asked, at the end."""
+        ends_an_epoch = self.evaluates_epochs and self.ends_an_epoch(step)
+        is_end = step in (0, self.max_steps)
+        return self.evaluates and (is_end or ends_an_epoch or _is_multiple(step, self.eval_freq))
+
+    def saves_at(self, step: int) -> bool:
+        """Return whether a checkpoint is due: by ``checkpoint_steps``, after epochs if so, at the end."""
+        ends_an_epoch = self.saves_epochs and self.ends_an_epoch(step)
+        return step == self.max_steps or ends_an_epoch or _is_multiple(step, self.checkpoint_steps)
+
+    def exports_at(self, step: int) -> bool:
+        """Return whether an exported model is due: every ``export_steps`` steps."""
+        return _is_multiple(step, self.export_steps)
+
+    def reads_at(self, step: int) -> bool:
+        """Return whether to read metrics after a step: by ``sync_freq``, or for what depends on them."""
+        due = (self.logs_at, self.evaluates_at, self.saves_at, self.exports_at)
+        return _is_multiple(step, self.sync_freq) or any(is_due(step) for is_due in due)
+
+    def begins_an_epoch(self, step: int) -> bool:
+        """Return whether ``step`` is the first in an epoch; if epochs do not count, none is."""
+        return bool(self.samples_per_epoch) and (step == 1 or self.ends_an_epoch(step - 1))
+
+    def ends_an_epoch(self, step: int) -> bool:
+        """Return whether an epoch ends in this step; if epochs do not count, none does."""
+        if not self.samples_per_epoch:
+            return False
+        done, before = step * self.global_batch_size, (step - 1) * self.global_batch_size
+        return done // self.samples_per_epoch > before // self.samples_per_epoch
+
+
+def _is_multiple(step: int, steps: int) -> bool:
+    return steps > 0 and step % steps == 0
+
+
+def count_steps(config: Any, num_rows: int, processes: int) -> int:
+    """Return the steps of a whole run with the flags ``config``, whose epochs have ``num_rows`` rows."""
+    return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_step(processes))
+
+
+def learning_rate(
+    step: int, *, max_lr: float, min_lr: float, warmup_steps: int, decay_steps: int, style: str = "linear"
+) -> float:
+    """Return the learning rate of step ``step``; 1 is the first, 0 stands for what comes before it.
+
+    It rises from 0 to ``max_lr`` at ``warmup_steps``, falls to ``min_lr`` at ``decay_steps`` and stays there;
+    between them it falls linearly, or along half a cosine wave (Loshchilov and Hutter, "SGDR",
+    2017, without restarts). ``style`` constant: it stays at ``max_lr``.
+    """
+    if step < warmup_steps or step == warmup_steps > 0:
+        return max_lr * step / warmup_steps
+    if style == "constant":
+        return max_lr
+    if step >= decay_steps:
+        return min_lr
+    left = (decay_steps - step) / (decay_steps - warmup_steps)
+    if style == "cosine":
+        left = (1 - math.cos(math.pi * left)) / 2
+    return min_lr + (max_lr - min_lr) * left
+
+
+def log_schedule(lr_kwargs: Optional[dict], max_steps: int, done: int = 0) -> None:
+    """Log the key points of a run's learning rate, and warn of a warm-up longer than half of the run.
+
+    ``lr_kwargs``: keyword arguments of ``learning_rate``, None: of a schedule that nothing is known of;
+    ``done``: the steps taken before this start.
+    """
+    if lr_kwargs is None:
+        logger.info("learning rate: of the scheduler that was given")
+        return
+    logger.info("%s", describe_schedule(lr_kwargs, max_steps, done))
+    if 2 * lr_kwargs["warmup_steps"] > max_steps:
+        logger.warning(
+            "warm-up takes %d of the %d steps, more than half of the run; is this intended?",
+            lr_kwargs["warmup_steps"],
+            max_steps,
+        )
+
+
+def describe_schedule(lr_kwargs: dict, max_steps: int, done: int = 0) -> str:
+    """Return "learning rate: rises to 1e-4 at step 2,000, is 1e-5 at the last step, 200,000"."""
+    peak, decay_steps = max(1, lr_kwargs["warmup_steps"]), lr_kwargs["decay_steps"]
+    rises = f"rises to {_format_rate(lr_kwargs['max_lr'])} at step {peak:,}"
+    landmarks = [rises if peak > 1 else f"starts at {_format_rate(learning_rate(1, **lr_kwargs))}"]
+    lowest = f"{_format_rate(lr_kwargs['min_lr'])} at step {decay_steps:,}"
+    if decay_steps < max_steps and lr_kwargs.get("style") != "constant":
+        landmarks.append(f"falls to {lowest}")
+    landmarks.append(
+        f"is {_format_rate(learning_rate(max_steps, **lr_kwargs))} at the last step, {max_steps:,}"
+    )
+    if decay_steps > max_steps + 1 and lr_kwargs.get("style") != "constant":
+        landmarks[-1] += f" (it would be {lowest})"
+    if 0 < done < max_steps:
+        landmarks.append(f"is {_format_rate(learning_rate(done + 1, **lr_kwargs))} at the next step")
+    return "learning rate: " + ", ".join(landmarks)
+
+
+def _format_rate(rate: float) -> str:
+    """Format a rate with three digits, 9.1e-5 for 0.000090990: enough to identify it."""
+    digits, power = f"{rate:.2e}".split("e")
+    return f"{float(digits):g}e{int(power)}" if rate else "0"
