@@ -100,7 +100,7 @@ class TrainingStep(ABC):
     scheduler: Optional[LRScheduler] = None  # of the user's own
     # Told the events within a step, and the rows of each batch of an evaluation; see `PairCallback`.
     on_event: Callable[[str], None] = staticmethod(lambda event: None)
-    on_batch: Optional[Callable[[int], None]] = None
+    on_batch: Optional[Callable[[int], Any]] = None
 
     def prepare(
         self,
@@ -216,7 +216,7 @@ class TrainingStep(ABC):
             self.read()
             return {**metrics, **self.step_if_finite(rate, metrics["loss"], metrics["gradient_norm"])}
         is_known = has_norm and self.process_group.rank == 0 and isinstance(grad_norm_sq, float)
-        self._move_weights(rate, math.sqrt(grad_norm_sq) if is_known else None)  # type: ignore[arg-type]
+        self._move_weights(rate, math.sqrt(grad_norm_sq) if is_known else None)
         self.parallel.clear()
         if self.config.sync_freq_on(self.config.device) == 1:
             self.read()

@@ -5,7 +5,6 @@ The names are those of the Trainer of transformers and PaddleNLP.
 
 import inspect
 import math
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from itertools import count, islice
@@ -24,9 +23,10 @@ from ernie_pair.models.labels import RANKING
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pairs.config.pair_config import PairConfig, usual_of
-from ernie_pair.pairs.targets.metrics import ComputeMetrics, read_own_metrics
+from ernie_pair.pairs.targets.metrics import read_own_metrics
 from ernie_pair.pairs.train.datasets import PairData
 from ernie_pair.pairs.train.loss import Forward, PairLoss, ToDevice
+from ernie_pair.pairs.train.train_pair import Overrides
 from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in
 from ernie_pair.runtime.processes.world import gather_results
 from ernie_pair.training.process_group import join_process_group
@@ -48,22 +48,6 @@ NOT_CALLED = (
 Inputs = dict[str, Any]
 # Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
 ComputeLoss = Callable[[Any, Inputs], tuple[Any, Any]]
-
-
-@dataclass
-class Overrides:
-    """The parts of a run that are not as the flags say; None: they are.
-
-    ``make_optimizer`` and ``make_scheduler`` are called once the model is frozen and has its kernels;
-    ``evaluate`` replaces the evaluation on the dev pairs, ``log`` is called with each line of the log.
-    """
-
-    compute_metrics: Optional[ComputeMetrics] = None
-    loss: Optional[PairLoss] = None
-    make_optimizer: Optional[Callable[[], Optimizer]] = None
-    make_scheduler: Optional[Callable[[int, Any], LRScheduler]] = None  # takes the steps, and an optimizer
-    evaluate: Optional[Callable[[], dict[str, float]]] = None
-    log: Optional[Callable[[dict[str, float]], None]] = None
 
 
 def overridden_methods(trainer: object, base: type) -> list[str]:

@@ -1,12 +1,15 @@
 """Pair training: a classifier, a ranker or a regression as a task of the one engine; see `Task`."""
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 import paddle
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler
 
 from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.fingerprint import Fingerprint
@@ -32,6 +35,7 @@ from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     LOWER_IS_BETTER,
     OF_TARGET,
+    ComputeMetrics,
     CountedQueries,
     CountedScores,
     bootstrap_intervals,
@@ -43,8 +47,7 @@ from ernie_pair.pairs.targets.metrics import (
 )
 from ernie_pair.pairs.train.datasets import PairData, open_pair_data, pair_sources, words_of_pairs
 from ernie_pair.pairs.train.initial_model import InitialModel, open_initial_model, with_best_metric
-from ernie_pair.pairs.train.loss import Fgm, loss_of
-from ernie_pair.pairs.train.overrides import Overrides
+from ernie_pair.pairs.train.loss import Fgm, PairLoss, loss_of
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training import probability_counts
@@ -79,6 +82,22 @@ logger = logging.getLogger(__name__)
 def train_pair(config: TrainConfig) -> TrainResult:
     """Fine-tune from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
     return train_task(PairTask(config))
+
+
+@dataclass
+class Overrides:
+    """The parts of a run that are not as the flags say; None: they are.
+
+    ``make_optimizer`` and ``make_scheduler`` are called once the model is frozen and has its kernels;
+    ``evaluate`` replaces the evaluation on the dev pairs, ``log`` is called with each line of the log.
+    """
+
+    compute_metrics: Optional[ComputeMetrics] = None
+    loss: Optional[PairLoss] = None
+    make_optimizer: Optional[Callable[[], Optimizer]] = None
+    make_scheduler: Optional[Callable[[int, Any], LRScheduler]] = None  # takes the steps, and an optimizer
+    evaluate: Optional[Callable[[], dict[str, float]]] = None
+    log: Optional[Callable[[dict[str, float]], None]] = None
 
 
 class PairTask(Task):
