@@ -16,7 +16,7 @@ from ernie_pair.pairs.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.targets.metrics import compute_class_weights
 from ernie_pair.pairs.train.datasets import PairData
-from ernie_pair.pairs.train.initial_model import InitialModel
+from ernie_pair.pairs.train.initial_model import InitialModel, with_best_metric
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
@@ -64,7 +64,8 @@ def tiny_job(folder: Path, process_group=None, consumed: int = 0, prepare=None, 
     weights = compute_class_weights(config.class_weights, 2, train.labels, "train.tsv")
     updates = training_steps(train, config, World(process_group.rank, process_group.size), consumed)
     data = PairData(lambda first: updates, len(train), dev, {}, weights)
-    job = PairTask(config, InitialModel(model, source, "start from random weights"), data)
+    initial = InitialModel(model, source, "start from random weights")
+    job = PairTask(with_best_metric(config, initial), initial, data)
     job.prepare(STEPS, process_group)
     return Tiny(job, train, updates)
 

@@ -121,7 +121,8 @@ class PairTask(Task):
         self.overrides = overrides or Overrides()
         self.logits: Optional[np.ndarray] = None  # of the dev pairs, float32 [N, C], the last time
         # The class predicted for all rows though their labels differ, at the last evaluation and when warned.
-        self._single_class = self._warned_of_class = None
+        self._single_class: Optional[int] = None
+        self._warned_of_class: Optional[int] = None
         if start is not None:
             self.take(start)
         if data is not None:
@@ -178,6 +179,7 @@ class PairTask(Task):
         super().prepare(total_steps, process_group, optimizer, scheduler)
         self.num_classes, self.passes_per_row = self.model.num_classes, config.passes_of_a_pair
         compiled = compile_forward(config, self.model, process_group.size)
+        self.is_compiled = compiled is not None
         if compiled is not None:
             self.parallel.forward = compiled
             logger.info("the forward pass is one program (--to_static)")
