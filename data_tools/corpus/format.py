@@ -26,6 +26,7 @@ import logging
 import mmap
 import socket
 import struct
+import zipfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
@@ -34,14 +35,14 @@ import numpy as np
 
 from data_tools.dataset_utils import LEVELS, MAX_MARKS
 from ernie_pair.core.errors import InputError, counted
-from ernie_pair.core.files.arrays import chunks, sha256_of_file
+from ernie_pair.core.files.arrays import HEADER_BYTES, chunks, sha256_of_file
 from ernie_pair.core.files.atomic_files import keeps, published
 from ernie_pair.core.files.json_file import is_number, is_whole_number, read_json_object, read_note
 from ernie_pair.core.files.keyed_cache import build_once
 
 CORPUS_FORMAT = "ernie-pair corpus 1"
 MAX_ID = 2**31 - 1
-_MEMBERS = ("lens", "docs", "sents")
+_MEMBERS = {"lens.npy", "docs.npy", "sents.npy"}
 
 
 class CorpusPaths(NamedTuple):
@@ -89,7 +90,7 @@ class Corpus:
             hashed = ["index"] if verify == "quick" else list(self.manifest["sha256"])
             _check_hashes(self.paths, marks_path(prefix), self.manifest, hashed)
         self.ids = _map(self.paths.ids, ("<u2", "<i4"), "1-D uint16 or int32 ids")
-        members = _read_index(self.paths.idx)
+        members = _read_index(self.paths.idx, cap=24 * (len(self.ids) + 1) + 8 * HEADER_BYTES)
         self.lens, self.docs = members["lens"].astype(np.int32), members["docs"].astype(np.int64)
         self.starts = np.concatenate([[0], np.cumsum(members["lens"], dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
@@ -231,18 +232,23 @@ def _map(path: Path, dtypes: Sequence[str], what: str) -> np.ndarray:
     return values
 
 
-def _read_index(path: Path) -> Dict[str, np.ndarray]:
+def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
     _require_file(path)
     try:
-        with np.load(path, allow_pickle=False) as index:
-            members = {name: index[name] for name in index.files if name in _MEMBERS}
+        with zipfile.ZipFile(path) as archive:
+            sizes = [(item.filename, item.file_size) for item in archive.infolist()]
+        # Checked by the directory of the archive: zipfile unpacks no more of a member than it states.
+        members = {}
+        if sum(size for _, size in sizes) <= cap and {name for name, _ in sizes} <= _MEMBERS:
+            with np.load(path, allow_pickle=False) as index:
+                members = {name: index[name] for name in index.files}
     except Exception as error:  # of many types: zipfile, its decompressors, numpy's parser
         raise InputError(f"{path}: not a readable .npz ({_brief(error)}); make the corpus again") from None
     are_whole = all(array.ndim == 1 and array.dtype.kind in "iu" for array in members.values())
     if not are_whole or not members.keys() >= {"lens", "docs"}:
         raise InputError(
-            f"{path}: it does not hold lens and docs, and sents at most, each of whole numbers in one "
-            "dimension; make the corpus again"
+            f"{path}: it does not hold lens and docs, and sents at most, of these ids, each of whole numbers "
+            "in one dimension; make the corpus again"
         )
     return members
 

@@ -1,7 +1,7 @@
 """What a file holds, told by its bytes and not by its name: compression, encoding, or that it is no text.
 
 `unpacked` reads a plain, .gz, .zst, .bz2 or .xz file piece by piece. Archives, documents, pages and other
-files that are no text are refused by what they are. Text is UTF-8, GB18030,
+files that are no text are refused with their name and the command that converts them. Text is UTF-8, GB18030,
 UTF-16 or UTF-32; what its bytes show to be Korean, Japanese or Big5 is refused by that name, never
 decoded as anything else.
 """
@@ -11,14 +11,16 @@ import codecs
 import gzip
 import lzma
 import re
+import shlex
 import sys
 import zipfile
 import zlib
 from functools import lru_cache, partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import InputError, again_with
 from ernie_pair.core.installation import import_optional
 
 CHUNK = 1 << 20
@@ -34,30 +36,34 @@ _MARKS = {  # the longer ones first
 }
 _TAR = (257, b"ustar")
 _ZIP = b"PK\x03\x04"
-_ZSTD, _GZIP, _XZ, _BZIP2 = _PACKERS = b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh"
+_PACKERS = {
+    b"\x28\xb5\x2f\xfd": "zstd -dc",
+    b"\x1f\x8b": "gzip -dc",
+    b"\xfd7zXZ\0": "xz -dc",
+    b"BZh": "bzip2 -dc",
+}
 SHEET, PARQUET, ARROW, TEXT = "sheet", "parquet", "arrow", "text"
-# How a file begins that is no text: what it is, and what makes a text or a table of it.
-_UNPACK, _CONVERT, _SAVE = "unpack it", "convert it to .txt", "save it as .xlsx, .csv or .txt"
+# How a file begins that is no text: what it is, and what makes a text of it ({0}: FILE, {1}: NEW).
 _BEGINNINGS: Dict[bytes, Tuple[str, str]] = {
-    b"PAR1": ("a table of Parquet", _SAVE),
-    b"ARROW1": ("a table of Arrow", _SAVE),
-    b"%PDF-": ("a PDF", f"{_CONVERT}, for example with pdftotext"),
-    b"\xd0\xcf\x11\xe0": ("a file of Office 97-2003 or WPS", _SAVE),
-    b"{\\rtf": ("a document of RTF", _SAVE),
-    b"7z\xbc\xaf\x27\x1c": ("an archive of 7-Zip", _UNPACK),
-    b"Rar!\x1a\x07": ("an archive of RAR", _UNPACK),
+    b"PAR1": ("a table of Parquet", "save it as .csv"),
+    b"ARROW1": ("a table of Arrow", "save it as .csv"),
+    b"%PDF-": ("a PDF", "convert it: pdftotext {0} {1}"),
+    b"\xd0\xcf\x11\xe0": ("a file of Office 97-2003 or WPS", "save it as .xlsx, .csv or .txt"),
+    b"{\\rtf": ("a document of RTF", "save it as .txt"),
+    b"7z\xbc\xaf\x27\x1c": ("an archive of 7-Zip", "unpack it: 7z x {0} -o{1}"),
+    b"Rar!\x1a\x07": ("an archive of RAR", "unpack it: unrar x {0} {1}/"),
     b"SQLite format 3\0": ("a database of SQLite", "write its table as .csv"),
     b"\x93NUMPY": ("an array of NumPy", "write its texts as .txt"),
     b"\x89PNG\r\n": ("a picture", "give a text"),
     b"\xff\xd8\xff": ("a picture", "give a text"),
     b"\x7fELF": ("a program", "give a text"),
-    **{b"\x80" + bytes([version]): ("a pickle of Python", _SAVE) for version in (2, 3, 4, 5)},
+    **{b"\x80" + bytes([version]): ("a pickle of Python", "save it as .csv") for version in (2, 3, 4, 5)},
 }
 _PARTS_OF_ZIP = {  # a file in it: what it is then
-    "word/document.xml": ("a document of Word", f"{_CONVERT}, for example with pandoc"),
-    "ppt/presentation.xml": ("a presentation of PowerPoint", _CONVERT),
-    "content.xml": ("a file of OpenDocument", _SAVE),
-    "META-INF/container.xml": ("a book of EPUB", f"{_CONVERT}, for example with pandoc"),
+    "word/document.xml": ("a document of Word", "convert it: pandoc -t plain {0} -o {1}"),
+    "ppt/presentation.xml": ("a presentation of PowerPoint", "save it as .txt"),
+    "content.xml": ("a file of OpenDocument", "save it as .xlsx, .csv or .txt"),
+    "META-INF/container.xml": ("a book of EPUB", "convert it: pandoc -t plain {0} -o {1}"),
 }
 _WORKBOOK = "xl/workbook.xml"
 _MARKUP = re.compile(rb"(?:<!--.*?-->\s*)*(<!doctype html|<html|<head|<body|<\?xml|<mediawiki)", re.DOTALL)
@@ -140,32 +146,60 @@ def _is_workbook(path: Path) -> bool:
     if _WORKBOOK in names:
         return True
     parts = [known for part, known in _PARTS_OF_ZIP.items() if part in names]
-    raise _no_text(path, *(parts or [("an archive of zip", _UNPACK)])[0])
+    raise _no_text(path, *(parts or [("an archive of zip", "unpack it: unzip {0} -d {1}")])[0])
 
 
-def _no_text(path: Path, what: str, cure: str) -> InputError:
-    return InputError(f"{path} is {what}, not a text; {cure}")
+def free_name(stem: str, ending: str = "", mark: str = ".plain") -> str:
+    """Return a name of no file: STEM.txt for the ending .txt, else STEM.plain.txt, STEM.plain2.txt, ..."""
+    more = (f"{stem}{mark}{number}{ending}" for number in count(2))
+    names = chain((f"{stem}{ending}", f"{stem}{mark}{ending}"), more)
+    return next(name for name in names if not Path(name).exists())
 
 
-def check_is_text(path: Path, begin: bytes, is_packed: bool = False) -> None:
+def _no_text(path: Path, what: str, cure: str, packer: str = "") -> InputError:
+    """Return the error about a file that is no text; ``cure`` has {0} for its path and {1} for a new one.
+
+    ``packer``: the command that unpacks it to standard output, where it is packed as well.
+    """
+    stem = (
+        str(path)[: -len("".join(path.suffixes[-2:]))] if ".tar." in path.name else str(path.with_suffix(""))
+    )
+    given, made = shlex.quote(str(path)), ""
+    if packer and "tar -xf" not in cure:
+        made = free_name(stem, mark=".unpacked")
+        done = f"unpack it: {packer} {given} > {shlex.quote(made)}"
+    else:
+        made = free_name(stem, mark=".unpacked") if "unpack it" in cure else ""
+        made = free_name(stem, ".txt") if "convert it" in cure else made
+        done = cure.format(given, shlex.quote(made))
+    again = f"; then: {again_with({str(path): made})}" if made else ""
+    return InputError(f"{path} is {what}, not a text; {done}{again}")
+
+
+def check_is_text(path: Path, begin: bytes, packer: str = "") -> None:
     """Raise InputError if ``begin``, the first unpacked bytes of a file, is no beginning of a text."""
-    if is_packed and begin.startswith(_PACKERS):
-        raise _no_text(path, "packed twice", _UNPACK)
+    if packer and _packer_of(begin):
+        raise _no_text(path, "packed twice", "", packer)
     if begin[_TAR[0] :].startswith(_TAR[1]):
-        raise _no_text(path, "an archive of tar", _UNPACK)
+        raise _no_text(path, "an archive of tar", "unpack it: mkdir {1} && tar -xf {0} -C {1}")
     if begin.startswith(_ZIP):
-        if not is_packed and _is_workbook(path):
+        if not packer and _is_workbook(path):
             raise _no_text(path, "a workbook of Excel", "save it as .csv")
-        raise _no_text(path, "an archive of zip", _UNPACK)
+        raise _no_text(path, "an archive of zip", "unpack it: unzip {0} -d {1}", packer)
     for known, (what, cure) in _BEGINNINGS.items():
         if begin.startswith(known):
-            raise _no_text(path, what, cure)
+            raise _no_text(path, what, cure, packer)
     text = begin[:4096].replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n").lower()
     markup = _MARKUP.match(text)
     if markup and markup[1] in (b"<?xml", b"<mediawiki") and b"<html" not in text:
-        raise _no_text(path, "XML", "write its texts as .txt or .jsonl")
+        raise _no_text(path, "XML", "write its texts as .txt or .jsonl", packer)
     if markup:
-        raise _no_text(path, "a page of HTML", f"{_CONVERT}, for example with pandoc -f html -t plain")
+        raise _no_text(path, "a page of HTML", "convert it: pandoc -f html -t plain {0} -o {1}", packer)
+
+
+def _packer_of(begin: bytes) -> str:
+    """Return the command that unpacks to standard output what begins so; '' for what is not packed."""
+    return next((command for mark, command in _PACKERS.items() if begin.startswith(mark)), "")
 
 
 def unpacked(path: Path, advance: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
@@ -179,11 +213,11 @@ def unpacked(path: Path, advance: Callable[[int], None] = lambda count: None) ->
     except OSError as error:
         raise unreadable(path, error) from None
     with raw:
-        done, is_first, is_packed = 0, True, raw.peek(6).startswith(_PACKERS)
+        done, is_first, packer = 0, True, _packer_of(raw.peek(6)[:6])
         try:
             for chunk in _unpack(raw):
                 if is_first:
-                    check_is_text(path, chunk, is_packed)
+                    check_is_text(path, chunk, packer)
                     is_first = False
                 yield chunk
                 advance(raw.tell() - done)
@@ -198,13 +232,13 @@ def unpacked(path: Path, advance: Callable[[int], None] = lambda count: None) ->
 
 def _unpack(raw: Any) -> Iterator[bytes]:
     begin, opened = raw.peek(6)[:6], raw
-    if begin.startswith(_ZSTD):
+    if begin.startswith(b"\x28\xb5\x2f\xfd"):
         return _gather(_unpacked_zst(raw))
-    if begin.startswith(_GZIP):
+    if begin.startswith(b"\x1f\x8b"):
         opened = gzip.GzipFile(fileobj=raw)
-    elif begin.startswith(_XZ):
+    elif begin.startswith(b"\xfd7zXZ\0"):
         opened = lzma.LZMAFile(raw)  # noqa: SIM115 - its caller closes ``raw``
-    elif begin.startswith(_BZIP2):
+    elif begin.startswith(b"BZh"):
         opened = bz2.BZ2File(raw)
     elif begin and Path(raw.name).suffix.lower() in PACKED:
         raise EOFError  # its name says that it is packed
@@ -264,9 +298,17 @@ def _detect_encoding(path: Path, *stamp: int) -> str:
         if found or passed > _LOOKED_THROUGH:
             break
     if found in _CALLED:
+        with open(path, "rb") as raw:
+            packer = _packer_of(raw.read(6))
+        name, given = _CALLED[found], shlex.quote(str(path))
+        plain = path.with_suffix("") if packer and path.suffix in PACKED else path
+        new = free_name(f"{plain.with_suffix('')}.utf8", plain.suffix, ".new")
+        made = (
+            f"{packer} {given} | iconv -f {name} -t UTF-8" if packer else f"iconv -f {name} -t UTF-8 {given}"
+        )
         raise InputError(
-            f"{path} is {_CALLED[found]}, as its bytes show, and only UTF-8, GB18030 and UTF-16 are read; "
-            f"convert it with iconv -f {_CALLED[found]} -t UTF-8"
+            f"{path} is {name}, as its bytes show, and only UTF-8, GB18030 and UTF-16 are read; convert it: "
+            f"{made} > {shlex.quote(new)}; then: {again_with({str(path): new})}"
         )
     return found or "utf-8"
 

@@ -23,6 +23,12 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, normalizers, p
 from tokenizers.models import Unigram
 from tokenizers.models import WordPiece as WordCutter
 
+from data_tools.text.tokenizer_bounds import (
+    fault_of_charsmap,
+    fault_of_rules,
+    fault_of_speed,
+    patterns_of,
+)
 from data_tools.text.wordpiece import (
     CONTINUATION,
     CONTROL_TOKENS,
@@ -43,7 +49,6 @@ TOKENIZER_FILES = (FAST_TOKENIZER, VOCAB, SENTENCE_PIECES)
 SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 MAX_BYTES, MAX_TOKENS = 64 << 20, 1 << 24
 MAX_SEPARATORS = 2  # between two texts
-SPARE_IDS = 1000  # that no token has; as many again as there are tokens may be free
 # Where tokenizer_config.json names tokens that it adds, for transformers 4 and 5; and where it has their ids.
 ADDITIONAL, DECODER = ("additional_special_tokens", "extra_special_tokens"), "added_tokens_decoder"
 # By which a folder that transformers can load, and that this package wrote, is known again.
@@ -101,10 +106,7 @@ class FolderTokenizer:
         tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
         self._tokenizer, self.where, self.is_extended = tokenizer, where, is_extended
         self.vocab = tokenizer.get_vocab(with_added_tokens=True)
-        highest = max(self.vocab.values(), default=-1)
-        if highest > 2 * len(self.vocab) + SPARE_IDS:  # a table of that length would fill the memory
-            raise InputError(f"{where}: the id {highest} among {len(self.vocab)} tokens; {CURE}")
-        missing = 1 + highest - len(tokens)
+        missing = 1 + max(self.vocab.values(), default=-1) - len(tokens)
         self.tokens = [*tokens, *[""] * missing]
         self.vocab_size = len(self.tokens)
         for token, index in self.vocab.items():
@@ -438,8 +440,17 @@ def _panics_named(where: str) -> Iterator[None]:
 
 def _read_json(path: Path) -> Tokenizer:
     try:
-        with _panics_named(str(path)):
-            return Tokenizer.from_buffer(read_regular(path, MAX_BYTES))
+        content = read_regular(path, MAX_BYTES)
+        state = json.loads(content)
+        state = state if isinstance(state, dict) else {}
+        fault = fault_of_rules(state)
+        if not fault:
+            with _panics_named(str(path)):
+                made = Tokenizer.from_buffer(content)
+                fault = fault_of_speed(patterns_of(state), made.encode)
+        if fault:
+            raise InputError(f"{path}: it has {fault}; take another model")
+        return made
     except (OSError, InputError):
         raise
     except Exception as error:  # the library raises a plain Exception
@@ -462,6 +473,9 @@ def _read_sentence_pieces(path: Path) -> Tokenizer:
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     if model.trainer.model_type != UNIGRAM or len(pieces) <= 3:
         raise InputError(f"{path}: no Unigram model of sentencepiece; take a model that has {FAST_TOKENIZER}")
+    fault = fault_of_charsmap(model.normalizer.precompiled_charsmap)
+    if fault:
+        raise InputError(f"{path}: it has {fault}; take another model")
     first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     made = Tokenizer(Unigram([*first, *pieces[3:], ("<mask>", 0.0)], unk_id=3))
     if model.normalizer.precompiled_charsmap:

@@ -14,8 +14,9 @@ and blank rows at the end are left out.
 import csv
 import json
 import re
+import zipfile
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
 
@@ -25,6 +26,7 @@ from data_tools.text.file_content import (
     TEXT,
     detect_encoding,
     detect_kind,
+    free_name,
     is_utf8_line,
 )
 from data_tools.text.text_files import (
@@ -35,7 +37,7 @@ from data_tools.text.text_files import (
     read_lines,
     say_once,
 )
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import InputError, again_with
 from ernie_pair.core.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
 from ernie_pair.core.installation import import_optional
 
@@ -49,7 +51,10 @@ UNREAD = {
 SHEET_ERRORS = ("#N/A", "#REF!", "#DIV/0!", "#NAME?", "#VALUE!", "#NUM!", "#NULL!")
 SNIFFED = 20  # lines that tell the separator
 MAX_BLANK_ROWS = 10_000  # blank rows held back until another row, or the end of the file, is read
+MAX_JSON_BYTES = 1 << 30  # bytes of one array, or of objects over several lines, which are held in memory
 MAX_ROWS = 1 << 20  # of a sheet of Excel
+MAX_CELL_BYTES = 1 << 20  # bytes of a cell of a sheet: Excel's own limit is 32,767 characters
+MAX_STRING_BYTES = 1 << 30  # bytes of the texts that a workbook shares between its cells
 _ROWS_AT_ONCE = 1 << 13
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
 _BEGINS_ARRAY = re.compile(r'\s*\[\s*\{\s*["}]')
@@ -59,6 +64,10 @@ _LABEL = re.compile(r"[^\s,;]{1,12}")
 _NUMBER_FORMAT = re.compile(r"(#,##)?(0+)(?:\.(0+))?(%?)")
 _ROOM = re.compile(r"_.|\[(?:Red|Black|Blue|Green|红色|黑色|蓝色|绿色)\]|\\ ")
 _EXACT = 10**15  # above which a workbook has other digits
+# In a sheet: a row beyond all bounds, a cell with a formula, a range of merged cells.
+_MARKED = re.compile(rb'<row r="(\d{7,20})"|<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
+_BETWEEN = 1 << 10  # bytes in which no more than one of these is cut by the end of a piece
+_PIECE = 1 << 20
 
 
 class Form(NamedTuple):
@@ -341,16 +350,27 @@ def _json_lines(path: Path, form: Form, encoding: str) -> Iterator[Record]:
 
 def _json_whole(path: Path, form: Form, encoding: str) -> Iterator[Record]:
     """Yield the objects of an array, or of objects over several lines, counted from 1."""
+    lines, size = [], 0
+    for line in read_lines(path, encoding=encoding):
+        lines.append(line)
+        size += len(line) + 1
+        if size > MAX_JSON_BYTES:
+            raise InputError(
+                f"{path}: JSON over several lines above {MAX_JSON_BYTES} bytes; write an object per line: "
+                f"jq -c '{'.[]' if form.kind == 'array' else '.'}' {path} > "
+                + free_name(str(path.with_suffix("")), ".jsonl")
+            )
     code = "utf-8" if encoding == "utf-8" else encoding
     try:
-        text = b"\n".join(read_lines(path, encoding=encoding)).decode(code).removeprefix("\ufeff")
+        text = "\n".join(line.decode(code) for line in lines).removeprefix("\ufeff")
         found = parse_json(text) if form.kind == "array" else list(_objects_in(text))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not {code} ({error.reason}); give its encoding with --encoding") from None
     except JsonError as error:
         where = f"{path}:{error.line}" if error.line else str(path)
-        cure = "correct the array or the objects, or write one per line"
-        raise InputError(f"{where}: {error}; {cure}") from None
+        raise InputError(
+            f"{where}: {error}; correct the array or the objects, or write one per line"
+        ) from None
     for number, row in enumerate(found, start=1):
         wrong = f"{path}:{number}: {kind_of(row)} instead of an object; write {{...}}"
         yield number, row if isinstance(row, dict) else InputError(wrong)
@@ -373,23 +393,58 @@ def _objects_in(text: str) -> Iterator[Any]:
 def _sheet_rows(path: Path) -> Iterator[Record]:
     """Yield the rows of the first sheet with a row of two cells, or of any; a title above them is left out.
 
-    A number is the text that it shows, TRUE a bool, a formula its last result, and of merged cells all but
-    the first are empty.
+    A number is the text that it shows, TRUE a bool.
     """
     openpyxl = import_optional("openpyxl")
     try:
+        marked = _scan_book(path)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         try:
-            yield from _rows_of_book(path, book)
+            yield from _rows_of_book(path, book, marked)
         finally:
             book.close()
     except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a library for damaged XML raises
-        raise _damaged(path, "a workbook of Excel", error) from None
+        hint = " (a control character in a cell?)" if type(error).__name__ == "ParseError" else ""
+        raise _damaged(path, f"a workbook of Excel{hint}", error) from None
 
 
-def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
+def _scan_book(path: Path) -> Dict[str, List[str]]:
+    """Return {file of a sheet: its merged ranges, and = before its cells with a formula}.
+
+    Raises InputError for a workbook with a cell, a row, or shared texts beyond all bounds, of which none is
+    held in memory.
+    """
+    marked: Dict[str, List[str]] = {}
+    with zipfile.ZipFile(path) as content:
+        for item in content.infolist():
+            if item.filename.endswith("sharedStrings.xml"):
+                if item.file_size > MAX_STRING_BYTES:
+                    raise InputError(f"{path}: its texts are above {MAX_STRING_BYTES} bytes; save it as .csv")
+            elif "worksheets/" not in item.filename:
+                continue
+            rest = b""  # since the last begin of a tag
+            found = marked.setdefault(item.filename, [])
+            with content.open(item) as source:
+                for piece in iter(lambda: source.read(_PIECE), b""):
+                    piece = rest + piece
+                    ends = [0]
+                    for match in _MARKED.finditer(piece):
+                        far, cell, merged = match.groups(default=b"")
+                        if far and int(far) > MAX_ROWS:
+                            raise InputError(f"{path}: row {int(far)}, above {MAX_ROWS}; save it as .csv")
+                        found += [f"={cell.decode()}"] if cell else [merged.decode()] if merged else []
+                        ends.append(match.end())
+                    rest = piece[max(ends[-1], piece.rfind(b"<", 0, max(0, len(piece) - _BETWEEN))) :]
+                    if len(rest) > MAX_CELL_BYTES:
+                        raise InputError(
+                            f"{path}: a cell above {MAX_CELL_BYTES} bytes; shorten it, or save it as .csv"
+                        )
+    return marked
+
+
+def _rows_of_book(path: Path, book: Any, marked: Dict[str, List[str]]) -> Iterator[Record]:
     sheets, chosen = [], None
     for sheet in book.worksheets:
         sheet.reset_dimensions()  # what they say may be wrong, and rows beyond would be lost
@@ -406,6 +461,7 @@ def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
     others = f"; not read: {', '.join(other.title for other, _ in sheets if other is not sheet)}"
     if titles or len(sheets) > 1:
         say_once(f"{path}: reads sheet {sheet.title}{titles}{others if len(sheets) > 1 else ''}")
+    _check_marked(path, sheet.title, marked.get(sheet._worksheet_path.lstrip("/"), []))
     width = 0
     for number, row in enumerate(sheet.iter_rows(min_row=begin), start=begin):
         if number > MAX_ROWS:
@@ -414,6 +470,37 @@ def _rows_of_book(path: Path, book: Any) -> Iterator[Record]:
         width = width or max(n + 1 for n, cell in enumerate(cells) if cell is not None)
         cells += [None] * (width - len(cells))
         yield number, cells[:width] if is_blank(cells[width:]) else cells
+
+
+def _check_marked(path: Path, name: str, marked: List[str]) -> None:
+    """Raise InputError for a sheet with merged cells, or with formulas, whose results may be out of date."""
+    merged = [cells for cells in marked if not cells.startswith("=")]
+    formulas = [cell[1:] for cell in marked if cell.startswith("=")]
+    found = [
+        f"{len(cells)} {what} ({', '.join(cells[:5])}{', ...' if len(cells) > 5 else ''})"
+        for what, cells in (("ranges of merged cells", merged), ("cells with a formula", formulas))
+        if cells
+    ]
+    if found:
+        cures = ["unmerge and fill the merged ones"] * bool(merged)
+        cures += ["paste the formulas as values"] * bool(formulas)
+        new = path.with_suffix(".csv")
+        raise InputError(
+            f"{path}, sheet {name}: {' and '.join(found)}; {' and '.join(cures)}, save the sheet as "
+            f"{new.name}, and pass that: {again_with(replaced={str(path): str(new)})}"
+        )
+
+
+class UnclearNumber(float):
+    """A number of a sheet of which it is not known how it is shown; as a text it is an error."""
+
+    def __repr__(self) -> str:
+        return f"{self.form} (store it as text)"
+
+    def __str__(self) -> str:
+        return str(int(self) if self.is_integer() else float(self))
+
+    form = ""
 
 
 def _shown_cell(cell: Any) -> object:
@@ -425,7 +512,9 @@ def _shown_cell(cell: Any) -> object:
     form = others[0].removeprefix("-") if others and value < 0 else first
     plain = _NUMBER_FORMAT.fullmatch(form)
     if abs(value) >= _EXACT or not plain and form not in ("General", "@", "", "G/通用格式"):
-        return value
+        unclear = UnclearNumber(value)
+        unclear.form = f"{value:.6g} of {cell.coordinate} as {cell.number_format[:16]}"
+        return unclear
     if plain and form != "0":
         comma, whole, places, percent = plain.groups(default="")
         width = len(whole) + len(places) + bool(places) + (value < 0)  # "05d" of Python counts the sign
@@ -436,7 +525,9 @@ def _shown_cell(cell: Any) -> object:
 
 def _arrow_rows(path: Path) -> Iterator[Record]:
     """Yield the names of the columns, and each row, counted from 1; lists and maps are left as they are."""
-    pa = import_optional("pyarrow")
+    import_optional("pyarrow")
+    import pyarrow as pa
+
     number = 0
     try:
         for batch in _arrow_batches(path):
@@ -445,11 +536,30 @@ def _arrow_rows(path: Path) -> Iterator[Record]:
                 table = table.flatten()
             if not number:
                 yield 0, list(table.column_names)
-            for row in zip(*(column.to_pylist() for column in table.columns)):
+            for row in zip(*(_values_of(path, column) for column in table.columns)):
                 number += 1
                 yield number, list(row)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, "a table of Arrow or Parquet", error) from None
+
+
+def _values_of(path: Path, column: Any) -> List[Any]:
+    """Return a column as values, one string for what a dictionary holds once. Raises InputError if huge."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunk = column.combine_chunks()
+    chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) and chunk.num_chunks == 1 else chunk
+    is_coded = isinstance(chunk, pa.DictionaryArray)
+    used = chunk.indices.unique().drop_null() if is_coded else chunk
+    values = chunk.dictionary.take(used) if is_coded else chunk
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if is_text and (pc.max(pc.binary_length(values)).as_py() or 0) > MAX_LINE_BYTES:
+        raise InputError(f"{path}: a text above {MAX_LINE_BYTES} bytes; cut it")
+    if not is_coded:
+        return values.to_pylist()
+    known = dict(zip(used.to_pylist(), values.to_pylist()))
+    return [known.get(index) for index in chunk.indices.to_pylist()]
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
@@ -457,10 +567,13 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
     from pyarrow import parquet
 
     if detect_kind(path) == PARQUET:
-        found = parquet.ParquetFile(path)
-        if not found.metadata.num_rows:
-            yield pa.RecordBatch.from_pylist([], schema=found.schema_arrow)
-        yield from found.iter_batches(batch_size=_ROWS_AT_ONCE)
+        schema = parquet.read_schema(path)
+        texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        found = parquet.ParquetFile(path, read_dictionary=texts)
+        _check_column_sizes(path, found.metadata)
+        empty = pa.RecordBatch.from_pylist([], schema=found.schema_arrow)
+        batches = found.iter_batches(batch_size=_ROWS_AT_ONCE)
+        yield from chain(batches, () if found.metadata.num_rows else (empty,))
         return
     with pa.memory_map(str(path)) as source:
         try:
@@ -472,6 +585,18 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
         for batch in batches:
             parts = range(0, max(1, batch.num_rows), _ROWS_AT_ONCE)
             yield from (batch.slice(begin, _ROWS_AT_ONCE) for begin in parts)
+
+
+def _check_column_sizes(path: Path, about: Any) -> None:
+    """Raise InputError for a column that unpacks to more than any text does: a text of 300 MB in 10 KB."""
+    for group in map(about.row_group, range(about.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            size, packed = column.total_uncompressed_size, column.total_compressed_size
+            if size > max(MAX_LINE_BYTES, 200 * packed):
+                raise InputError(
+                    f"{path}: column {column.path_in_schema} unpacks from {packed} to {size} bytes, which no "
+                    "texts do; cut what repeats in it, or save it as .csv"
+                )
 
 
 def _damaged(path: Path, what: str, error: Exception) -> InputError:

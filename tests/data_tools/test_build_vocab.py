@@ -1,6 +1,7 @@
 """A vocabulary made from text has ERNIE's layout and is the same every time."""
 
 import gzip
+import json
 import subprocess
 import sys
 
@@ -56,6 +57,16 @@ def test_json_lines_of_any_name_make_the_same_vocabulary(tmp_path, name):
     pack = {"docs.zst": zstandard.compress, "docs.gz": gzip.compress}.get(name, bytes)
     packed = make(tmp_path, pack(content.encode()), name).tokens
     assert packed == make(tmp_path, overwrite=True).tokens
+
+
+def test_text_that_begins_with_a_brace_stays_text(tmp_path):
+    assert "{" in make(tmp_path, "{{引用}}我\n" * 3).vocab
+
+
+def test_json_lines_and_text_make_the_same_vocabulary(tmp_path):
+    plain = make(tmp_path).tokens
+    line = json.dumps({"body": TEXT}) + "\n"
+    assert make(tmp_path, line, "text.jsonl", json_key="body", overwrite=True, workers=2).tokens == plain
 
 
 def test_every_process_makes_the_same_bytes(tmp_path):
@@ -128,6 +139,11 @@ def test_twins_are_not_written_over_another_vocabulary(tmp_path):
     with pytest.raises(InputError, match="exists; pass overwrite"):
         add_twins(tmp_path, TWINLESS[:-1])
     assert add_twins(tmp_path, TWINLESS[:-1], overwrite=True).vocab_size == len(TWINLESS) + 1
+
+
+def test_adding_twins_to_an_invalid_vocabulary_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"plain\.txt: no \[MASK\] among its 4 tokens"):
+        add_twins(tmp_path, ["[PAD]", "[CLS]", "[SEP]", "[UNK]"])
 
 
 @pytest.mark.parametrize(

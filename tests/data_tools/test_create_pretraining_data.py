@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from data_tools.corpus.create_flags import OF_LANGUAGE
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, rules_of
+from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
+from ernie_pair.core.process_pool import ordered_map
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True}
 SPLIT = {**WORDS, "cn_splited": True}
@@ -94,6 +97,14 @@ def test_words_are_marked_where_the_vocabulary_can_mark_them(tmp_path, vocab_fil
     assert "--cn_whole_word_segment false (" in said and "plain.txt has no '##' twins" in said
 
 
+def test_rejected_lines_of_a_corpus_are_not_read_as_input(tmp_path, vocab_file):
+    (tmp_path / "raw").mkdir()
+    flags = {"output_prefix": str(tmp_path / "raw" / "c1"), "on_bad_line": "skip"}
+    assert make(tmp_path, lines_of("我爱") + b"no\n", "raw/in.jsonl", **flags) == [["我 爱"]]
+    assert (tmp_path / "raw" / "c1.rejected.jsonl").exists()
+    assert make(tmp_path, lines_of("学习"), "raw/in.jsonl", input_path=str(tmp_path / "raw")) == [["学 习"]]
+
+
 @pytest.mark.parametrize("name", ["out.rejected.jsonl", "out_marks.npy"])
 def test_a_users_file_that_is_not_written_is_not_deleted(tmp_path, vocab_file, name):
     (tmp_path / name).write_text("mine")
@@ -137,6 +148,20 @@ def test_lexicon_words_override_any_other_word_boundaries(tmp_path, vocab_file, 
     ]
     assert Corpus(tmp_path / "out").manifest["counts"]["lexicon_words"] == 3
     assert "3 words of the lexicon" in capsys.readouterr().err
+
+
+def test_a_lexicon_word_does_not_cross_a_sentence_end(tmp_path, vocab_file):
+    words = write(tmp_path / "words.txt", "北京。天安门".encode())
+    flags = {**WORDS, "user_lexicon": str(words)}
+    assert make(tmp_path, lines_of("北京。天安门"), **flags) == [["北 ##京 。", "天 ##安 ##门"]]
+
+
+def test_a_bad_lexicon_is_reported_and_leaves_no_output(tmp_path, vocab_file):
+    words = write(tmp_path / "words.txt", "北京\n天安门\tplace".encode())
+    flags = {**WORDS, "user_lexicon": str(words)}
+    with pytest.raises(InputError, match=r"words\.txt:2: the kind 'place' is not known"):
+        make(tmp_path, lines_of("北京"), **flags)
+    assert leftovers(tmp_path) == ["words.txt"]
 
 
 def test_a_long_sentence_is_cut_between_words_and_counted(tmp_path, vocab_file, capsys):
@@ -212,6 +237,13 @@ def test_an_input_without_text_is_refused(tmp_path, vocab_file, content):
     assert leftovers(tmp_path) == []
 
 
+def test_errors_give_one_line_and_exit_code_2(tmp_path, vocab_file, capsys):
+    assert exit_code_of(lambda: make(tmp_path, b'{"text"\n: 1}')) == 2
+    assert exit_code_of(lambda: make(tmp_path, b"", input_path=str(tmp_path / "no\nfile"))) == 2
+    errors = capsys.readouterr().err.split("\n")
+    assert len(errors) == 3 and all(line.startswith("error: ") and ";" in line for line in errors[:2])
+
+
 def test_bad_input_keeps_the_corpus_that_it_would_overwrite(tmp_path, vocab_file):
     make(tmp_path, lines_of("我"))
     with pytest.raises(InputError, match="not JSON"):
@@ -269,3 +301,14 @@ def test_progress_lines_appear_only_with_log_interval(tmp_path, vocab_file, caps
     assert capsys.readouterr().err.startswith("2 documents\n")
     make(tmp_path, lines_of("我", "爱"), overwrite=True)
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def die(item):
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def test_a_killed_worker_gives_exit_code_5(capsys):
+    assert exit_code_of(lambda: list(ordered_map(die, range(9), workers=2)) and 0) == 5
+    assert capsys.readouterr().err.startswith("error: a worker died")

@@ -1,12 +1,14 @@
 """Raw text becomes one JSON line per document, in an order that depends only on the seed."""
 
+import gzip
 import json
 import os
 
 import pytest
+import zstandard
 
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.cli.cli import exit_code_of, parse_config
 from ernie_pair.core.errors import InputError
 
 RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n"
@@ -41,10 +43,21 @@ def test_json_key_and_document_separator_are_flags(tmp_path):
     assert convert(tmp_path, raw, doc_spliter="---", json_key="content") == DOCUMENTS
 
 
+def test_spaces_do_not_change_the_documents(tmp_path):
+    spaced = "\n \n\u3000" + RAW.replace("\n\n", "\n\u3000\n\n") + "\n\n"
+    assert convert(tmp_path, spaced) == DOCUMENTS
+
+
 def test_only_lf_ends_a_line(tmp_path):
     assert convert(tmp_path, "一行文字里有\u2028和\x0b和\x85这些字符") == [
         "一行文字里有\u2028和\x0b和\x85这些字符"
     ]
+
+
+def test_compressed_files_are_read_like_plain_ones(tmp_path):
+    convert(tmp_path, gzip.compress(RAW.encode()), "a.txt.gz")
+    halves = [zstandard.compress(part) for part in (RAW.encode()[:20], RAW.encode()[20:])]
+    assert convert(tmp_path, b"".join(halves), "b.txt.zst", overwrite=True) == DOCUMENTS * 2
 
 
 def test_short_documents_are_left_out_and_counted(tmp_path, capsys):
@@ -79,6 +92,12 @@ def test_without_merging_each_input_has_its_own_output(tmp_path):
     )
 
 
+def test_files_that_are_not_merged_are_shuffled_apart(tmp_path):
+    convert(tmp_path, numbered(30), "a.txt")
+    convert(tmp_path, numbered(30), "b.txt", no_merge=True, no_shuffle=False)
+    assert texts(tmp_path / "out_a.txt.jsonl") != texts(tmp_path / "out_b.txt.jsonl")
+
+
 def test_an_earlier_output_in_the_input_folder_is_not_read(tmp_path):
     inside = str(tmp_path / "in" / "out")
     convert(tmp_path, output_path=inside)
@@ -109,12 +128,29 @@ def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, message, w
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+def test_a_missing_input_gives_one_line_and_exit_code_2(tmp_path, capsys):
+    config = TransConfig(input_path=str(tmp_path / "no"), output_path=str(tmp_path / "out"))
+    assert exit_code_of(lambda: trans_to_json(config)) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: {tmp_path}/no: no such file or folder; fix --input_path\n"
+
+
+def test_an_output_may_have_a_long_chinese_name(tmp_path):
+    convert(tmp_path, output_path=str(tmp_path / ("长" * 75)))
+    assert texts(tmp_path / f"{'长' * 75}.jsonl") == DOCUMENTS
+
+
 @pytest.mark.parametrize(
     "words", [["--doc_spliter", "---"], ["--doc-spliter=---"], ["--doc_spliter", "----"]]
 )
 def test_a_separator_may_consist_of_hyphens(words):
     config = parse_config(TransConfig, ["--input_path", "-", "--output_path", "-", *words])
     assert (config.doc_spliter, config.input_path) == (words[-1].rpartition("=")[2], "-")
+
+
+def test_an_empty_input_path_is_not_the_working_folder(tmp_path):
+    with pytest.raises(InputError, match="^input_path is empty; name a file or folder, "):
+        trans_to_json(TransConfig(input_path="", output_path=str(tmp_path / "out")))
 
 
 def test_a_pipe_is_not_a_folder_that_cannot_be_read(tmp_path):

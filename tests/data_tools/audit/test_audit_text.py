@@ -1,6 +1,8 @@
 """The audit finds the faults planted in small texts, with file and line, and nothing else."""
 
+import gzip
 import json
+import os
 import random
 import re
 import sys
@@ -8,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import zstandard
+from matplotlib.figure import Figure
 
 from data_tools import audit_text as module
 from data_tools.audit.duplicates import NearRules, compute_bands, near_groups
@@ -80,6 +84,12 @@ def test_near_repeats_are_those_at_or_above_the_threshold(tmp_path):
     assert member["at"].endswith("a.txt:3") and member["similarity"] == round(86 / 106, 4)
     assert audit_lines(tmp_path, *lines, near_threshold=0.79)["near"]["paragraphs"] == 2
     assert audit_lines(tmp_path, *lines, near_threshold=0.82)["near"]["paragraphs"] == 0
+
+
+def test_exact_repeats_are_not_counted_as_near_repeats(tmp_path):
+    text = written(100, 1)
+    found = audit_lines(tmp_path, text, text, text + "。")
+    assert found["exact"]["paragraphs"] == 2 and found["near"]["paragraphs"] == 0
 
 
 def test_a_chain_of_small_edits_is_not_one_group(tmp_path):
@@ -241,6 +251,13 @@ def test_any_number_of_workers_gives_the_same_report(tmp_path):
     assert audit(*inputs, workers=2) == one
 
 
+def test_a_name_that_is_not_utf8_is_reported(tmp_path):
+    path = write(tmp_path / os.fsdecode(b"\xd6\xd0.txt"), "甲", "甲")
+    audit_text(AuditConfig(inputs=[str(path)], output_dir=str(tmp_path / "report"), near_limit=0))
+    found = json.loads((tmp_path / "report" / "audit.json").read_text(encoding="utf-8"))
+    assert found["exact"]["most_repeated"][0]["at"] == f"{path}:1"
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_each_line_of_a_json_document_is_a_paragraph(tmp_path, name):
     path = write(
@@ -258,6 +275,15 @@ def test_each_line_of_a_json_document_is_a_paragraph(tmp_path, name):
     assert found["odd"]["zero-width"]["examples"][0]["at"] == f"{path}:4"
 
 
+def test_compressed_files_are_audited_like_plain_ones(tmp_path):
+    plain = write(tmp_path / "a.txt", "甲", "乙", "甲")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(plain.read_bytes()))
+    for path in (tmp_path / "a.txt.gz", tmp_path / "a.txt.zst"):
+        found = audit(path)
+        assert (found["paragraphs"], found["exact"]["most_repeated"][0]["at"]) == (3, f"{path}:1")
+
+
 def test_the_command_prints_and_writes_the_report(tmp_path, capsys):
     folder = tmp_path / "raw"
     folder.mkdir()
@@ -273,6 +299,20 @@ def test_the_command_prints_and_writes_the_report(tmp_path, capsys):
     found = json.loads((output / "audit.json").read_text(encoding="utf-8"))
     assert found["paragraphs"] == 6 and found["odd"]["zero-width"]["characters"] == 1
     assert (output / "audit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_text_without_findings_is_plotted_too(tmp_path, monkeypatch):
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure,
+        "savefig",
+        lambda self, *args, **kwargs: (drawn.extend(self.axes), save(self, *args, **kwargs)),
+    )
+    path = write(tmp_path / "a.txt", "甲")
+    audit_text(AuditConfig(inputs=[str(path)], output_dir=str(tmp_path / "report"), near_limit=0))
+    assert (tmp_path / "report" / "audit.png").is_file()
+    empty = {axes.get_title() for axes in drawn if "none" in [text.get_text() for text in axes.texts]}
+    assert empty == {"repeats", "odd characters"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import hashlib
 import json
 import pickle
 import shutil
+import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -172,7 +174,8 @@ WRAPPING = np.array([2**62 + 1] * 4 + [2], np.int64)  # their sum is 6, modulo 2
         ({"sents": np.array([0, 2, 4, 6])}, "'sents' disagrees"),
         ({"lens": np.array([2.0, 1.0, 3.0])}, "does not hold lens and docs"),
         ({"docs": np.array([[0, 2, 3]])}, "does not hold lens and docs"),
-        ({"lens": np.zeros(1 << 16, np.int32)}, "a sentence without tokens"),
+        ({"extra": np.array([1])}, "does not hold lens and docs"),
+        ({"lens": np.zeros(1 << 16, np.int32)}, "does not hold lens and docs"),
     ],
 )
 def test_an_inconsistent_index_is_refused(foreign, index, what):
@@ -193,6 +196,23 @@ def test_a_broken_manifest_is_refused(prefix, text):
     corpus_paths(prefix).manifest.write_text(text)
     with pytest.raises(InputError, match=r"tiny\.manifest\.json.*: .*not a manifest"):
         Corpus(prefix)
+
+
+def test_a_broken_checksum_inside_the_index_is_refused(foreign):
+    path = corpus_paths(foreign).idx
+    with zipfile.ZipFile(path) as archive:
+        place = archive.infolist()[0].header_offset + 170
+    content = bytearray(path.read_bytes())
+    content[place] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"foreign_idx\.npz"):
+        Corpus(foreign)
+
+
+def test_a_negative_id_is_found(foreign):
+    np.save(f"{foreign}_ids.npy", np.array([7, 8, 9, 5, -1, 7], np.int32))
+    with pytest.raises(InputError, match=r"id -1 at token 4 \(document 1, sentence 2\)"):
+        _ = Corpus(foreign).max_id
 
 
 OTHER_IDS = {
@@ -219,6 +239,71 @@ def test_unsupported_id_types_are_refused_without_unpickling(foreign, ids):
 def test_other_file_formats_are_refused_without_unpickling(foreign, content, end):
     foreign.with_name(f"foreign{end}").write_bytes(content)
     with pytest.raises(InputError, match=f"foreign{end}: not a readable"):
+        Corpus(foreign)
+
+
+HEADERS = {
+    "a bracket left open": (b"'shape': (6,)", b"'shape': (6, "),
+    "more than there is": (b"(6,), ", b"(99,),"),
+    "more than any memory": (b"(6,), }            ", b"(999999999999999,)}"),
+    "less than nothing": (b"(6,), ", b"(-6,),"),
+    "no dictionary": (b"{'descr'", b"['descr'"),
+    "no such type": (b"'<u2'", b"'<q9'"),
+    "a call": (b"'<u2'", b"id(1)"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), HEADERS.values(), ids=HEADERS)
+def test_a_damaged_npy_header_is_refused_whatever_numpy_does(foreign, old, new):
+    path = corpus_paths(foreign).ids
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    with pytest.raises(
+        InputError, match=r"foreign_ids\.npy: not a readable \.npy \(.*\); make the corpus again"
+    ):
+        Corpus(foreign)
+
+
+@pytest.mark.parametrize("missing", ["lens", "docs"])
+def test_a_missing_array_of_the_index_is_reported(foreign, missing):
+    arrays = {"lens": [2, 1, 3], "docs": [0, 2, 3]}
+    del arrays[missing]
+    np.savez(f"{foreign}_idx.npz", **arrays)
+    with pytest.raises(InputError, match=r"foreign_idx\.npz: it does not hold lens and docs"):
+        Corpus(foreign)
+
+
+def test_a_zip_bomb_is_refused_without_reading_its_members(foreign, monkeypatch):
+    with zipfile.ZipFile(f"{foreign}_idx.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("lens.npy", "w") as member:
+            for _ in range(64):
+                member.write(bytes(1 << 20))
+        archive.writestr("docs.npy", b"")
+    assert corpus_paths(foreign).idx.stat().st_size < 1 << 17
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_, **__: pytest.fail("a member was read"))
+    with pytest.raises(InputError, match=r"foreign_idx\.npz: it does not hold lens and docs"):
+        Corpus(foreign)
+
+
+def test_duplicate_members_of_the_index_are_refused(foreign):
+    with np.load(f"{foreign}_idx.npz") as index:
+        lens = index["lens"]
+    with zipfile.ZipFile(f"{foreign}_idx.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        for _ in range(9):
+            with archive.open("lens.npy", "w") as member:
+                np.save(member, lens)
+    with pytest.raises(InputError, match="does not hold lens and docs"):
+        Corpus(foreign)
+
+
+def test_an_array_declared_larger_than_memory_is_refused(foreign):
+    member = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({10**17},), }}".ljust(117).encode() + b"\n"
+    header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(member)) + member
+    with zipfile.ZipFile(f"{foreign}_idx.npz", "w") as archive:
+        archive.writestr("lens.npy", header + bytes(12))
+        archive.writestr("docs.npy", header + bytes(12))
+    with pytest.raises(InputError, match=r"foreign_idx\.npz: not a readable \.npz"):
         Corpus(foreign)
 
 

@@ -64,6 +64,20 @@ def test_a_pickled_corpus_can_be_loaded_again(prefix):
     assert isinstance(again, MegatronCorpus) and again[0].tolist() == [7, 8]
 
 
+def test_a_mapped_corpus_survives_its_replacement(prefix):
+    corpus = open_corpus(prefix)
+    other = prefix.with_suffix(".new")
+    other.write_bytes(np.ones(6, np.uint16).tobytes())
+    other.replace(prefix.with_suffix(".bin"))
+    assert corpus[0].tolist() == [7, 8] and open_corpus(prefix)[0].tolist() == [1, 1]
+
+
+def test_changed_content_changes_the_fingerprint(prefix):
+    before = open_corpus(prefix).fingerprint
+    prefix.with_suffix(".bin").write_bytes(np.array([7, 8, 9, 5, 6, 6], np.uint16).tobytes())
+    assert open_corpus(prefix).fingerprint != before
+
+
 def test_an_id_above_the_vocabulary_is_reported_with_its_place(prefix):
     open_corpus(prefix).check_ids(10)
     with pytest.raises(InputError, match=r"tiny\.bin: id 9 at token 2 \(document 0, sentence 1\)"):

@@ -115,3 +115,10 @@ def test_256_or_more_corpora_are_blended_exactly(count):
     corpora, own = mixed.locate(np.arange(mixed.period))
     assert np.array_equal(np.bincount(corpora), mixed.parts) and corpora.max() == count - 1
     assert own[corpora == count - 1].tolist() == list(range(mixed.parts[-1]))
+
+
+@pytest.mark.parametrize(("one", "other"), [("1e308", "1e-307"), ("1e-300", "1"), ("1.00000001", "1")])
+def test_weights_far_apart_are_refused_with_a_short_message(one, other):
+    with pytest.raises(InputError, match="round them, for example to") as caught:
+        Blend([Fraction(one), Fraction(other)])
+    assert len(str(caught.value)) < 300

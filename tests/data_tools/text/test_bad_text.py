@@ -12,6 +12,7 @@ import tracemalloc
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 from bad_json_lines import BAD
@@ -20,6 +21,7 @@ from waiting import until
 
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.corpus.format import Corpus
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.text import file_content
 from data_tools.text.file_content import num_invalid_bytes
 from data_tools.text.text_files import LineRules, decoded, json_text, list_inputs, read_lines
@@ -49,7 +51,50 @@ def convert(folder, content, name="raw.txt", **flags):
     return (folder / "out.jsonl").read_bytes()
 
 
+def both(folder, content, **flags):
+    """The error messages of the two tools for ``content``."""
+    messages = []
+    for tool in (make, convert):
+        with pytest.raises(InputError) as caught:
+            tool(folder, content, **flags)
+        messages.append(str(caught.value))
+    return messages
+
+
 # What a line may hold
+
+
+OTHER_RECORDS = {"[]": "a list", "7": "a number", "-1.5": "a number", '"我"': "a text", "null": "null"}
+OTHER_RECORDS["true"] = "true or false"
+
+
+@pytest.mark.parametrize(("record", "kind"), OTHER_RECORDS.items())
+def test_a_record_that_is_not_an_object_is_reported(tmp_path, record, kind):
+    with pytest.raises(InputError, match=rf'in\.jsonl:2: {kind}, not an object; write {{"text": "..."}}$'):
+        make(tmp_path, GOOD + record.encode() + b"\n")
+
+
+@pytest.mark.parametrize("value", ["[]", "7", "null", "true", "{}", "-1.5"])
+def test_a_text_value_that_is_not_a_string_is_reported(tmp_path, value):
+    with pytest.raises(InputError, match=r"in\.jsonl:2: 'text' is .*, not a text; put it in quotes$"):
+        make(tmp_path, GOOD + b'{"text": %s}\n' % value.encode())
+
+
+@pytest.mark.parametrize("deeper", ['{"text": "a", "x": {"k": 1, "k": 2}}', '{"x": [{"k": 1, "k": 1}]}'])
+def test_a_duplicate_key_is_found_in_nested_values(tmp_path, deeper):
+    with pytest.raises(InputError, match=r"in\.jsonl:1: the key 'k' is given twice"):
+        make(tmp_path, deeper.encode())
+
+
+def test_error_messages_stay_short_for_long_lines(tmp_path):
+    long = "长" * 5000
+    for record in ({long: 1}, {"text": 1, long: 2}, [long], {"text": {long: long}}):
+        line = json.dumps(record, ensure_ascii=False)
+        twice = line.replace("{", f'{{"{long}": 0, ', 1)
+        for text in (line, twice, line[:-3], line + "}"):
+            with pytest.raises(InputError) as caught:
+                json_text("in.jsonl", 1, text.encode(), LineRules())
+            assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("place", [0, 7, 29, 30, 31, 500, 4970, 4999])
@@ -61,6 +106,18 @@ def test_the_snippet_shows_the_column(place):
     message = str(caught.value)
     assert message.startswith(f"in.jsonl:3:{place + 12}: not JSON, Expecting ',' delimiter")
     assert '"@' in message and len(message) < 200
+
+
+@pytest.mark.parametrize("line", ['{"text": "我爱', '{"text": "我"', '{"text"', "{"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_truncated_last_line_is_pointed_out(tmp_path, line, workers):
+    with pytest.raises(InputError, match=r"in\.jsonl:3:\d+: not JSON, .*\(is the line cut short\?\)"):
+        make(tmp_path, GOOD * 2 + line.encode(), workers=workers)
+
+
+def test_a_truncated_last_character_is_pointed_out(tmp_path):
+    for message in both(tmp_path, GOOD + '{"text": "我'.encode()[:-1]):
+        assert ":2: not UTF-8 (byte 11 of the line is 0xe6); its last character is cut short" in message
 
 
 # Encodings
@@ -90,6 +147,10 @@ def test_the_first_bad_byte_is_reported_and_all_are_counted(bad, first, replaced
     assert text.startswith("我爱北京天安门"[:place] + "\ufffd") and text.endswith("\ufffd 学习")
 
 
+def test_a_replacement_character_is_not_an_invalid_byte():
+    assert num_invalid_bytes("我\ufffd爱".encode()) == 0
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_bytes_are_replaced_on_demand_and_counted(tmp_path, capsys, workers):
     content = GOOD + b'{"text": "\xe6\x88\x91\xff\xff\xe7\x88\xb1"}\n' + b"oops\xff\n" + GOOD
@@ -103,12 +164,31 @@ def test_bad_bytes_are_replaced_on_demand_and_counted(tmp_path, capsys, workers)
     assert "1 rejected, 2 bytes replaced)" in capsys.readouterr().err
 
 
+def test_without_the_flag_replaced_bytes_are_not_mentioned(tmp_path, capsys):
+    make(tmp_path, GOOD)
+    assert Corpus(tmp_path / "out").manifest["counts"]["replaced_bytes"] == 0
+    assert "replaced" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_raw_text_bytes_are_replaced_on_demand_and_counted(tmp_path, capsys, workers):
     content = RAW.replace("第二".encode(), b"\xff\xfe\xff") + b"\xff\n\n"
     written = convert(tmp_path, content, encoding_errors="replace", workers=workers)
     assert "\ufffd\ufffd\ufffd句话。" in json.loads(written.splitlines()[0])["text"]
     assert "characters left out, 4 bytes replaced)" in capsys.readouterr().err
+
+
+def test_build_vocab_replaces_bad_bytes_on_demand(tmp_path):
+    (tmp_path / "raw.txt").write_bytes("我爱我\n".encode() + b"\xff\n")
+    settings = {
+        "input_path": str(tmp_path / "raw.txt"),
+        "output_file": str(tmp_path / "v.txt"),
+        "min_count": 1,
+    }
+    with pytest.raises(InputError, match=r"raw\.txt:2: not UTF-8"):
+        build_vocab(VocabConfig(**settings))
+    build_vocab(VocabConfig(**settings, encoding_errors="replace"))
+    assert "我" in (tmp_path / "v.txt").read_text("utf-8").split("\n")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "gb18030", "utf-8-sig"])
@@ -289,6 +369,13 @@ def test_pipes_and_broken_links_are_not_silently_skipped(tmp_path, put):
     assert len(make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))) == 1
 
 
+def test_a_folder_named_like_a_file_is_read_as_a_folder(tmp_path):
+    (tmp_path / "data" / "b.jsonl").mkdir(parents=True)
+    (tmp_path / "data" / "b.jsonl" / "c.jsonl").write_bytes(GOOD)
+    (tmp_path / "data" / "b.jsonl" / "d.jsonl").mkdir()
+    assert len(make(tmp_path, GOOD, "data/a.jsonl", input_path=str(tmp_path / "data"))) == 2
+
+
 def refusing(path, real):
     """``real``, but failing for one path: root may read everything, so file modes would not do."""
 
@@ -328,6 +415,21 @@ def test_the_manifest_lists_only_files_with_known_extensions(tmp_path):
     make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))
     manifest = Corpus(tmp_path / "out").manifest
     assert [item["name"] for item in manifest["inputs"]] == ["a.jsonl", "c.json", "f.JSONL"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "it's", ";touch PWNED", "new\nline", "文本", os.fsdecode(b"\xff"), "$(id)"]
+)
+def test_raw_text_files_of_any_name_are_converted(tmp_path, name):
+    (tmp_path / "raw").mkdir()
+    output = {"output_path": str(tmp_path / name), "input_path": str(tmp_path / "raw")}
+    (tmp_path / "raw" / f"{name}.txt").write_bytes(RAW)
+    settings = {"no_shuffle": True, **output}
+    trans_to_json(TransConfig(**settings))
+    trans_to_json(TransConfig(**settings, no_merge=True))
+    merged = (tmp_path / f"{name}.jsonl").read_bytes()
+    assert merged == (tmp_path / f"{name}_{name}.txt.jsonl").read_bytes() and merged.count(b"\n") == 2
+    assert not list(tmp_path.rglob("PWNED"))
 
 
 # Interruptions of trans_to_json
@@ -493,6 +595,11 @@ def test_a_truncated_compressed_file_is_always_refused(tmp_path, ending, on_bad_
     assert leftovers(tmp_path) == [name]
 
 
+def test_unusual_characters_do_not_end_a_line(tmp_path):
+    odd = ["我\0爱", "我\x0b爱", "我\r爱", "我\u2028爱", "我\u0085爱", "我\u001e爱", "我\ufeff爱"]
+    assert make(tmp_path, lines_of(*odd)) == [["我 爱"]] * len(odd)
+
+
 def test_the_number_of_cut_sentences_matches_a_manual_count(tmp_path, capsys):
     lengths = [1, 9, 10, 11, 20, 21, 99]
     made = make(tmp_path, lines_of(*("我" * n for n in lengths)), max_sentence_length=10)
@@ -536,3 +643,16 @@ def test_locale_and_hash_seed_do_not_change_the_output(tmp_path):
         assert start(tmp_path, *flags, environment=environment).wait() == 0
         runs.append(hashes(tmp_path))
     assert runs[0] == runs[1] and len(finished(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("size", [65_534, 65_535, 70_000])
+def test_ids_above_16_bits_are_stored_correctly(tmp_path, size):
+    more = [f"x{number}" for number in range(size - len(TOKENS))]
+    path = tmp_path / "wide.txt"
+    path.write_text("\n".join([*TOKENS, *more]), encoding="utf-8")
+    (tmp_path / "in.jsonl").write_bytes(lines_of(f"我{more[-1]}"))
+    settings = {"input_path": str(tmp_path / "in.jsonl"), "output_prefix": str(tmp_path / "out")}
+    create_pretraining_data(CreateConfig(**settings, vocab_file=str(path)))
+    corpus = Corpus(tmp_path / "out")
+    assert corpus[0].tolist() == [TOKENS.index("我"), size - 1]
+    assert corpus.ids.dtype == (np.uint16 if size < 65_535 else np.int32)

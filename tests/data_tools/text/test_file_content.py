@@ -38,31 +38,69 @@ def tarred(mode):
     return held.getvalue()
 
 
-NOT_TEXT = [
-    ("a.tar.gz", tarred("w:gz"), "an archive of tar"),
-    ("b.txt", tarred("w"), "an archive of tar"),
-    ("a.zip", zipped("a.txt"), "an archive of zip"),
-    ("a.zip.gz", gzip.compress(zipped("a.txt")), "an archive of zip"),
-    ("a.tsv.gz", gzip.compress(bz2.compress(b"a")), "packed twice"),
-    ("b.tsv", lzma.compress(lzma.compress(b"a")), "packed twice"),
-    ("a.docx", zipped("word/document.xml"), "a document of Word"),
-    ("a.odt", zipped("content.xml"), "a file of OpenDocument"),
-    ("a.txt", b"%PDF-1.7\n", "a PDF"),
-    ("c.txt", HTML.encode(), "a page of HTML"),
-    ("b.html", ("\ufeff\n<!DOCTYPE html>" + HTML).encode("utf-16"), "a page of HTML"),
-    ("dump.xml", b'<?xml version="1.0"?><mediawiki></mediawiki>', "XML"),
-    ("a.7z", b"7z\xbc\xaf\x27\x1c\0\4", "an archive of 7-Zip"),
-    ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a file of Office 97-2003"),
-    ("a.pkl", pickle.dumps([1]), "a pickle of Python"),
-]
-
-
-@pytest.mark.parametrize("name, content, what", NOT_TEXT, ids=[name for name, *_ in NOT_TEXT])
-def test_what_is_no_text_is_refused_by_its_name(tmp_path, name, content, what):
+@pytest.mark.parametrize(
+    "name, content, what, cure",
+    [
+        ("a.tar.gz", tarred("w:gz"), "an archive of tar", "mkdir {0}/a && tar -xf {0}/a.tar.gz -C {0}/a"),
+        ("b.txt", tarred("w"), "an archive of tar", "tar -xf {0}/b.txt"),
+        ("a.zip", zipped("a.txt"), "an archive of zip", "unzip {0}/a.zip -d {0}/a"),
+        (
+            "a.zip.gz",
+            gzip.compress(zipped("a.txt"), mtime=0),
+            "an archive of zip",
+            "gzip -dc {0}/a.zip.gz > {0}/a.zip",
+        ),
+        (
+            "a.tsv.gz",
+            gzip.compress(bz2.compress(b"a"), mtime=0),
+            "packed twice",
+            "gzip -dc {0}/a.tsv.gz > {0}/a.tsv",
+        ),
+        (
+            "b.tsv",
+            lzma.compress(lzma.compress(b"a")),
+            "packed twice",
+            "xz -dc {0}/b.tsv > {0}/b; then: {0}/b",
+        ),
+        (
+            "c.txt",
+            HTML.encode(),
+            "a page of HTML",
+            "-t plain {0}/c.txt -o {0}/c.plain.txt; then: {0}/c.plain",
+        ),
+        ("d e.html", HTML.encode(), "a page of HTML", "-t plain '{0}/d e.html' -o '{0}/d e.txt'"),
+        ("there.html", HTML.encode(), "a page of HTML", "there.html -o {0}/there.plain2.txt"),
+        ("bare", zipped("a.txt"), "an archive of zip", "unzip {0}/bare -d {0}/bare.unpacked"),
+        (
+            "a.docx",
+            zipped("word/document.xml"),
+            "a document of Word",
+            "pandoc -t plain {0}/a.docx -o {0}/a.txt",
+        ),
+        ("a.odt", zipped("content.xml"), "a file of OpenDocument", "save it as"),
+        ("a.txt", b"%PDF-1.7\n", "a PDF", "pdftotext {0}/a.txt {0}/a.plain.txt"),
+        (
+            "page.html",
+            HTML.encode(),
+            "a page of HTML",
+            "pandoc -f html -t plain {0}/page.html -o {0}/page.txt",
+        ),
+        ("b.html", ("\ufeff\n<!DOCTYPE html>" + HTML).encode("utf-16"), "a page of HTML", "pandoc"),
+        ("dump.xml", b'<?xml version="1.0"?><mediawiki></mediawiki>', "XML", ".jsonl"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c\0\4", "an archive of 7-Zip", "7z x {0}/a.7z"),
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a file of Office 97-2003", "save it as"),
+        ("a.pkl", pickle.dumps([1]), "a pickle of Python", "save it as"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_name(tmp_path, name, content, what, cure):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(InputError, match=rf"{name} is {what}.*, not a text; (unpack|convert|save|write) "):
+    for other in ("there.txt", "there.plain.txt"):
+        (tmp_path / other).touch()
+    with pytest.raises(InputError) as caught:
         detect_encoding(path) and report_encodings([path])
+    assert what in str(caught.value) and cure.format(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
@@ -98,7 +136,7 @@ def test_another_encoding_is_refused_by_its_name(tmp_path, text, encoding, name)
     path = tmp_path / "a.txt"
     for content in (text, text * 1000, text.splitlines()[0]):
         path.write_bytes(content.encode(encoding))
-        with pytest.raises(InputError, match=rf"a\.txt is {name}, .*iconv -f {name} -t UTF-8$"):
+        with pytest.raises(InputError, match=rf"a\.txt is {name}, .*iconv -f {name} -t UTF-8 "):
             detect_encoding(path)
 
 
@@ -117,6 +155,15 @@ def raised(tmp_path, content):
     with pytest.raises(InputError) as caught:
         list(read_texts(tmp_path / "b.txt"))
     return caught.value
+
+
+def test_a_packed_text_of_another_encoding_is_converted_whole(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(JAPANESE.encode("shift_jis")))
+    with pytest.raises(InputError) as caught:
+        detect_encoding(path)
+    command = f"gzip -dc {path} | iconv -f SHIFT_JIS -t UTF-8 > {tmp_path}/a.utf8.txt"
+    assert f"convert it: {command}; then: " in str(caught.value)
 
 
 @pytest.mark.parametrize("order", ["utf-32", "utf-32-le", "utf-32-be", "utf-16", "utf-16-be"])

@@ -168,31 +168,3 @@ def test_the_pieces_of_sentencepiece_are_read_and_cut_alike(tmp_path, kind):
     for line in [*lines[:50], "Ａｂ　①天", "x今"]:  # full width: normalized
         ids = [piece + 1 if piece else 3 for piece in theirs.encode(" ".join(line.split()))]
         assert ours.encode(line) == ids
-
-
-def changed_json(folder, **parts):
-    """A tokenizer.json of word pieces with other ``parts``."""
-    state = json.loads(open_folder_tokenizer(write_bert(folder) / "vocab.txt", "bert").to_json())
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps({**state, **parts}), encoding="utf-8")
-    return path
-
-
-def test_a_tokenizer_that_cannot_be_used_is_named_in_a_line(tmp_path):
-    wide = changed_json(tmp_path / "wide")
-    state = json.loads(wide.read_text("utf-8"))
-    state["model"]["vocab"]["b"] = 300_000_000
-    wide.write_text(json.dumps(state), encoding="utf-8")
-    with pytest.raises(InputError, match="the id 300000000 among "):
-        open_folder_tokenizer(wide, "bert")
-    wide.write_text("[" * 5000)
-    with pytest.raises(InputError, match="tokenizer.json: it cannot be read "):
-        open_folder_tokenizer(wide, "bert")
-
-
-def test_a_panic_of_the_library_is_an_error_of_the_folder(tmp_path):
-    split = {"type": "Split", "pattern": {"Regex": "(b+)+$"}, "behavior": "Isolated", "invert": False}
-    opened = open_folder_tokenizer(changed_json(tmp_path / "model", pre_tokenizer=split), "bert")
-    for each in (opened.encode, opened.tokenize):
-        with pytest.raises(InputError, match="tokenizers fails on a text .*retry-limit-in-match"):
-            each("b" * 40 + "!")

@@ -209,6 +209,56 @@ def test_rejected_rows_are_separate_for_each_flag_of_evaluate(tmp_path, model):
     assert len(list(tmp_path.glob("*.rejected.jsonl"))) == 2
 
 
+WARNINGS = {
+    "one class": (
+        ["a\tb1\t1", "a\tb2\t1"],
+        ["c\td1\t0", "c\td2\t1"],
+        "train: {train} has no pair of class 0; is it",
+    ),
+    "unseen": (
+        ["a\tb1\t1"],
+        ["c\td1\t0", "c\td2\t1"],
+        "dev: 1 row (50.00 %) with a label that no training pair has",
+    ),
+    "one class in dev": (["a\tb1\t0", "a\tb2\t1"], ["c\td1\t1"], "dev: {dev} has no pair of class 0"),
+    "repeated": (["a\tb\t1"] * 3 + ["c\td\t0"], ["e\tf\t1"], "train: 2 rows (50.00 %) repeating an earlier"),
+    "shared": (
+        ["今天\t明天\t1", "c\td\t0"],
+        ["明 天\t今天\t1", "e\tf\t0"],
+        "dev: 1 row (50.00 %) with a pair of the",
+    ),
+    "two labels": (
+        ["a\tb\t1", "a\tb。\t0"],
+        ["c\td\t1"],
+        "train: 2 rows (100.00 %) with a pair that has two",
+    ),
+}
+
+
+@pytest.mark.parametrize("train, dev, warning", WARNINGS.values(), ids=WARNINGS)
+def test_what_the_audit_finds_is_a_warning_with_counts(tmp_path, config, capfd, train, dev, warning):
+    paths = {
+        name: written(tmp_path / f"{name}.tsv", "\n".join(rows) + "\n")
+        for name, rows in (("train", train), ("dev", dev))
+    }
+    changed = replace(config, train_file=paths["train"], dev_file=paths["dev"])
+    assert exit_code_of(lambda: train_pair(changed)) == 0
+    assert warning.format(**paths) in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["train_file", "dev_file"])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("content, reason", [("text_a\ttext_b\tlabel\n", "it holds"), (None, "no such file")])
+def test_a_file_without_pairs_is_refused(tmp_path, config, capfd, flag, streaming, content, reason):
+    path = tmp_path / "some.tsv"
+    if content is not None:
+        written(path, content)
+    changes = {flag: str(path), "streaming": streaming}
+    error = refused(lambda: train_pair(replace(config, **changes)), capfd)
+    assert error.startswith(f"error: {path}: {reason}")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_huge_pair_is_truncated_and_keeps_both_texts(tmp_path, config, capfd):
     long = [f"{'今' * 200_000}\t{'天' * 150_000}\t1", f"今\t{'天' * 350_000}\t0", "今\t天\t1"]
     path = written(tmp_path / "long.tsv", "\n".join(long) + "\n")
@@ -219,6 +269,35 @@ def test_a_huge_pair_is_truncated_and_keeps_both_texts(tmp_path, config, capfd):
     tokens = [[VOCAB[index] for index in row if index] for row in rows.batch(np.arange(3)).input_ids]
     kept = [(row.count("今"), row.count("天"), len(row)) for row in tokens]
     assert kept == [(7, 6, 16), (1, 12, 16), (1, 1, 5)]
+
+
+@pytest.mark.parametrize(
+    "labels", [[], ["0", "1", "0"], ["", "", ""], ["?", "9", "-1"]], ids=["none", "good", "empty", "strange"]
+)
+def test_each_row_gets_its_prediction_with_or_without_labels(tmp_path, model, labels):
+    texts = [("今天", "明天" * 9), ("上", "下"), ("左右", "大小")]
+    rows = ["\t".join([*pair, *labels[n : n + 1]]) for n, pair in enumerate(texts)]
+    path, out = written(tmp_path / "test.tsv", "\n".join(rows)), tmp_path / "predictions.tsv"
+    predict_pair(PredictConfig(model, path, str(out), batch_size=2, device="cpu", columns="answers"))
+    alone = []
+    for number, row in enumerate(rows):
+        one = written(tmp_path / "one.tsv", row + "\n")
+        flags = {"device": "cpu", "overwrite": True, "columns": "answers"}
+        predict_pair(PredictConfig(model, one, str(tmp_path / "one-answer.tsv"), **flags))
+        alone.append(
+            (tmp_path / "one-answer.tsv").read_text().splitlines()[1].replace("0\t", f"{number}\t", 1)
+        )
+    assert out.read_text().splitlines() == ["index\tprediction", *alone]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_blank_line_is_rejected_before_predicting(tmp_path, model, capfd, number):
+    lines = ["今天\t明天"] * 3
+    lines.insert(number - 1, "")
+    path, out = written(tmp_path / "test.tsv", "\n".join(lines) + "\n"), tmp_path / "predictions.tsv"
+    error = refused(lambda: predict_pair(PredictConfig(model, path, str(out), device="cpu")), capfd)
+    assert f"{path}:{number}: the line is blank; remove it, so that rows and lines agree" in error
+    assert not out.exists()
 
 
 # From files as people have them
@@ -326,14 +405,3 @@ def test_pair_trainer_takes_such_files_and_frames(tmp_path, kind):
     trainer.train()
     assert trainer.model.spec.labels.names == ("否", "是")
     assert all(set(CHARACTERS) >= set(row["sentence1"]) for row in trainer.train_rows())
-
-
-def test_what_the_audit_finds_is_a_warning_with_counts(tmp_path, config, capfd):
-    train = written(tmp_path / "train.tsv", "a\tb\t1\na\tb。\t0\nc\td\t1\nc\td\t1\n")
-    dev = written(tmp_path / "dev.tsv", "d\tc\t1\n")
-    assert exit_code_of(lambda: train_pair(replace(config, train_file=train, dev_file=dev))) == 0
-    told = capfd.readouterr().err
-    assert "train: 2 rows (50.00 %) with a pair that has two labels" in told
-    assert "train: 1 row (25.00 %) repeating an earlier pair" in told
-    assert "dev: 1 row (100.00 %) with a pair of the training file" in told
-    assert f"dev: {dev} has no pair of class 0; is it the right file?" in told

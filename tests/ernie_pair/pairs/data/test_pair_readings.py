@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 from pandas import DataFrame
-from pyarrow import ipc
+from pyarrow import ipc, parquet
 from table_files import FLAT, NAMES, ROWS, YES, arrow, book, changed, csv_text, frame, put, tabbed
 
 from data_tools.text import tables
@@ -227,8 +227,10 @@ def test_a_number_of_a_sheet_is_the_text_that_it_shows(tmp_path):
     assert [right for _, right, _ in found] == [shown for *_, shown in SHOWN]
     for value, form in UNCLEAR:
         source = source_of(put(tmp_path / "b.xlsx", with_numbers([(value, form)])))
-        with pytest.raises(InputError, match="is [-+.0-9e]+, not a text"):
+        told = f"{value:.6g} of B2 as {form} (store it as text), not a text"
+        with pytest.raises(InputError) as caught:
             replace(source, columns=Columns(*NAMES)).read()
+        assert told in caught.value.message
 
 
 def test_how_a_file_is_read_is_said_in_one_line(tmp_path, caplog, capsys, monkeypatch):
@@ -293,6 +295,15 @@ def test_a_large_table_is_read_row_by_row(tmp_path, monkeypatch):
     assert next(rows).left == "左边" and len(taken) <= pair_file.LOOKED_AT + 1
     DataFrame({"s1": ["左"] * 30_000, "s2": ["右"] * 30_000}).to_parquet(tmp_path / "a.parquet")
     assert sum(1 for _ in records(tmp_path / "a.parquet", detect_form(tmp_path / "a.parquet"))) == 30_001
+
+
+def test_a_text_that_parquet_holds_once_is_held_once(tmp_path):
+    long, path = os.urandom(1 << 19).hex(), tmp_path / "a.parquet"
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array([long]))
+    table = pa.table({"text_a": texts, "text_b": ["开户"] * 20_000, "label": [0, 1] * 10_000})
+    parquet.write_table(table, path, dictionary_pagesize_limit=4 << 20)
+    held = {id(row[0]) for number, row in records(path, detect_form(path)) if number and row[0] == long}
+    assert len(held) <= 20
 
 
 def test_random_csv_rows_survive_a_round_trip(tmp_path):

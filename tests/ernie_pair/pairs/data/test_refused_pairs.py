@@ -130,6 +130,20 @@ def nested(path):
     parquet.write_table(pa.Table.from_pylist(rows), path)
 
 
+def huge(path):
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1] * 4, pa.int32()), pa.array(["a" * (70 << 20), "b"])
+    )
+    table = pa.table({"text_a": texts, "text_b": texts, "label": [0, 1] * 4})
+    parquet.write_table(table, path, compression="zstd")
+    assert path.stat().st_size < 1 << 20
+
+
+def marked(made):
+    made.active.merge_cells("A2:A3")
+    made.active["C2"], made.active["C5"] = "=1+0", "=IF(A5=B5,1,0)"
+
+
 def with_xml(old, new):
     return changed(book([NAMES, *ROWS]), SHEET, lambda xml: xml.replace(old, new, 1))
 
@@ -185,9 +199,14 @@ BAD_FILES = [
     ("a.xls", b"", {}, "a.xls", "Excel 97-2003"),
     ("a.tsv", "<!DOCTYPE html>\n<table><tr><td>甲\t乙\t1</td></tr></table>\n", {}, "page of HTML", "pandoc"),
     ("a.parquet", nested, {}, "pair.a, pair.b, tags, y", "tags hold lists", "--text_a pair.a --text_b"),
+    ("a.parquet", huge, {}, "a.parquet: column text_a unpacks from"),
+    ("a.xlsx", book([NAMES, *ROWS], "Sheet", marked), {}, "sheet Sheet: 1 ranges of merged cells (A2:A3) and "
+     "2 cells with a formula (C2, C5)", "unmerge and fill", "save the sheet as a.csv"),
     ("a.xlsx", book([NAMES, *ROWS[:2], ("#N/A", "如何", 1)]), {}, "a.xlsx:4: sentence1 is #N/A"),
-    ("a.xlsx", with_xml(b"<v>0", b"<v>\x01"), {}, "workbook of Excel"),
+    ("a.xlsx", with_xml(b"<v>0", b"<v>\x01"), {}, "workbook of Excel (a control character in a cell?)"),
     *(("a.xlsx", book([NAMES, *ROWS])[:size], {}, "a.xlsx") for size in (2500, -30, 200)),
+    ("a.xlsx", with_xml(b'<row r="3"', b'<row r="9999999"'), {}, "a.xlsx: row 9999999, above 1048576"),
+    ("a.xlsx", with_xml(b"<v>1</v>", b"<v>" + b"9" * (64 << 20) + b"</v>"), {}, "a cell above 1048576 bytes"),
 ]  # fmt: skip
 
 
