@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from data_tools.text.file_content import report_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, each_once, list_inputs
 from data_tools.text.texts import LineBatch, line_batches
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import Options, data_option, overwrite_option, workers_option
+from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
@@ -34,7 +34,7 @@ _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
 @dataclass(frozen=True)
-class AuditConfig(Options):
+class AuditConfig(create_flags.LineFlags, OverwriteFlag):
     """Check text before pretraining on it."""
 
     EXAMPLE = "raw/ --output_dir audit --workers 8"
@@ -44,12 +44,13 @@ class AuditConfig(Options):
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
         positional=True,
         stdin=(".txt", ".jsonl"),
+        reads="PATH",
     )
     output_dir: str = data_option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
+        "",
+        help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only",
+        writes="FOLDER",
     )
-    json_key: str = create_flags.json_key_option(help="the key of a document's text in JSON")
-    text_column: str = create_flags.text_column_option()
     near_threshold: float = data_option(
         0.8, help="minimum Jaccard similarity of near duplicates", at_least=0.3, at_most=1
     )
@@ -66,12 +67,6 @@ class AuditConfig(Options):
         unit="paragraphs",
         at_least=0,
     )
-    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
-    max_line_bytes: int = create_flags.line_bytes_option(
-        help="a line longer than this ends the run with an error"
-    )
-    workers: int = workers_option(help="reading processes; the report does not depend on their number")
-    overwrite: bool = overwrite_option(help="replace an existing report in the folder")
 
     @property
     def near_rules(self) -> duplicates.NearRules:

@@ -22,12 +22,9 @@ from data_tools.text import ngrams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
     devices_option,
-    overwrite_option,
-    refuse_empty,
-    workers_option,
 )
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError
@@ -39,16 +36,17 @@ TOKENS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class NgramsConfig(Options):
+class NgramsConfig(OverwriteFlag):
     """Write a lexicon of the n-grams in a corpus, for pretraining with the ERNIE-Gram objective."""
 
     EXAMPLE = "--input_path data --vocab_file vocab.txt --output_file ngrams.txt"
 
     input_path: str = data_option(
-        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder"
+        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
+        reads="PATH",
     )
-    vocab_file: str = data_option(help=VOCABULARY_HELP)
-    output_file: str = data_option(help="the lexicon to write, ngrams.txt", stdout=True)
+    vocab_file: str = data_option(help=VOCABULARY_HELP, reads="FILE")
+    output_file: str = data_option(help="the lexicon to write, ngrams.txt", stdout=True, writes="FILE")
     score: Literal["t", "pmi"] = data_option(
         "t",
         help="t: the t-statistic of the ERNIE-Gram paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p "
@@ -68,12 +66,16 @@ class NgramsConfig(Options):
         unit="n-grams",
         at_least=1000,
     )
-    workers: int = workers_option(help="counting processes; the lexicon does not depend on their number")
-    overwrite: bool = overwrite_option(help="replace an existing lexicon")
+    workers: int = devices_option(
+        1,
+        unit="processes",
+        at_least=1,
+        help="counting processes; the lexicon does not depend on their number",
+        affects="speed",
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_file")
         self.most_of_lengths  # noqa: B018 - raises if they are not numbers
 
     @property

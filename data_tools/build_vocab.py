@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Dict, List, Literal, Set
+from typing import Dict, List, Set
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece as WordPieceModel
@@ -31,7 +31,12 @@ from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_
 from data_tools.text.texts import LineBatch, line_batches
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import Options, data_option, overwrite_option, refuse_empty, workers_option
+from ernie_pair.core.cli.options import (
+    OverwriteFlag,
+    data_option,
+    defaults_of,
+    refuse_set,
+)
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, settings_of
@@ -39,19 +44,10 @@ from ernie_pair.core.process_pool import ordered_map
 from ernie_pair.core.progress import Progress, say
 
 _REPEATED = 1000
-_OF_TEXT = (
-    "vocab_size",
-    "min_count",
-    "json_key",
-    "text_column",
-    "encoding_errors",
-    "max_line_bytes",
-    "workers",
-)
 
 
 @dataclass(frozen=True)
-class VocabConfig(Options):
+class VocabConfig(create_flags.LineFlags, OverwriteFlag):
     """Build a vocab.txt from text, or add '##' twins to an existing one."""
 
     EXAMPLE = "--input_path baike.jsonl --output_file vocab.txt --vocab_size 18000"
@@ -61,45 +57,38 @@ class VocabConfig(Options):
         help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels), or several of "
         "these with commas between",
         stdin=(".txt", ".jsonl"),
+        reads="PATH",
     )
     add_twins_to: str = data_option(
         "",
         help="instead of --input_path: a vocab.txt to copy, with '##' twins appended for the Chinese "
         "characters that have none. Create corpora with the copy, so that their words are marked; the model "
         "keeps its own vocab.txt, vocab_size and weights, because it never reads the twins",
+        reads="PATH",
     )
-    output_file: str = data_option(help="the vocab.txt to write", stdout=True)
+    output_file: str = data_option(help="the vocab.txt to write", stdout=True, writes="FILE")
     vocab_size: int = data_option(
         18000,
         help="maximum number of tokens, including control tokens",
         unit="tokens",
         above=len(CONTROL_TOKENS),
+        affects="text",
     )
     min_count: int = data_option(
         2,
         help="characters and pieces that occur fewer times than this get no token",
         unit="times",
         at_least=1,
+        affects="text",
     )
-    json_key: str = create_flags.json_key_option(help="the key of a document's text in JSON")
-    text_column: str = create_flags.text_column_option()
-    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
-    max_line_bytes: int = create_flags.line_bytes_option(
-        help="a line longer than this ends the run with an error"
-    )
-    workers: int = workers_option(help="counting processes; the vocabulary does not depend on their number")
-    overwrite: bool = overwrite_option(help="replace an existing vocabulary")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_file")
         if bool(self.input_path) == bool(self.add_twins_to):
             raise InputError("give --input_path (text) or --add_twins_to (a vocabulary), one of the two")
-        idle = [name for name in _OF_TEXT if getattr(self, name) != getattr(VocabConfig, name)]
-        if self.add_twins_to and idle:
-            raise InputError(
-                f"--{idle[0]} is about text, which --add_twins_to does not read; leave one of them out"
-            )
+        if self.add_twins_to:
+            fault = " is about text, which --add_twins_to does not read; leave one of them out"
+            refuse_set(self, defaults_of(self, "text"), fault)
 
 
 @with_standard_streams

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
-from data_tools.corpus.create_flags import OF_LANGUAGE, CreateConfig, build_line_rules
+from data_tools.corpus.create_flags import CreateConfig, build_line_rules
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.shards import (
@@ -39,6 +39,7 @@ from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, open_
 from data_tools.text.text_files import DOCUMENTS, REJECTED, json_text, list_inputs
 from data_tools.text.texts import document_lines, holds_documents
 from ernie_pair.core.cli.cli import run_command
+from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.cli.standard_streams import as_asked, as_called, with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
@@ -77,12 +78,13 @@ def rules_of(config: CreateConfig) -> EncodingRules:
 
 
 def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateConfig, str]:
-    """Return the options with values for OF_LANGUAGE, and the line that says why; '' where one was given.
+    """Return the options with values for those of the language, and why, in a line; '' if one was given.
 
     If none is given, the beginnings of some documents of ``inputs`` decide. Words are marked only if the
     vocabulary can express it. Raises InputError for a file, or a vocabulary, that cannot be read.
     """
-    given: Dict[str, Any] = {name: getattr(config, name) for name in OF_LANGUAGE}
+    names = [*defaults_of(config, "language")]
+    given: Dict[str, Any] = {name: getattr(config, name) for name in names}
     if any(value is not None for value in given.values()):
         given = {name: bool(value) for name, value in given.items()}
         return replace(config, **given), ""
@@ -101,7 +103,7 @@ def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateC
     if is_chinese and not marks_words:
         note = f" ({vocab_file} has no '##' twins to mark words with; build_vocab --add_twins_to adds them)"
     config = replace(config, chinese=is_chinese, split_sentences=True, cn_whole_word_segment=marks_words)
-    chosen = " ".join(f"--{name} {str(getattr(config, name)).lower()}" for name in OF_LANGUAGE)
+    chosen = " ".join(f"--{name} {str(getattr(config, name)).lower()}" for name in names)
     return config, (
         f"{as_called(config.input_path)}: {share:.0%} of the words looked at are Chinese characters, so "
         f"{chosen}{note}; give these flags to choose otherwise"

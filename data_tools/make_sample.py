@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data_tools.text import sample
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import Options, data_option, overwrite_option, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.progress import say
@@ -21,12 +21,12 @@ MAX_DOCUMENTS = 100_000
 
 
 @dataclass(frozen=True)
-class SampleConfig(Options):
+class SampleConfig(OverwriteFlag):
     """Write the built-in sample: a Chinese corpus and a data set of Chinese sentence pairs."""
 
     EXAMPLE = "--output_dir sample"
 
-    output_dir: str = data_option(help="corpus.txt and pairs/{train,dev,test}.tsv go here")
+    output_dir: str = data_option(help="corpus.txt and pairs/{train,dev,test}.tsv go here", writes="FOLDER")
     seed: int = data_option(1234, help="another seed gives another sample", at_least=0)
     documents: int = data_option(
         600,
@@ -41,11 +41,9 @@ class SampleConfig(Options):
         unit="pairs",
         at_least=sample.SMALLEST_DATA_SET,
     )
-    overwrite: bool = overwrite_option(help="replace an existing sample")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         if self.pairs % 2:
             raise InputError(f"--pairs {self.pairs} is odd and half have label 1; use {self.pairs + 1}")
 

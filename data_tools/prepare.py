@@ -10,36 +10,27 @@ must be mounted everywhere. The input is read here only.
 
 import re
 import socket
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Literal, Tuple
+from typing import Iterable, Iterator, Literal, Tuple
 
-from data_tools.corpus.create_flags import build_line_rules
+from data_tools.corpus.create_flags import RawTextFlags, build_line_rules
 from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs
 from data_tools.text.texts import LineBatch, holds_documents
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import data_option, devices_option
+from ernie_pair.core.cli.options import data_option, defaults_of, devices_option, refuse_set
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files.results import Results
 from ernie_pair.core.process_pool import ordered_map, ray_map, require_ray
 
-OF_RAW_TEXT = ("doc_spliter", "min_doc_length", "no_shuffle", "seed")
-
-
-def of_trans(name: str) -> Any:
-    """Return the option ``name`` of `trans_to_json`, for raw text."""
-    item = TransConfig.__dataclass_fields__[name]
-    metadata = {**item.metadata, "help": f"of raw text: {item.metadata['help']}"}
-    return field(default=item.default, metadata=metadata)
-
 
 @dataclass(frozen=True)
-class PrepareConfig(CreateConfig):
+class PrepareConfig(RawTextFlags, CreateConfig):
     """Turn raw text, JSON lines and tables into the token ids that pretraining reads, in processes or on Ray.
 
     In raw text a line is a sentence or a paragraph, and an empty line separates documents; PREFIX.jsonl keeps
@@ -54,29 +45,27 @@ class PrepareConfig(CreateConfig):
         ".xlsx, .parquet), a document per row, also packed: a file, a folder (two levels), or several with "
         "commas between",
         stdin=(".txt", ".jsonl"),
+        reads="PATH",
     )
-    doc_spliter: str = of_trans("doc_spliter")
-    min_doc_length: int = of_trans("min_doc_length")
-    no_shuffle: bool = of_trans("no_shuffle")
-    seed: int = of_trans("seed")
     engine: Literal["local", "ray"] = devices_option(
         "local",
         needs={"ray": {"ray": "ray"}},
         help="run --workers as processes on this machine or as Ray tasks; the files are the same",
+        affects="speed",
     )
     ray_address: str = devices_option(
         "",
         help="HOST:PORT of a Ray cluster that this machine belongs to; every machine of it needs this "
         "package and access to the folders of --output_prefix, the vocabulary and --user_lexicon (a shared "
         "file system). Empty: start Ray on this machine for this run",
+        affects="speed",
+        only_with="engine=ray",
     )
 
-    def _faults(self) -> Iterator[Tuple[bool, str]]:
-        yield from super()._faults()
-        if self.ray_address:
-            yield self.engine != "ray", "--ray_address needs --engine ray; add it"
-            is_address = re.fullmatch(r"[^\s:/]+:\d+", self.ray_address)
-            yield not is_address, f"--ray_address {self.ray_address} is not HOST:PORT; give e.g. head:6379"
+    def __post_init__(self):
+        super().__post_init__()
+        if self.ray_address and not re.fullmatch(r"[^\s:/]+:\d+", self.ray_address):
+            raise InputError(f"--ray_address {self.ray_address} is not HOST:PORT; give e.g. head:6379")
 
 
 @with_standard_streams
@@ -100,12 +89,8 @@ def prepare(config: PrepareConfig) -> None:
         trans_to_json(TransConfig(config.input_path, config.output_prefix, **flags), (*RAW, *DOCUMENTS))
         given = replace(given, input_path=str(lines))
     else:
-        for name in OF_RAW_TEXT:
-            value = getattr(config, name)
-            if value != TransConfig.__dataclass_fields__[name].default:
-                raise InputError(
-                    f"--{name} {value} is for raw text, and {config.input_path} holds documents; leave it out"
-                )
+        fault = f" is for raw text, and {config.input_path} holds documents; leave it out"
+        refuse_set(config, defaults_of(config, "raw text"), fault)
     if config.engine == "ray":
         require_ray(config.ray_address)  # before any shards of a stopped run are touched
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))

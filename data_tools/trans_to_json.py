@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Iterator, List, Literal, NamedTuple, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -27,12 +27,8 @@ from data_tools.text.texts import document_lines, holds_documents
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
     DASH,
-    Options,
+    OverwriteFlag,
     data_option,
-    overwrite_option,
-    refuse_empty,
-    refuse_no_name,
-    workers_option,
 )
 from ernie_pair.core.cli.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -45,7 +41,7 @@ LOCK = "lock"
 
 
 @dataclass(frozen=True)
-class TransConfig(Options):
+class TransConfig(create_flags.LineFlags, create_flags.RawTextFlags, OverwriteFlag):
     """Turn raw text into JSON lines, one document per line."""
 
     EXAMPLE = "--input_path raw/ --output_path data/baike"
@@ -53,36 +49,24 @@ class TransConfig(Options):
     input_path: str = data_option(
         help="a text file, or a folder of .txt files (two levels), also packed: .gz, .zst, .bz2, .xz",
         stdin=(".txt",),
+        reads="PATH",
     )
     output_path: str = data_option(
-        help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", stdout=True
+        help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", stdout=True, writes="PREFIX"
     )
-    json_key: str = create_flags.json_key_option(help="the key of a document's text")
-    text_column: str = create_flags.text_column_option()
-    doc_spliter: str = data_option("", help="the line that separates two documents; empty: an empty line")
-    min_doc_length: int = data_option(
-        10,
-        help="minimum characters per document; shorter ones are dropped and counted",
-        unit="characters",
+    log_interval: int = data_option(
+        0,
+        help="documents between progress lines; 0: no progress lines",
+        unit="documents",
         at_least=0,
+        affects="speed",
     )
-    encoding_errors: Literal["strict", "replace"] = create_flags.encoding_errors_option()
-    max_line_bytes: int = create_flags.line_bytes_option(
-        help="a line or document longer than this ends the run with an error"
-    )
-    workers: int = workers_option(help="processes, one file each; the output does not depend on their number")
-    log_interval: int = create_flags.log_interval_option()
     no_merge: bool = data_option(
         False, help="write one OUTPUT_NAME.jsonl per input file instead of OUTPUT.jsonl"
     )
-    no_shuffle: bool = data_option(False, help="keep the order of the input")
-    seed: int = data_option(42, help="decides the order of the documents", at_least=0)
-    overwrite: bool = overwrite_option(help="replace existing output")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_path")
-        refuse_no_name(self, "output_path")
         if self.no_merge and self.output_path in (DASH, STANDARD_OUTPUT):
             raise InputError(
                 "--no_merge true writes several files, and --output_path - is one; leave one out"

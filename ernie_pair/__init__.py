@@ -1,6 +1,9 @@
 """ERNIE pretraining (static graph) and sentence-pair classification (dynamic graph) on Paddle."""
 
+import ast
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ernie_pair.core.installation import missing_of_training
@@ -10,7 +13,7 @@ from ernie_pair.version import __version__ as __version__
 # Here, because it has no effect once Paddle is loaded.
 prepare_cpu_math()
 
-if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
+if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads Paddle; see `_offered`
     from data_tools.audit_text import AuditConfig
     from data_tools.build_vocab import VocabConfig
     from data_tools.make_sample import SampleConfig
@@ -88,59 +91,6 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.training.callbacks import PairCallback, TrainerControl, TrainerState
     from ernie_pair.training.task import TrainResult
 
-# What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
-_MODULES = {
-    "data_tools.audit_text": "AuditConfig",
-    "data_tools.build_vocab": "VocabConfig",
-    "ernie_pair.core.errors": "CheckpointError ErniePairError InputError LostProcessError MachineError "
-    "NumbersError",
-    "data_tools.make_sample": "SampleConfig",
-    "data_tools.prepare": "PrepareConfig",
-    "ernie_pair.api": "audit_pairs audit_text build_vocab convert cross_validate distill embed "
-    "evaluate evaluate_mlm export index make_sample new_model pipeline predict prepare "
-    "pretrain search search_params serve split_pairs train train_embedding",
-    "ernie_pair.checkpoint.run_config": "load_config",
-    "ernie_pair.checks.pipeline": "PipelineConfig",
-    "ernie_pair.embeddings.embed_config": "EmbedConfig EvaluateEmbeddingConfig ExportEmbeddingConfig",
-    "ernie_pair.embeddings.mteb_encoder": "MtebEncoder",
-    "ernie_pair.embeddings.open_embedder": "open_embedder",
-    "ernie_pair.embeddings.train.embedding_config": "EmbeddingConfig TrainEmbeddingConfig",
-    "ernie_pair.embeddings.train.embedding_trainer": "EmbeddingTrainer",
-    "ernie_pair.inference.embedder": "TextEmbedder",
-    "ernie_pair.inference.pair_tokenizer": "PairTokenizer",
-    "ernie_pair.inference.predictor": "PairPredictor",
-    "ernie_pair.inference.scores": "Prediction",
-    "ernie_pair.inference.vector_files": "open_vectors",
-    "ernie_pair.launch.notebook.notebook_launcher": "notebook_launcher",
-    "ernie_pair.models.commands": "NewModelConfig",
-    "ernie_pair.models.networks.classifier": "PairClassifier",
-    "ernie_pair.pairs.audit.audit_pairs": "AuditPairsConfig",
-    "ernie_pair.pairs.config.ask_config": "EvaluateConfig PredictConfig",
-    "ernie_pair.pairs.config.distill_config": "DistillConfig StudentConfig",
-    "ernie_pair.pairs.config.pair_config": "PairConfig TrainConfig",
-    "ernie_pair.pairs.targets.metrics": "EvalPrediction",
-    "ernie_pair.pairs.train.trainer": "PairTrainer",
-    "ernie_pair.pretraining.config.pretrain_config": "PretrainConfig",
-    "ernie_pair.pretraining.convert.convert": "Conversion ConvertConfig",
-    "ernie_pair.pretraining.mlm.evaluate_mlm": "EvaluateMlmConfig",
-    "ernie_pair.pretraining.mlm.fill_mask": "MaskFiller",
-    "ernie_pair.pretraining.pretrain": "PretrainResult",
-    "ernie_pair.runtime.device": "set_seed",
-    "ernie_pair.evaluation.robustness_table": "measure_robustness",
-    "ernie_pair.evaluation.scorer": "load",
-    "ernie_pair.deployment.export_config": "ExportConfig",
-    "ernie_pair.deployment.export_pair": "export_pair",
-    "ernie_pair.retrieval.build_index": "IndexConfig",
-    "ernie_pair.retrieval.search_texts": "SearchConfig",
-    "ernie_pair.retrieval.searcher": "Hit PairSearcher",
-    "ernie_pair.experiments.config": "CrossValidateConfig SearchParamsConfig",
-    "ernie_pair.experiments.split_pairs": "SplitPairsConfig",
-    "ernie_pair.service.serve": "ServeConfig",
-    "ernie_pair.training.callbacks": "PairCallback TrainerControl TrainerState",
-    "ernie_pair.training.task": "TrainResult",
-}
-_OFFERED = {name: module for module, names in _MODULES.items() for name in names.split()}
-
 __all__ = [
     "AuditConfig", "AuditPairsConfig", "CheckpointError", "Conversion", "ConvertConfig",
     "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig", "EmbeddingTrainer",
@@ -160,11 +110,20 @@ __all__ = [
 ]  # fmt: skip
 
 
+@cache
+def _offered() -> dict[str, str]:
+    """Return {name: its module} of what is imported for type checkers alone, above."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    (block,) = (node.body for node in tree.body if isinstance(node, ast.If))
+    lines = [line for line in block if isinstance(line, ast.ImportFrom)]
+    return {name.name: str(line.module) for line in lines for name in line.names}
+
+
 def __getattr__(name: str):
-    if name not in _OFFERED:
+    if name not in _offered():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_OFFERED[name]), name)
+        return getattr(import_module(_offered()[name]), name)
     except ModuleNotFoundError as error:
         missing = missing_of_training(error)
         if missing is None:
@@ -173,4 +132,4 @@ def __getattr__(name: str):
 
 
 def __dir__():
-    return sorted({*globals(), *_OFFERED})
+    return sorted({*globals(), *_offered()})

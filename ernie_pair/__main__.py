@@ -22,7 +22,7 @@ from ernie_pair.commands import (
     versions,
 )
 from ernie_pair.core.cli.cli import exit_code_of, parse_config
-from ernie_pair.core.cli.flag_words import flag_names
+from ernie_pair.core.cli.flag_words import split_words
 from ernie_pair.core.user_home import give_home
 from ernie_pair.runtime.processes.stop_signals import signals_wait
 
@@ -223,14 +223,24 @@ def _loaded(words) -> Callable[[], Any]:
     form, flags = form_of(words, forms)
     if not form:
         return partial(print, overview({words[0]: words[0]}, _purposes()))
-    of_models = [one for one in forms if one == form or one.split()[-1] in KINDS_OF_MODEL]
-    if form == words[0] and len(of_models) > 1 and flags:
-        flags_of = {one: flag_names(config_class_of(COMMANDS[one])) for one in of_models}
-        form = form_of_model(flags, flags_of, _kind_of_folder)
+    form = _form_of_flags(form, flags) if form == words[0] and flags else form
     entry = COMMANDS[form]
     config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {form}")
     give_home()
     return partial(function_of(entry), config)
+
+
+def _form_of_flags(command: str, flags: List[str]) -> str:
+    """Return the form of a command that fits its flags and the folder of --model_path among them."""
+    of_models = [
+        form for form in forms_of(command, COMMANDS) if form.split()[-1] in (command, *KINDS_OF_MODEL)
+    ]
+    if len(of_models) < 2:
+        return command
+    classes = {form: config_class_of(COMMANDS[form]) for form in of_models}
+    given = split_words(flags, *classes.values(), refuse_unknown=False).flags
+    folder = given.get("model_path", [[]])[-1]
+    return form_of_model(given, "".join(folder), classes, _kind_of_folder)
 
 
 def _kind_of_folder(folder: str) -> str:

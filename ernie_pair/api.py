@@ -24,7 +24,6 @@ from data_tools.prepare import PrepareConfig
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.checks.pipeline import PipelineConfig
 from ernie_pair.commands import form_of_model, function_of
-from ernie_pair.core.cli.flag_words import flag_names
 from ernie_pair.core.cli.options import DASH, Options
 from ernie_pair.core.cli.python_call import NOWHERE, takes_options
 from ernie_pair.core.errors import InputError
@@ -228,9 +227,8 @@ def _by_folder(command: str, **classes: Type[Options]) -> Callable[[Dict[str, An
     def choose(options: Dict[str, Any]) -> Type[Options]:
         from ernie_pair.models.source import kind_of_folder
 
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        flags = {form: flag_names(one) for form, one in forms.items()}
-        return forms[form_of_model(words, flags, kind_of_folder)]
+        folder = str(options.get("model_path") or "")
+        return forms[form_of_model(options, folder, forms, kind_of_folder)]
 
     return choose
 

@@ -3,9 +3,10 @@
 import platform
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
-from ernie_pair.core.cli.nearest_flags import nearest_names
+from ernie_pair.core.cli.flag_words import flag_names, nearest_names
+from ernie_pair.core.cli.options import Options
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.gpu import paddle_version
@@ -41,9 +42,9 @@ for _command, _words in MEANT.items():
 
 
 class Entry(NamedTuple):
-    """Where a command is: the module of its function, its flags as Class or module:Class, the function.
+    """Where a command is: the module of its function, its flags as Class or module:Class.
 
-    ``function``: empty if it is called as its module.
+    ``function``: its name; empty if it is called as its module.
     """
 
     module: str
@@ -112,26 +113,25 @@ def form_of(words: Sequence[str], forms: Sequence[str]) -> Tuple[str, List[str]]
 
 
 def form_of_model(
-    words: Sequence[str], forms: Mapping[str, Sequence[str]], kind_of_folder: Callable[[str], str]
+    given: Iterable[str],
+    folder: str,
+    forms: Mapping[str, Type[Options]],
+    kind_of_folder: Callable[[str], str],
 ) -> str:
-    """Return the form of a command for the folder of --model_path, of which no word has chosen one.
+    """Return the form of a command for ``folder``, its --model_path, of which no word has chosen one.
 
-    ``words``: flags and their values; ``forms``: {form: its flags}, the one for models of pairs first. A form
-    that lacks one of the flags is not meant. ``kind_of_folder`` returns the last word of a form for a path,
-    '' for models of pairs. Raises InputError for a flag of another form, if it is a folder for pairs.
+    ``given``: the names of the flags; ``forms``: {form: its class of options}, the one for models of pairs
+    first. A form that lacks one of the flags is not meant. ``kind_of_folder`` returns the last word of a form
+    for a path, '' for models of pairs. Raises InputError for a flag of another form, if it is one of pairs.
     """
-    words = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
-    names = [word[2:].replace("-", "_") if word[:2] == "--" else "" for word in words]
-    fitting = [form for form, flags in forms.items() if {*filter(None, names)} <= {*flags, "help"}]
-    kind, is_for_pairs = "", False
-    if "model_path" in names[:-1]:
-        folder = words[names.index("model_path") + 1]
-        kind = kind_of_folder(folder)
-        is_for_pairs = not kind and Path(folder).expanduser().is_dir()
+    flags = {form: {"help", *flag_names(config_class)} for form, config_class in forms.items()}
+    fitting = [form for form in forms if flags[form] >= {*given}]
+    kind = kind_of_folder(folder) if folder else ""
+    is_for_pairs = not kind and bool(folder) and Path(folder).expanduser().is_dir()
     first = next(iter(forms))
-    for name in names if is_for_pairs else ():
-        other = next((form for form, flags in forms.items() if name in flags), first)
-        if name and other != first:
+    for name in given if is_for_pairs else ():
+        other = next((form for form in forms if name in flags[form]), first)
+        if other != first:
             raise InputError(
                 f"--{name} is a flag of {other}, and {folder} is a model of pairs (a classifier or "
                 "reranker); leave it out"

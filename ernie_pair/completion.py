@@ -5,7 +5,7 @@ from dataclasses import Field, fields
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ernie_pair.commands import forms_of
-from ernie_pair.core.cli.options import hints_of, kind_of, place_word
+from ernie_pair.core.cli.options import hints_of, kind_of, path_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import import_optional
 
@@ -82,8 +82,8 @@ def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
         added = parser.add_argument(item.name if is_positional else f"--{item.name}", **words)
         if item.name == "file" and is_positional:
             added.complete = dict.fromkeys(SHELLS, _STARTED)  # type: ignore[attr-defined]  # for shtab
-        elif not words["choices"] and place_word(item.name):
-            is_folder = place_word(item.name) == "FOLDER"
+        elif not words["choices"] and path_of(item):
+            is_folder = path_of(item) == "FOLDER"
             added.complete = shtab.DIRECTORY if is_folder else shtab.FILE  # type: ignore[attr-defined]
     config = parser.add_argument("--config", help="a YAML file of these flags")
     config.complete = shtab.FILE  # type: ignore[attr-defined]

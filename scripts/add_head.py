@@ -20,8 +20,8 @@ class AddHeadConfig(Options):
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --output_dir start"
 
     peer_python: str = option(help="a Python that has torch and transformers")
-    model_path: str = model_option(help="a folder of transformers or sentence-transformers")
-    output_dir: str = model_option(help="the folder to make")
+    model_path: str = model_option(help="a folder of transformers or sentence-transformers", reads="PATH")
+    output_dir: str = model_option(help="the folder to make", writes="FOLDER")
     seed: int = option(1234, help="seed of the head", at_least=0)
 
 

@@ -23,7 +23,7 @@ from side_by_side.waiting import CASES_OF_WAITING
 from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
     devices_option,
     evaluation_option,
@@ -53,7 +53,7 @@ Figures = Dict[str, Any]
 
 
 @dataclass(frozen=True)
-class BenchConfig(Options):
+class BenchConfig(OverwriteFlag):
     """Measure cases side by side; nothing but --output is left on the disk."""
 
     EXAMPLE = (
@@ -61,16 +61,17 @@ class BenchConfig(Options):
         "--output side_by_side.json"
     )
 
-    pair_file: str = data_option(help="pairs: text TAB text TAB label")
-    vocab_file: str = data_option(help="the vocab.txt of the models")
+    pair_file: str = data_option(help="pairs: text TAB text TAB label", reads="FILE")
+    vocab_file: str = data_option(help="the vocab.txt of the models", reads="FILE")
     cases: str = evaluation_option("", help=f"some of {', '.join(CASES)}, with commas; empty: all")
     peer_python: str = option(
         "", help="a Python that has torch and transformers, to compare with; empty: none"
     )
     output: str = evaluation_option(
-        "", help="a file for the figures, JSON, of which side_by_side_table.py makes the tables of the pages"
+        "",
+        help="a file for the figures, JSON, of which side_by_side_table.py makes the tables of the pages",
+        writes="PATH",
     )
-    overwrite: bool = evaluation_option(False, help="replace earlier figures")
     lanes: str = evaluation_option(
         "", help="names of lanes, with commas; empty: all, of the training of a base model the best"
     )
@@ -79,13 +80,15 @@ class BenchConfig(Options):
     batch_size: int = data_option(0, help="pairs or samples of a step; 0: those of the case", at_least=0)
     max_seq_len: int = data_option(0, help="tokens of each; 0: those of the case", at_least=0)
     pairs: int = data_option(0, help="pairs predicted in a step; 0: those of the case", at_least=0)
-    threads: int = devices_option(1, help="threads of every lane", unit="threads", at_least=1)
+    threads: int = devices_option(
+        1, help="threads of every lane", unit="threads", at_least=1, affects="speed"
+    )
     rounds: int = evaluation_option(7, help="turns of every lane, of which the median is shown", at_least=1)
     steps: int = evaluation_option(
         5, help="steps of a turn; a step of prediction is one pass over all pairs", unit="steps", at_least=1
     )
     warmup: int = evaluation_option(2, help="steps of a lane not counted", unit="steps", at_least=1)
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
 
     @property
     def plan(self) -> TurnPlan:

@@ -33,9 +33,9 @@ class CompareVectorsConfig(Options):
     EXAMPLE = "--peer_python peer/bin/python --model_path minilm --data my_data --output_file vectors.json"
 
     peer_python: str = option(help="a Python that has torch and sentence-transformers")
-    model_path: str = model_option(help="a folder of sentence-transformers")
+    model_path: str = model_option(help="a folder of sentence-transformers", reads="PATH")
     data: str = data_option(help="a folder of text/NAME.txt and pairs/SET/NAME.tsv")
-    output_file: str = data_option(help="the figures go here, as JSON")
+    output_file: str = data_option(help="the figures go here, as JSON", writes="FILE")
     count: int = data_option(1000, help="texts, fewer if there are not so many", at_least=2)
 
 

@@ -13,6 +13,7 @@ from readme_block import FLAGS, head_of, is_chinese, plain_rows, replace_block
 
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.commands import config_class_of
+from ernie_pair.core.cli.cli import place_in_help
 from ernie_pair.core.cli.options import GROUPS, Options, hints_of, kind_of
 
 SAME, CHINESE_SAME = "The flags of `train`, and:", "`train` 的全部参数，以及："
@@ -31,8 +32,9 @@ def render_flags(page: str) -> str:
     parts = []
     for name, config in configs.items():
         # By subject, required ones first.
-        places = {item: GROUPS.index(item.metadata["group"]) for item in fields(config)}
-        ordered = sorted(places, key=lambda item: (places[item], item.default is not MISSING))
+        ordered = sorted(
+            fields(config), key=lambda item: (GROUPS.index(item.metadata["group"]), place_in_help(item))
+        )
         rows = {item.name: _cells(item, config) for item in ordered}
         is_longer = name != BASE and base.keys() <= rows.keys()
         if is_longer:
@@ -55,9 +57,7 @@ def _cells(item: Field, config: Type[Options]) -> List[str]:
     default = NAMED[item.default] if is_named else f"`{item.default}`"
     # Whether it depends on the machine is known from the source alone.
     owner = next(one for one in config.__mro__ if item.name in vars(one).get("__annotations__", {}))
-    if re.search(
-        rf"^    {item.name}: .*= (device_option|\w*option\(\s*default_device)\(", _source(owner), re.M
-    ):
+    if re.search(rf"^    {item.name}: .*= (\w*option\(\s*default_device)\(", _source(owner), re.M):
         default = OF_THE_MACHINE
     return [f"`{name}`", "required" if item.default is MISSING else default, what]
 

@@ -22,14 +22,13 @@ from other_libraries.client import OF_TRAINER, environment_of_peer, open_peer
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
     Options,
+    OverwriteFlag,
     checkpoints_option,
     data_option,
     model_option,
     optimisation_option,
     option,
-    overwrite_option,
     precision_option,
-    refuse_empty,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import make_folder
@@ -64,12 +63,12 @@ class Places(Options):
     """The files and folders."""
 
     peer_python: str = option(help="a Python that has torch, transformers and accelerate")
-    model_path: str = model_option(help="a folder of transformers; ernie-pair convert --to hf")
-    train_file: str = data_option(help="labelled pairs")
-    dev_file: str = data_option(help="labelled pairs by which the best epoch is chosen")
-    test_file: str = data_option(help="pairs to predict")
-    output_dir: str = checkpoints_option(help="checkpoints and logs go here")
-    output_file: str = data_option(help="the probabilities of the test pairs go here")
+    model_path: str = model_option(help="a folder of transformers; ernie-pair convert --to hf", reads="PATH")
+    train_file: str = data_option(help="labelled pairs", reads="FILE")
+    dev_file: str = data_option(help="labelled pairs by which the best epoch is chosen", reads="FILE")
+    test_file: str = data_option(help="pairs to predict", reads="FILE")
+    output_dir: str = checkpoints_option(help="checkpoints and logs go here", writes="FOLDER")
+    output_file: str = data_option(help="the probabilities of the test pairs go here", writes="FILE")
 
 
 OF_TRAIN = [item for item in fields(TrainConfig) if item.name in SAME]
@@ -78,7 +77,7 @@ Same = make_dataclass("Same", ALIKE, bases=(Options,), frozen=True)
 
 
 @dataclass(frozen=True)
-class TrainPeerConfig(Same, Places):
+class TrainPeerConfig(OverwriteFlag, Same, Places):
     """Train a pair classifier with transformers' Trainer on the CPU."""
 
     EXAMPLE = (
@@ -97,13 +96,11 @@ class TrainPeerConfig(Same, Places):
     precision: Literal["fp32", "bf16"] = precision_option(
         "fp32", help="bf16: autocast, what Trainer calls bf16"
     )
-    overwrite: bool = overwrite_option(help="replace existing predictions")
 
 
 def train_peer(config: TrainPeerConfig) -> None:
     """Train and write the predictions, unless they exist; the peer's lines go into peer.log."""
     start_console(World())
-    refuse_empty(config, "peer_python", "output_dir", "output_file")
     if not Path(config.model_path).is_dir():
         raise InputError(
             f"--model_path {config.model_path} is not a folder; make one with ernie-pair convert --to hf"

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from inspect import signature
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
@@ -21,34 +20,53 @@ from data_tools.text.ngrams import NgramLexicon
 from ernie_pair.core.cli.options import Options, data_option, import_named
 from ernie_pair.core.errors import InputError
 
-same_option = partial(data_option, resume="same")  # another value is another run
-
 SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
 SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MaskingFlags(Options):
     """The base of every command that makes samples; each field is a flag of it."""
 
-    masked_lm_prob: float = same_option(0.15, help="share of the tokens to mask", above=0, below=1)
-    short_seq_prob: float = same_option(
-        0.1, help="share of the samples with a shorter target length", at_least=0, below=1
+    masked_lm_prob: float = data_option(
+        0.15, help="share of the tokens to mask", above=0, below=1, resume="same"
     )
-    favor_longer_ngram: bool = same_option(False, help="mask long n-grams more often than short ones")
-    max_ngrams: int = same_option(3, help="longest n-gram of words masked together", unit="words", at_least=1)
-    geometric: bool = same_option(
-        False, help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n"
+    short_seq_prob: float = data_option(
+        0.1, help="share of the samples with a shorter target length", at_least=0, below=1, resume="same"
     )
-    whole_word_mask: bool = same_option(True, help="mask whole words; false: mask single tokens")
-    level_weights: str = same_option(
+    favor_longer_ngram: bool = data_option(
+        False, help="mask long n-grams more often than short ones", affects="words", resume="same"
+    )
+    max_ngrams: int = data_option(
+        3,
+        help="longest n-gram of words masked together",
+        unit="words",
+        at_least=1,
+        affects="words",
+        resume="same",
+    )
+    geometric: bool = data_option(
+        False,
+        help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n",
+        affects="words",
+        resume="same",
+    )
+    whole_word_mask: bool = data_option(
+        True, help="mask whole words; false: mask single tokens", resume="same"
+    )
+    level_weights: str = data_option(
         "1 1 1",
         help="weights of a character, a phrase (any word of several tokens) and an entity when drawing words "
         "to mask; entities are marked by --user_lexicon when the corpus is created; weight 0: drawn only "
         "when no other word is left",
+        affects="words",
+        resume="same",
     )
-    masking_fn: str = same_option(
-        "", help="your own masking function, package.module:function; empty: the built-in one"
+    masking_fn: str = data_option(
+        "",
+        help="your own masking function, package.module:function; empty: the built-in one",
+        affects="words",
+        resume="same",
     )
     binary_head: bool = data_option(
         True,

@@ -28,6 +28,7 @@ class ShowConfig(Options):
     checkpoint: str = checkpoints_option(
         help="a checkpoint (OUT/checkpoints/step_00005000 or OUT/model_last), or the output folder of a run",
         positional=True,
+        reads="PATH",
     )
 
 
@@ -114,8 +115,10 @@ class DiffConfig(Options):
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000"
 
-    first: str = checkpoints_option(help="a checkpoint, OUT/model_last for example", positional=True)
-    second: str = checkpoints_option(help="another checkpoint", positional=True)
+    first: str = checkpoints_option(
+        help="a checkpoint, OUT/model_last for example", positional=True, reads="PATH"
+    )
+    second: str = checkpoints_option(help="another checkpoint", positional=True, reads="PATH")
     most_lines: int = checkpoints_option(
         20, help="maximum number of differing arrays to show, largest difference first", at_least=1
     )

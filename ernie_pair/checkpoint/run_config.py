@@ -29,7 +29,7 @@ import yaml
 
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.core.cli.flag_words import read_flag_file
-from ernie_pair.core.cli.options import Options, hints_of, read_given
+from ernie_pair.core.cli.options import Options, defaults_of, hints_of, read_given
 from ernie_pair.core.cli.standard_streams import as_asked
 from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML, published
 from ernie_pair.core.files.atomic_folder import publish_folder
@@ -37,8 +37,6 @@ from ernie_pair.core.files.results import MAKER, Results, read_own_config
 from ernie_pair.runtime.cpu import processor_name, text_of, usable_cores
 from ernie_pair.version import __version__
 
-# They apply to one start only: read from a file, they would set a run aside once more.
-OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
 _WIDTH = 1 << 20  # no line is folded
 
 Config = TypeVar("Config", bound=Options)
@@ -57,10 +55,8 @@ logger = logging.getLogger(__name__)
 
 def flags_of(config: Options) -> Dict[str, Any]:
     """Return every flag with its value as it was given, those of one start with their defaults."""
-    return {
-        item.name: item.default if item.name in OF_ONE_START else as_asked(getattr(config, item.name))
-        for item in fields(config)
-    }
+    given = {item.name: as_asked(getattr(config, item.name)) for item in fields(config)}
+    return {**given, **defaults_of(config, "start")}
 
 
 def about_now(command: str, **more: object) -> Dict[str, Any]:
@@ -137,9 +133,7 @@ def keep_config(
     about = about_now(command, **identity, **({"layout": dict(layout)} if layout else {}))
     flags = as_read(flags_of(config))
     if there is not None:
-        change = _changes_since(
-            there, flags, as_read(about), {item.name: item.default for item in fields(config)}
-        )
+        change = _changes_since(there, flags, as_read(about), config)
         if not change:
             return
         about = there.pop(ABOUT)
@@ -187,12 +181,13 @@ def _config_path(folder: Path, command: str, identity: Mapping[str, object]) -> 
 
 
 def _changes_since(
-    there: Dict[str, Any], flags: Dict[str, Any], about: Dict[str, Any], defaults: Dict[str, Any]
+    there: Dict[str, Any], flags: Dict[str, Any], about: Dict[str, Any], config: Options
 ) -> Dict[str, Any]:
     """Return what this start does differently from the one before it; {} for nothing."""
     before, with_versions = latest_of(there)
-    usual = {name: defaults[name] for name in flags if name not in before and defaults[name] is not MISSING}
-    now = {name: value for name, value in flags.items() if name not in OF_ONE_START}
+    absent = [item for item in fields(config) if item.name not in before and item.default is not MISSING]
+    usual = {item.name: item.default for item in absent}
+    now = {name: value for name, value in flags.items() if name not in defaults_of(config, "start")}
     change: Dict[str, Any] = {"date": about["date"]}
     compared = ("flags", {**as_read(usual), **before}, now), ("versions", with_versions, versions())
     for what, known, new in compared:

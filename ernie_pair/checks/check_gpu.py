@@ -26,12 +26,11 @@ from ernie_pair.checkpoint.run_config import machine, versions
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, LAST
 from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SmallLine
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
     devices_option,
     evaluation_option,
     names_in,
-    refuse_empty,
     refuse_unknown_names,
 )
 from ernie_pair.core.errors import (
@@ -375,7 +374,7 @@ def hide_private(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class CheckGpuConfig(Options):
+class CheckGpuConfig(OverwriteFlag):
     """Check a GPU from its libraries to the speed of a base model, and write a report to attach.
 
     With --device cpu only the checks that need no GPU are run; the others report what they need.
@@ -384,16 +383,14 @@ class CheckGpuConfig(Options):
     EXAMPLE = "--output_file gpu.json"
 
     output_file: str = data_option(
-        "gpu.json", help="FILE.json for the results; a report page is written to FILE.html"
+        "gpu.json", help="FILE.json for the results; a report page is written to FILE.html", writes="FILE"
     )
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="device to check")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="device to check", affects="speed")
     only: str = evaluation_option("", help=f"checks to run: some of {','.join(GROUPS)}; empty: all")
     quick: bool = evaluation_option(False, help="fewer checks and shorter runs")
-    overwrite: bool = data_option(False, help="replace an existing report")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_file")
         refuse_unknown_names("only", names_in(self.only), GROUPS, f" is none of {', '.join(GROUPS)}")
         path = Path(self.output_file)
         if path.suffix != ".json" or not path.parent.is_dir():

@@ -63,7 +63,7 @@ class DoctorConfig(Options):
     EXAMPLE = "--output_dir output"
 
     output_dir: str = checkpoints_option(
-        ".", help="where runs will be written; the disk of this folder is checked"
+        ".", help="where runs will be written; the disk of this folder is checked", writes="FOLDER"
     )
 
 

@@ -4,7 +4,7 @@ ernie-pair inspect-data --input_path train.tsv --vocab_file MODEL: the same for 
 """
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Tuple
 
@@ -14,23 +14,17 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.split_datasets import dataset_of
-from data_tools.text.file_content import ENCODINGS
 from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
-from ernie_pair.core.cli.options import Options, data_option
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.cli.options import Options, OverwriteFlag, data_option, defaults_of, refuse_set
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.pairs.data.encoded_pairs import open_pair_tokenizer, shown_pairs
 from ernie_pair.pairs.data.pair_records import (
-    ENCODING_HELP,
-    FIRST_TEXT_HELP,
-    SECOND_TEXT_HELP,
+    ColumnFlags,
 )
 from ernie_pair.report.chart import draw_picture
 
 BAR = 40  # characters of the longest bar
 JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
-OF_BOTH = ("input_path", "vocab_file", "show", "max_seq_len")
-OF_PAIRS = ("text_a", "text_b", "label", "encoding")
 
 
 @dataclass(frozen=True)
@@ -38,20 +32,23 @@ class Inspected(Options):
     """A corpus and its vocabulary; a base on its own puts them first of all fields."""
 
     input_path: str = data_option(
-        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs"
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs",
+        reads="PATH",
     )
-    vocab_file: str = data_option(help=VOCABULARY_HELP)
+    vocab_file: str = data_option(help=VOCABULARY_HELP, reads="FILE")
 
 
 @dataclass(frozen=True)
-class InspectConfig(MaskingFlags, Inspected):
+class InspectConfig(OverwriteFlag, ColumnFlags, MaskingFlags, Inspected):
     """Show samples of a corpus with their masks marked, and measure them; or show the tokens of pairs."""
 
     EXAMPLE = "--input_path data/baike --vocab_file vocab.txt --output_dir inspected"
     NEEDS = {"matplotlib": ""}
 
     output_dir: str = data_option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
+        "",
+        help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only",
+        writes="FOLDER",
     )
     num_samples: int = data_option(2000, help="samples to measure", unit="samples", at_least=1)
     show: int = data_option(3, help="samples, or pairs, to print", unit="samples", at_least=0)
@@ -59,11 +56,6 @@ class InspectConfig(MaskingFlags, Inspected):
         512, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8
     )
     seed: int = data_option(1234, help="another seed shows other samples", at_least=0)
-    overwrite: bool = data_option(False, help="replace an existing report in the folder")
-    text_a: str = data_option("", help=f"of pairs: {FIRST_TEXT_HELP}")
-    text_b: str = data_option("", help=f"of pairs: {SECOND_TEXT_HELP}")
-    label: str = data_option("", help="of pairs: the column of the label")
-    encoding: str = data_option("utf-8", help=f"of pairs: {ENCODING_HELP}", choices=ENCODINGS)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -73,13 +65,11 @@ class InspectConfig(MaskingFlags, Inspected):
     def refuse_unused(self) -> None:
         """Raise InputError for a flag that is of a corpus where pairs are shown, or the other way round."""
         of, other = ("a corpus", "a file of pairs") if self.is_of_pairs else ("pairs", "a corpus")
-        for item in fields(self):
-            is_used = item.name in OF_BOTH or (item.name in OF_PAIRS) == self.is_of_pairs
-            value = getattr(self, item.name)
-            if not is_used and value != item.default:
-                raise InputError(
-                    f"--{item.name} {value} is for {of}, and {self.input_path} is {other}; leave it out"
-                )
+        of_pairs, of_both = defaults_of(self, "rows"), {"show", "max_seq_len"}
+        of_corpus = {i.name: i.default for i in fields(self) if i.default is not MISSING}
+        of_corpus = {name: value for name, value in of_corpus.items() if name not in {*of_pairs, *of_both}}
+        fault = f" is for {of}, and {self.input_path} is {other}; leave it out"
+        refuse_set(self, of_corpus if self.is_of_pairs else of_pairs, fault)
 
 
 def inspect_data(config: InspectConfig) -> None:
@@ -101,7 +91,9 @@ def inspect_data(config: InspectConfig) -> None:
         "input_path": list(corpus.paths),
         "vocab_file": [vocabulary_file(config.vocab_file)],
     }
-    settings = settings_of(config, "input_path", "vocab_file", "output_dir", "show", *OF_PAIRS)
+    settings = settings_of(
+        config, "input_path", "vocab_file", "output_dir", "show", *defaults_of(config, "rows")
+    )
     outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
     results = Results("inspect-data", outputs, inputs, settings, config.overwrite)
     are_there = config.output_dir and results.are_done()

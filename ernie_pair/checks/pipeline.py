@@ -28,7 +28,7 @@ from ernie_pair.core.cli.options import (
     devices_option,
     model_option,
     optimisation_option,
-    refuse_empty,
+    paths_in,
 )
 from ernie_pair.core.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
 from ernie_pair.core.files.atomic_files import published
@@ -53,7 +53,6 @@ RECORD, REPORT = "pipeline.json", "report.html"
 MOST_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
 MOST_AUDITED = 200 << 20
 FEWEST_ROWS = 20
-FILES = ("train_file", "dev_file", "test_file", "input_path", "model_name_or_path")
 PREPARE, TRAIN = "prepare the text and the model to start from", "train on the pairs"
 USED_FIRST = {"minutes": PREPARE, "epochs": TRAIN}  # the first step that uses a flag; of the others the first
 
@@ -66,13 +65,17 @@ class PipelineConfig(RowFlags):
     NEEDS = NEEDS
     MOST_CLASSES = MOST_WORDS
 
-    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc")
-    output_dir: str = data_option(help="everything goes here")
+    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
+    output_dir: str = data_option(help="everything goes here", writes="FOLDER")
     dev_file: str = data_option(
-        "", help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query"
+        "",
+        help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query",
+        reads="FILE",
     )
     test_file: str = data_option(
-        "", help="labelled pairs for measuring it; empty: rows of train_file, split off by query"
+        "",
+        help="labelled pairs for measuring it; empty: rows of train_file, split off by query",
+        reads="FILE",
     )
     dev_share: float = data_option(
         0.1, help="share of the rows that is split off for each of the two", above=0, at_most=0.4
@@ -81,6 +84,7 @@ class PipelineConfig(RowFlags):
         "",
         help="text to pretrain on: raw text, JSON lines and tables, a file, a folder, or several with commas "
         "between; empty: the texts of the pairs alone",
+        reads="PATH",
     )
     json_key: str = data_option("text", help="the key of a document's text in JSON lines")
     text_column: str = data_option("", help="the column of a document's text in a table, or its number")
@@ -90,6 +94,7 @@ class PipelineConfig(RowFlags):
         "",
         help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder to start from; empty: a new "
         "model, of a size that the text and the machine allow",
+        reads="PATH",
     )
     pretrain: Union[bool, Literal["auto"]] = optimisation_option(
         "auto", help="pretrain on the text first; auto: a new model, and any other if there is --input_path"
@@ -100,11 +105,10 @@ class PipelineConfig(RowFlags):
     epochs: int = optimisation_option(3, help="passes over the training pairs", unit="epochs", at_least=1)
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
     gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "train_file", "output_dir")
         if self.are_scores and self.label_map:
             raise InputError("--are_scores true has no classes, and --label_map names some; leave one out")
         if self.dev_file and self.test_file and self.dev_share != type(self).dev_share:
@@ -229,7 +233,7 @@ def _check_existing_folder(folder: Path, config: PipelineConfig) -> None:
             "empty folder"
         )
     output = Path(os.path.realpath(folder))
-    for name in FILES:
+    for name in paths_in(config, "reads"):
         whole = getattr(config, name)
         for given in filter(os.path.exists, (whole, *whole.split(","))):
             path = Path(os.path.realpath(given))
@@ -250,7 +254,7 @@ def _refuse_other_flags(folder: Path, config: PipelineConfig, begun: Collection[
     for name, value in as_read(flags_of(config)).items():
         old, used = before.get(name, value), USED_FIRST.get(name)
         is_same = not os.path.exists(str(old)) or os.path.realpath(str(old)) == os.path.realpath(str(value))
-        is_moved = name in FILES and old and value and is_same
+        is_moved = name in paths_in(config, "reads") and old and value and is_same
         is_used = len(begun) > 1 if used is None else used in begun
         if old == value or is_moved or not is_used or name in ("output_dir", "gpus", "device"):
             continue

@@ -18,7 +18,6 @@ from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
     optimisation_option,
-    refuse_empty,
 )
 from ernie_pair.core.errors import CheckpointError
 from ernie_pair.core.files.atomic_files import published
@@ -173,7 +172,7 @@ class QuickstartConfig(Options):
     EXAMPLE = "--output_dir quickstart"
     NEEDS = NEEDS
 
-    output_dir: str = data_option("output/quickstart", help="everything goes here")
+    output_dir: str = data_option("output/quickstart", help="everything goes here", writes="FOLDER")
     documents: int = data_option(
         1000, help="documents in the sample to pretrain on", unit="documents", at_least=1
     )
@@ -184,11 +183,7 @@ class QuickstartConfig(Options):
     epochs: int = optimisation_option(2, help="epochs of fine-tuning on the pairs", unit="epochs", at_least=1)
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
     gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
 
 
 def quickstart(config: QuickstartConfig) -> None:

@@ -27,7 +27,7 @@ class CheckConfig(Options):
     EXAMPLE = "--device cpu"
     NEEDS = NEEDS
 
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
 
 
 def check(config: CheckConfig) -> None:

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from typing import Literal, Optional, Tuple
 
-from data_tools.text.file_content import ENCODINGS
 from ernie_pair.core.cli.options import (
     Options,
+    OverwriteFlag,
     data_option,
     evaluation_option,
     model_option,
     precision_option,
-    refuse_empty,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.pairs.config.ask_config import refuse_short_pairs
-from ernie_pair.pairs.data.pair_records import ENCODING_HELP
+from ernie_pair.pairs.data.pair_records import ColumnFlags
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,17 @@ class ModelPath(Options):
     """The model to export; a base on its own puts it first of all fields."""
 
     model_path: str = model_option(
-        help="a trained model: its folder, or the output folder of a run for its best model"
+        help="a trained model: its folder, or the output folder of a run for its best model", reads="PATH"
     )
 
 
 @dataclass(frozen=True)
-class ExportFlags(Options):
+class ExportFlags(ColumnFlags, OverwriteFlag):
     """How to export a folder that runs without the training code."""
 
     NEEDS = TRAINING
 
-    output_dir: str = data_option(help="folder to create")
+    output_dir: str = data_option(help="folder to create", writes="FOLDER")
     format: Literal["paddle", "onnx", "both"] = model_option(
         "paddle",
         help="Paddle Inference, ONNX, or both",
@@ -50,20 +49,26 @@ class ExportFlags(Options):
         help="for two classes: predict 1 at this probability or above; none: as saved with the model",
         at_least=0,
         at_most=1,
+        affects="classes",
     )
     symmetric: Literal["auto", "none", "average"] = evaluation_option(
         "auto", help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model"
     )
     quantize: Literal["none", "int8"] = precision_option(
-        "none", help="int8: also write model.int8.onnx, next to the float32 model, for --backend onnx-int8"
+        "none",
+        help="int8: also write model.int8.onnx, next to the float32 model, for --backend onnx-int8",
+        only_with="format=onnx|both",
     )
     precision: Literal["fp32", "bf16"] = precision_option(
-        "fp32", help="bf16: also evaluate the Paddle model with --precision bf16, and record the result"
+        "fp32",
+        help="bf16: also evaluate the Paddle model with --precision bf16, and record the result",
+        only_with="format=paddle|both",
     )
     quantize_file: str = precision_option(
         "",
         help="labelled pairs to evaluate int8 and bf16 on; without labels, the share of pairs that keep "
         "their class is used",
+        reads="FILE",
     )
     max_accuracy_drop: float = precision_option(
         0.01,
@@ -71,35 +76,29 @@ class ExportFlags(Options):
         at_least=0,
         at_most=1,
     )
-    triton: bool = data_option(False, help="also write triton/, a model repository for Triton's ONNX Runtime")
+    triton: bool = data_option(
+        False,
+        help="also write triton/, a model repository for Triton's ONNX Runtime",
+        only_with="format=onnx|both",
+    )
     docker: bool = data_option(
-        False, help="also write a Dockerfile and a wheel, for an image that serves the ONNX model"
+        False,
+        help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
+        only_with="format=onnx|both",
     )
     wheel: str = data_option(
-        "", help="the wheel of ernie-pair for --docker true; empty: built from the sources here"
+        "",
+        help="the wheel of ernie-pair for --docker true; empty: built from the sources here",
+        reads="FILE",
+        only_with="docker",
     )
-    text_a: str = data_option("", help="the column of the first text in files of pairs")
-    text_b: str = data_option("", help="the column of the second text")
-    label: str = data_option("", help="the column of the label")
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
     model_class: str = model_option(
         "", help="class of your own model, as named in the folder, package.module:Class"
     )
-    overwrite: bool = data_option(False, help="replace an existing export")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         refuse_short_pairs(self.max_seq_len)
-        if self.quantize == "int8" and self.format == "paddle":
-            raise InputError("--quantize int8 is for the ONNX model; pass --format onnx or both as well")
-        for name in ("triton", "docker"):
-            if getattr(self, name) and self.format == "paddle":
-                raise InputError(f"--{name} true is for the ONNX model; pass --format onnx or both as well")
-        if self.wheel and not self.docker:
-            raise InputError("--wheel is for the image of --docker true; pass that as well")
-        if self.precision == "bf16" and self.format == "onnx":
-            raise InputError("--precision bf16 is for the Paddle model; pass --format paddle or both as well")
         if self.quantize_file and not self.lower_precisions:
             raise InputError(
                 "--quantize_file is for evaluating int8 or bf16; pass --quantize int8 or --precision bf16 too"

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from data_tools.text.folder_tokenizer import AnyTokenizer, find_tokenizer, is_their_config
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
+from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import (
     MADE,
@@ -90,7 +91,6 @@ VERSIONED = (
     "ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "paddle2onnx", "onnxruntime", "numpy",
 )  # fmt: skip
 OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
-FILE_FLAGS = ("quantize_file", "wheel", "dev_file", "calibrate_on", "tune_on")
 
 logger = logging.getLogger(__name__)
 
@@ -177,8 +177,8 @@ def publish_export(
     inputs: Dict[str, Sequence[Path]] = {}
     for flag, folders in models.items():
         inputs[flag] = [path for folder in folders for path in content_of(str(folder))]
-    for name in FILE_FLAGS:
-        files = files_of(getattr(config, name, ""))
+    for name in (name for name in paths_in(config, "reads") if name not in models):
+        files = files_of(getattr(config, name))
         inputs.update({name: files} if files else {})  # otherwise it is the name of a set, or nothing
     settings = settings_of(config, *inputs, "output_dir")
     outputs = [output_dir / name for name in OUTPUTS]

@@ -6,13 +6,12 @@ from typing import Literal, Optional
 from data_tools.text.file_content import ENCODINGS
 from data_tools.text.texts import ID_COLUMN_HELP, INPUT_HELP, TEXT_COLUMN_HELP
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
     devices_option,
     model_option,
     names_in,
     precision_option,
-    refuse_empty,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
@@ -22,13 +21,11 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pairs.data.pair_records import (
-    BAD_ROW_HELP,
     ENCODING_HELP,
-    FIRST_TEXT_HELP,
     LABEL_MAP_HELP,
-    SECOND_TEXT_HELP,
+    RowFlags,
 )
-from ernie_pair.runtime.device import device_option
+from ernie_pair.runtime.device import DeviceFlag
 
 MODEL_HELP = (
     "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"
@@ -36,8 +33,8 @@ MODEL_HELP = (
 AUTO = "auto"
 
 
-@dataclass(frozen=True)
-class EmbedderFlags(KernelFlags):
+@dataclass(frozen=True, kw_only=True)
+class EmbedderFlags(DeviceFlag, KernelFlags):
     """How an embedding model computes vectors; a part of the commands."""
 
     dim: int = model_option(
@@ -58,7 +55,6 @@ class EmbedderFlags(KernelFlags):
         at_least=0,
     )
     batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
-    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()
@@ -73,17 +69,14 @@ class EmbedderFlags(KernelFlags):
 
 
 @dataclass(frozen=True)
-class EmbedConfig(RayFlags, EmbedderFlags):
+class EmbedConfig(OverwriteFlag, RayFlags, EmbedderFlags):
     """Compute the vectors of the texts in a file, and write them for memory mapping."""
 
     EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
 
-    model_path: str = model_option(help=MODEL_HELP)
-    input_file: str = data_option(
-        help=INPUT_HELP,
-        stdin=(".txt", ".jsonl"),
-    )
-    output_dir: str = data_option(help="folder to create, with vectors.npy and vectors.json")
+    model_path: str = model_option(help=MODEL_HELP, reads="PATH")
+    input_file: str = data_option(help=INPUT_HELP, stdin=(".txt", ".jsonl"), reads="FILE")
+    output_dir: str = data_option(help="folder to create, with vectors.npy and vectors.json", writes="FOLDER")
     dtype: Literal["float16", "int8"] = precision_option(
         "float16", help="type of the stored numbers; int8: with one scale per text"
     )
@@ -96,13 +89,11 @@ class EmbedConfig(RayFlags, EmbedderFlags):
         None, help="put this text before each text, in place of a prompt of the model"
     )
     encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
-    overwrite: bool = data_option(False, help="replace existing vectors")
     text_column: str = data_option("", help=TEXT_COLUMN_HELP)
     id_column: str = data_option("", help=ID_COLUMN_HELP)
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         if self.prompt is not None and self.prompt_name:
             raise InputError("--prompt and --prompt_name exclude each other; give one of them")
 
@@ -113,20 +104,23 @@ class EmbedConfig(RayFlags, EmbedderFlags):
 
 
 @dataclass(frozen=True)
-class EvaluateEmbeddingConfig(EmbedderFlags):
+class EvaluateEmbeddingConfig(OverwriteFlag, RowFlags, EmbedderFlags):
     """Measure how well the texts of labelled pairs find their matches by vector similarity."""
 
     EXAMPLE = "--model_path output/best --input_file test.tsv"
     MOST_CLASSES = 2
 
-    model_path: str = model_option(help=MODEL_HELP)
+    model_path: str = model_option(help=MODEL_HELP, reads="PATH")
     input_file: str = data_option(
         help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor and "
         "positive: a file, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
+        reads="FILE",
     )
     output_file: str = data_option(
-        "", help="JSON file to keep recall, mrr, ndcg and spearman for each length; empty: none"
+        "",
+        help="JSON file to keep recall, mrr, ndcg and spearman for each length; empty: none",
+        writes="FILE",
     )
     dims: str = model_option(
         "", help="lengths to measure besides --dim, for example 64,128; all: those of training"
@@ -136,16 +130,10 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
         help="a text of the corpus that equals the query and is none of its matches; keep: it is searched as "
         "well, as sentence-transformers does",
     )
-    text_a: str = data_option("", help=FIRST_TEXT_HELP)
-    text_b: str = data_option("", help=SECOND_TEXT_HELP)
-    label: str = data_option("", help="the column of the label")
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     label_range: str = data_option(
         "", help="for graded pairs: lowest and highest score, for example 0,5; empty: labels are 0 and 1"
     )
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
-    overwrite: bool = data_option(False, help="replace an existing result")
 
     def __post_init__(self):
         super().__post_init__()
@@ -157,26 +145,23 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
 
 
 @dataclass(frozen=True)
-class ExportEmbeddingConfig(Options):
+class ExportEmbeddingConfig(OverwriteFlag):
     """Export a folder that computes the same vectors without the training code, and check them."""
 
     EXAMPLE = "--model_path output/best --output_dir exported"
     NEEDS = {**TRAINING, "onnxruntime": ""}
 
     model_path: str = model_option(
-        help="an embedding model, trained here or published: its folder, or a run for its best model"
+        help="an embedding model, trained here or published: its folder, or a run for its best model",
+        reads="PATH",
     )
     output_dir: str = data_option(
-        help="folder to create, with model.onnx, embedding.json and the files of the tokenizer"
+        help="folder to create, with model.onnx, embedding.json and the files of the tokenizer",
+        writes="FOLDER",
     )
     quantize: Literal["none", "int8"] = precision_option(
         "none", help="int8: store int8 weights, smaller and faster; the drift of the vectors is reported"
     )
-    overwrite: bool = data_option(False, help="replace an existing export")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
 
 
 def check_two_classes(label_map: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Optional, Sequence, Union
 
+from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.core.files.results import Results, settings_of
@@ -20,9 +21,6 @@ from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
 from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World, launched_world
-
-INPUTS = ("model_path", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
-OUTPUTS = ("output_file", "report", "robustness_file")
 
 
 def load(
@@ -99,11 +97,10 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
             raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
     inputs: Dict[str, Sequence[Path]] = {
         name: [path for path in content_of(getattr(config, name)) if path.name != but]
-        for name in INPUTS
-        if hasattr(config, name)
+        for name in paths_in(config, "reads")
     }
     named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
-    settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
+    settings = {**settings_of(config, *paths_in(config), "batch_size"), **named}
     return Results(command, [*outputs, *more], inputs, settings, config.overwrite, asked=more)
 
 

@@ -13,6 +13,7 @@ from data_tools.samples.split_datasets import dataset_of
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import EVENTS, best_of
 from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.results import check_absent
@@ -39,7 +40,7 @@ from ernie_pair.experiments.series import (
 )
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.pairs.config.ask_config import parse_named_models
+from ernie_pair.pairs.config.ask_config import PredictConfig, parse_named_models
 from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, label_map_in
@@ -78,7 +79,6 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 TEST = "test.jsonl"
 TEST_KEY = "test_file (sha256)"
-OF_PREDICTION = ("batch_size", "max_seq_len", "device", "model_class", "kernels", "precision")
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
 RANDOM = "random:"
 STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
@@ -168,7 +168,8 @@ def _train_and_predict(
     best = best_of(folder)
     if best is None:
         raise no_best_model(folder)
-    flags = {**{name: getattr(train, name) for name in OF_PREDICTION}, "columns": "answers"}
+    shared = {*defaults_of(PredictConfig, "trained", "speed"), "precision"} & vars(train).keys()
+    flags = {**{name: getattr(train, name) for name in sorted(shared)}, "columns": "answers"}
     paths = {"input_file": folder.with_name(TEST), "output_file": folder / PREDICTIONS}
     _call(words_of("predict", **flags, symmetric=symmetric, scores="true", model_path=best, **paths), log)
 

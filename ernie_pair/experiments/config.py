@@ -1,30 +1,26 @@
 """The flags of the commands that make several runs, or combine their models; no framework is loaded here."""
 
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Literal
 
-from data_tools.text.file_content import ENCODINGS
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
+    defaults_of,
     devices_option,
     evaluation_option,
     model_option,
     optimisation_option,
-    overwrite_option,
     precision_option,
-    refuse_empty,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pairs.data.pair_records import ENCODING_HELP
+from ernie_pair.pairs.data.pair_records import ColumnFlags
 from ernie_pair.pairs.targets.metrics import AUTO, METRICS
-from ernie_pair.runtime.amp_flags import OF_AMP_ALONE
-from ernie_pair.training.run_flags import BEST_IF_AUTO, best_metric_option
+from ernie_pair.training.run_flags import BEST_IF_AUTO
 
 
 def _refuse_of_one_run(config: PairConfig) -> None:
@@ -34,19 +30,8 @@ def _refuse_of_one_run(config: PairConfig) -> None:
         raise InputError("--dry_run true is for a single run; try it with ernie-pair train")
 
 
-resamples_option = partial(evaluation_option, 1000, unit="resamples")
-REPLACED = "replace files that this command did not make, or that have changed since"
-# What the files of the folds, which this package writes, have no need of.
-# fmt: off
-AS_WRITTEN: Dict[str, object] = {
-    "text_a": "", "text_b": "", "label": "", "encoding": "utf-8", "on_bad_row": "stop",
-    "streaming": False, "fresh_start": False, "cache_dir": "",
-}
-# fmt: on
-
-
 @dataclass(frozen=True)
-class CrossValidateConfig(PairConfig):
+class CrossValidateConfig(OverwriteFlag, PairConfig):
     """Train a pair classifier once per fold, and predict every row with the run that has not seen its texts.
 
     Start it again to resume.
@@ -55,14 +40,17 @@ class CrossValidateConfig(PairConfig):
     EXAMPLE = "--folds 5 --model_name_or_path ernie-gram-zh --train_file all.tsv --output_dir folds"
 
     model_name_or_path: str = model_option(
-        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder"
+        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", reads="PATH"
     )
     train_file: str = data_option(
-        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
+        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc",
+        reads="FILE",
     )
-    output_dir: str = data_option(help="a folder per fold, predictions.tsv, folds.tsv and the report go here")
+    output_dir: str = data_option(
+        help="a folder per fold, predictions.tsv, folds.tsv and the report go here", writes="FOLDER"
+    )
     folds: int = evaluation_option(
-        5, help="number of parts into which the rows are divided", unit="folds", at_least=2
+        5, help="number of parts into which the rows are divided", unit="folds", at_least=2, usual=True
     )
     group_by: Literal["text", "pair"] = evaluation_option(
         "text",
@@ -70,7 +58,10 @@ class CrossValidateConfig(PairConfig):
         "pairs",
     )
     dev_file: str = data_option(
-        "", help="labelled pairs for choosing the best model of each fold; empty: see --dev_share"
+        "",
+        help="labelled pairs for choosing the best model of each fold; empty: see --dev_share",
+        reads="FILE",
+        usual=True,
     )
     dev_share: float = evaluation_option(
         0.1,
@@ -78,18 +69,24 @@ class CrossValidateConfig(PairConfig):
         "model",
         above=0,
         at_most=0.5,
+        usual=True,
     )
-    best_metric: str = best_metric_option(
-        help="metric on those rows that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
+    best_metric: str = evaluation_option(
+        "auto",
+        resume="fixed",
+        usual=True,
+        help="metric on those rows that chooses the best model; " + BEST_IF_AUTO,
+        choices=(*METRICS, AUTO),
     )
-    bootstrap: int = resamples_option(
+    bootstrap: int = evaluation_option(
+        1000,
+        unit="resamples",
         help="bootstrap resamples of the groups for the confidence intervals of the means; 0: no intervals",
         at_least=0,
     )
     worst_rows: int = evaluation_option(
         200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0
     )
-    overwrite: bool = overwrite_option(help=REPLACED)
 
     def __post_init__(self):
         super().__post_init__()
@@ -109,12 +106,12 @@ class CrossValidateConfig(PairConfig):
     def config_of(self, train_file: str, dev_file: str, output_dir: str) -> TrainConfig:
         """Return the flags of one fold's run, whose pairs are in files that this package has written."""
         own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
-        places = {"train_file": train_file, "dev_file": dev_file, "output_dir": output_dir}
-        return TrainConfig(**{**own, **AS_WRITTEN, **places})
+        places = {"train_file": train_file, "dev_file": dev_file, "output_dir": output_dir, "cache_dir": ""}
+        return TrainConfig(**{**own, **defaults_of(PairConfig, "rows"), **places})
 
 
 @dataclass(frozen=True)
-class SearchParamsConfig(TrainConfig):
+class SearchParamsConfig(OverwriteFlag, TrainConfig):
     """Train with one set of flags after another, and find the best set. Start it again to resume."""
 
     NEEDS = {**TRAINING, "optuna": "tune"}
@@ -124,13 +121,16 @@ class SearchParamsConfig(TrainConfig):
     )
 
     output_dir: str = data_option(
-        help="a folder per trial, the study, best.yaml, best and the report go here"
+        help="a folder per trial, the study, best.yaml, best and the report go here", writes="FOLDER"
     )
     space: str = optimisation_option(
         help="what to search, a YAML file or {...}: {learning_rate: {suggest: float, low: 1e-5, high: 1e-4, "
         "log: true}}; float, int or categorical (choices: [...]) and what Optuna's suggest_... takes",
+        reads="FILE",
     )
-    trials: int = optimisation_option(20, help="trials of all starts together", unit="trials", at_least=1)
+    trials: int = optimisation_option(
+        20, help="trials of all starts together", unit="trials", at_least=1, usual=True
+    )
     evaluations: int = evaluation_option(
         10, help="evaluations of a trial, in place of --eval_freq", unit="evaluations", at_least=1
     )
@@ -140,11 +140,9 @@ class SearchParamsConfig(TrainConfig):
     startup_trials: int = optimisation_option(
         5, help="first trials, drawn at random and not pruned by median", unit="trials", at_least=1
     )
-    overwrite: bool = overwrite_option(help=REPLACED)
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir", "space")
         _refuse_of_one_run(self)
         if self.evaluation_strategy in ("epoch", "no"):
             raise InputError(
@@ -155,11 +153,11 @@ class SearchParamsConfig(TrainConfig):
         """Return these flags with ``changes``, for one run. Raises InputError for invalid values."""
         own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
         without_amp = changes.get("use_amp", self.use_amp) is False
-        return TrainConfig(**{**own, **(OF_AMP_ALONE if without_amp else {}), **changes})
+        return TrainConfig(**{**own, **(defaults_of(self, "amp") if without_amp else {}), **changes})
 
 
 @dataclass(frozen=True)
-class CompareConfig(Options):
+class CompareConfig(OverwriteFlag):
     """Fine-tune from several starts with several seeds, and compare them. Start it again to resume."""
 
     NEEDS = TRAINING
@@ -169,12 +167,15 @@ class CompareConfig(Options):
 
     starts: str = model_option(
         help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights; one with '
-        "spaces needs quotes of its own"
+        "spaces needs quotes of its own",
+        reads="NAME=PATH",
     )
     train_config: str = optimisation_option(
-        help="a YAML file of flags of `ernie-pair train`, the same for every run"
+        help="a YAML file of flags of `ernie-pair train`, the same for every run", reads="FILE"
     )
-    output_dir: str = data_option(help="a folder per run, compare.html, compare.json and compare.png go here")
+    output_dir: str = data_option(
+        help="a folder per run, compare.html, compare.json and compare.png go here", writes="FOLDER"
+    )
     seeds: int = optimisation_option(
         3,
         help="runs from each start: the seed of --train_config, and those after it",
@@ -182,16 +183,20 @@ class CompareConfig(Options):
         at_least=1,
     )
     test_file: str = data_option(
-        "", help="labelled pairs to compare on; empty: the dev_file of --train_config"
+        "", help="labelled pairs to compare on; empty: the dev_file of --train_config", reads="FILE"
     )
     domain_data: str = data_option(
-        "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
+        "",
+        help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words",
+        reads="PATH",
     )
     domain_samples: int = data_option(1000, help="samples of --domain_data", unit="samples", at_least=1)
-    bootstrap: int = resamples_option(
-        help="bootstrap resamples for the confidence interval of a difference", at_least=1
+    bootstrap: int = evaluation_option(
+        1000,
+        unit="resamples",
+        help="bootstrap resamples for the confidence interval of a difference",
+        at_least=1,
     )
-    overwrite: bool = overwrite_option(help=REPLACED)
     symmetric: Literal["none", "average"] = evaluation_option(
         "none",
         help="average: score both orders of a pair and take the mean of the logits; always used if "
@@ -200,7 +205,6 @@ class CompareConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         if not Path(self.train_config).is_file():
             raise InputError(
                 f"--train_config {self.train_config}: no such file; write the flags of train in it"
@@ -208,7 +212,7 @@ class CompareConfig(Options):
 
 
 @dataclass(frozen=True)
-class CompareModelsConfig(Options):
+class CompareModelsConfig(ColumnFlags, OverwriteFlag):
     """Compare trained classifiers, exported, in ONNX Runtime on this machine's CPU.
 
     Each predicts its most probable class; saved thresholds do not count.
@@ -219,14 +223,16 @@ class CompareModelsConfig(Options):
 
     models: str = model_option(
         help='names and trained models: "teacher=output/best student=small/best"; the others are compared '
-        "with the first; one with spaces needs quotes of its own"
+        "with the first; one with spaces needs quotes of its own",
+        reads="NAME=PATH",
     )
     input_file: str = data_option(
         help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
+        reads="FILE",
     )
     output_dir: str = data_option(
-        help="models.json, models.md and models.html go here, and the exported models"
+        help="models.json, models.md and models.html go here, and the exported models", writes="FOLDER"
     )
     int8: Literal["last", "all", "none"] = precision_option(
         "last", help="which models to measure in int8 as well"
@@ -237,22 +243,14 @@ class CompareModelsConfig(Options):
         unit="pairs",
         at_least=2,
     )
-    bootstrap: int = resamples_option(help="bootstrap resamples for the confidence intervals", at_least=1)
+    bootstrap: int = evaluation_option(
+        1000, unit="resamples", help="bootstrap resamples for the confidence intervals", at_least=1
+    )
     seed: int = evaluation_option(1234, help="seed of the resamples", at_least=0)
     threads: int = devices_option(
         0,
         help="threads of one forward pass; 0: the number of cores of this process",
         unit="threads",
         at_least=0,
+        affects="speed",
     )
-    text_a: str = data_option(
-        "", help="the column of the first text; empty: a known name, or the first column"
-    )
-    text_b: str = data_option("", help="the column of the second text")
-    label: str = data_option("", help="the column of the label")
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
-    overwrite: bool = data_option(False, help="replace existing results")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")

@@ -13,6 +13,7 @@ import numpy as np
 
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import cleanup_on_error
+from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.evaluation.calibration import fit_temperature
@@ -56,11 +57,6 @@ from ernie_pair.runtime.processes.world import launched_world
 
 AT_LIKELIEST = f"Metrics of classes are those of {LIKELIEST}."
 PARTS = "folds"  # the folder of the rows of each fold
-# fmt: off
-WITHOUT_EFFECT = {  # on a prediction
-    "output_dir", "report_to", "cache_dir", "bootstrap", "worst_rows", "overwrite",
-}
-# fmt: on
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +224,8 @@ class _CrossValidation(PairSeries):
         share = 0.0 if config.dev_file else config.dev_share
         parts = [rows_of_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]
         own = {item.name for item in fields(PairConfig)} | {"folds", "group_by", "dev_share", "best_metric"}
-        self.keep(config, {name: getattr(config, name) for name in sorted(own - WITHOUT_EFFECT)})
+        own -= {"output_dir", "cache_dir", *defaults_of(config, "shown", "start")}
+        self.keep(config, {name: getattr(config, name) for name in sorted(own)})
         keep_config(self.output_dir, "cross-validate", config)
         for number, rows in enumerate(parts):
             for name, picked in rows._asdict().items():

@@ -16,6 +16,7 @@ import yaml
 
 from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import BEST, best_of, cleanup_on_error
+from ernie_pair.core.cli.options import defaults_of, paths_in
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError, message_of
 from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML
 from ernie_pair.core.files.atomic_folder import only_writer, point_link
@@ -37,8 +38,6 @@ MARK, REASON = "search space", "reason"  # a key that only these plans have; why
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
 EXAMPLE = "{learning_rate: {suggest: float, low: 1e-5, high: 1e-4, log: true}}"
 PICTURES = ("optimization_history", "intermediate_values", "slice", "param_importances")
-# Of no effect on a trial, or set for each.
-OWN = ("output_dir", "report_to", "cache_dir", "overwrite", "trials", "space", "eval_freq")
 
 
 def import_optuna() -> Any:
@@ -53,11 +52,23 @@ def suggest_value(trial: Any, name: str, suggest: str, **given: Any) -> Any:
     return getattr(trial, f"suggest_{suggest}")(name, **given)
 
 
+def _set_here(config: SearchParamsConfig) -> set[str]:
+    """Return the flags that are set for each trial, or are of no effect on it."""
+    return {
+        *paths_in(config, "writes"),
+        *defaults_of(config, "shown", "start"),
+        "trials",
+        "space",
+        "eval_freq",
+    }
+
+
 def read_space(config: SearchParamsConfig) -> dict[str, dict[str, Any]]:
     """Return --space: {flag: {"suggest": float, int or categorical, and what Optuna's suggest_... takes}}.
 
     Raises InputError for flags that `train` lacks or that the search sets, and for what Optuna refuses.
     """
+    set_here = _set_here(config)
     trial, text = import_optuna().create_study().ask(), config.space
     try:
         is_file = not text.lstrip().startswith("{")
@@ -65,7 +76,7 @@ def read_space(config: SearchParamsConfig) -> dict[str, dict[str, Any]]:
         if not space:
             raise ValueError("there is nothing to search")
         for name, about in space.items():
-            if name not in TrainConfig.__dataclass_fields__ or name in OWN:
+            if name not in TrainConfig.__dataclass_fields__ or name in set_here:
                 raise ValueError(f"{name} is not a flag to search")
             if about["suggest"] == "float":  # YAML reads 1e-5 as a word
                 about.update({end: float(about[end]) for end in ("low", "high", "step") if end in about})
@@ -138,7 +149,8 @@ class _Search(PairSeries):
         self.config = replace(config, best_metric=metric, label_map=self.label_map)
 
     def begin(self) -> None:
-        plan = {name: value for name, value in asdict(self.config).items() if name not in OWN}
+        set_here = _set_here(self.config)
+        plan = {name: value for name, value in asdict(self.config).items() if name not in set_here}
         self.keep(self.config, {MARK: self.space, **plan})
         keep_config(self.output_dir, "search-params", self.config)
         self.study, self.storage = open_study(self.config)

@@ -13,7 +13,7 @@ from typing import Dict, List, Sequence
 
 import numpy as np
 
-from ernie_pair.core.cli.options import data_option, overwrite_option, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.experiments.folds import MOST_OF_ROWS, group_rows, pick_groups
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SplitPairsConfig(RowFlags):
+class SplitPairsConfig(OverwriteFlag, RowFlags):
     """Split labelled pairs into train.jsonl, dev.jsonl and test.jsonl that share no text."""
 
     EXAMPLE = "--train_file pairs.csv --output_dir pairs --dev_share 0.1"
     MOST_CLASSES = MOST_WORDS
 
-    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc")
-    output_dir: str = data_option(help="folder for the files")
+    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
+    output_dir: str = data_option(help="folder for the files", writes="FOLDER")
     dev_share: float = data_option(
         0.1, help="share of the rows for choosing the best model; 0: none", at_least=0, at_most=0.5
     )
@@ -46,17 +46,19 @@ class SplitPairsConfig(RowFlags):
         0.0, help="share of the rows for measuring it; 0: none", at_least=0, at_most=0.4
     )
     dev_file: str = data_option(
-        "", help="labelled pairs for choosing it, in place of --dev_share; written in the same form"
+        "",
+        help="labelled pairs for choosing it, in place of --dev_share; written in the same form",
+        reads="FILE",
     )
-    test_file: str = data_option("", help="labelled pairs for measuring it, in place of --test_share")
+    test_file: str = data_option(
+        "", help="labelled pairs for measuring it, in place of --test_share", reads="FILE"
+    )
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
     seed: int = data_option(42, help="decides which rows each file gets", at_least=0)
-    overwrite: bool = overwrite_option(help="replace existing files in the folder")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         for name in ("dev", "test"):
             share = getattr(self, f"{name}_share")
             if getattr(self, f"{name}_file") and share not in (0, getattr(type(self), f"{name}_share")):

@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RayFlags(Options):
     """A part of the flags of commands that run a model on a file."""
 
@@ -22,19 +22,25 @@ class RayFlags(Options):
         "local",
         needs={"ray": {"ray": "ray"}},
         help="compute in this process or in Ray tasks (extra [ray]); the output is the same byte for byte",
+        affects="speed",
     )
     workers: int = devices_option(
         1,
         help="concurrent Ray tasks, each with its own model and its own part of the file",
         unit="tasks",
         at_least=1,
+        affects="speed",
+        only_with="engine=ray",
     )
-    ray_address: str = devices_option("", help="HOST:PORT of a Ray cluster; empty: start Ray for this run")
+    ray_address: str = devices_option(
+        "",
+        help="HOST:PORT of a Ray cluster; empty: start Ray for this run",
+        affects="speed",
+        only_with="engine=ray",
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.engine == "local" and (self.ray_address or self.workers > 1):
-            raise InputError("--ray_address and --workers are for --engine ray; pass it, or leave them out")
         if self.engine == "ray" and getattr(self, "device", "") == "gpu":
             raise InputError("--engine ray computes on CPUs; pass --device cpu, or --engine local")
 

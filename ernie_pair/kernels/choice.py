@@ -16,7 +16,7 @@ AllReduce = Callable[[np.ndarray], np.ndarray]  # the sum over all processes of 
 FAILED = len(LEVELS)  # an index after those of the levels: the process raised an error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelFlags(Options):
     """A part of the flags of commands that compute."""
 
@@ -24,6 +24,7 @@ class KernelFlags(Options):
         "auto",
         help="on a CPU: faster fused layers, where the model and the processor allow; plain: Paddle's own "
         "layers",
+        affects="speed, trained",
     )
     precision: Literal["fp32", "bf16", "fp16"] = precision_option(
         "fp32",

@@ -28,8 +28,8 @@ from ernie_pair.core.cli.flag_words import (
     launch_file,
     read_entries,
     split_words,
+    suggest_flags,
 )
-from ernie_pair.core.cli.nearest_flags import suggest_flags
 from ernie_pair.core.cli.options import Given, Options, data_option, devices_option, hints_of, read_given
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
@@ -60,7 +60,10 @@ CONFIGS: Dict[str, Type[Options]] = {
 
 @dataclass(frozen=True)
 class LaunchConfig(Options):
-    """Start pretraining, training, distillation, evaluation or prediction in several processes."""
+    """Start pretraining, training, distillation, evaluation or prediction in several processes.
+
+    The flags of the command that is started stand behind it: ernie-pair train --help shows those of train.
+    """
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 
@@ -69,6 +72,7 @@ class LaunchConfig(Options):
         help="a file with a `launch:` block and flags, as written by ernie-pair config; or the name of a "
         "command, such as train; or a Python script, which gets all words behind it, so that the flags of "
         "launch stand before it",
+        reads="FILE",
     )
     command: str = devices_option("train", help="what the processes run", choices=CONFIGS)
     processes: int = devices_option(
@@ -85,7 +89,7 @@ class LaunchConfig(Options):
     )
     master: str = devices_option("", help="host:port of the first machine, if there are several")
     log_dir: str = devices_option(
-        "", help="folder for what each process prints; empty: OUTPUT_DIR/log, or log"
+        "", help="folder for what each process prints; empty: OUTPUT_DIR/log, or log", writes="FOLDER"
     )
 
     @property
@@ -152,7 +156,7 @@ def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
     first = behind[0] if behind else ""
     flags = _named_as_here([*before, *behind[1:]])
     if "-h" in flags or "--help" in flags:
-        leave_with_help([LaunchConfig, CONFIGS.get(first, TrainConfig)], "ernie-pair launch")
+        leave_with_help(LaunchConfig, "ernie-pair launch", shows_all=True)
     if not first:
         raise InputError(
             f"give a file or one of {', '.join(CONFIGS)}, or a script of your own, with the flags of launch "

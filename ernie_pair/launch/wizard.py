@@ -10,7 +10,7 @@ from typing import Callable, Dict, NamedTuple, Optional, Tuple, Union
 import yaml
 
 from ernie_pair.core.cli.flag_words import LAUNCH
-from ernie_pair.core.cli.options import Options, data_option, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.cli.standard_streams import refuse_closed_input
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import published
@@ -26,17 +26,12 @@ Understand = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class QuestionsConfig(Options):
+class QuestionsConfig(OverwriteFlag):
     """Answer a few questions to write a file from which `ernie-pair launch` starts a training run."""
 
     EXAMPLE = "--output_file pair.yaml"
 
-    output_file: str = data_option("pair.yaml", help="file to write the answers to")
-    overwrite: bool = data_option(False, help="replace the file if it exists")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_file")
+    output_file: str = data_option("pair.yaml", help="file to write the answers to", writes="FILE")
 
 
 class Question(NamedTuple):

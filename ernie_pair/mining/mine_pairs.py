@@ -18,16 +18,14 @@ from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.text.file_content import ENCODINGS
 from data_tools.text.table_writer import check_table_suffix
 from data_tools.text.text_files import LineRules
 from data_tools.text.texts import TEXT_COLUMN_HELP, LeftOut, TextColumns, read_texts
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
     devices_option,
     model_option,
-    refuse_empty,
 )
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -60,11 +58,8 @@ from ernie_pair.pairs.audit.new_pairs import (
 )
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import (
-    BAD_ROW_HELP,
-    ENCODING_HELP,
-    FIRST_TEXT_HELP,
     LABEL_MAP_HELP,
-    SECOND_TEXT_HELP,
+    RowFlags,
 )
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.targets.metrics import number_texts
@@ -76,7 +71,7 @@ from ernie_pair.runtime.processes.world import World
 
 
 @dataclass(frozen=True)
-class MineConfig(Options):
+class MineConfig(RowFlags, OverwriteFlag):
     """Find hard negatives: texts that look alike and are not known to mean the same."""
 
     EXAMPLE = (
@@ -86,53 +81,70 @@ class MineConfig(Options):
     MOST_CLASSES = 2
 
     train_file: str = data_option(
-        help="labelled pairs of two classes: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
+        help="labelled pairs of two classes: a file, or a set such as lcqmc",
+        stdin=(".tsv", ".jsonl"),
+        reads="FILE",
     )
     output_file: str = data_option(
-        help="file to write the new pairs to: .tsv, .csv, .xlsx, .jsonl or .parquet", stdout=True
+        help="file to write the new pairs to: .tsv, .csv, .xlsx, .jsonl or .parquet",
+        stdout=True,
+        writes="FILE",
     )
-    dev_file: str = data_option("", help="pairs for choosing the best model; none of them is written")
-    test_file: str = data_option("", help="test pairs, labelled or not; none of them is written")
-    text_a: str = data_option("", help=FIRST_TEXT_HELP)
-    text_b: str = data_option("", help=SECOND_TEXT_HELP)
-    label: str = data_option("", help="the column of the label")
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
-    label_map: str = data_option("", help=LABEL_MAP_HELP)
-    same: str = data_option("", help="label of pairs that mean the same; empty: the match, class 1")
+    dev_file: str = data_option(
+        "", help="pairs for choosing the best model; none of them is written", reads="FILE", usual=True
+    )
+    test_file: str = data_option(
+        "", help="test pairs, labelled or not; none of them is written", reads="FILE", usual=True
+    )
+    label_map: str = data_option("", help=LABEL_MAP_HELP, usual=True)
+    same: str = data_option(
+        "", help="label of pairs that mean the same; empty: the match, class 1", usual=True
+    )
     format: Literal["pairs", "query_pos_neg", "anchor_positive_negative"] = data_option(
         "pairs",
         help="rows of output_file: a pair each; or a text with its matches and negatives, the labelled ones "
         "among them: query, pos and neg (.jsonl, as of FlagEmbedding), or anchor, positive and negative_1 to "
         "negative_N of --per_text N (as of sentence-transformers)",
+        usual=True,
     )
     include_labelled: bool = data_option(
-        False, help="also write the labelled pairs, first, so that the file can be used for training"
+        False,
+        help="also write the labelled pairs, first, so that the file can be used for training",
+        usual=True,
     )
     per_text: int = data_option(
         2,
         help="maximum new pairs per text; four times as many near texts of it are looked at",
         unit="pairs",
         at_least=1,
+        usual=True,
     )
     limit: int = data_option(0, help="maximum new pairs, drawn with --seed; 0: all", unit="pairs", at_least=0)
     corpus: str = data_option(
         "",
         help="texts among which each first text of a pair with the same meaning searches near ones: a file, "
         "or a folder of ernie-pair index; empty: all texts of the pairs search each other",
+        usual=True,
     )
     embedding_model: str = model_option(
-        "", help="embedding model that decides which texts are near; empty: character n-grams"
+        "",
+        help="embedding model that decides which texts are near; empty: character n-grams",
+        reads="PATH",
+        usual=True,
     )
     model_path: str = model_option(
         "",
         help="pair classifier that reranks: a near text that it scores --threshold or more is a true match, "
         "and left out; empty: none",
+        reads="PATH",
+        usual=True,
     )
     threshold: Optional[float] = data_option(
         None,
         help="for --model_path: least score of a true match, a probability if the model has classes; none: "
         "as in calibration.json, or 0.5",
+        usual=True,
+        only_with="model_path",
     )
     min_rank: int = data_option(
         0,
@@ -160,23 +172,23 @@ class MineConfig(Options):
         help="maximum cosine similarity of near texts; more similar texts may well be equal and are left out",
         above=0,
         at_most=1,
+        usual=True,
     )
     min_similarity: float = data_option(
         0.3,
         help="minimum similarity of near texts; less similar texts are not hard negatives",
         at_least=0,
         at_most=1,
+        usual=True,
     )
-    seed: int = data_option(1234, help="seed of the random draws", at_least=0)
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where the models run")
-    overwrite: bool = data_option(False, help="replace an existing result")
+    seed: int = data_option(1234, help="seed of the random draws", at_least=0, usual=True)
+    device: Literal["cpu", "gpu"] = devices_option(
+        default_device(), help="where the models run", affects="speed"
+    )
     text_column: str = data_option("", help=f"of --corpus: {TEXT_COLUMN_HELP}")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_file")
-        if self.threshold is not None and not self.model_path:
-            raise InputError(f"--threshold {self.threshold} needs --model_path; pass it, or leave both out")
         if 0 < self.max_rank <= self.min_rank:
             raise InputError(
                 f"--min_rank {self.min_rank} leaves none of --max_rank {self.max_rank} texts; lower it"

@@ -21,7 +21,7 @@ import numpy as np
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results, replace_config
-from ernie_pair.core.cli.options import Options, data_option, model_option, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, model_option
 from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
@@ -60,6 +60,7 @@ from ernie_pair.models.spec import (
     EMBEDDING,
     FAMILIES,
     SHORTEST_PAIR,
+    SIZES,
     TOKENIZER,
     VOCAB,
     check_config,
@@ -71,27 +72,22 @@ from ernie_pair.weights.parameter_names import is_numbered, without_training_hea
 from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
-SIZES = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
-)  # fmt: skip
 WITH_RELU = ("ernie", "skep")
 PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
 MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
 @dataclass(frozen=True)
-class NewModelConfig(Options):
+class NewModelConfig(OverwriteFlag):
     """Write the folder of a new model of the given size, to be trained with --from_scratch true."""
 
     EXAMPLE = "--vocab_file vocab.txt --output_dir small --hidden_size 312 --num_hidden_layers 4"
     NEEDS = TRAINING
 
-    vocab_file: str = data_option(help="the vocabulary, one token per line")
-    output_dir: str = data_option(help="folder to create")
+    vocab_file: str = data_option(help="the vocabulary, one token per line", reads="FILE")
+    output_dir: str = data_option(help="folder to create", writes="FOLDER")
     model_type: str = model_option(
-        "ernie",
-        help="model family; ernie, ernie_gram and bert can be pretrained",
-        choices=FAMILIES,
+        "ernie", help="model family; ernie, ernie_gram and bert can be pretrained", choices=FAMILIES
     )
     do_lower_case: bool = model_option(
         True, help="lower-case text and strip accents; false: for a cased vocabulary"
@@ -111,11 +107,9 @@ class NewModelConfig(Options):
     hidden_act: Literal["auto", "gelu", "relu"] = model_option(
         "auto", help="activation of the feed-forward blocks; auto: the default of the family"
     )
-    overwrite: bool = data_option(False, help="replace an existing model")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         if not self.num_attention_heads:
             numbers = (12, *range(max(1, round(self.hidden_size / 64)), 0, -1))
             heads = next(number for number in numbers if self.hidden_size % number == 0)
@@ -148,7 +142,7 @@ def new_model(config: NewModelConfig) -> None:
     settings = {
         "model_type": config.model_type,
         "vocab_size": tokenizer.vocab_size,
-        **{name: getattr(config, name) for name in SIZES},
+        **{name: getattr(config, name) for name in SIZES if hasattr(config, name)},
         "hidden_act": default_act if config.hidden_act == "auto" else config.hidden_act,
         "type_vocab_size": 2,
         "pad_token_id": tokenizer.pad_id,
@@ -181,18 +175,15 @@ def settings_of_width(family: str, width: int) -> Dict[str, object]:
 
 
 @dataclass(frozen=True)
-class InterchangeConfig(Options):
+class InterchangeConfig(OverwriteFlag):
     """Convert a model folder from one library to the other; the base of both directions."""
 
     NEEDS = TRAINING
 
-    model_path: str = model_option(help="model folder, or the output folder of a pretraining run")
-    output_dir: str = data_option(help="folder to create")
-    overwrite: bool = data_option(False, help="replace an existing converted model")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
+    model_path: str = model_option(
+        help="model folder, or the output folder of a pretraining run", reads="PATH"
+    )
+    output_dir: str = data_option(help="folder to create", writes="FOLDER")
 
 
 @dataclass(frozen=True)
@@ -318,7 +309,7 @@ def _publish(
 
 
 @dataclass(frozen=True)
-class AverageConfig(Options):
+class AverageConfig(OverwriteFlag):
     """Average the weights of checkpoints or model folders of the same shape into a new model folder."""
 
     EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000 --output_dir averaged"
@@ -327,13 +318,12 @@ class AverageConfig(Options):
     checkpoints: List[str] = model_option(
         help="two or more checkpoints (OUT/checkpoints/step_...) or model folders",
         positional=True,
+        reads="PATH",
     )
-    output_dir: str = data_option(help="folder to create")
-    overwrite: bool = data_option(False, help="replace an existing averaged model")
+    output_dir: str = data_option(help="folder to create", writes="FOLDER")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         if len(self.checkpoints) < 2:
             raise InputError(f"{self.checkpoints[0]} has nothing to be averaged with; name two or more")
 

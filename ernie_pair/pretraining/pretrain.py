@@ -11,6 +11,7 @@ from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS, LAST, cleanup_on_error, publish_of_run
+from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.models.hugging_face.counterparts import SPECIFIC
@@ -44,9 +45,6 @@ from ernie_pair.weights.parameter_names import without_training_heads
 SHOWN_SAMPLES = 4
 WARM_UP = "warm-up steps"
 # In float32 training they have no effect, and elsewhere they start afresh where they are changed.
-OF_LOSS_SCALE = (
-    "init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio",
-)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +85,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> TrainS
     source = open_model(
         config.model_name_or_path,
         model_type=config.model_type or "",
-        from_scratch=config.starts_from_scratch,
+        from_scratch=config.from_scratch,
         no_family=NAME_FAMILY,
     )
     check_family(source.spec)
@@ -125,7 +123,8 @@ def _train(
 
 def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
     """Return what must be equal for a resumed run to be the same run."""
-    values = {name: value for name, value in compared_options(config).items() if name not in OF_LOSS_SCALE}
+    of_scale = defaults_of(config, "loss scale")
+    values = {name: value for name, value in compared_options(config).items() if name not in of_scale}
     if not config.decoder_masked_prob:
         del values["decoder_masked_prob"]  # which the runs of earlier versions do not name
     of_model, phases = "of --model_name_or_path", config.phase_list
@@ -137,7 +136,6 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         **values,
         "binary_head": config.has_order,
         **shape,
-        "amp_fp32_ops": ",".join(sorted(config.float32_ops)) if config.computes_in_half else "",
         "global_batch_size": config.samples_per_step,
         "phases": ",".join(f"{one.length}:{one.steps}" for one in phases) if len(phases) > 1 else "",
         "ngram_lexicon": "" if data.ngrams is None else data.ngrams.sha256,

@@ -11,6 +11,7 @@ import paddle
 
 from data_tools.text.ngrams import holds_same_ngrams
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.models.model_card import DataFile, Measured, ModelCard, changed_flags
 from ernie_pair.models.source import CONFIG, VOCAB, ModelSource, class_of, tokenizer_files
 from ernie_pair.models.spec import FAMILIES, architecture_in
@@ -45,16 +46,14 @@ from ernie_pair.training.step_metrics import (
 from ernie_pair.weights.parameter_names import Parameter, match_parameters
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
-# Shown elsewhere in the card, or without effect on the model.
-NOT_SHOWN = ("model_name_or_path", "input_dir", "output_dir", "fresh_start", "num_workers", "dry_run")
-
 
 def card_of_pretrained(
     config: PretrainConfig, source: ModelSource, data: PretrainData, step: int, metrics: Mapping[str, float]
 ) -> ModelCard:
     """Return the card of the model of ``step``; ``metrics``: of its validation, {} without one."""
     defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
-    hidden = {name: getattr(config, name) for name in NOT_SHOWN}
+    shown_elsewhere = ("model_name_or_path", "input_dir", "output_dir", *defaults_of(config, "start"))
+    hidden = {name: getattr(config, name) for name in shown_elsewhere}
     family = source.spec.family or "ernie"
     corpora, num_judged = data.corpora, config.iters_of("valid") * config.samples_per_step
     return ModelCard(

@@ -133,7 +133,7 @@ class BoardConfig(Options):
     EXAMPLE = "output/a output/b --lang zh"
     NEEDS = {"visualdl": ""}
 
-    outs: List[str] = data_option(help=RUNS_HELP, positional=True)
+    outs: List[str] = data_option(help=RUNS_HELP, positional=True, reads="FOLDER")
     lang: Literal["en", "zh"] = evaluation_option("en", help="the language of the page")
     host: str = devices_option(
         "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_config import find_config, latest_of
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
-from ernie_pair.core.cli.options import Options, data_option, names_in, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, names_in
 from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
 from ernie_pair.core.files.json_file import JsonError, parse_json_object
@@ -324,7 +324,7 @@ RUNS_HELP = "output folders of runs, or folders that hold some: of pretrain, tra
 
 
 @dataclass(frozen=True)
-class PlotConfig(Options):
+class PlotConfig(OverwriteFlag):
     """Draw the curves of runs from their metrics.jsonl: a picture, or a page that compares the runs.
 
     The page shows results, curves and the flags that differ, and needs no other file. Runs may be unfinished:
@@ -334,16 +334,16 @@ class PlotConfig(Options):
     EXAMPLE = "output/a output/b --output_file runs.html"
     NEEDS = {"matplotlib": "", "jinja2": ""}
 
-    outs: List[str] = data_option(help=RUNS_HELP, positional=True)
-    output_file: str = data_option("runs.html", help="the page, *.html, or the picture, *.svg or *.png")
+    outs: List[str] = data_option(help=RUNS_HELP, positional=True, reads="FOLDER")
+    output_file: str = data_option(
+        "runs.html", help="the page, *.html, or the picture, *.svg or *.png", writes="FILE"
+    )
     metrics: str = data_option(
         "", help="curves to draw, separated by commas: loss,accuracy; empty: the most informative ones"
     )
-    overwrite: bool = data_option(False, help="replace an existing page or picture")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_file")
         if self.kind not in KINDS:
             raise InputError(
                 f"--output_file {self.output_file} does not end in .html, .svg or .png; use one of them"

@@ -7,7 +7,7 @@ after a killed one reuses them; the folder appears when it is complete.
 import logging
 import os
 from array import array
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,12 +27,12 @@ from data_tools.text.texts import (
 )
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
+    defaults_of,
     devices_option,
     model_option,
     precision_option,
-    refuse_empty,
     refuse_set,
 )
 from ernie_pair.core.cli.standard_streams import with_standard_streams
@@ -103,41 +103,65 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class IndexConfig(Options):
+class IndexConfig(OverwriteFlag):
     """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
     NEEDS = SEARCH_LIBRARIES
 
-    input_file: str = data_option(
-        help=INPUT_HELP,
-        stdin=(".txt", ".jsonl"),
+    input_file: str = data_option(help=INPUT_HELP, stdin=(".txt", ".jsonl"), reads="FILE")
+    output_dir: str = data_option(help="folder to create", writes="FOLDER")
+    embedding_model: str = model_option(
+        "", help="an embedding model, trained or exported: its folder", reads="PATH"
     )
-    output_dir: str = data_option(help="folder to create")
-    embedding_model: str = model_option("", help="an embedding model, trained or exported: its folder")
     vectors: str = data_option(
-        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts"
+        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts", reads="PATH"
     )
     kind: Literal["flat", "ivf", "hnsw"] = model_option(
-        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors"
+        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors", affects="index"
     )
     dtype: Literal["fp32", "fp16", "int8"] = precision_option(
-        "fp32", help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter"
+        "fp32",
+        help="type of the numbers in the index; fp16 takes half the memory, int8 a quarter",
+        affects="index",
     )
     dim: int = model_option(
-        0, help="length of the vectors, one of the model's lengths; 0: full length", at_least=0
+        0,
+        help="length of the vectors, one of the model's lengths; 0: full length",
+        at_least=0,
+        only_with="embedding_model",
+        affects="index",
     )
     lists: int = model_option(
         0,
         help="number of lists of ivf; 0: 4 x the square root of the number of texts",
         unit="lists",
         at_least=0,
+        only_with="kind=ivf",
+        affects="index",
     )
-    links: int = model_option(32, help="links per text in hnsw", unit="links", at_least=2, at_most=512)
-    ef_construction: int = model_option(80, help="candidates for the links of hnsw", unit="texts", at_least=1)
+    links: int = model_option(
+        32,
+        help="links per text in hnsw",
+        unit="links",
+        at_least=2,
+        at_most=512,
+        only_with="kind=hnsw",
+        affects="index",
+    )
+    ef_construction: int = model_option(
+        80,
+        help="candidates for the links of hnsw",
+        unit="texts",
+        at_least=1,
+        only_with="kind=hnsw",
+        affects="index",
+    )
     batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
-    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the embedding model runs")
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    device: Literal["cpu", "gpu"] = devices_option(
+        "cpu", help="where the embedding model runs", affects="speed"
+    )
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
     on_bad_row: Literal["stop", "skip"] = data_option(
         "stop", help="a line without text: stop and name the line, or skip it"
     )
@@ -145,18 +169,19 @@ class IndexConfig(Options):
         VECTORS,
         help="by what texts are found: vectors of a model; bm25: words of jieba, without a model; both: one "
         "ranking of the two",
+        affects="index",
     )
     add: bool = data_option(
         False, help="add the texts to the index in --output_dir, which is kept as it was built"
     )
-    overwrite: bool = data_option(False, help="replace an existing index")
-    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=EMBEDDING_HELP)
+    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option(
+        "fp32", help=EMBEDDING_HELP, only_with="embedding_model"
+    )
     text_column: str = data_option("", help=TEXT_COLUMN_HELP)
     id_column: str = data_option("", help=ID_COLUMN_HELP)
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         if self.retrieval == BM25 and (self.embedding_model or self.vectors):
             raise InputError(
                 f"--retrieval {BM25} takes no model and no vectors; leave them out, or use --retrieval {BOTH}"
@@ -166,25 +191,10 @@ class IndexConfig(Options):
             raise InputError(
                 "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
             )
-        if self.vectors and self.dim:
-            raise InputError(
-                f"--dim {self.dim} needs --embedding_model; --vectors have the length they were made with"
-            )
-        if not self.embedding_model:
-            unused = {"embedding_precision": "fp32"}
-            refuse_set(self, unused, " is for --embedding_model; give both, or neither")
-        usual = {item.name: item.default for item in fields(self)}
-        for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
-            value = getattr(self, name)
-            if value != usual[name] and self.kind != kind:
-                raise InputError(f"--{name} {value} is for --kind {kind}; leave it out, or use that kind")
         if self.add and self.overwrite:
             raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
-        of_building = ("retrieval", "kind", "dtype", "dim", "lists", "links", "ef_construction")
-        for name in of_building if self.add else ():
-            value = getattr(self, name)
-            if value != usual[name]:
-                raise InputError(f"--{name} {value}: --add keeps that of the index; leave it out")
+        if self.add:
+            refuse_set(self, defaults_of(self, "index"), ": --add keeps that of the index; leave it out")
 
     @property
     def shape(self) -> IndexShape:

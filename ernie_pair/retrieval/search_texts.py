@@ -28,7 +28,13 @@ from data_tools.text.texts import (
     TextColumns,
     read_texts,
 )
-from ernie_pair.core.cli.options import Options, data_option, devices_option, evaluation_option, model_option
+from ernie_pair.core.cli.options import (
+    OverwriteFlag,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+)
 from ernie_pair.core.cli.standard_streams import refuse_closed_input, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
@@ -54,30 +60,33 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SearchConfig(Options):
+class SearchConfig(OverwriteFlag):
     """Find the texts of an index that match a query; without one, queries are read from standard input."""
 
     EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
     NEEDS = SEARCH_LIBRARIES
 
-    index: str = data_option(help="the folder that ernie-pair index made")
+    index: str = data_option(help="the folder that ernie-pair index made", reads="FOLDER")
     embedding_model: str = model_option(
-        "", help="the embedding model that the index was made with; not for BM25 alone"
+        "", help="the embedding model that the index was made with; not for BM25 alone", reads="PATH"
     )
     model_path: str = model_option(
-        "", help="pair classifier that reranks the texts found, trained or exported; empty: none"
+        "",
+        help="pair classifier that reranks the texts found, trained or exported; empty: none",
+        reads="PATH",
     )
     text: str = data_option(
         TYPED, help="a query, answered on the terminal; -: one query per line of standard input"
     )
     input_file: str = data_option(
-        "", help=f"a file of queries, instead of --text; {INPUT_HELP}", stdin=(".txt", ".jsonl")
+        "", help=f"a file of queries, instead of --text; {INPUT_HELP}", stdin=(".txt", ".jsonl"), reads="FILE"
     )
     output_file: str = data_option(
         "",
         help="for --input_file: file to write, .jsonl with a line per query, or .tsv, .csv, .xlsx or "
         ".parquet with a row per text found",
         stdout=True,
+        writes="FILE",
     )
     top_k: int = evaluation_option(10, help="maximum number of texts per answer", unit="texts", at_least=1)
     recall_k: int = evaluation_option(
@@ -94,9 +103,8 @@ class SearchConfig(Options):
     long_query: Literal["stop", "cut"] = data_option(
         "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
     )
-    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run")
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
-    overwrite: bool = data_option(False, help="replace an existing result")
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
     text_column: str = data_option("", help=TEXT_COLUMN_HELP)
     id_column: str = data_option("", help=ID_COLUMN_HELP)
 

@@ -1,50 +1,58 @@
 """The flags of mixed precision and of bit-identical results, the same for pretraining and for pairs."""
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ernie_pair.core.cli.options import Options, devices_option, precision_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.gpu import MIN_CAPABILITY, Card, check_gpu_capability, gpu_capability
 
-amp_option = partial(precision_option, resume="same")
-OF_AMP_ALONE = {"amp_dtype": "auto", "amp_level": "O1"}  # values that have no effect
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    use_amp: bool = amp_option(False, help="mixed-precision training, on a GPU")
-    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = amp_option(
+    # How the loss scale changes, as in the scaler of Paddle.
+    incr_ratio: ClassVar[float] = 2.0
+    decr_ratio: ClassVar[float] = 0.5
+    decr_every_n_nan_or_inf: ClassVar[int] = 1
+
+    use_amp: bool = precision_option(
+        False, help="mixed-precision training, on a GPU", resume="same", usual=True
+    )
+    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = precision_option(
         "auto",
         help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
         "float32: no casts, loss scaling only",
+        resume="same",
+        affects="amp",
+        only_with="use_amp=true",
     )
-    init_loss_scaling: float = amp_option(32768.0, help="initial loss scale, for float16", at_least=1)
-    incr_every_n_steps: int = amp_option(
-        1000, help="consecutive finite steps before the loss scale grows", unit="steps", at_least=1
+    init_loss_scaling: float = precision_option(
+        32768.0, help="initial loss scale, for float16", at_least=1, resume="same", affects="loss scale"
     )
-    incr_ratio: float = amp_option(2.0, help="factor by which the loss scale grows", above=1)
-    decr_every_n_nan_or_inf: int = amp_option(
-        1, help="consecutive steps with inf or NaN before the loss scale shrinks", unit="steps", at_least=1
+    incr_every_n_steps: int = precision_option(
+        1000,
+        help="consecutive finite steps before the loss scale doubles; one that is not halves it",
+        unit="steps",
+        at_least=1,
+        resume="same",
+        affects="loss scale",
     )
-    decr_ratio: float = amp_option(0.5, help="factor by which the loss scale shrinks", above=0, below=1)
     tf32: bool = precision_option(
         False,
         help="use TF32 in training, on a GPU of compute capability 8.0 or above: the factors of float32 "
         "products are rounded to 10 bits, which is faster but no longer matches a CPU; evaluation and "
         "prediction never use it",
     )
+    deterministic: bool = devices_option(
+        True,
+        help="on a GPU: kernels that give bit-identical results in every run; false: faster kernels that do "
+        "not",
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        for name, nothing in OF_AMP_ALONE.items():
-            if getattr(self, name, nothing) != nothing and not self.use_amp:
-                raise InputError(
-                    f"--{name} {getattr(self, name)} needs --use_amp true; add it, or leave --{name} out"
-                )
         if self.amp_dtype == "auto" and self.use_amp:
             capability = gpu_capability() if getattr(self, "device", "cpu") == "gpu" else None
             has_bfloat16 = capability is not None and capability >= MIN_CAPABILITY["bfloat16"]
@@ -78,14 +86,3 @@ class AmpFlags(Options):
     def scales_loss(self) -> bool:
         """Return whether the loss is scaled; bfloat16, with the range of float32, needs none."""
         return self.use_amp and self.amp_dtype != "bfloat16"
-
-
-@dataclass(frozen=True)
-class DeterministicFlags(Options):
-    """The base of every command that trains; each field is a flag of it."""
-
-    deterministic: bool = devices_option(
-        True,
-        help="on a GPU: kernels that give bit-identical results in every run; false: faster kernels that do "
-        "not",
-    )

@@ -12,12 +12,12 @@ import os
 import random
 import sys
 from contextlib import suppress
-from functools import partial
-from typing import Dict, Optional, Union
+from dataclasses import dataclass
+from typing import Dict, Literal, Optional, Union
 
 import numpy as np
 
-from ernie_pair.core.cli.options import devices_option
+from ernie_pair.core.cli.options import Options, devices_option
 from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.cpu import THREADS_VARIABLE, cpu_threads, describe_threads, math_path, pin_to_share
@@ -72,7 +72,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
 def start_training_device(config, world: World, opens: bool = True) -> str:
     """Start the device of a training, with deterministic kernels if requested, and return it in words.
 
-    ``config`` holds AmpFlags, DeterministicFlags and ``device``; ``opens`` and the errors are those of
+    ``config`` holds AmpFlags and ``device``; ``opens`` and the errors are those of
     `start_device`.
     """
     device = start_device(config.device, world, config, opens)
@@ -112,7 +112,13 @@ def default_device() -> str:
     return "gpu" if has_driver() and can_use_gpus else "cpu"
 
 
-device_option = partial(devices_option, default_device(), help="where to run")
+@dataclass(frozen=True, kw_only=True)
+class DeviceFlag(Options):
+    """The base of every command that computes in Paddle."""
+
+    device: Literal["cpu", "gpu"] = devices_option(
+        default_device(), help="where to run", affects="speed", usual=True
+    )
 
 
 def quiet_libraries() -> None:

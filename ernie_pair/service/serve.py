@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Mapping, Optional
 
@@ -55,47 +55,62 @@ class ServeConfig(Options):
     NEEDS = dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "")
 
     model_path: str = model_option(
-        "", help="the classifier: the folder that ernie-pair export made; empty: none"
+        "", help="the classifier: the folder that ernie-pair export made; empty: none", reads="PATH"
     )
     host: str = devices_option(
         "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
     )
     port: int = devices_option(8000, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option("auto", help=BACKEND_HELP)
-    precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=PRECISION_HELP)
-    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run")
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option(
+        "auto", help=BACKEND_HELP, only_with="model_path"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = precision_option(
+        "fp32", help=PRECISION_HELP, only_with="model_path"
+    )
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
     threshold: Optional[float] = evaluation_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as exported",
         at_least=0,
         at_most=1,
+        only_with="model_path",
     )
     symmetric: Literal["auto", "none", "average"] = evaluation_option(
-        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
+        only_with="model_path",
     )
     index: str = model_option(
         "",
         help="index for /search, made by ernie-pair index; empty: no /search",
         needs={ANY: SEARCH_LIBRARIES},
+        reads="FOLDER",
     )
     embedding_model: str = model_option(
-        "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
+        "",
+        help="for /v1/embeddings, and for --index the one that it was made with; empty: none",
+        reads="PATH",
     )
-    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option("fp32", help=EMBEDDING_HELP)
+    embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option(
+        "fp32", help=EMBEDDING_HELP, only_with="embedding_model"
+    )
     retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option(
-        "auto", help=f"for --index: {RETRIEVAL_HELP}"
+        "auto", help=f"for --index: {RETRIEVAL_HELP}", only_with="index"
     )
     long_text: Literal["stop", "cut"] = data_option(
-        "stop", help="a text that is too long for the embedding model: refuse the request, or truncate it"
+        "stop",
+        help="a text that is too long for the embedding model: refuse the request, or truncate it",
+        only_with="embedding_model",
     )
     recall_k: int = evaluation_option(
         RECALL_K,
         help="for --index: texts found for a query, which the classifier reranks",
         unit="texts",
         at_least=1,
+        only_with="index",
     )
-    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0)
+    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0, only_with="index")
     max_wait_ms: float = devices_option(
         5.0,
         help="how long a request waits for others to share its forward pass, when requests have just been "
@@ -147,19 +162,6 @@ class ServeConfig(Options):
             )
         if not (self.model_path or self.embedding_model or self.index):
             raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
-        usual = {item.name: item.default for item in fields(self)}
-        uses = dict.fromkeys(("backend", "precision", "threshold", "symmetric"), "model_path")
-        uses.update(
-            long_text="embedding_model",
-            embedding_precision="embedding_model",
-            retrieval="index",
-            breadth="index",
-            recall_k="index",
-        )
-        for name, needed in uses.items():
-            value = getattr(self, name)
-            if not getattr(self, needed) and value != usual[name]:
-                raise InputError(f"--{name} {value} is for --{needed}; give both, or neither")
         if self.index and self.max_waiting < self.recall_k:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "

@@ -1,7 +1,6 @@
 """The flags that trainings share: reports, warm-up, frozen layers, length, schedule, output folder."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Optional
 
 from ernie_pair.core.cli.options import (
@@ -11,15 +10,15 @@ from ernie_pair.core.cli.options import (
     model_option,
     names_in,
     optimisation_option,
-    refuse_empty,
+    precision_option,
     refuse_set,
     refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.runtime.amp_flags import AmpFlags, DeterministicFlags, amp_option
-from ernie_pair.runtime.device import device_option
+from ernie_pair.runtime.amp_flags import AmpFlags
+from ernie_pair.runtime.device import DeviceFlag
 from ernie_pair.training.schedule import STYLES, Schedule
 
 MAX_SEED = 2**31 - 1
@@ -29,89 +28,82 @@ REPORTERS = {
     "wandb": {"wandb": "wandb"},
     "mlflow": {"mlflow": "mlflow"},
 }
-
-# Of what a step computes: another value makes another run.
-step_option = partial(optimisation_option, resume="same")
-# Fields that trainings share; each says what is its own of them.
-from_scratch_option = partial(
-    model_option, False, help="start from random weights: config.json and the tokenizer's files are enough"
-)
-family_option = partial(model_option, None, help="model family; none: taken from config.json")
-weight_decay_option = partial(
-    step_option, 0.01, help="decay of every weight except biases and norms", at_least=0
-)
-grad_clip_option = partial(
-    step_option, help="maximum global norm of the gradient; 0: no clipping", at_least=0
-)
-seed_option = partial(step_option, 1234, at_least=0)
-on_nan_option = partial(
-    optimisation_option, "stop", help="when the loss is not finite: stop the run, or skip the step"
-)
-dropout_option = partial(model_option, 0.1, at_least=0, below=1, resume="same")
-logging_freq_option = partial(evaluation_option, help="steps between log lines", unit="steps", at_least=1)
 BEST_IF_AUTO = (
     "auto: accuracy for classes, mse for regression, mrr for ranking, recall_at_10 for vectors, spearman for "
     "those of graded dev pairs"
 )
-best_metric_option = partial(evaluation_option, "auto", resume="fixed")
-fresh_start_option = partial(
-    checkpoints_option,
-    False,
-    help="start anew and rename what an earlier run left in output_dir; without this flag the run resumes",
-)
-keep_checkpoints_option = partial(
-    checkpoints_option,
-    3,
-    help="number of newest checkpoints to keep, at least 2",
-    unit="checkpoints",
-    at_least=2,
-)
-keep_every_option = partial(
-    checkpoints_option,
-    0,
-    help="also keep the checkpoints at every multiple of this many steps; 0: none",
-    unit="steps",
-    at_least=0,
-)
-
-
-def allow_change_option(example: str):
-    """Return the field of --allow_change, whose help names the flags of ``example``."""
-    return checkpoints_option(
-        "", help=f"flags that may differ from the run of the checkpoint, for example {example}"
-    )
 
 
 @dataclass(frozen=True)
-class ReportToFlags(Options):
-    """Where results are shown besides their own files."""
+class OutputFolder(Options):
+    """Where a training writes: a base on its own, so that it is the first of all fields."""
 
-    report_to: str = evaluation_option(
-        "",
-        help="where to log curves besides VisualDL: tensorboard, wandb, mlflow, or several separated by "
-        "commas",
-        needs=REPORTERS,
+    output_dir: str = checkpoints_option(
+        help="checkpoints, the best model, metrics and VisualDL logs go here", writes="FOLDER"
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        fault = f" is not one of {', '.join(REPORTERS)}; use some of them, separated by commas"
-        refuse_unknown_names("report_to", self.reporters, REPORTERS, fault)
 
-    @property
-    def reporters(self) -> tuple[str, ...]:
-        """Return the names in ``report_to``, each once; none if it is empty or `none`."""
-        return tuple(name for name in names_in(self.report_to) if name != "none")
-
-
-@dataclass(frozen=True)
-class SharedFlags(ReportToFlags, AmpFlags, KernelFlags, DeterministicFlags):
-    """The flags of every training, in either graph: precision, reports, dry run, warm-up."""
+@dataclass(frozen=True, kw_only=True)
+class SharedFlags(AmpFlags, KernelFlags, DeviceFlag):
+    """The flags of every training, in either graph: weights, steps, precision, reports and checkpoints."""
 
     NEEDS = TRAINING
 
     USUAL_RATE = 0.1  # of the warm-up, if neither of its flags is given
 
+    from_scratch: bool = model_option(
+        False,
+        help="start from random weights: config.json and the tokenizer's files are enough",
+        affects="new weights",
+        usual=True,
+    )
+    warmup_rate: Optional[float] = optimisation_option(
+        None,
+        help="share of the steps spent on warm-up; none: 0.1 for pairs and 0.01 in pretraining",
+        at_least=0,
+        below=1,
+        affects="schedule",
+    )
+    warmup_steps: Optional[int] = optimisation_option(
+        None, help="warm-up in steps, instead of --warmup_rate", unit="steps", at_least=0, affects="schedule"
+    )
+    weight_decay: float = optimisation_option(
+        0.01,
+        help="decay of every weight except biases and norms",
+        at_least=0,
+        resume="same",
+        affects="optimizer",
+    )
+    grad_clip: float = optimisation_option(
+        0.0,
+        help="maximum global norm of the gradient; 0: no clipping",
+        at_least=0,
+        resume="same",
+        affects="optimizer",
+    )
+    seed: int = optimisation_option(
+        1234,
+        help="seed of weights, data order, masks and dropout",
+        at_least=0,
+        at_most=MAX_SEED,
+        resume="same",
+        usual=True,
+    )
+    use_recompute: bool = optimisation_option(
+        False,
+        help="recompute each encoder layer in the backward pass: slower, but with far less memory",
+        affects="encoder",
+    )
+    on_nan: Literal["stop", "skip"] = optimisation_option(
+        "stop", help="when the loss is not finite: stop the run, or skip the step"
+    )
+    report_to: str = evaluation_option(
+        "",
+        help="where to log curves besides VisualDL: tensorboard, wandb, mlflow, or several separated by "
+        "commas",
+        needs=REPORTERS,
+        affects="loop, shown",
+    )
     sync_freq: int = evaluation_option(
         0,
         help="steps between checks that the loss is finite, each of which waits for the device; 0: every "
@@ -119,28 +111,52 @@ class SharedFlags(ReportToFlags, AmpFlags, KernelFlags, DeterministicFlags):
         unit="steps",
         at_least=0,
     )
+    logging_freq: int = evaluation_option(
+        10, help="steps between log lines", unit="steps", at_least=1, usual=True
+    )
+    keep_checkpoints: int = checkpoints_option(
+        3, help="number of newest checkpoints to keep, at least 2", unit="checkpoints", at_least=2
+    )
+    keep_every: int = checkpoints_option(
+        0,
+        help="also keep the checkpoints at every multiple of this many steps; 0: none",
+        unit="steps",
+        at_least=0,
+        affects="loop",
+    )
+    fresh_start: bool = checkpoints_option(
+        False,
+        help="start anew and rename what an earlier run left in output_dir; without this flag the run "
+        "resumes",
+        affects="start",
+        usual=True,
+    )
+    allow_change: str = checkpoints_option(
+        "",
+        help="flags that may differ from the run of the checkpoint, for example weight_decay,seed",
+        affects="start",
+    )
     dry_run: bool = checkpoints_option(
         False,
         help="run a few steps without writing anything, then print all flags and the steps, memory and time "
         "of the run",
-    )
-    warmup_rate: Optional[float] = optimisation_option(
-        None,
-        help="share of the steps spent on warm-up; none: 0.1 for pairs and 0.01 in pretraining",
-        at_least=0,
-        below=1,
-    )
-    warmup_steps: Optional[int] = optimisation_option(
-        None, help="warm-up in steps, instead of --warmup_rate", unit="steps", at_least=0
+        affects="start, loop",
     )
 
     def __post_init__(self):
         super().__post_init__()
+        fault = f" is not one of {', '.join(REPORTERS)}; use some of them, separated by commas"
+        refuse_unknown_names("report_to", self.reporters, REPORTERS, fault)
         if self.warmup_rate is not None and self.warmup_steps is not None:
             raise InputError(
                 f"--warmup_rate {self.warmup_rate} and --warmup_steps {self.warmup_steps} both set the "
                 "warm-up; leave one of them out"
             )
+
+    @property
+    def reporters(self) -> tuple[str, ...]:
+        """Return the names in ``report_to``, each once; none if it is empty or `none`."""
+        return tuple(name for name in names_in(self.report_to) if name != "none")
 
     @property
     def warmup_share(self) -> float:
@@ -163,23 +179,23 @@ class SharedFlags(ReportToFlags, AmpFlags, KernelFlags, DeterministicFlags):
         return self.sync_freq or int(device == "cpu")
 
 
-@dataclass(frozen=True)
-class RunFlags(Options):
-    """How long a training in the dynamic graph runs, how fast it learns, and when it logs and saves.
+@dataclass(frozen=True, kw_only=True)
+class TrainingFlags(SharedFlags, OutputFolder):
+    """The flags of every training in the dynamic graph; see `Task`."""
 
-    A base on its own, so that ``output_dir`` is the first of all fields, as in PairConfig("output").
-    """
-
-    output_dir: str = checkpoints_option(
-        help="checkpoints, the best model, metrics and VisualDL logs go here"
+    epochs: int = optimisation_option(
+        3, help="passes over the training pairs", unit="epochs", at_least=1, usual=True
     )
-    from_scratch: bool = from_scratch_option()
-    epochs: int = optimisation_option(3, help="passes over the training pairs", unit="epochs", at_least=1)
     max_steps: int = optimisation_option(
-        0, unit="steps", help="total number of steps; 0: as many as --epochs needs", at_least=0
+        0, unit="steps", help="total number of steps; 0: as many as --epochs needs", at_least=0, usual=True
     )
     batch_size: int = optimisation_option(
-        64, help="pairs per process in one forward pass", unit="pairs", at_least=1, resume="layout"
+        64,
+        help="pairs per process in one forward pass",
+        unit="pairs",
+        at_least=1,
+        resume="layout",
+        usual=True,
     )
     gradient_accumulation_steps: int = optimisation_option(
         1,
@@ -188,93 +204,88 @@ class RunFlags(Options):
         at_least=1,
         resume="layout",
     )
-    grad_clip: float = grad_clip_option(0.0)
-    learning_rate: float = step_option(
-        5e-5, help="peak learning rate, reached at the end of warm-up", above=0
+    learning_rate: float = optimisation_option(
+        5e-5,
+        help="peak learning rate, reached at the end of warm-up",
+        above=0,
+        resume="same",
+        affects="schedule",
+        usual=True,
     )
-    lr_scheduler_type: str = step_option(
-        "linear", help="schedule after warm-up: linear or cosine decay to 0, or constant", choices=STYLES
+    lr_scheduler_type: str = optimisation_option(
+        "linear",
+        help="schedule after warm-up: linear or cosine decay to 0, or constant",
+        choices=STYLES,
+        resume="same",
+        affects="schedule",
     )
-    weight_decay: float = weight_decay_option()
+    dropout: float = model_option(
+        0.1,
+        help="dropout of hidden states, attention weights and classifier",
+        at_least=0,
+        below=1,
+        resume="same",
+        affects="new weights",
+    )
     evaluation_strategy: Literal["auto", "steps", "epoch", "no"] = evaluation_option(
         "auto",
         help="when to evaluate, besides before the first step and at the end: every --eval_freq steps, at "
         "the end of each epoch, or both (auto); no: never, and there is no best model",
+        affects="loop",
     )
     eval_freq: int = evaluation_option(
-        100, help="steps between evaluations; see --evaluation_strategy", unit="steps", at_least=1
+        100, help="steps between evaluations; see --evaluation_strategy", unit="steps", at_least=1, usual=True
     )
-    logging_freq: int = logging_freq_option(10)
+    best_metric: str = evaluation_option(
+        "auto",
+        help=f"metric on the dev pairs that chooses the best model; {BEST_IF_AUTO}",
+        resume="fixed",
+        usual=True,
+    )
     save_strategy: Literal["steps", "epoch", "no"] = checkpoints_option(
         "steps",
         help="when to write a checkpoint, besides at the end: every --checkpoint_steps steps, at the end of "
         "each epoch, or never",
+        affects="loop",
     )
     checkpoint_steps: int = checkpoints_option(
         500, help="steps between checkpoints; see --save_strategy", unit="steps", at_least=1
+    )
+    save_format: Literal["paddle", "hf", "both"] = checkpoints_option(
+        "paddle",
+        help="format of the best model: for PaddleNLP, for transformers or sentence-transformers (hf), or "
+        "both (hf in hugging_face/)",
+        affects="loop, encoder",
     )
     keep_best: int = checkpoints_option(
         1,
         help="number of best models to keep; the link best points to the best of them",
         unit="models",
         at_least=1,
+        affects="loop",
     )
-    seed: int = seed_option(help="seed of weights, data order and dropout", at_most=MAX_SEED)
     early_stopping_patience: int = evaluation_option(
         0,
         help="stop after this many consecutive evaluations without a better best_metric; 0: never",
         unit="evaluations",
         at_least=0,
+        affects="loop",
     )
     early_stopping_min_delta: float = evaluation_option(
         0.0, help="an evaluation must be better by more than this to count as better", at_least=0
     )
-    fresh_start: bool = fresh_start_option()
-    allow_change: str = allow_change_option("learning_rate,seed")
-    on_nan: Literal["stop", "skip"] = on_nan_option()
-    device: Literal["cpu", "gpu"] = device_option()
-    keep_checkpoints: int = keep_checkpoints_option()
-    keep_every: int = keep_every_option()
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
-        if self.evaluation_strategy == "no":
-            usual = {"early_stopping_patience": 0, "keep_best": 1, "save_format": "paddle"}
-            fault = " is for best models, and --evaluation_strategy no chooses none; leave one of them out"
-            refuse_set(self, usual, fault)
-
-    def pairs_per_step(self, processes: int) -> int:
-        """Return the global batch size: the number of pairs in one step, over all ``processes``."""
-        return self.batch_size * self.gradient_accumulation_steps * processes
-
-    def schedule(self, max_steps: int, pairs_per_step: int, num_rows: int, sync_freq: int) -> Schedule:
-        """Return when a run logs, evaluates and saves; ``num_rows``: of an epoch, 0: a stream."""
-        return Schedule(
-            max_steps=max_steps,
-            global_batch_size=pairs_per_step,
-            logging_freq=self.logging_freq,
-            eval_freq=self.eval_freq if self.evaluation_strategy in ("auto", "steps") else 0,
-            checkpoint_steps=self.checkpoint_steps if self.save_strategy == "steps" else 0,
-            samples_per_epoch=num_rows,
-            evaluates=self.evaluation_strategy != "no",
-            evaluates_epochs=self.evaluation_strategy in ("auto", "epoch"),
-            saves_epochs=self.save_strategy == "epoch",
-            sync_freq=sync_freq,
-        )
-
-
-@dataclass(frozen=True)
-class TrainingFlags(SharedFlags, RunFlags):
-    """The flags of every training in the dynamic graph; see `Task`."""
-
-    amp_level: Literal["O1", "O2"] = amp_option(
-        "O1", help="O1: weights in float32; O2: weights in half precision too"
+    amp_level: Literal["O1", "O2"] = precision_option(
+        "O1",
+        help="O1: weights in float32; O2: weights in half precision too",
+        resume="same",
+        affects="amp",
+        only_with="use_amp=true",
     )
     freeze: Literal["none", "embeddings", "encoder"] = optimisation_option(
         "none",
         help="what is frozen, without dropout: the embeddings, or the embeddings and all layers",
         resume="fixed",
+        affects="encoder",
     )
     freeze_layers: int = optimisation_option(
         0,
@@ -282,20 +293,24 @@ class TrainingFlags(SharedFlags, RunFlags):
         unit="layers",
         at_least=0,
         resume="fixed",
+        affects="encoder",
     )
-    layer_decay: float = step_option(
+    layer_decay: float = optimisation_option(
         1.0,
         help="layer-wise learning rate decay: each layer below the head learns at this fraction of the rate "
         "of the layer above",
         above=0,
         at_most=1,
-    )
-    use_recompute: bool = optimisation_option(
-        False, help="recompute each encoder layer in the backward pass: slower, but with far less memory"
+        resume="same",
+        affects="optimizer, encoder",
     )
 
     def __post_init__(self):
         super().__post_init__()
+        if self.evaluation_strategy == "no":
+            usual = {"early_stopping_patience": 0, "keep_best": 1, "save_format": "paddle"}
+            fault = " is for best models, and --evaluation_strategy no chooses none; leave one of them out"
+            refuse_set(self, usual, fault)
         if self.freeze == "encoder" and self.freeze_layers:
             raise InputError(
                 f"--freeze encoder freezes all layers, and --freeze_layers {self.freeze_layers} some; "
@@ -321,3 +336,22 @@ class TrainingFlags(SharedFlags, RunFlags):
     def freezes_embeddings(self) -> bool:
         """Return whether the embeddings, the lowest of all, stay as they are."""
         return self.freeze != "none" or self.freeze_layers > 0
+
+    def pairs_per_step(self, processes: int) -> int:
+        """Return the global batch size: the number of pairs in one step, over all ``processes``."""
+        return self.batch_size * self.gradient_accumulation_steps * processes
+
+    def schedule(self, max_steps: int, pairs_per_step: int, num_rows: int, sync_freq: int) -> Schedule:
+        """Return when a run logs, evaluates and saves; ``num_rows``: of an epoch, 0: a stream."""
+        return Schedule(
+            max_steps=max_steps,
+            global_batch_size=pairs_per_step,
+            logging_freq=self.logging_freq,
+            eval_freq=self.eval_freq if self.evaluation_strategy in ("auto", "steps") else 0,
+            checkpoint_steps=self.checkpoint_steps if self.save_strategy == "steps" else 0,
+            samples_per_epoch=num_rows,
+            evaluates=self.evaluation_strategy != "no",
+            evaluates_epochs=self.evaluation_strategy in ("auto", "epoch"),
+            saves_epochs=self.save_strategy == "epoch",
+            sync_freq=sync_freq,
+        )

@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 from ernie_pair.checkpoint.fingerprint import Fingerprint, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import EVENTS, cleanup_on_error
+from ernie_pair.core.cli.options import defaults_of, paths_in
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.models.model_card import DataFile, ModelCard, changed_flags, facts_of, write_card
@@ -34,10 +35,6 @@ from ernie_pair.training.training_step import TrainingStep
 EVALUATED = "eval_"  # begins the names of an evaluation in the history
 STEPS = "steps in all"
 # In the card elsewhere, or of no effect on the model.
-NOT_SHOWN = (
-    "model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start",
-    "negatives_file", "teacher", "unlabelled_file", "teacher_logits",
-)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +151,8 @@ class Task(TrainingStep):
         """Return the flags for the card, those that differ from their defaults; ``changes`` replace some."""
         config = self.config
         defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
-        hidden = {name: getattr(config, name, None) for name in NOT_SHOWN}
+        hidden = {name: getattr(config, name) for name in paths_in(config)}
+        hidden.update({name: getattr(config, name) for name in defaults_of(config, "start")})
         return changed_flags({**asdict(config), **changes}, {**defaults, **hidden})
 
 

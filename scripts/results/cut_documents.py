@@ -17,27 +17,25 @@ from typing import Dict, List
 
 from data_tools.corpus.format import document_ranges, find_corpus, open_corpus
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import Options, data_option, overwrite_option, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
 
 
 @dataclass(frozen=True)
-class CutDocumentsConfig(Options):
+class CutDocumentsConfig(OverwriteFlag):
     """Cut the documents of a domain by the split of a corpus that has all of them."""
 
     EXAMPLE = "--corpus_dir corpus --input_file laws.jsonl --output_dir laws"
 
-    corpus_dir: str = data_option(help="folder of the general corpus and its documents.jsonl")
-    input_file: str = data_option(help="the documents of the domain, JSON lines with text")
-    output_dir: str = data_option(help="the files go here")
+    corpus_dir: str = data_option(help="folder of the general corpus and its documents.jsonl", reads="FOLDER")
+    input_file: str = data_option(help="the documents of the domain, JSON lines with text", reads="FILE")
+    output_dir: str = data_option(help="the files go here", writes="FOLDER")
     split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")
-    overwrite: bool = overwrite_option(help="replace existing files")
 
 
 def cut_documents(config: CutDocumentsConfig) -> None:
     """Write the files, unless they exist. Raises InputError for a document that the corpus lacks."""
-    refuse_empty(config, "output_dir")
     general, domain = Path(config.corpus_dir) / "documents.jsonl", Path(config.input_file)
     paths = [Path(config.output_dir) / f"{name}.jsonl" for name in ("train", "held_out")]
     settings = settings_of(config, "corpus_dir", "input_file", "output_dir")

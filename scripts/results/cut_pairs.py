@@ -21,7 +21,11 @@ from typing import Dict, List
 from proof.figures import read_pairs
 
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import Options, data_option, names_in, overwrite_option, refuse_empty
+from ernie_pair.core.cli.options import (
+    OverwriteFlag,
+    data_option,
+    names_in,
+)
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.pairs.audit.new_pairs import KnownPairs, NewPair, first_places, write_new_pairs
@@ -29,23 +33,21 @@ from ernie_pair.pairs.audit.pairs_to_text import documents
 
 
 @dataclass(frozen=True)
-class CutConfig(Options):
+class CutConfig(OverwriteFlag):
     """Cut a training file into parts to choose, train and pretrain on, without the pairs of a test file."""
 
     EXAMPLE = "--train_file train.tsv --test_file dev.tsv --output_dir cut --rows '5000 20000'"
 
-    train_file: str = data_option(help="labelled pairs")
-    test_file: str = data_option(help="labelled pairs for the test; none of them is written")
-    output_dir: str = data_option(help="the files go here")
+    train_file: str = data_option(help="labelled pairs", reads="FILE")
+    test_file: str = data_option(help="labelled pairs for the test; none of them is written", reads="FILE")
+    output_dir: str = data_option(help="the files go here", writes="FOLDER")
     rows: str = data_option("", help="sizes of the training files: '5000 20000'; all is written too")
     choose: int = data_option(2000, help="pairs of choose.jsonl", unit="pairs", at_least=2)
     rest: int = data_option(40000, help="maximum pairs of rest.jsonl", unit="pairs", at_least=1)
     seed: int = data_option(1234, help="seed of the order", at_least=0)
-    overwrite: bool = overwrite_option(help="replace existing files")
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
         if not all(word.isdecimal() and int(word) for word in names_in(self.rows)):
             raise InputError(
                 f"--rows {self.rows!r}: not numbers of pairs; write it as in --rows '5000 20000'"

@@ -35,7 +35,6 @@ from ernie_pair.core.cli.options import (
     evaluation_option,
     names_in,
     option,
-    refuse_empty,
     refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
@@ -90,7 +89,6 @@ class RunConfig(Scale, Group):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "work")
         if not Path(self.data).is_dir():
             raise InputError(f"--data {self.data}: no such folder; --help says what it holds")
         for name in ("work", "data"):

@@ -33,14 +33,18 @@ METRICS = ("recall@1", f"recall@{BEST}", f"nDCG@{BEST}")
 class RecallConfig(Options):
     """Print recall and nDCG of searches and the time of a query, by what finds the texts."""
 
-    pair_file: str = data_option(help="labelled pairs, 1 for a match")
-    embedding_model: str = data_option(help="its folder")
+    pair_file: str = data_option(help="labelled pairs, 1 for a match", reads="FILE")
+    embedding_model: str = data_option(help="its folder", reads="PATH")
     reranker: str = data_option(
-        "", help="a classifier of pairs or a ranker, trained or exported; empty: none"
+        "", help="a classifier of pairs or a ranker, trained or exported; empty: none", reads="PATH"
     )
     retrieval: Literal["", "vectors", "bm25", "both"] = data_option("", help="only this; empty: all three")
-    output_dir: str = data_option("output/search_recall", help="folder for the texts and their index")
-    output_file: str = data_option("", help="what each query found goes here, as JSON; empty: nowhere")
+    output_dir: str = data_option(
+        "output/search_recall", help="folder for the texts and their index", writes="FOLDER"
+    )
+    output_file: str = data_option(
+        "", help="what each query found goes here, as JSON; empty: nowhere", writes="FILE"
+    )
 
 
 def values_of(found: RetrievalSet, searcher: PairSearcher) -> np.ndarray:

@@ -22,7 +22,7 @@ from proof.experiments import TABLE, TITLES, Scale, runs_of
 from proof.figures import OF_SEARCH
 
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import Options, data_option, refuse_empty
+from ernie_pair.core.cli.options import Options, data_option
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, draw_chart, svg_in
@@ -50,13 +50,14 @@ class WriteConfig(Options):
         "", help="a folder of GROUP/NAME.json of run.py whose figures are put in first"
     )
     output: str = data_option(
-        str(PAGE), help="the page; of the page of the project a table goes into its READMEs too"
+        str(PAGE),
+        help="the page; of the page of the project a table goes into its READMEs too",
+        writes="PATH",
     )
 
 
 def write_results(config: WriteConfig) -> None:
     """Write tables, page and pictures. Raises InputError where there is no result."""
-    refuse_empty(config, "output")
     output = Path(config.output)
     folder, scale = output.parent / "results", Scale()
     known = [(group, run.name) for group in TITLES for run in runs_of(group, scale)]

@@ -151,8 +151,11 @@ def test_adding_twins_to_an_invalid_vocabulary_is_refused(tmp_path):
     [
         ({}, "give input_path .* or add_twins_to .*, one of the two"),
         ({"input_path": "a", "add_twins_to": "v"}, "one of the two"),
-        ({"add_twins_to": "v", "min_count": 3}, "min_count is about text, which add_twins_to does not read"),
-        ({"add_twins_to": "v", "vocab_size": 40_000}, "vocab_size is about text"),
+        (
+            {"add_twins_to": "v", "min_count": 3},
+            "min_count=3 is about text, which add_twins_to does not read",
+        ),
+        ({"add_twins_to": "v", "vocab_size": 40_000}, "vocab_size=40000 is about text"),
     ],
 )
 def test_text_input_and_add_twins_to_are_mutually_exclusive(flags, message):

@@ -14,7 +14,6 @@ from bad_json_lines import BAD
 from places import ROOT
 from tiny_corpus import TOKENS, command, documents, hashes, leftovers, lines_of, make
 
-from data_tools.corpus.create_flags import OF_LANGUAGE
 from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, rules_of
@@ -24,6 +23,8 @@ from ernie_pair.core.process_pool import ordered_map
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True}
 SPLIT = {**WORDS, "cn_splited": True}
+
+OF_LANGUAGE = ("chinese", "split_sentences", "cn_whole_word_segment")  # that the text can decide
 
 
 CHINESE, BOTH = {"chinese": True}, {"split_sentences": True}
@@ -266,7 +267,6 @@ def test_words_cannot_be_marked_without_twins(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"append_eos": True}, "append_eos is not for ERNIE"),
         ({"vocab_file": ""}, "model_name .* or vocab_file, one of the two"),
         ({"model_name": "m"}, "model_name .* or vocab_file, one of the two"),
         ({"cn_whole_word_segment": True}, "cn_whole_word_segment needs chinese"),

@@ -9,9 +9,7 @@ import pytest
 from tiny_pair import write_model, write_pairs, write_rows
 from tiny_ship import ship, write_trained
 
-from ernie_pair.__main__ import COMMANDS, _run
-from ernie_pair.commands import config_class_of, form_of_model
-from ernie_pair.core.cli.flag_words import flag_names
+from ernie_pair.__main__ import _form_of_flags, _run
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
@@ -60,9 +58,7 @@ def test_a_folder_says_what_it_holds(world, name, kind):
 )
 def test_the_folder_and_the_flags_choose_the_form(world, monkeypatch, command, words, form):
     monkeypatch.chdir(world)
-    forms = [name for name in COMMANDS if name.split()[0] == command]
-    flags = {name: flag_names(config_class_of(COMMANDS[name])) for name in forms}
-    assert form_of_model(words.split(), flags, kind_of_folder) == form
+    assert _form_of_flags(command, words.split()) == form
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ CALLED = {
     "split_pairs": ("prepare pairs",),
     **{name: (name.replace("_", " "),) for name in "audit_text audit_pairs build_vocab evaluate_mlm".split()},
 }
-FUNCTIONS = [name for name, module in ernie_pair._OFFERED.items() if module == "ernie_pair.api"]
+FUNCTIONS = [name for name, module in ernie_pair._offered().items() if module == "ernie_pair.api"]
 
 
 def test_no_folder_is_called_like_a_function():

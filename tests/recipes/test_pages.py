@@ -135,7 +135,7 @@ def test_steps_of_the_tutorials_name_tests_and_names_that_exist():
 
 def test_the_api_page_lists_every_public_name():
     listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", text_of("docs/api.md"), re.M)
-    assert {name: module for module, name in listed} == ernie_pair._OFFERED
+    assert {name: module for module, name in listed} == ernie_pair._offered()
 
 
 @cache

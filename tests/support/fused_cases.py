@@ -69,7 +69,7 @@ def loss_and_gradients(model, batch, seed=5):
 def assert_equal_to_plain(model, batch, precision="fp32"):
     choose_path(model, PLAIN, "cpu")
     loss, gradients = loss_and_gradients(model, batch)
-    assert choose_path(model, KernelFlags("fused", precision), "cpu").is_fused
+    assert choose_path(model, KernelFlags(kernels="fused", precision=precision), "cpu").is_fused
     fused_loss, fused = loss_and_gradients(model, batch)
     assert fused_loss == pytest.approx(loss, rel=LARGE_LOSS[precision])
     assert fused.keys() == gradients.keys()

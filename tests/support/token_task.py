@@ -40,9 +40,9 @@ IGNORED = -100  # the label of what is no word: control tokens, padding, the res
 class TokenConfig(TrainingFlags):
     """Train a classifier of tokens. Start it again to resume."""
 
-    model_name_or_path: str = option(help="a built-in name or a model folder", group="model")
-    train_file: str = option(help="lines of words TAB tags", group="data")
-    dev_file: str = option(help="the same, for choosing the best model", group="data")
+    model_name_or_path: str = option(help="a built-in name or a model folder", group="model", reads="PATH")
+    train_file: str = option(help="lines of words TAB tags", group="data", reads="FILE")
+    dev_file: str = option(help="the same, for choosing the best model", group="data", reads="FILE")
     max_seq_len: int = option(
         128, help="tokens per line", group="data", unit="tokens", at_least=3, resume="same"
     )

@@ -23,7 +23,7 @@ from ernie_pair.core.cli.options import (
     kind_of,
     left_out_of,
     missing_of,
-    place_word,
+    path_of,
     read_given,
 )
 from ernie_pair.core.errors import (
@@ -39,43 +39,55 @@ from ernie_pair.core.errors import (
 from ernie_pair.core.installation import missing_of_training
 
 WIDEST = 100  # columns
+MOST_SHOWN = 26  # flags; the short help of a command with more shows the usual ones
+ALL = "all"  # --help all
 _BESIDE = 32  # the column at which the meaning of a flag begins
 _LONGEST_CHOICES = 40  # characters; a longer list of them is in the text instead of after the flag
 _METAVARS = {bool: "true|false", int: "N", float: "NUMBER"}
 
 
-def help_text(config_classes: Sequence[type[Options]], program: str) -> str:
-    """Return the help of a program, as wide as the terminal; purpose and example are the first class's."""
-    items = [(item, hints_of(one)[item.name]) for one in config_classes for item in fields(one)]
+def help_text(config_class: type[Options], program: str, shows_all: bool = True) -> str:
+    """Return the help of a program, as wide as the terminal; the short one of many flags shows the usual."""
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
-    needed = [
-        item.name.upper() if item.metadata["positional"] else f"--{item.name} {metavar_of(item, hint)}"
-        for item, hint in sorted(items, key=lambda pair: not pair[0].metadata["positional"])
-        if item.default is MISSING
-    ]
+    hints = hints_of(config_class)
+    # In a group what is required comes first, what is of one start alone last.
+    items = sorted(fields(config_class), key=place_in_help)
+    needed = [_flag_of(item, hints[item.name]) for item in items if item.default is MISSING]
+    shown = [item for item in items if item.default is MISSING or item.metadata["usual"]]
+    if shows_all or len(items) <= MOST_SHOWN:
+        shown = items
+    rows = [(item.metadata["group"], *_row_of(item, hints[item.name])) for item in shown]
+    hidden = len(items) - len(shown)
     indent = " " * len("usage: ")
     usage = f"\n{indent}".join(_wrapped([program, *needed, "[flags]"], width - len(indent)))
-    example, purpose = config_classes[0].EXAMPLE, config_classes[0].PURPOSE
+    example, purpose = config_class.EXAMPLE, config_class.PURPOSE
     purposes = [fill(" ".join(part.split()), width) for part in purpose.split("\n\n")]
-    # In a group what is required comes first.
-    items.sort(key=lambda pair: (not pair[0].metadata["positional"], pair[0].default is not MISSING))
-    rows = [(item.metadata["group"], *_row_of(item, hint)) for item, hint in items]
     about = "a YAML file of these flags; flags on the command line override it"
-    rows += [(GROUPS[-1], "--config FILE", about), (GROUPS[-1], "-h, --help", "show this help and exit")]
+    more = f"; --help all shows {hidden} more flags" if hidden else ""
+    rows += [
+        (GROUPS[-1], "--config FILE", about),
+        (GROUPS[-1], "-h, --help", f"show this help and exit{more}"),
+    ]
     beside = min(_BESIDE, max(width - 20, 4), max(len(flag) + 4 for _, flag, _ in rows))
     parts = [f"usage: {usage}", *filter(None, purposes)]
     for group in GROUPS:
         lines = []
         for flag, meaning in [row[1:] for row in rows if row[0] == group]:
             beginning = f"  {flag}".ljust(beside)
-            first, *more = wrap(" ".join(meaning.split()), max(width - beside, 11))
+            first, *more_lines = wrap(" ".join(meaning.split()), max(width - beside, 11))
             lines += [beginning + first] if len(flag) + 4 <= beside else [f"  {flag}", " " * beside + first]
-            lines += [" " * beside + line for line in more]
+            lines += [" " * beside + line for line in more_lines]
         parts += ["\n".join([f"{group}:", *lines])] if lines else []
     if example:  # as continuation lines of a shell, broken before flags
-        shown = " \\\n  ".join(_wrapped(re.split(r" (?=--)", f"{program} {example}"), width - 4))
-        parts.append(f"example:\n  {shown}")
+        lines_of_example = " \\\n  ".join(_wrapped(re.split(r" (?=--)", f"{program} {example}"), width - 4))
+        parts.append(f"example:\n  {lines_of_example}")
     return "\n\n".join(parts) + "\n"
+
+
+def place_in_help(item: Field) -> tuple[bool, bool, bool]:
+    """Return where an option stands in its group: what is required first, what is of one start last."""
+    about = item.metadata
+    return not about["positional"], item.default is not MISSING, "start" in about["affects"]
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
@@ -103,9 +115,14 @@ def _row_of(item: Field, hint) -> tuple[str, str]:
         usual = f"required, or --{about['unless']}" if about["unless"] else "required"
     elif about["unit"]:
         usual = f"{about['unit']}, {usual}"
-    metavar = metavar_of(item, hint) if about["values"] == 1 else " ".join(["TEXT"] * about["values"])
-    flag = item.name.upper() if about["positional"] else f"--{item.name} {metavar}"
-    return flag, f"{text} ({usual})"
+    return _flag_of(item, hint), f"{text} ({usual})"
+
+
+def _flag_of(item: Field, hint) -> str:
+    """Return how an option is written: INPUT, --seed N or --pair TEXT TEXT."""
+    if item.metadata["positional"]:
+        return item.name.upper()
+    return " ".join([f"--{item.name}", *[metavar_of(item, hint)] * item.metadata["values"]])
 
 
 def metavar_of(item: Field, hint) -> str:
@@ -114,7 +131,7 @@ def metavar_of(item: Field, hint) -> str:
     if len("|".join(choices)) > _LONGEST_CHOICES:
         return "NAME"
     is_text = base is str or get_origin(base) is list
-    word = (place_word(item.name) or "TEXT") if is_text else _METAVARS.get(base, "")
+    word = (path_of(item) or "TEXT") if is_text else _METAVARS.get(base, "")
     return "|".join(filter(None, [word, *choices]))
 
 
@@ -140,13 +157,13 @@ def parse_config(
     if spec is not None and spec.origin == path:
         started = f"python -m {spec.name}"
     if "help" in split.flags:
-        leave_with_help([config_class], program or started)
+        leave_with_help(config_class, program or started, [ALL] in split.flags["help"])
     return build_config(config_class, given_by(split, config_class, program), program or started)
 
 
-def leave_with_help(config_classes: Sequence[type[Options]], program: str) -> None:
+def leave_with_help(config_class: type[Options], program: str, shows_all: bool) -> None:
     """Print the help and end the process."""
-    sys.stdout.write(help_text(config_classes, program))
+    sys.stdout.write(help_text(config_class, program, shows_all))
     sys.stdout.flush()
     sys.exit(0)
 

@@ -3,22 +3,35 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple, Optional, get_args, get_origin
 
 import yaml
 
-from ernie_pair.core.cli.nearest_flags import suggest_flags
 from ernie_pair.core.cli.options import Given, Options, hints_of, kind_in_words, kind_of
-from ernie_pair.core.errors import InputError, again_with
+from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import ABOUT, MAX_CONFIG_BYTES, FileRefusedError, read_regular
 
 LAUNCH = "launch"
 # Of values without an explicit tag, such as !!binary; the option decides what a value means.
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp value merge".split()}
+
+# {name in the Trainer of transformers and PaddleNLP: ours, of which the first that a command has is named}
+SYNONYMS = {
+    "lr": "learning_rate max_lr",
+    "num_train_epochs": "epochs max_steps",
+    "epochs": "max_steps",
+    "per_device_train_batch_size": "batch_size micro_batch_size",
+    "logging_steps": "logging_freq log_interval",
+    "eval_steps": "eval_freq",
+    "max_grad_norm": "grad_clip",
+    "fp16": "use_amp precision",
+    "init_from_ckpt": "model_name_or_path model_path",
+    "overwrite_output_dir": "fresh_start overwrite",
+}
 
 
 class Entry(NamedTuple):
@@ -198,25 +211,10 @@ def given_by(split: SplitWords, config_class: type[Options], program: str = "") 
             given[item.name] = Given(words[:taken] if is_list else words[0], item.name.upper())
             words = words[taken:]
     if words:
-        refuse_glob(words, given)
         absent = (i.name for i in fields(config_class) if i.default is MISSING and i.name not in given)
         flag = next(absent, "")
         raise _unrecognized(words, f"write --{flag} {words[0]}" if flag else suggest_flags([], []))
     return given
-
-
-def refuse_glob(words: Sequence[str], given: dict[str, Given]) -> None:
-    """Raise InputError if ``words`` are what a pattern, such as best-*, found beside the value of a flag."""
-    for name, one in given.items():
-        found = [str(one.text), *words]
-        folders = {Path(word).parent for word in found}
-        if len(folders) == 1 and all(map(os.path.exists, found)):
-            best = folders.pop() / "best"
-            is_found = best.resolve().name in map(os.path.basename, found)
-            chosen = str(best) if is_found else found[-1]
-            again = again_with(dict.fromkeys(words, ""), **{name: chosen})
-            told = f"--{name} takes one path, and {len(found)} are given, {' and '.join(found)}"
-            raise InputError(f"{told}; give one of them: {again or chosen}")
 
 
 def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Given]:
@@ -241,3 +239,27 @@ def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Giv
 
 def _unrecognized(words: list[str], cure: str) -> InputError:
     return InputError(f"unrecognized arguments: {' '.join(words)}; {cure}")
+
+
+def nearest_names(word: str, names: Collection[str]) -> list[str]:
+    """Return the names that begin with a word, at most 3, or else the one that it misspells; [] for none.
+
+    A name with further words before it, save_threshold for threshold, is another thing, not misspelt.
+    """
+    begun = sorted((name for name in names if len(word) > 2 and name.startswith(word)), key=len)
+    others = [name for name in names if not set(word.split("_")) < set(name.split("_"))]
+    return begun[:3] or get_close_matches(word, others, n=1)
+
+
+def suggest_flags(words: Iterable[str], names: Collection[str]) -> str:
+    """Return a hint for words that are not flags: 'did you mean --max_steps?', and what lists the flags.
+
+    ``names``: the flags of the command.
+    """
+    meant: list[str] = []
+    for word in words:
+        key = word.lower().replace("-", "_")
+        known = [name for name in SYNONYMS.get(key, "").split() if name in names]
+        meant += (known or nearest_names(key, names))[:1]
+    hint = f"did you mean {', '.join('--' + flag for flag in dict.fromkeys(meant))}? " if meant else ""
+    return f"{hint}--help lists the flags"

@@ -1,4 +1,4 @@
-"""An option is a dataclass field, defined once: type, default, help, group, unit and bounds.
+"""An option is a dataclass field, defined once: type, default, help, group, unit, bounds, what it affects.
 
 A class of options derives from `Options`, which checks every value, wherever it comes from: a flag, a file of
 flags or a call from Python. `cli` turns such a class into a command line.
@@ -26,62 +26,46 @@ from ernie_pair.core.installation import check_installed, raise_interrupt
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
+PATHS = ("FILE", "FOLDER", "PATH", "PREFIX", "NAME=PATH")
 RESUME = ("", "same", "fixed", "layout")  # see `option`
+# What else than the result an option changes, or which part of a run reads it; see `option`.
+AFFECTS = {
+    "speed": "how fast and where it is computed, not what",
+    "start": "this start alone; another one, which goes on, is not told",
+    "shown": "only what is reported of the result",
+    "new weights": "a model that is made, not one that is given",
+    "encoder": "layers inside the encoder",
+    "loss": "the loss of a step",
+    "optimizer": "the step of the optimizer",
+    "schedule": "the learning rate",
+    "loop": "what the loop does besides the steps",
+    "amp": "nothing without mixed precision",
+    "loss scale": "the scale of the loss in float16",
+    "classes": "nothing without classes",
+    "ranking": "nothing without candidates to rank",
+    "rows": "how rows of pairs are read",
+    "text": "how text is read",
+    "raw text": "how raw text is cut into documents",
+    "language": "how text is cut into sentences and words",
+    "words": "which words are masked together",
+    "index": "how an index is built",
+    "trained": "a trained model, not an exported one",
+    "exported": "an exported model, not a trained one",
+}
 NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
 DASH = "-"  # instead of a file: standard input or output
+ANY = "any"  # in `needs` of an option
+NO_NEEDS: Mapping[str, Any] = {}
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
 _LEFT_OUT = object()  # in place of a required value that was not given
-NO_NEEDS: Mapping[str, Any] = {}
-ANY = "any"  # in `needs` of an option
-
-# Options that take a path, by their names or by the ends of these.
-_PLACES = {
-    "FOLDER": "report index outs",
-    "FILE": "config train_config calibrate_on tune_on file space wheel",
-    "PATH": "inputs vectors output input prefix model teacher reranker model_name_or_path embedding_model "
-    "add_twins_to domain_data checkpoint checkpoints first second",
-}
-_ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
-
-_NAMED_PATHS = ("models", "starts")  # NAME=PATH several times, or paths
 _HOME = re.compile(r"(?:^|(?<=[\s=:'\"]))~(?=/|$)")  # the home folder, where a path begins
-
-# {bound: (what violates it, what such a value is, how to fix it; empty: by the default, for example)}
-_BOUNDS = {
+_BOUNDS = {  # what violates a bound, and what such a value is
     "at_least": (operator.lt, "below", "use {} or more"),
     "above": (operator.le, "not above", ""),
     "at_most": (operator.gt, "above", "use {} or less"),
     "below": (operator.ge, "not below", ""),
 }
-
-
-def bound_fault(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
-    """Return which bound a value violates and the fix, in words, or ''.
-
-    ``bounds``: {at_least, above, at_most or below: a number, or None for none}; ``usual``: the default.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return ""
-    example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another value"
-    for name, (violates, fault, cure) in _BOUNDS.items():
-        bound = bounds.get(name)
-        if bound is not None and violates(value, bound):
-            return f"is {fault} {bound}; {cure.format(bound) or example}"
-    return ""
-
-
-def place_word(name: str) -> str:
-    """Return the placeholder of option ``name``: FILE, FOLDER, PATH or PREFIX; '' if it takes no path."""
-    by_name = [word for word, names in _PLACES.items() if name in names.split()]
-    by_ending = [word for end, word in _ENDINGS.items() if name.endswith(end)]
-    return (by_name + by_ending + [""])[0]
-
-
-def shown_name(item: Field) -> str:
-    """Return what a message calls an option: --seed, or INPUT for one that is given without a flag."""
-    return item.name.upper() if item.metadata["positional"] else f"--{item.name}"
 
 
 def option(
@@ -95,27 +79,38 @@ def option(
     at_most: Optional[float] = None,
     below: Optional[float] = None,
     choices: Iterable[str] = (),
+    reads: str = "",
+    writes: str = "",
+    affects: str = "",
+    usual: bool = False,
     positional: bool = False,
     stdin: Sequence[str] = (),
     stdout: bool = False,
     values: int = 1,
     unless: str = "",
+    only_with: str = "",
     resume: str = "",
     secret: bool = False,
     needs: Mapping[str, Mapping[str, str]] = NO_NEEDS,
 ):
     """Return a dataclass field that is also a command-line flag; without a default it is required.
 
-    A required option may follow those with a default, because the fields of a class follow those of its base.
+    A required option may follow those with a default. A class of options that others share is kw_only: its
+    options stand nowhere among the positional arguments of a class that derives from it.
+
     ``group``: one of GROUPS; ``unit``: what the number counts, for the help. The bounds apply to every value
     except None. ``choices``: the allowed texts, if the type cannot express them.
+
+    ``reads``, ``writes``: the value is a path, one of PATHS, of an input or an output. ``affects``: some of
+    AFFECTS, a comma between them. ``usual``: the short help shows it, as it does required ones.
 
     ``positional``: it is given without a flag, like the file of `cat FILE`, and is required; a list takes one
     value or more. ``values``: the number of words of a flag that is a list.
 
     ``stdin``: `-` reads standard input, and these are the file endings that it may stand for; ``stdout``: `-`
     writes standard output. ``unless``: another option, without a default of its own, that can replace this
-    one.
+    one. ``only_with``: what this option needs to have an effect: another one, or values of it as in
+    format=onnx|both. Without that another value than the default is refused.
 
     ``resume``: what another value means for a run that goes on from a checkpoint: same, it is another run
     unless the user allows the change; fixed, nobody can allow it; layout, it only divides the work otherwise
@@ -124,18 +119,18 @@ def option(
     ``needs``: {word of the value, or ANY: what it needs, like `Options.NEEDS`}.
     """
     metadata: dict[str, Any] = {**locals(), "choices": tuple(choices), "stdin": tuple(stdin)}
-    if group not in GROUPS:
-        raise ValueError(f"{group} is not a group of options")
-    if resume not in RESUME:
-        raise ValueError(f"{resume} is not one of {RESUME}")
+    metadata["affects"] = tuple(affects.split(", ")) if affects else ()
+    known = {"group": GROUPS, "resume": RESUME, "reads": ("", *PATHS), "writes": ("", *PATHS)}
+    for name, words in known.items():
+        if metadata[name] not in words:
+            raise ValueError(f"{metadata[name]} is not a {name} of options: {words}")
+    if not AFFECTS.keys() >= {*metadata["affects"]}:
+        raise ValueError(f"{affects}: not some of {[*AFFECTS]}")
     if default is MISSING:
         return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
     return field(default=default, metadata=metadata, repr=not secret)
 
 
-# Fields that several commands have; each says in its own words what it means there.
-workers_option = partial(option, 1, group="devices", unit="processes", at_least=1)
-overwrite_option = partial(option, False, group="data")
 data_option = partial(option, group="data")
 model_option = partial(option, group="model")
 optimisation_option = partial(option, group="optimisation")
@@ -143,6 +138,26 @@ precision_option = partial(option, group="precision")
 evaluation_option = partial(option, group="evaluation")
 checkpoints_option = partial(option, group="checkpoints")
 devices_option = partial(option, group="devices")
+
+
+def path_of(item: Field) -> str:
+    """Return which of PATHS the value of an option is; '' if it is no path."""
+    return item.metadata["reads"] or item.metadata["writes"]
+
+
+def defaults_of(config: Any, *affected: str) -> dict[str, Any]:
+    """Return {name: default} of the options of a class, or an object of it, that affect one of AFFECTS."""
+    return {
+        item.name: item.default
+        for item in fields(config)
+        if not {*affected}.isdisjoint(item.metadata.get("affects", ()))
+    }
+
+
+def paths_in(config: Any, *kinds: str) -> list[str]:
+    """Return the names of the options that are paths, with ``kinds``, reads or writes, only of these."""
+    kinds = kinds or ("reads", "writes")
+    return [item.name for item in fields(config) if any(item.metadata[kind] for kind in kinds)]
 
 
 class OptionDocs:
@@ -203,28 +218,69 @@ class Options:
         hints = hints_of(type(self))
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
-            if place_word(item.name) or item.name in _NAMED_PATHS:
-                value = _found_place(item, value)
+            if path_of(item):
+                value = _with_home(value, item)
             object.__setattr__(self, item.name, value)
-            words = item.metadata["values"]
-            if words > 1 and isinstance(value, list) and len(value) != words:
-                raise InputError(f"--{item.name} takes {words} words, not {len(value)}; correct it")
-            fault = bound_fault(value, item.metadata, item.default)
-            if fault:
-                raise InputError(f"--{item.name} {value} {fault}")
-            _refuse_dash(item, value)
-            if item.name in _TEXTS:
-                _refuse_surrogates(f"--{item.name}", value)
-        self._refuse_missing_modules()
-
-    def _refuse_missing_modules(self) -> None:
-        """Raise InputError for the first missing module that the command or a given value needs."""
-        check_installed(self.NEEDS)
+            self._check(item, value)
         for item in fields(self):
+            self._check_only_with(item, getattr(self, item.name))
+        check_installed(self.NEEDS)
+        for item in fields(self):  # what a given value needs
             value = getattr(self, item.name)
             for word, needs in item.metadata["needs"].items():
                 if value and (word == ANY or word in names_in(str(value))):
                     check_installed(needs)
+
+    def _check(self, item: Field, value: Any) -> None:
+        """Raise InputError for a value, of the right type, that the option does not take."""
+        about, name, path = item.metadata, shown_name(item), path_of(item)
+        texts = value if isinstance(value, list) else [value]
+        if about["values"] > 1 and isinstance(value, list) and len(value) != about["values"]:
+            raise InputError(f"{name} takes {about['values']} words, not {len(value)}; correct it")
+        fault = bound_fault(value, about, item.default)
+        if fault:
+            raise InputError(f"{name} {value} {fault}")
+        is_stream = bool(about["stdin"] or about["stdout"])
+        if is_stream and DASH in texts and len(texts) > 1:
+            raise InputError(f"{name} -: standard input must be the only input; leave it out, or all others")
+        if path and not is_stream and value == DASH:
+            place = "folder" if path == "FOLDER" else "file"
+            raise InputError(f"{name} -: it does not mean a standard stream here; name a {place}")
+        if about["writes"] and item.default != "" and not value.strip():
+            raise InputError(f"{name} is empty; name the file or folder to write to")
+        if about["writes"] == "FOLDER" and os.path.isfile(value):
+            raise InputError(f"{name} {value} is a file; give a folder")
+        if about["writes"] == "PREFIX" and os.path.basename(value) in ("", ".", ".."):
+            raise InputError(
+                f"{name} {value} has no name after the last /, and one begins the name of each file; "
+                f"add one, {os.path.join(value, 'text')} for example"
+            )
+        for text in () if path else texts:  # a word of a terminal in GBK, for example
+            if isinstance(text, str) and re.search("[\ud800-\udfff]", text):
+                bad = ascii(re.findall("[\ud800-\udfff]", text)[0]).strip("'")
+                raise InputError(f"{name} is not UTF-8 (it contains {bad}); give it in UTF-8")
+
+    def _check_only_with(self, item: Field, value: Any) -> None:
+        """Raise InputError for a value that would have no effect, because of what is not given."""
+        other, _, words = item.metadata["only_with"].partition("=")
+        if not other or not value or value == item.default:
+            return
+        given = getattr(self, other)
+        if str(given).lower() not in words.split("|") if words else given in (None, "", 0, "none"):
+            name, needed = shown_name(item), f"--{other} {words.replace('|', ' or ')}".strip()
+            raise InputError(f"{name} needs {needed}; add it, or leave {name} out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverwriteFlag(Options):
+    """The part of the options of a command that writes results."""
+
+    overwrite: bool = data_option(False, help="replace existing results", affects="start", usual=True)
+
+
+def shown_name(item: Field) -> str:
+    """Return what a message calls an option: --seed, or INPUT for one that is given without a flag."""
+    return item.name.upper() if item.metadata["positional"] else f"--{item.name}"
 
 
 def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:
@@ -260,35 +316,28 @@ def _listed(names: Iterable[str]) -> str:
     return f"{', '.join(names)} and {last}" if names else last
 
 
-def _found_place(item: Field, value: Any) -> Any:
-    """Return a path with the home folder for ~."""
+def _with_home(value: Any, item: Field) -> Any:
+    """Return a path with the home folder for ~; in several NAME=PATH, for each."""
     if isinstance(value, list):
-        return [_found_place(item, one) for one in value]
-    if not isinstance(value, str):
-        return value
-    if item.name in _NAMED_PATHS:  # of each NAME=PATH
+        return [_with_home(one, item) for one in value]
+    if isinstance(value, str) and path_of(item) == "NAME=PATH":
         return _HOME.sub(lambda match: os.path.expanduser("~"), value)
-    return os.path.expanduser(value) if _HOME.match(value) else value
+    return os.path.expanduser(value) if isinstance(value, str) and _HOME.match(value) else value
 
 
-def _refuse_dash(item: Field, value: object) -> None:
-    """Raise InputError for `-` where it does not mean a standard stream, or is one among files."""
-    streams, name = item.metadata["stdin"] or item.metadata["stdout"], shown_name(item)
-    if isinstance(value, list) and len(value) > 1 and DASH in value and streams:
-        raise InputError(f"{name} -: standard input must be the only input; leave it out, or all others")
-    if value == DASH and place_word(item.name) and not streams:
-        place = "folder" if place_word(item.name) == "FOLDER" else "file"
-        raise InputError(f"{name} -: it does not mean a standard stream here; name a {place}")
+def bound_fault(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
+    """Return which bound a value violates and the fix, in words, or ''.
 
-
-def _refuse_surrogates(where: str, value: object) -> None:
-    """Raise InputError for a text that UTF-8 cannot express, such as a word of a terminal in GBK."""
-    for text in value if isinstance(value, list) else [value]:
-        try:
-            str(text).encode("utf-8")
-        except UnicodeEncodeError as error:
-            fault = ascii(text[error.start]).strip("'")
-            raise InputError(f"{where} is not UTF-8 (it contains {fault}); give it in UTF-8") from None
+    ``bounds``: {at_least, above, at_most or below: a number, or None for none}; ``usual``: the default.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ""
+    example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another value"
+    for name, (violates, fault, cure) in _BOUNDS.items():
+        bound = bounds.get(name)
+        if bound is not None and violates(value, bound):
+            return f"is {fault} {bound}; {cure.format(bound) or example}"
+    return ""
 
 
 class Kind(NamedTuple):
@@ -408,26 +457,6 @@ def refuse_set(config, usual: Mapping[str, object], fault: str) -> None:
         if value != nothing:
             shown = str(value).lower() if isinstance(value, bool) else value
             raise InputError(f"--{name} {shown}{fault}")
-
-
-def refuse_empty(config: Options, *names: str) -> None:
-    """Raise InputError if one of these options, which name what to write, is empty, or a file as folder."""
-    for name in names:
-        place = str(getattr(config, name))
-        if not place.strip():
-            raise InputError(f"--{name} is empty; name the file or folder to write to")
-        if place_word(name) == "FOLDER" and os.path.isfile(place):
-            raise InputError(f"--{name} {place} is a file; give a folder")
-
-
-def refuse_no_name(config: Options, option_name: str) -> None:
-    """Raise InputError if this option, to which an ending is appended, ends with a folder and no name."""
-    place = str(getattr(config, option_name))
-    if os.path.basename(place) in ("", ".", ".."):
-        raise InputError(
-            f"--{option_name} {place} has no name after the last /, and one begins the name of each file; "
-            f"add one, {os.path.join(place, 'text')} for example"
-        )
 
 
 def import_named(name: str, flag: str, kind: str) -> Any:

@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, Callable, Optional, TypeVar
 
-from ernie_pair.core.cli.nearest_flags import suggest_flags
+from ernie_pair.core.cli.flag_words import suggest_flags
 from ernie_pair.core.cli.options import Options, hints_of
 from ernie_pair.core.errors import InputError, MachineError, Stopped, describe_os_error
 from ernie_pair.core.installation import missing_of_training

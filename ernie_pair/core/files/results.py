@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -39,7 +39,6 @@ MAKER = "ernie-pair"
 MAX_RECORD, MAX_LINKS, CHUNK = 1 << 26, 40, 1 << 20
 _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
 CURE = "pass --overwrite true to replace it, or choose another name"
-_WITHOUT_EFFECT = "overwrite workers threads log_interval device kernels engine ray_address".split()
 
 
 class Results:
@@ -190,10 +189,6 @@ class Results:
         before, now = record.get("settings"), self._about["settings"]
         if record.get("command") != self._about["command"] or not isinstance(before, dict):
             return f"it was made by {record.get('command')}"
-        before, now = (
-            {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
-            for settings in (before, now)
-        )
         for key in sorted({*before, *now}):
             name = self._flag_name(key)
             if key not in before:
@@ -229,7 +224,9 @@ def read_record(path: Path) -> Dict[str, Any]:
 
 def settings_of(config, *inputs_and_outputs: str) -> Dict[str, object]:
     """Return the flags of ``config`` that determine the outputs: neither paths nor those of speed."""
-    left_out = (*inputs_and_outputs, *_WITHOUT_EFFECT)
+    unread = {"speed", "start"}
+    without_effect = (one.name for one in fields(config) if unread & {*one.metadata.get("affects", ())})
+    left_out = {*inputs_and_outputs, *without_effect}
     return {name: value for name, value in asdict(config).items() if name not in left_out}
 
 

@@ -138,7 +138,7 @@ def scores_of_teacher(
         logger.info("the teacher %s scores %d pairs before the first step", folder, len(left))
         if not keeps():  # a dry run
             return np.zeros(len(left), np.float32)
-        choose_path(model, KernelFlags(config.kernels), config.device, group.size, group.all_reduce)
+        choose_path(model, KernelFlags(kernels=config.kernels), config.device, group.size, group.all_reduce)
         length = model.spec.inference_length
         tokenizer = open_tokenizer(vocab_file, model.spec, length)
 

@@ -1,10 +1,9 @@
 """The flags of training an embedding model."""
 
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Optional
 
 from ernie_pair.core.cli.options import (
-    checkpoints_option,
     data_option,
     evaluation_option,
     model_option,
@@ -19,16 +18,9 @@ from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
 from ernie_pair.models.labels import parse_label_range
 from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR
 from ernie_pair.models.temperature import LARGEST, SMALLEST
-from ernie_pair.pairs.config.pair_config import model_name_option
+from ernie_pair.pairs.config.pair_config import MODEL_NAME_HELP
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
-from ernie_pair.training.run_flags import (
-    BEST_IF_AUTO,
-    TrainingFlags,
-    best_metric_option,
-    dropout_option,
-    family_option,
-    step_option,
-)
+from ernie_pair.training.run_flags import BEST_IF_AUTO, TrainingFlags
 
 USUAL_LENGTH = 64  # tokens of a text
 PAIRS, SIMCSE, GRADED, TAUGHT = "pairs", "simcse", ("cosent", "angle"), ("margin_mse", "kl")
@@ -41,16 +33,19 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
 
     MOST_CLASSES = 2
 
-    objective: str = step_option(
+    objective: str = optimisation_option(
         "pairs",
         help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
         "under different dropout; cosent, angle: the order of graded pairs; margin_mse, kl: the scores of "
         "--teacher; or one for each of several files, separated by commas",
+        resume="same",
+        usual=True,
     )
     teacher: str = model_option(
         "",
         help="for margin_mse and kl: a pair classifier, a ranker or a published cross-encoder, whose scores "
         "are learned",
+        reads="PATH",
     )
     sampling_weights: str = data_option(
         "",
@@ -62,20 +57,28 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         help=f"hidden states that form the vector: {POOLING_NAMES}, or "
         "several joined by +; auto: as the files of the model say, otherwise mean",
         resume="fixed",
+        usual=True,
     )
     dims: str = model_option(
         "",
         help="lengths to which vectors may be truncated (Matryoshka), for example 64,128; empty: none",
         resume="fixed",
+        usual=True,
     )
-    temperature: float = step_option(
-        0.05, help="divisor of the cosines before the softmax", at_least=SMALLEST, at_most=LARGEST
+    temperature: float = optimisation_option(
+        0.05,
+        help="divisor of the cosines before the softmax",
+        at_least=SMALLEST,
+        at_most=LARGEST,
+        resume="same",
     )
-    hard_negatives: int = step_option(
+    hard_negatives: int = optimisation_option(
         1,
         help="hard negatives per pair in a step: texts of label 0, or from --negatives_file",
         unit="texts",
         at_least=0,
+        resume="same",
+        usual=True,
     )
     gradient_accumulation_steps: int = optimisation_option(
         1,
@@ -84,8 +87,13 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         at_least=1,
         resume="layout",
     )
-    model_type: Optional[str] = family_option(choices=FAMILIES, resume="fixed")
-    dropout: float = dropout_option(help="dropout of hidden states and attention weights")
+    model_type: Optional[str] = model_option(
+        None,
+        help="model family; none: taken from config.json",
+        choices=FAMILIES,
+        affects="new weights",
+        resume="fixed",
+    )
     label_map: str = data_option("", help=LABEL_MAP_HELP, resume="same")
     label_range: str = data_option(
         "",
@@ -102,17 +110,17 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         unit="tokens",
         at_least=0,
         resume="fixed",
-    )
-    save_format: Literal["paddle", "hf", "both"] = checkpoints_option(
-        "paddle",
-        help="format of the best model: for PaddleNLP, for sentence-transformers (hf), or both (hf in "
-        "hugging_face/)",
+        usual=True,
     )
     eval_batch_size: int = evaluation_option(
         64, help="texts in one forward pass of an evaluation", unit="texts", at_least=1, resume="same"
     )
-    best_metric: str = best_metric_option(
-        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO, choices=(*METRICS, AUTO)
+    best_metric: str = evaluation_option(
+        "auto",
+        resume="fixed",
+        usual=True,
+        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO,
+        choices=(*METRICS, AUTO),
     )
 
     def __post_init__(self):
@@ -174,16 +182,21 @@ class TrainEmbeddingConfig(EmbeddingConfig):
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
-    model_name_or_path: str = model_name_option()
+    model_name_or_path: str = model_option(help=MODEL_NAME_HELP, reads="PATH")
     train_file: str = data_option(
         help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor, positive "
         "and negative: a file, or a set such as lcqmc; for simcse also a .txt file with one text per line; "
-        "or several, separated by commas: each step is of one of them"
+        "or several, separated by commas: each step is of one of them",
+        reads="FILE",
     )
     dev_file: str = data_option(
         help="pairs as of --train_file; each first text searches for its match among all second texts; "
-        "graded pairs are measured by spearman"
+        "graded pairs are measured by spearman",
+        reads="FILE",
     )
     negatives_file: str = data_option(
-        "", help="pairs of a training text and a hard negative for it; labels are ignored"
+        "",
+        help="pairs of a training text and a hard negative for it; labels are ignored",
+        reads="FILE",
+        usual=True,
     )

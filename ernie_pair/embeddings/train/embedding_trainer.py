@@ -109,7 +109,9 @@ class EmbeddingTrainer:
         """Return the embedder: the best model after `train`, the given model before it."""
         if self._embedder is None:
             config = self.config
-            kernels = KernelFlags(config.kernels, config.precision if config.device == "cpu" else "fp32")
+            kernels = KernelFlags(
+                kernels=config.kernels, precision=config.precision if config.device == "cpu" else "fp32"
+            )
             pooling, length = "", 0
             if not (self._folder / EMBEDDING).is_file():  # untrained: as it would be trained
                 pooling = "" if config.pooling == AUTO else config.pooling

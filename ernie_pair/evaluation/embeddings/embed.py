@@ -13,6 +13,7 @@ import numpy as np
 from data_tools.text.text_files import LineRules
 from data_tools.text.texts import NamedText, TextColumns, check_unique_ids, has_ids, read_texts
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
+from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.cli.standard_streams import as_asked, with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
@@ -42,7 +43,6 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
 PIECE = 4096  # texts that are sorted by length together; decides the last bits of the vectors
-PLACES = ("model_path", "input_file", "output_dir", "workers", "ray_address", "engine", "device")
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def embed(config: EmbedConfig) -> None:
         "input_file": files_of(config.input_file),
     }
     names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
-    outputs, settings = [output_dir / name for name in names], settings_of(config, *PLACES)
+    outputs, settings = [output_dir / name for name in names], settings_of(config, *paths_in(config))
     results = Results("embed", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return
@@ -133,7 +133,12 @@ def _columns_of(config: EmbedConfig) -> TextColumns:
 
 
 def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
-    return config.model_path, config.device, config.options, KernelFlags(config.kernels, config.precision)
+    return (
+        config.model_path,
+        config.device,
+        config.options,
+        KernelFlags(kernels=config.kernels, precision=config.precision),
+    )
 
 
 def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:

@@ -59,7 +59,7 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     pairs = replace(source, labels=labels).read()
     log_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
     asked = build_retrieval_set(pairs, config.input_file)
-    kernels = KernelFlags(config.kernels, config.precision)
+    kernels = KernelFlags(kernels=config.kernels, precision=config.precision)
     embedder = open_embedder(config.model_path, config.device, config.options, kernels)
     lengths = _lengths(config, embedder)
     settings = embedder.settings

@@ -20,11 +20,11 @@ from typing import Any, Collection, Iterable, Iterator, Literal, Optional
 import numpy as np
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
-from data_tools.text.file_content import ENCODINGS, detect_encoding
+from data_tools.text.file_content import detect_encoding
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from data_tools.text.tables import detect_form
 from data_tools.text.text_files import PACKED
-from ernie_pair.core.cli.options import Options, data_option
+from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, printable
 from ernie_pair.core.files.json_file import is_texts
@@ -52,11 +52,8 @@ from ernie_pair.pairs.audit.findings import (
 from ernie_pair.pairs.audit.new_pairs import results_of_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import (
-    BAD_ROW_HELP,
-    ENCODING_HELP,
-    FIRST_TEXT_HELP,
     LABEL_MAP_HELP,
-    SECOND_TEXT_HELP,
+    RowFlags,
 )
 from ernie_pair.pairs.data.pair_source import WORDS, PairSource, check_columns, labels_for, read_all
 from ernie_pair.pairs.data.rejected import ENDING, log_rejected
@@ -67,26 +64,21 @@ JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 
 
 @dataclass(frozen=True)
-class AuditPairsConfig(Options):
+class AuditPairsConfig(RowFlags, OverwriteFlag):
     """Check labelled pairs before training on them."""
 
     EXAMPLE = "--train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact"
     MOST_CLASSES = MOST_WORDS
 
     train_file: str = data_option(
-        help="labelled pairs: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
+        help="labelled pairs: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl"), reads="FILE"
     )
-    dev_file: str = data_option("", help="labelled pairs for choosing the best model")
-    test_file: str = data_option("", help="test pairs; labels are ignored")
-    text_a: str = data_option("", help=FIRST_TEXT_HELP)
-    text_b: str = data_option("", help=SECOND_TEXT_HELP)
-    label: str = data_option("", help="the column of the label")
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    dev_file: str = data_option("", help="labelled pairs for choosing the best model", reads="FILE")
+    test_file: str = data_option("", help="test pairs; labels are ignored", reads="FILE")
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     same: str = data_option("", help="label of pairs that mean the same; empty: the match, class 1 of two")
     vocab_file: str = data_option(
-        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}"
+        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}", reads="FILE"
     )
     max_seq_len: int = data_option(
         128,
@@ -95,7 +87,9 @@ class AuditPairsConfig(Options):
         at_least=SHORTEST_PAIR,
     )
     output_dir: str = data_option(
-        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only"
+        "",
+        help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only",
+        writes="FOLDER",
     )
     drop_leaks: Literal["none", "exact", "normalised"] = data_option(
         "none",
@@ -103,8 +97,6 @@ class AuditPairsConfig(Options):
         "are compared character by character (exact), or after NFKC, lower-casing and removing white space "
         "and punctuation (normalised)",
     )
-
-    overwrite: bool = data_option(False, help="replace an existing report and cleaned file in the folder")
 
     def __post_init__(self):
         super().__post_init__()

@@ -9,19 +9,15 @@ can be told from the other (task-adaptive pretraining: Gururangan et al., 2020, 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, Iterator, Literal
+from typing import Iterable, Iterator
 
-from data_tools.text.file_content import ENCODINGS
-from ernie_pair.core.cli.options import Options, data_option, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import followed, is_stream
 from ernie_pair.pairs.audit.new_pairs import KnownPairs, first_places, read_splits, results_of_pairs
 from ernie_pair.pairs.data.pair_records import (
-    BAD_ROW_HELP,
-    ENCODING_HELP,
-    FIRST_TEXT_HELP,
-    SECOND_TEXT_HELP,
+    RowFlags,
 )
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -32,29 +28,19 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PairsToTextConfig(Options):
+class PairsToTextConfig(RowFlags, OverwriteFlag):
     """Write the texts of pairs as raw text for pretraining: a document of two lines for each pair."""
 
     EXAMPLE = "--train_file train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv"
 
     train_file: str = data_option(
-        help="pairs, labelled or not: a file, or a set such as lcqmc",
-        stdin=(".tsv", ".jsonl"),
+        help="pairs, labelled or not: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl"), reads="FILE"
     )
     output_file: str = data_option(
-        help=".txt file to write the raw text to, as prepare reads it", stdout=True
+        help=".txt file to write the raw text to, as prepare reads it", stdout=True, writes="FILE"
     )
-    dev_file: str = data_option("", help="pairs for choosing the best model; none is written")
-    test_file: str = data_option("", help="test pairs; none is written")
-    text_a: str = data_option("", help=FIRST_TEXT_HELP)
-    text_b: str = data_option("", help=SECOND_TEXT_HELP)
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
-    overwrite: bool = data_option(False, help="replace an existing result")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_file")
+    dev_file: str = data_option("", help="pairs for choosing the best model; none is written", reads="FILE")
+    test_file: str = data_option("", help="test pairs; none is written", reads="FILE")
 
 
 @with_standard_streams

@@ -2,16 +2,17 @@
 
 import re
 import shlex
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Literal, Optional, Union
 
 from ernie_pair.core.cli.options import (
     Options,
+    OverwriteFlag,
     data_option,
+    defaults_of,
     devices_option,
     evaluation_option,
     model_option,
-    refuse_empty,
     refuse_set,
 )
 from ernie_pair.core.errors import InputError
@@ -28,125 +29,135 @@ class ModelFiles(Options):
 
     model_path: str = model_option(
         help="a model of pairs, trained, exported or combined: its folder, or the output folder of a run "
-        "for its best model"
+        "for its best model",
+        reads="PATH",
     )
     input_file: str = data_option(
-        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)"
+        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)", reads="FILE"
     )
-    output_file: str = data_option(help="file to write the results to")
+    output_file: str = data_option(help="file to write the results to", writes="FILE")
 
 
-@dataclass(frozen=True)
-class InferenceFlags(RowFlags, KernelFlags, ModelFiles):
+@dataclass(frozen=True, kw_only=True)
+class InferenceFlags(OverwriteFlag, RowFlags, KernelFlags, ModelFiles):
     """How a model of pairs is used; the base of evaluation and prediction."""
 
     batch_size: int = devices_option(
-        64, help="pairs in one forward pass of a trained model", unit="pairs", at_least=1
+        64,
+        help="pairs in one forward pass of a trained model",
+        unit="pairs",
+        at_least=1,
+        affects="trained",
+        usual=True,
     )
     max_seq_len: int = data_option(
         0,
         help="tokens per pair of a trained model, [CLS] and [SEP] included; 0: as in training",
         unit="tokens",
         at_least=0,
+        affects="trained",
+        usual=True,
     )
     symmetric: Literal["auto", "none", "average"] = evaluation_option(
         "auto", help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model"
     )
     model_class: str = model_option(
-        "", help="class of your own model, as named in the folder, package.module:Class"
+        "", help="class of your own model, as named in the folder, package.module:Class", affects="trained"
     )
     backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option(
-        "auto", help=f"of an exported model; {BACKEND_HELP}"
+        "auto", help=f"of an exported model; {BACKEND_HELP}", affects="exported", usual=True
     )
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0)
-    overwrite: bool = data_option(False, help="replace an existing result")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
     device: Literal["auto", "cpu", "gpu"] = devices_option(
         "auto",
         help="where to run; auto: a trained model on a GPU if there is one, an exported one on the CPU",
+        affects="speed",
+        usual=True,
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if type(self).__dataclass_fields__["output_file"].default is MISSING:
-            refuse_empty(self, "output_file")
         refuse_short_pairs(self.max_seq_len)
-
-
-# What is a matter of one kind of folder alone; another value than the default is refused for the other kind.
-OF_TRAINED = {"kernels": "auto", "batch_size": 64, "max_seq_len": 0, "model_class": ""}
-OF_EXPORTED = {"backend": "auto"}
 
 
 def refuse_flags_of_others(config: InferenceFlags, is_exported: bool) -> None:
     """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
     other, kind = ("a trained", "an exported") if is_exported else ("an exported", "a trained")
     fault = f" is for {other} model, and {config.model_path} is {kind} one; leave it out"
-    refuse_set(config, OF_TRAINED if is_exported else OF_EXPORTED, fault)
+    refuse_set(config, defaults_of(config, "trained" if is_exported else "exported"), fault)
 
 
 @dataclass(frozen=True)
-class RobustnessFlags(Options):
-    """How the robustness and the intervals of a model are measured."""
-
-    robustness_rows: int = evaluation_option(
-        2000, help="maximum rows of each kind; 0: all", unit="rows", at_least=0
-    )
-    robustness_file: str = evaluation_option(
-        "", help="file to write the perturbed pairs to: .tsv, .csv, .xlsx, .parquet or .jsonl; empty: none"
-    )
-    bootstrap: int = evaluation_option(
-        1000,
-        help="bootstrap resamples for the confidence intervals; 0: no intervals",
-        unit="resamples",
-        at_least=0,
-    )
-    seed: int = evaluation_option(1234, help="seed of the resamples and of the perturbed pairs", at_least=0)
-
-
-@dataclass(frozen=True)
-class EvaluateConfig(RobustnessFlags, InferenceFlags):
+class EvaluateConfig(InferenceFlags):
     """Measure a trained model on labelled pairs."""
 
     EXAMPLE = "--model_path output/best --input_file test.tsv"
 
     input_file: str = data_option(
-        help="labelled pairs: a file, or a set such as lcqmc (its dev part)", stdin=(".tsv", ".jsonl")
+        help="labelled pairs: a file, or a set such as lcqmc (its dev part)",
+        stdin=(".tsv", ".jsonl"),
+        reads="FILE",
     )
     output_file: str = data_option(
-        "", help="JSON file to keep accuracy, f1, loss, rows and whatever else was measured; empty: none"
+        "",
+        help="JSON file to keep accuracy, f1, loss, rows and whatever else was measured; empty: none",
+        writes="FILE",
+        usual=True,
     )
     report: str = evaluation_option(
-        "", help="a folder for report.json, report.html and errors.tsv; empty: none"
+        "",
+        help="a folder for report.json, report.html and errors.tsv; empty: none",
+        writes="FOLDER",
+        usual=True,
     )
     at_precision: float = evaluation_option(
-        0.95, help="report the threshold that gives this precision, and its recall", above=0, at_most=1
+        0.95,
+        help="report the threshold that gives this precision, and its recall",
+        above=0,
+        at_most=1,
+        affects="classes",
     )
     calibrate_on: str = evaluation_option(
         "",
         help="labelled pairs to fit the temperature on; empty: use the model's temperature; if it has none, "
         "fit on input_file",
+        reads="FILE",
+        affects="classes",
+        usual=True,
     )
     tune_on: str = evaluation_option(
-        "", help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file"
+        "",
+        help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file",
+        reads="FILE",
+        affects="classes",
+        usual=True,
     )
     save_temperature: Union[bool, Literal["auto"]] = evaluation_option(
         False,
         help="write the temperature to calibration.json beside the model, for all later predictions; needs "
         "--calibrate_on; auto: unless it is at the end of its range",
+        affects="classes",
+        usual=True,
+        only_with="calibrate_on",
     )
     save_threshold: bool = evaluation_option(
         False,
         help="write the threshold of --tune_for to calibration.json; needs --tune_on or --calibrate_on",
+        affects="classes",
+        usual=True,
     )
     tune_for: Literal["precision", "f1", "accuracy"] = evaluation_option(
         "precision",
         help="what --save_threshold chooses for: the precision of --at_precision, the best F1 or accuracy",
+        affects="classes",
     )
     threshold: Optional[float] = evaluation_option(
         None,
         help="for two classes: measure as predict --threshold decides; none: as saved with the model",
         at_least=0,
         at_most=1,
+        affects="classes",
+        usual=True,
     )
     query: str = data_option(
         "", help="for a ranking model: the column that identifies the query of a row; empty: the first text"
@@ -155,6 +166,8 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
         "",
         help="the classes of the model that the words of labels mean, for example 0=different,1=same; empty: "
         "its names and numbers, known words",
+        affects="classes",
+        usual=True,
     )
     swap: bool = evaluation_option(
         True, help="also score every pair in the other order, to count the predictions that flip"
@@ -164,18 +177,31 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
         help="perturbed pairs to measure too: all, or some of typo, homophone, negation, entity, order, "
         "filler; empty: none",
         needs=dict.fromkeys(("all", "homophone"), {"pypinyin": ""}),
+        affects="classes",
+        usual=True,
     )
+    robustness_rows: int = evaluation_option(
+        2000, help="maximum rows of each kind; 0: all", unit="rows", at_least=0
+    )
+    robustness_file: str = evaluation_option(
+        "",
+        help="file to write the perturbed pairs to: .tsv, .csv, .xlsx, .parquet or .jsonl; empty: none",
+        writes="FILE",
+        only_with="robustness",
+    )
+    bootstrap: int = evaluation_option(
+        1000,
+        help="bootstrap resamples for the confidence intervals; 0: no intervals",
+        unit="resamples",
+        at_least=0,
+    )
+    seed: int = evaluation_option(1234, help="seed of the resamples and of the perturbed pairs", at_least=0)
     worst_rows: int = evaluation_option(
         200, help="maximum number of wrong rows in errors.tsv, the worst first", unit="rows", at_least=0
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.save_temperature and not self.calibrate_on:
-            raise InputError(
-                "--save_temperature true: a temperature fitted on the file that is judged is not saved; give "
-                "other labelled pairs with --calibrate_on FILE"
-            )
         if self.save_threshold and not (self.tune_on or self.calibrate_on):
             raise InputError(
                 "--save_threshold true does not say which pairs to choose the threshold on; give them with "
@@ -185,10 +211,6 @@ class EvaluateConfig(RobustnessFlags, InferenceFlags):
             raise InputError(
                 f"--threshold {self.threshold} measures at that threshold, and --save_threshold true chooses "
                 "one; leave one of them out"
-            )
-        if self.robustness_file and not self.robustness:
-            raise InputError(
-                f"--robustness_file {self.robustness_file}: no pairs are changed; pass --robustness all"
             )
 
 
@@ -202,11 +224,13 @@ class PredictConfig(RayFlags, InferenceFlags):
         help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)",
         stdin=(".tsv", ".jsonl"),
         unless="pair",
+        reads="FILE",
     )
     output_file: str = data_option(
         help="file to write, a row per input row: .tsv, .csv, .xlsx, .jsonl or .parquet",
         stdout=True,
         unless="pair",
+        writes="FILE",
     )
     columns: str = data_option(
         "answers,input",
@@ -215,13 +239,17 @@ class PredictConfig(RayFlags, InferenceFlags):
     )
     pair: Optional[list[str]] = data_option(None, help=PAIR_HELP, values=2)
     scores: bool = evaluation_option(
-        False, help="add the probability of every class, calibrated if the model is"
+        False,
+        help="add the probability of every class, calibrated if the model is",
+        affects="classes",
+        usual=True,
     )
     threshold: Optional[float] = evaluation_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as saved with the model",
         at_least=0,
         at_most=1,
+        affects="classes",
     )
 
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ernie_pair.core.cli.options import data_option, model_option, optimisation_option
+from ernie_pair.core.cli.options import data_option, evaluation_option, model_option, optimisation_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.labels import CLASSIFICATION
-from ernie_pair.pairs.config.pair_config import PairConfig, dev_file_option
+from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.targets.metrics import AUTO, METRICS
-from ernie_pair.training.run_flags import BEST_IF_AUTO, best_metric_option, step_option
+from ernie_pair.training.run_flags import BEST_IF_AUTO
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,21 @@ class StudentConfig(PairConfig):
     MOST_CLASSES = 0
 
     teacher: str = model_option(
-        help="a trained pair classifier: its folder, or the output folder of a run for its best model"
+        help="a trained pair classifier: its folder, or the output folder of a run for its best model",
+        reads="PATH",
     )
     unlabelled_file: str = data_option(
-        "", help="additional training pairs, whose labels are ignored; empty: none"
+        "", help="additional training pairs, whose labels are ignored; empty: none", reads="FILE", usual=True
     )
     model_name_or_path: str = model_option(
-        "", help="pretrained model to build the student from; empty: build it from the teacher"
+        "", help="pretrained model to build the student from; empty: build it from the teacher", reads="PATH"
     )
     layers: int = model_option(
         0,
         help="encoder layers of the student; 0: half of the teacher's, or all of --model_name_or_path",
         unit="layers",
         at_least=0,
+        usual=True,
     )
     hidden_size: int = model_option(
         0, help="width of the student's hidden states; 0: as in the model it is built from", at_least=0
@@ -41,30 +43,42 @@ class StudentConfig(PairConfig):
     intermediate_size: int = model_option(
         0, help="width inside the feed-forward blocks; 0: in proportion to hidden_size", at_least=0
     )
-    temperature: float = step_option(
-        2.0, help="divisor of the logits of teacher and student before they are compared", above=0
+    temperature: float = optimisation_option(
+        2.0,
+        help="divisor of the logits of teacher and student before they are compared",
+        above=0,
+        resume="same",
+        usual=True,
     )
-    soft_weight: float = step_option(
+    soft_weight: float = optimisation_option(
         0.5,
         help="weight of the soft targets in the loss of a labelled pair; the rest is the weight of its label",
         at_least=0,
         at_most=1,
+        resume="same",
     )
-    hidden_weight: float = step_option(
+    hidden_weight: float = optimisation_option(
         0.0,
         help="weight of the squared difference of the hidden states in the loss; 0: they are not compared",
         at_least=0,
+        resume="same",
+        usual=True,
     )
-    layer_map: Literal["uniform", "last"] = step_option(
+    layer_map: Literal["uniform", "last"] = optimisation_option(
         "uniform",
         help="for --hidden_weight: compare with every k-th layer of the teacher, or with its last layers",
+        resume="same",
+        only_with="hidden_weight",
     )
     teacher_logits: Literal["auto", "cached", "on_the_fly"] = optimisation_option(
         "auto",
         help="cached: run the teacher once before training and cache its logits; on_the_fly: run it in every "
         "step; auto: cached, unless --hidden_weight or --streaming needs it in every step",
     )
-    best_metric: str = best_metric_option(
+    best_metric: str = evaluation_option(
+        "auto",
+        resume="fixed",
+        usual=True,
         help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
         choices=(*METRICS, AUTO),
     )
@@ -97,8 +111,6 @@ class StudentConfig(PairConfig):
 
     def _refuse_hidden_states(self) -> None:
         if not self.hidden_weight:
-            if self.layer_map != "uniform":
-                raise InputError(f"--layer_map {self.layer_map} needs --hidden_weight; pass that as well")
             return
         if self.to_static is True:
             raise InputError(
@@ -126,6 +138,9 @@ class DistillConfig(StudentConfig):
     EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
 
     train_file: str = data_option(
-        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc; a row may lack its label"
+        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc; a row may lack its label",
+        reads="FILE",
     )
-    dev_file: str = dev_file_option()
+    dev_file: str = data_option(
+        help="labelled pairs for choosing the best model: a file or a set", reads="FILE"
+    )

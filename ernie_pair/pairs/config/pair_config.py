@@ -5,15 +5,15 @@ A trained model keeps its target in its config.json: whoever uses it, or trains 
 
 import re
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, Optional, Sequence, Union
+from typing import Literal, Optional, Union
 
 from ernie_pair.core.cli.options import (
-    checkpoints_option,
     data_option,
+    defaults_of,
     devices_option,
     evaluation_option,
     model_option,
+    optimisation_option,
     refuse_set,
 )
 from ernie_pair.core.errors import InputError
@@ -29,18 +29,10 @@ from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, parse_class_weights
 from ernie_pair.runtime.gpu import Card, check_gpu_capability
-from ernie_pair.training.run_flags import (
-    BEST_IF_AUTO,
-    TrainingFlags,
-    best_metric_option,
-    dropout_option,
-    family_option,
-    step_option,
-)
+from ernie_pair.training.run_flags import BEST_IF_AUTO, TrainingFlags
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
-model_name_option = partial(model_option, help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
-dev_file_option = partial(data_option, help="labelled pairs for choosing the best model: a file or a set")
+MODEL_NAME_HELP = "a built-in name (ernie-gram-zh, ernie-1.0) or a model folder"
 
 
 @dataclass(frozen=True)
@@ -49,82 +41,117 @@ class PairConfig(RowFlags, TrainingFlags):
 
     MOST_CLASSES = MOST_WORDS
 
-    class_weights: str = step_option(
+    class_weights: str = optimisation_option(
         "",
         help="weight of each class in the loss, for example 1,2.5; balanced: computed from the training "
         "labels",
+        affects="loss, classes",
+        resume="same",
     )
-    rdrop_alpha: float = step_option(
+    rdrop_alpha: float = optimisation_option(
         0.0,
         help="R-Drop: run every pair twice and add this times the divergence to the loss; 0: off",
         at_least=0,
+        affects="loss, classes",
+        resume="same",
     )
-    symmetric: Literal["none", "average", "consistency"] = step_option(
+    symmetric: Literal["none", "average", "consistency"] = optimisation_option(
         "none",
         help="run every pair in both orders; average: train and score with the mean of the logits; "
         "consistency: add the divergence of the two orders to the loss, and score in one order",
+        affects="loss",
+        resume="same",
     )
-    symmetric_alpha: float = step_option(
-        1.0, help="for --symmetric consistency: weight of the divergence of the two orders", at_least=0
+    symmetric_alpha: float = optimisation_option(
+        1.0,
+        help="for --symmetric consistency: weight of the divergence of the two orders",
+        at_least=0,
+        resume="same",
+        only_with="symmetric=consistency",
     )
-    fgm_epsilon: float = step_option(
+    fgm_epsilon: float = optimisation_option(
         0.0,
         help="FGM: length of the adversarial step on the word embeddings, for example 1; 0: off",
         at_least=0,
+        affects="encoder, loop",
+        resume="same",
     )
     sharding: Literal["none", "stage2"] = devices_option(
         "none",
         help="stage2: split gradients and optimizer state over the GPUs (ZeRO stage 2)",
         resume="layout",
+        affects="encoder",
     )
     to_static: Union[bool, Literal["auto"]] = devices_option(
         "auto",
         help="compile the forward pass into one program instead of running op by op; auto: on a GPU, where "
         "possible",
+        affects="encoder",
     )
-    model_type: Optional[str] = family_option(choices=FAMILIES, resume="fixed")
+    model_type: Optional[str] = model_option(
+        None,
+        help="model family; none: taken from config.json",
+        choices=FAMILIES,
+        affects="new weights",
+        resume="fixed",
+    )
     model_class: str = model_option(
-        "", help="your own subclass of PairClassifier, package.module:Class", resume="fixed"
+        "",
+        help="your own subclass of PairClassifier, package.module:Class",
+        resume="fixed",
+        affects="new weights",
     )
     pooling: Literal["cls", "mean"] = model_option(
         "cls",
         help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
         resume="fixed",
+        affects="new weights",
     )
     target: Literal["auto", "classification", "regression", "ranking"] = model_option(
         "auto",
         help="regression: the label is a score; ranking: labels from 0 to 3 grade the candidates of a query; "
         "auto: as in the model's config.json",
+        usual=True,
     )
-    ranking_loss: Literal["listwise", "listnet", "ranknet", "lambdarank", "margin"] = step_option(
+    ranking_loss: Literal["listwise", "listnet", "ranknet", "lambdarank", "margin"] = optimisation_option(
         "listwise",
         help="for ranking, over all candidates of a query: softmax against their share of the labels, or "
         "ListNet; over two of them: RankNet, LambdaRank, which weighs by nDCG, or a --margin",
+        affects="loss, ranking",
+        resume="same",
     )
-    margin: float = step_option(
+    margin: float = optimisation_option(
         1.0,
         help="for --ranking_loss margin: how much higher the score of a better candidate must be",
         above=0,
+        affects="ranking",
+        resume="same",
+        only_with="ranking_loss=margin",
     )
-    most_candidates: int = step_option(
+    most_candidates: int = optimisation_option(
         16,
         help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
         "turns; 0: no maximum",
         unit="pairs",
         at_least=0,
+        affects="ranking",
+        resume="same",
     )
     query: str = data_option(
         "",
         help="for ranking: the column that identifies the query of a row; empty: the first text",
         resume="same",
+        affects="ranking",
     )
     label_range: str = data_option(
         "",
         help="for regression: lowest and highest label, for example 0,5; empty: as in the model, or no "
         "limits",
     )
-    label_map: str = data_option("", help=LABEL_MAP_HELP)
-    cache_dir: str = data_option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache")
+    label_map: str = data_option("", help=LABEL_MAP_HELP, affects="classes", usual=True)
+    cache_dir: str = data_option(
+        "", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache", writes="FOLDER"
+    )
     streaming: bool = data_option(
         False, help="never hold the whole training file in memory; needs --max_steps"
     )
@@ -138,14 +165,7 @@ class PairConfig(RowFlags, TrainingFlags):
         unit="tokens",
         at_least=SHORTEST_PAIR,
         resume="same",
-    )
-    dropout: float = dropout_option(help="dropout of hidden states, attention weights and classifier")
-    save_format: Literal["paddle", "hf", "both"] = checkpoints_option(
-        "paddle",
-        help="format of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
-    )
-    best_metric: str = best_metric_option(
-        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO
+        usual=True,
     )
     greater_is_better: Optional[bool] = evaluation_option(
         None, help="whether a greater best_metric is better; none: yes, unless it is the loss or an error"
@@ -158,11 +178,6 @@ class PairConfig(RowFlags, TrainingFlags):
             raise InputError(
                 f"--symmetric {self.symmetric} runs every pair in both orders, and --rdrop_alpha "
                 f"{self.rdrop_alpha} twice in one; leave one of them out"
-            )
-        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
-            raise InputError(
-                f"--symmetric_alpha {self.symmetric_alpha} is for --symmetric consistency, and this is "
-                f"--symmetric {self.symmetric}; leave it out"
             )
         if self.most_candidates == 1:
             raise InputError("--most_candidates 1 leaves nothing to compare; use 2 or more, or 0 for all")
@@ -247,38 +262,20 @@ class TrainConfig(PairConfig):
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
-    model_name_or_path: str = model_name_option()
+    model_name_or_path: str = model_option(help=MODEL_NAME_HELP, reads="PATH")
     train_file: str = data_option(
-        help="labelled pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
+        help="labelled pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc", reads="FILE"
     )
-    dev_file: str = dev_file_option()
-    best_metric: str = best_metric_option(
+    dev_file: str = data_option(
+        help="labelled pairs for choosing the best model: a file or a set", reads="FILE"
+    )
+    best_metric: str = evaluation_option(
+        "auto",
+        resume="fixed",
+        usual=True,
         help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
         choices=(*ALL_METRICS, AUTO),
     )
-
-
-def usual_of(names: Sequence[str]) -> dict[str, Any]:
-    """Return {flag of training: its default}."""
-    return {name: getattr(PairConfig, name) for name in names}
-
-
-OF_RANKING = ("ranking_loss", "margin", "most_candidates", "query")
-# {flag: (its value that asks for nothing, why a model without classes has no use of it)}.
-OF_CLASSES: dict[str, tuple[Any, str]] = {
-    "label_map": ("", "names classes"),
-    "class_weights": ("", "weighs classes"),
-    "rdrop_alpha": (0.0, "compares the probabilities of classes"),
-    "threshold": (None, "decides between two classes"),
-    "scores": (False, "adds the probability of each class"),
-    "at_precision": (0.95, "asks for a threshold between two classes"),
-    "calibrate_on": ("", "fits the temperature of probabilities"),
-    "tune_on": ("", "chooses a threshold between two classes"),
-    "save_temperature": (False, "saves the temperature of probabilities"),
-    "robustness": ("", "counts classes that change"),
-    "tune_for": ("precision", "chooses a threshold between two classes"),
-    "save_threshold": (False, "saves a threshold between two classes"),
-}
 
 
 def chosen_labels(config, spec: ModelSpec) -> Labels:
@@ -317,10 +314,12 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
             )
         if config.label_range:
             raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
-        if config.ranking_loss != "margin" and config.margin != PairConfig.margin:
-            raise InputError(f"--margin {config.margin} needs --ranking_loss margin; pass that as well")
         return
-    refuse_set(config, usual_of(OF_RANKING), f" is for --target ranking, not {labels.target}; leave it out")
+    refuse_set(
+        config,
+        defaults_of(PairConfig, "ranking"),
+        f" is for --target ranking, not {labels.target}; leave it out",
+    )
 
 
 def refuse_query(query: str, labels: Labels) -> None:
@@ -333,6 +332,5 @@ def refuse_class_flags(config, labels: Labels, where: str) -> None:
     """Raise InputError for a flag of ``config`` that a model for ``labels`` has no use of."""
     if labels.has_classes:
         return
-    for name, (nothing, reason) in OF_CLASSES.items():
-        fault = f" {reason}, and {where} is a model for {labels.target}; leave it out"
-        refuse_set(config, {name: nothing}, fault)
+    fault = f" is for classes, and {where} is a model for {labels.target}; leave it out"
+    refuse_set(config, defaults_of(config, "classes"), fault)

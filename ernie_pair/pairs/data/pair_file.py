@@ -15,6 +15,7 @@ are left out and told.
 """
 
 import logging
+from dataclasses import fields
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -40,7 +41,7 @@ from ernie_pair.pairs.data.pair_records import (
     is_negative,
 )
 
-UNNAMED = ("text_a", "text_b", "label")  # what columns without a header are called
+UNNAMED = tuple(item.name for item in fields(Columns))[:3]  # what columns without a header are called
 NONE: Mapping[str, Any] = MappingProxyType({})
 HEADER_HINT = "; if the line is a header, name its columns with --text_a, --text_b and --label"
 NO_FORM = Form("")  # of rows in memory

@@ -367,15 +367,21 @@ PAIR_HELP = "two texts whose prediction is printed, instead of --input_file and 
 BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count it and write it to a file"
 
 
-@dataclass(frozen=True)
-class RowFlags(Options):
+@dataclass(frozen=True, kw_only=True)
+class ColumnFlags(Options):
+    """The columns of a file of pairs."""
+
+    text_a: str = data_option("", help=FIRST_TEXT_HELP, resume="same", affects="rows")
+    text_b: str = data_option("", help=SECOND_TEXT_HELP, resume="same", affects="rows")
+    label: str = data_option("", help="the column of the label", resume="same", affects="rows")
+    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS, resume="same", affects="rows")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFlags(ColumnFlags):
     """How the rows of a file of pairs are read."""
 
-    text_a: str = data_option("", help=FIRST_TEXT_HELP, resume="same")
-    text_b: str = data_option("", help=SECOND_TEXT_HELP, resume="same")
-    label: str = data_option("", help="the column of the label", resume="same")
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS, resume="same")
-    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP)
+    on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP, affects="rows")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from data_tools.text.folder_tokenizer import (
     open_folder_tokenizer,
 )
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.core.cli.options import refuse_set
+from ernie_pair.core.cli.options import defaults_of, refuse_set
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.models.labels import RANKING, Labels, parse_label_map
@@ -39,7 +39,7 @@ from ernie_pair.models.spec import (
     parse_spec,
     read_tokenizer_settings,
 )
-from ernie_pair.pairs.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags, usual_of
+from ernie_pair.pairs.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags
 from ernie_pair.pairs.targets.metrics import check_metric_of_target, choose_metric
 from ernie_pair.training.recompute import num_frozen_layers
 
@@ -126,12 +126,6 @@ def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:
 
 
 GivenModel = Union[str, Path, PairClassifier, nn.Layer]
-# The flags that make a model, and of those of training the ones that know the encoder inside.
-OF_MAKING = ("model_type", "model_class", "pooling", "dropout", "from_scratch")
-OF_ENCODERS = (
-    "freeze", "freeze_layers", "layer_decay", "use_recompute", "fgm_epsilon", "sharding", "save_format",
-    "to_static",
-)  # fmt: skip
 
 
 def open_given_model(
@@ -169,7 +163,8 @@ def _open_layer(
     name, family = type(layer).__name__, known_family(layer)
     if isinstance(layer, paddle.DataParallel):
         raise InputError("PairTrainer averages gradients itself; give it the layer without DataParallel")
-    refuse_set(config, usual_of(OF_MAKING), f": {name} is made already, and keeps what it has; leave it out")
+    fault = f": {name} is made already, and keeps what it has; leave it out"
+    refuse_set(config, defaults_of(config, "new weights"), fault)
     tokenizer, settings = _open_vocabulary(vocab_file)
     if family:
         spec, width = spec_of(layer, family, settings), layer.config.num_labels
@@ -177,10 +172,10 @@ def _open_layer(
         model = classifier_around(layer, _with_labels(spec, known, config, width, name))
         if model is not None:
             return wrap_model(model, vocab_file, config)
-    inside = [flag for flag in OF_ENCODERS if flag != "to_static" or config.to_static is True]
-    refuse_set(
-        config, usual_of(inside), f": {name} is a layer of your own, whose encoder is unknown; leave it out"
-    )
+    inside = defaults_of(config, "encoder")
+    if config.to_static is False:
+        del inside["to_static"]
+    refuse_set(config, inside, f": {name} is a layer of your own, whose encoder is unknown; leave it out")
     settings_of_layer = plain_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
     width = width_of(layer, spec, vocab_file, config.max_seq_len)

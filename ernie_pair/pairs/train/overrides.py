@@ -16,13 +16,13 @@ from paddle import nn
 from paddle.optimizer import LBFGS, Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from ernie_pair.core.cli.options import refuse_set
+from ernie_pair.core.cli.options import defaults_of, refuse_set
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import Batch
 from ernie_pair.models.labels import RANKING
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.spec import ModelSpec
-from ernie_pair.pairs.config.pair_config import PairConfig, usual_of
+from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.targets.metrics import read_own_metrics
 from ernie_pair.pairs.train.datasets import PairData
 from ernie_pair.pairs.train.loss import Forward, PairLoss, ToDevice
@@ -34,10 +34,6 @@ from ernie_pair.training.training_step import LossParts
 
 TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for
 INPUTS = ("input_ids", "token_type_ids", "labels")
-# What the loss of the flags does and one of the user's own does not: {flag: its default}.
-OF_THE_LOSS = usual_of(["class_weights", "rdrop_alpha", "symmetric", "ranking_loss"])
-OF_THE_OPTIMIZER = ("weight_decay", "layer_decay", "grad_clip")
-OF_THE_SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_rate", "warmup_steps")
 CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "get_train_dataloader", "log")
 # Methods of those Trainers that nothing calls here.
 NOT_CALLED = (
@@ -141,7 +137,8 @@ def _build_loss(trainer: Any) -> Optional["UserLoss"]:
 
 def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
     """Return ``compute``, which raises InputError if it leaves out flags of the loss that are set."""
-    flags = [flag for flag, nothing in OF_THE_LOSS.items() if getattr(trainer.config, flag) != nothing]
+    of_loss = defaults_of(trainer.config, "loss")
+    flags = [flag for flag, nothing in of_loss.items() if getattr(trainer.config, flag) != nothing]
 
     def compute_with_flags(model: Any, inputs: Inputs) -> tuple[Any, Any]:
         trainer.has_used_flags = False
@@ -160,15 +157,15 @@ def refuse_ignored_flags(trainer) -> None:
     """Raise InputError for a flag that what replaces its part would ignore."""
     ignored: dict[str, object] = {}
     if trainer.compute_loss_func is not None:
-        ignored.update(OF_THE_LOSS)
+        ignored.update(defaults_of(trainer.config, "loss"))
     if trainer.optimizer is not None or "create_optimizer" in trainer.overridden:
-        ignored.update(usual_of(["sharding", "dry_run"]))
+        ignored.update(sharding=PairConfig.sharding, dry_run=PairConfig.dry_run)
     if trainer.optimizer is not None:
-        ignored.update(usual_of(OF_THE_OPTIMIZER))
+        ignored.update(defaults_of(trainer.config, "optimizer"))
     if trainer.lr_scheduler is not None or (trainer.optimizer and scheduler_in(trainer.optimizer)):
-        ignored.update(usual_of(OF_THE_SCHEDULE))
+        ignored.update(defaults_of(trainer.config, "schedule"))
     if "get_train_dataloader" in trainer.overridden:
-        ignored.update(usual_of(["streaming"]))
+        ignored.update(streaming=PairConfig.streaming)
     refuse_set(trainer.config, ignored, " is of a part that PairTrainer is given here; leave it out")
 
 

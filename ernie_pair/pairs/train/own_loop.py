@@ -8,21 +8,14 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 import numpy as np
 import paddle
 
-from ernie_pair.core.cli.options import refuse_set
+from ernie_pair.core.cli.options import defaults_of, refuse_set
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
-from ernie_pair.pairs.config.pair_config import usual_of
 from ernie_pair.pairs.train.loss import wide_logits
-from ernie_pair.pairs.train.overrides import INPUTS, OF_THE_LOSS
+from ernie_pair.pairs.train.overrides import INPUTS
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.training.data_parallel import Zero2
-
-# What PairTrainer does and a user's own loop does not.
-OF_THE_LOOP = (
-    "fgm_epsilon", "early_stopping_patience", "report_to", "dry_run", "evaluation_strategy", "save_strategy",
-    "save_format", "keep_best", "keep_every",
-)  # fmt: skip
 
 
 class TrainingParts:
@@ -45,7 +38,7 @@ class TrainingParts:
 
     def __init__(self, task: PairTask):
         done = " is done by PairTrainer.train, and not by a loop of your own; leave it out"
-        refuse_set(task.config, usual_of(OF_THE_LOOP), done)
+        refuse_set(task.config, defaults_of(task.config, "loop"), done)
         self.model, self.optimizer, self.total_steps = task.model, task.optimizer, task.total_steps
         self.dev: EncodedPairs = task.data.dev
         self.steps = Steps(self.total_steps, task.data.updates(0), self._take)
@@ -138,7 +131,7 @@ class TrainingParts:
             )
         if self._has_own_loss:
             what = "part of parts.loss, and this loop has a loss of its own; use parts.loss(batch)"
-            refuse_set(task.config, OF_THE_LOSS, f" is {what}, or leave it out")
+            refuse_set(task.config, defaults_of(task.config, "loss"), f" is {what}, or leave it out")
         rate = self.learning_rate(self.step + 1 - task.skipped_updates)
         numbers: dict[str, float] = {"learning_rate": rate}
         if task.checks_finite:

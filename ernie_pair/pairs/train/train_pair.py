@@ -14,6 +14,7 @@ from paddle.optimizer.lr import LRScheduler
 from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.fingerprint import Fingerprint
 from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.labels import RANKING, Labels
@@ -28,7 +29,7 @@ from ernie_pair.models.temperature import (
     mean_of_orders,
     write_calibration,
 )
-from ernie_pair.pairs.config.pair_config import OF_RANKING, PairConfig, TrainConfig
+from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pairs.targets.counted_rows import intervals
 from ernie_pair.pairs.targets.metrics import (
@@ -301,7 +302,7 @@ class PairTask(Task):
             "model_class": bool(config.model_class),
             "encoding": config.encoding != "utf-8",
             "symmetric_alpha": config.symmetric == "consistency",
-            **dict.fromkeys(OF_RANKING, self.source.spec.target == RANKING),
+            **dict.fromkeys(defaults_of(config, "ranking"), self.source.spec.target == RANKING),
         }
         return [name for name, is_used in has_effect.items() if not is_used]
 

@@ -11,46 +11,24 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.core.cli.options import (
     checkpoints_option,
     data_option,
+    defaults_of,
     devices_option,
     evaluation_option,
     model_option,
-    names_in,
     optimisation_option,
-    precision_option,
-    refuse_empty,
-    refuse_unknown_names,
+    refuse_set,
 )
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.models.spec import CONFIG, ModelSpec
-from ernie_pair.runtime.amp_flags import AmpFlags
-from ernie_pair.runtime.device import device_option
 from ernie_pair.runtime.processes.world import World, count_accumulation_steps
-from ernie_pair.training.run_flags import (
-    SharedFlags,
-    allow_change_option,
-    dropout_option,
-    family_option,
-    fresh_start_option,
-    from_scratch_option,
-    grad_clip_option,
-    keep_checkpoints_option,
-    keep_every_option,
-    logging_freq_option,
-    on_nan_option,
-    seed_option,
-    weight_decay_option,
-)
+from ernie_pair.training.run_flags import SharedFlags
 from ernie_pair.training.schedule import STYLES
 
 AUTO = "auto"
 # Their GPU kernels add up in float32, whatever the type of their input.
 HALF_OPS = frozenset({"softmax", "layer_norm", "gelu"})
-# Flags that say which words are masked together; with a lexicon, the lexicon decides.
-OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weights", "masking_fn")
-MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
 # The families that are pretrained; a BERT, a RoBERTa-wwm and a MacBERT are all of model_type bert.
 PRETRAINED = ("ernie", "ernie_gram", "bert")
-MAX_SEED = 2**63 - 1
 SHORTEST = 8  # tokens; also the minimum of --max_seq_len
 _EXAMPLE = (
     "write lengths and steps as in --phases 128:9000,512:1000, or a micro-batch size as well, as in "
@@ -103,7 +81,7 @@ def _phase_of(part: str, text: str, micro_batch_size: int) -> Phase:
     return Phase(length, steps, rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleFlags(MaskingFlags):
     """What is masked, also by the n-grams of a lexicon, and how much of the text an evaluation reads."""
 
@@ -112,6 +90,7 @@ class SampleFlags(MaskingFlags):
         help="ngrams.txt of ernie-pair build ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
         "one [MASK] and predicted as a whole; empty: single tokens only",
         resume="fixed",
+        reads="FILE",
     )
     decoder_masked_prob: float = data_option(
         0.0,
@@ -131,14 +110,9 @@ class SampleFlags(MaskingFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in OF_DRAWN_WORDS:
-            value = getattr(self, name)
-            if self.ngram_lexicon and value != getattr(MaskingFlags, name):
-                shown = str(value).lower() if isinstance(value, bool) else value
-                raise InputError(
-                    f"--ngram_lexicon determines what is masked together, and --{name} {shown} contradicts "
-                    "it; leave one of them out"
-                )
+        if self.ngram_lexicon:
+            fault = " is for words, and --ngram_lexicon says what is masked together; leave one of them out"
+            refuse_set(self, defaults_of(self, "words"), fault)
 
     def iters_of(self, split: str) -> int:
         """Return how many global batches an evaluation of ``valid`` or ``test`` reads."""
@@ -155,50 +129,53 @@ class PretrainConfig(SharedFlags, SampleFlags):
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
     USUAL_RATE = 0.01  # the recipe's
 
-    amp_fp32_ops: str = precision_option(
-        "",
-        help=f"operators that mixed precision keeps in float32: some of {', '.join(sorted(HALF_OPS))}",
-        resume="same",
-    )
-    keep_checkpoints: int = keep_checkpoints_option()
-    keep_every: int = keep_every_option()
     graph: Literal["auto", "static", "dynamic"] = devices_option(
         AUTO,
         help="static: a program for the whole step; dynamic: the same step computed op by op, to inspect the "
         "model; auto: static, and dynamic for --decoder_masked_prob",
     )
     mp_degree: int = devices_option(
-        1, help="the recipe's degree of tensor parallelism, which is not supported: must be 1"
+        1,
+        help="the recipe's degree of tensor parallelism, which is not supported: must be 1",
+        at_least=1,
+        at_most=1,
     )
     pp_degree: int = devices_option(
-        1, help="the recipe's degree of pipeline parallelism, which is not supported: must be 1"
-    )
-    scale_loss: Optional[float] = precision_option(
-        None, help="the recipe's name for --init_loss_scaling", at_least=1
+        1,
+        help="the recipe's degree of pipeline parallelism, which is not supported: must be 1",
+        at_least=1,
+        at_most=1,
     )
     model_name_or_path: str = model_option(
-        help="a built-in name (ernie-1.0) or a folder: config.json, the tokenizer's files, weights"
+        help="a built-in name (ernie-1.0) or a folder: config.json, the tokenizer's files, weights",
+        reads="PATH",
     )
     input_dir: str = data_option(
-        help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'"
+        help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'",
+        reads="FOLDER",
     )
-    output_dir: str = checkpoints_option(help="checkpoints, metrics and VisualDL logs go here")
-    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram", "bert"]] = family_option()
+    output_dir: str = checkpoints_option(
+        help="checkpoints, metrics and VisualDL logs go here", writes="FOLDER"
+    )
+    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram", "bert"]] = model_option(
+        None, help="model family; none: taken from config.json", affects="new weights", usual=True
+    )
     binary_head: Optional[bool] = data_option(  # type: ignore[assignment]  # None: see `has_order`
         None,
         help="two segments per sample, to learn their order too; false: one segment, masked tokens only; "
         "none: true from random weights, otherwise whether the given weights have a sentence-order head",
         resume="fixed",
     )
-    from_scratch: bool = from_scratch_option()
-    continue_training: Optional[bool] = model_option(
-        None, help="the recipe's name: true requires weights, false means --from_scratch true"
-    )
     split: str = data_option(
         "949,50,1", help="shares of the documents for training, validation, test", resume="same"
     )
     max_seq_len: int = data_option(
-        512, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8, resume="same"
+        512,
+        help="tokens per sample, [CLS] and [SEP] included",
+        unit="tokens",
+        at_least=8,
+        resume="same",
+        usual=True,
     )
     phases: str = data_option(
         "",
@@ -214,7 +191,12 @@ class PretrainConfig(SharedFlags, SampleFlags):
         resume="same",
     )
     micro_batch_size: int = optimisation_option(
-        8, help="samples per process in one forward pass", unit="samples", at_least=1, resume="layout"
+        8,
+        help="samples per process in one forward pass",
+        unit="samples",
+        at_least=1,
+        resume="layout",
+        usual=True,
     )
     global_batch_size: int = optimisation_option(
         0,
@@ -222,9 +204,14 @@ class PretrainConfig(SharedFlags, SampleFlags):
         unit="samples",
         at_least=0,
         resume="same",
+        usual=True,
     )
     dp_degree: int = devices_option(
-        1, help="groups of processes, each with the whole optimizer state", unit="groups", at_least=1
+        1,
+        help="groups of processes, each with the whole optimizer state",
+        unit="groups",
+        at_least=1,
+        usual=True,
     )
     sharding_degree: int = devices_option(
         1,
@@ -232,13 +219,10 @@ class PretrainConfig(SharedFlags, SampleFlags):
         unit="processes",
         at_least=1,
         resume="layout",
+        usual=True,
     )
     use_sharding: Optional[bool] = devices_option(
         None, help="split the optimizer state; none: if --sharding_degree is above 1"
-    )
-    on_nan: Literal["stop", "skip"] = on_nan_option()
-    use_recompute: bool = optimisation_option(
-        False, help="recompute activations in the backward pass: less memory, more time"
     )
     optimizer: Literal["adamw", "lamb"] = optimisation_option(
         "adamw",
@@ -246,13 +230,13 @@ class PretrainConfig(SharedFlags, SampleFlags):
         resume="same",
     )
     max_lr: float = optimisation_option(
-        1e-4, help="learning rate at the end of warm-up", above=0, resume="same"
+        1e-4, help="learning rate at the end of warm-up", above=0, resume="same", usual=True
     )
     min_lr: float = optimisation_option(
-        1e-5, help="learning rate at decay_steps and after", at_least=0, resume="same"
+        1e-5, help="learning rate at decay_steps and after", at_least=0, resume="same", usual=True
     )
     decay_steps: int = optimisation_option(
-        0, help="steps until min_lr is reached; 0: max_steps", unit="steps", at_least=0
+        0, help="steps until min_lr is reached; 0: max_steps", unit="steps", at_least=0, usual=True
     )
     lr_decay_style: str = optimisation_option(
         "linear",
@@ -261,8 +245,9 @@ class PretrainConfig(SharedFlags, SampleFlags):
         choices=STYLES,
         resume="same",
     )
-    max_steps: int = optimisation_option(500000, help="total number of steps", unit="steps", at_least=1)
-    weight_decay: float = weight_decay_option()
+    max_steps: int = optimisation_option(
+        500000, help="total number of steps", unit="steps", at_least=1, usual=True
+    )
     adam_beta1: float = optimisation_option(
         0.9, help="decay of the first moment", at_least=0, below=1, resume="same"
     )
@@ -272,17 +257,27 @@ class PretrainConfig(SharedFlags, SampleFlags):
     adam_epsilon: float = optimisation_option(
         1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", above=0, below=1, resume="same"
     )
-    grad_clip: float = grad_clip_option(1.0)
-    hidden_dropout_prob: float = dropout_option(help="dropout of the hidden states")
-    attention_probs_dropout_prob: float = dropout_option(help="dropout of the attention weights")
+    grad_clip: float = optimisation_option(
+        1.0, help="maximum global norm of the gradient; 0: no clipping", at_least=0, resume="same"
+    )
+    hidden_dropout_prob: float = model_option(
+        0.1, at_least=0, below=1, resume="same", help="dropout of the hidden states"
+    )
+    attention_probs_dropout_prob: float = model_option(
+        0.1, at_least=0, below=1, resume="same", help="dropout of the attention weights"
+    )
     save_steps: int = checkpoints_option(
-        50000, help="steps between exported models, model_STEP/", unit="steps", at_least=1
+        50000, help="steps between exported models, model_STEP/", unit="steps", at_least=1, usual=True
     )
     checkpoint_steps: int = checkpoints_option(
-        5000, help="steps between checkpoints, model_last", unit="steps", at_least=1
+        5000, help="steps between checkpoints, model_last", unit="steps", at_least=1, usual=True
     )
-    logging_freq: int = logging_freq_option(20)
-    eval_freq: int = evaluation_option(1000, help="steps between validations", unit="steps", at_least=1)
+    logging_freq: int = evaluation_option(
+        20, help="steps between log lines", unit="steps", at_least=1, usual=True
+    )
+    eval_freq: int = evaluation_option(
+        1000, help="steps between validations", unit="steps", at_least=1, usual=True
+    )
     share_folder: bool = devices_option(
         True,
         help="all machines share one output_dir; false: each machine has its own, with everything it needs",
@@ -292,36 +287,14 @@ class PretrainConfig(SharedFlags, SampleFlags):
         help="data loading processes per training process, at most its number of cores; 0: none",
         unit="processes",
         at_least=0,
+        affects="speed",
+        usual=True,
     )
-    seed: int = seed_option(help="seed of weights, data order, masks and dropout", at_most=MAX_SEED)
-    fresh_start: bool = fresh_start_option()
-    allow_change: str = allow_change_option("max_lr,min_lr")
-    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_empty(self, "output_dir")
-        fault = f": its precision cannot be chosen; use some of {','.join(sorted(HALF_OPS))}"
-        refuse_unknown_names("amp_fp32_ops", sorted(self.float32_ops), HALF_OPS, fault)
         if self.decoder_masked_prob:
             self._refuse_beside_decoder()
-        for name, parallelism in MODEL_PARALLEL.items():
-            if getattr(self, name) != 1:
-                raise InputError(
-                    f"--{name} {getattr(self, name)}: {parallelism} is not supported, every process holds "
-                    f"the whole model; pass --{name} 1, and use the processes with --dp_degree or "
-                    "--sharding_degree"
-                )
-        if self.scale_loss is not None and self.init_loss_scaling not in (
-            AmpFlags.init_loss_scaling,
-            self.scale_loss,
-        ):
-            raise InputError(
-                f"--scale_loss {self.scale_loss} and --init_loss_scaling {self.init_loss_scaling} set the "
-                "same value; leave one of them out"
-            )
-        if self.from_scratch and self.continue_training:
-            raise InputError("--from_scratch true and --continue_training true contradict; pass one of them")
         self._refuse_rates()
         if self.sharding_degree > 1 and self.use_sharding is False:
             raise InputError(
@@ -364,19 +337,9 @@ class PretrainConfig(SharedFlags, SampleFlags):
             )
 
     @property
-    def float32_ops(self) -> frozenset[str]:
-        """Return the ops of --amp_fp32_ops."""
-        return frozenset(names_in(self.amp_fp32_ops))
-
-    @property
     def is_dynamic(self) -> bool:
         """Return whether the run uses the dynamic graph, in which alone RetroMAE's decoder is computed."""
         return self.graph == "dynamic" or self.decoder_masked_prob > 0
-
-    @property
-    def first_loss_scale(self) -> float:
-        """Return the initial loss scale, given under either name."""
-        return self.init_loss_scaling if self.scale_loss is None else self.scale_loss
 
     @property
     def phase_list(self) -> tuple[Phase, ...]:
@@ -410,11 +373,6 @@ class PretrainConfig(SharedFlags, SampleFlags):
                 "--global_batch_size"
             )
         return count_accumulation_steps(self.samples_per_step, micro_batch_size, self.processes)
-
-    @property
-    def starts_from_scratch(self) -> bool:
-        """Return whether the run starts from random weights, under either flag."""
-        return self.from_scratch or self.continue_training is False
 
     @property
     def lr_decay_steps(self) -> int:

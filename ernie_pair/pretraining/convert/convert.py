@@ -13,7 +13,7 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.fingerprint import flags_of
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
-from ernie_pair.core.cli.options import Options, data_option, model_option, refuse_empty
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, model_option
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, README, check_replaceable
@@ -214,7 +214,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ConvertConfig(Options):
+class ConvertConfig(OverwriteFlag):
     """Convert static ERNIE weights to a folder that from_pretrained loads, and check that both agree.
 
     With --to hf or --from hf, convert a model folder to or from the format of transformers; see
@@ -226,17 +226,13 @@ class ConvertConfig(Options):
 
     static_model_path: str = model_option(
         help="PREFIX of the weights, for example output/model_last/static_vars, or a folder with one file "
-        "per variable"
+        "per variable",
+        reads="PATH",
     )
-    output_dir: str = data_option(help="folder to create")
+    output_dir: str = data_option(help="folder to create", writes="FOLDER")
     model_name_or_path: str = model_option(
-        "", help="folder with config.json and vocab.txt; empty: next to the weights"
+        "", help="folder with config.json and vocab.txt; empty: next to the weights", reads="PATH"
     )
-    overwrite: bool = data_option(False, help="replace an existing converted model")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
 
 
 class Conversion(NamedTuple):

@@ -61,13 +61,13 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
     """Return what the flags ask for; None is float32 without a loss scaler."""
     if not config.use_amp:  # with a scale that is always 1 all that a loss scaler does is skip
         return AmpPlan("float32", 1.0, (NEVER, 1, 2.0, 0.5)) if config.on_nan == "skip" else None
-    scale = config.first_loss_scale
+    scale = config.init_loss_scaling
     if config.amp_dtype == "bfloat16":
         # It needs none, but Paddle checks for infinities only if the scale is not 1.
         scale = 2.0 if config.on_nan == "skip" else 1.0
     counts = config.incr_every_n_steps, config.decr_every_n_nan_or_inf
     changes = (*counts, config.incr_ratio, config.decr_ratio)
-    return AmpPlan(config.amp_dtype, scale, changes, FLOAT32_OPS | config.float32_ops)
+    return AmpPlan(config.amp_dtype, scale, changes)
 
 
 class Graph(Protocol):

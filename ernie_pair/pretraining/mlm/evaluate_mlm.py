@@ -12,7 +12,13 @@ from data_tools.corpus.format import Corpus, document_ranges, find_corpus, open_
 from data_tools.corpus.twin_vocab import check_vocab_size, vocabulary_of
 from data_tools.samples.masking import NO_LABEL, MaskingFlags
 from data_tools.samples.split_datasets import collate, dataset_of
-from ernie_pair.core.cli.options import data_option, devices_option, evaluation_option, model_option
+from ernie_pair.core.cli.options import (
+    OverwriteFlag,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+)
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
@@ -20,7 +26,7 @@ from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pretraining.config.pretrain_config import check_model_fits
 from ernie_pair.pretraining.mlm.fill_mask import has_order_head, load_pretrained
-from ernie_pair.runtime.device import device_option, start_device
+from ernie_pair.runtime.device import DeviceFlag, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.step_metrics import perplexity_of
@@ -116,7 +122,7 @@ PRINTED_METRICS = ("lm_loss", "perplexity", "lm_accuracy", "sop_loss", "sop_accu
 
 
 @dataclass(frozen=True)
-class EvaluateMlmConfig(MaskingFlags):
+class EvaluateMlmConfig(DeviceFlag, OverwriteFlag, MaskingFlags):
     """Measure how well a pretrained model predicts masked tokens and sentence order of held-out text.
 
     The samples and their masks depend only on the corpus and these flags: every model with its vocabulary
@@ -127,11 +133,11 @@ class EvaluateMlmConfig(MaskingFlags):
     NEEDS = TRAINING
 
     model_path: str = model_option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run", reads="PATH"
     )
-    input_dir: str = data_option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz")
+    input_dir: str = data_option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz", reads="FOLDER")
     output_file: str = data_option(
-        "", help="JSON file to keep losses, accuracies and a confidence interval; empty: none"
+        "", help="JSON file to keep losses, accuracies and a confidence interval; empty: none", writes="FILE"
     )
     split: str = data_option("949,50,1", help="shares of the documents for training, validation, test")
     part: Literal["train", "valid", "test", "all"] = data_option(
@@ -149,8 +155,6 @@ class EvaluateMlmConfig(MaskingFlags):
         at_least=1,
     )
     seed: int = data_option(1234, help="seed of the samples and their masks", at_least=0)
-    overwrite: bool = data_option(False, help="replace an existing result")
-    device: Literal["cpu", "gpu"] = device_option()
 
 
 def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import LineRules, decoded, read_lines
 from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.core.cli.options import (
-    Options,
+    OverwriteFlag,
     data_option,
     evaluation_option,
     model_option,
+    paths_in,
     refuse_no_number,
 )
 from ernie_pair.core.cli.standard_streams import refuse_closed_input
@@ -31,7 +32,7 @@ from ernie_pair.core.progress import Progress
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pretraining.convert.warm_start import idle_parts
 from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
-from ernie_pair.runtime.device import default_device, device_option, start_device
+from ernie_pair.runtime.device import DeviceFlag, default_device, start_device
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import (
     ORDER_HEAD,
@@ -239,11 +240,10 @@ class MaskFiller:
 
 
 STANDARD_INPUT = "-"
-PATH_FLAGS = ("input_file", "model_path", "output_file")
 
 
 @dataclass(frozen=True)
-class FillMaskConfig(Options):
+class FillMaskConfig(DeviceFlag, OverwriteFlag):
     """Show what a pretrained model predicts for [MASK], with probabilities.
 
     Adjacent masks are one word.
@@ -253,15 +253,16 @@ class FillMaskConfig(Options):
     NEEDS = TRAINING
 
     model_path: str = model_option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run", reads="PATH"
     )
     text: str = data_option("", help="a text with [MASK] in it")
     input_file: str = data_option(
         "",
         help="a file of such texts, one per line; -: standard input, answered line by line",
         stdin=(".txt",),
+        reads="FILE",
     )
-    output_file: str = data_option("", help="the predictions go here; empty: the terminal")
+    output_file: str = data_option("", help="the predictions go here; empty: the terminal", writes="FILE")
     format: Literal["table", "json"] = data_option(
         "table", help="readable lines, or one line of JSON per text"
     )
@@ -276,8 +277,6 @@ class FillMaskConfig(Options):
         at_most=1000,
     )
     encoding: str = data_option("utf-8", help="encoding of --input_file", choices=ENCODINGS)
-    overwrite: bool = data_option(False, help="replace existing predictions")
-    device: Literal["cpu", "gpu"] = device_option()
 
     def __post_init__(self):
         super().__post_init__()
@@ -312,7 +311,7 @@ def fill_mask(config: FillMaskConfig) -> None:
         "predict mlm",
         [Path(config.output_file)],
         {"input_file": files, "model_path": [*source.weight_files, source.vocab_file]},
-        settings_of(config, *PATH_FLAGS),
+        settings_of(config, *paths_in(config)),
         config.overwrite,
     )
     if results.are_done():

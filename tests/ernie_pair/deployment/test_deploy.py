@@ -219,9 +219,9 @@ def test_an_unusable_wheel_is_rejected(tmp_path, model, name, extras, reason):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"triton": True}, "triton=True is for the ONNX model; pass format onnx"),
-        ({"docker": True}, "docker=True is for the ONNX model; pass format onnx"),
-        ({"wheel": "w.whl"}, "wheel is for the image of docker=True"),
+        ({"triton": True}, "triton needs format onnx or both"),
+        ({"docker": True}, "docker needs format onnx or both"),
+        ({"wheel": "w.whl"}, "wheel needs docker; add it"),
     ],
 )
 def test_inapplicable_deployment_flags_are_rejected(flags, reason):

@@ -163,9 +163,9 @@ def test_without_labels_int8_is_judged_by_agreement(tmp_path, model, labelled, m
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"format": "paddle", "quantize": "int8"}, "quantize int8 is for the ONNX model; pass format onnx"),
+        ({"format": "paddle", "quantize": "int8"}, "quantize needs format onnx or both"),
         ({"quantize_file": "dev.tsv"}, "quantize_file is for evaluating int8 or bf16; pass quantize"),
-        ({"precision": "bf16"}, "precision bf16 is for the Paddle model; pass format paddle or both"),
+        ({"precision": "bf16"}, "precision needs format paddle or both"),
         ({"max_accuracy_drop": 1.5}, "max_accuracy_drop=1.5 is above 1"),
     ],
 )

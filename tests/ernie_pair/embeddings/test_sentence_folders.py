@@ -345,4 +345,6 @@ def test_vectors_of_embed_stand_for_the_texts_of_their_file(asked, tmp_path):
 @pytest.mark.parametrize("texts, precision", [(["今天"], "fp32"), ([], "bf16")])
 def test_nothing_is_compared_with_float32_for_nothing(texts, precision):
     nobody = SimpleNamespace()  # asked for anything it would fail
-    log_drift(nobody, texts, "absent", "cpu", EmbedderOptions(), KernelFlags("auto", precision))
+    log_drift(
+        nobody, texts, "absent", "cpu", EmbedderOptions(), KernelFlags(kernels="auto", precision=precision)
+    )

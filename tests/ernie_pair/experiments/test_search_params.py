@@ -299,7 +299,7 @@ def test_changed_flags_a_second_search_and_damage_are_refused(config, runs, tmp_
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize("flags", [{"evaluation_strategy": "no"}, {"space": ""}, {"dry_run": True}])
+@pytest.mark.parametrize("flags", [{"evaluation_strategy": "no"}, {"dry_run": True}])
 def test_flags_that_no_search_has_are_refused(config, flags):
     (name,) = flags
     with pytest.raises(InputError, match=name):

@@ -334,8 +334,8 @@ def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"workers": 2}, "ray_address and workers are for engine ray"),
-        ({"ray_address": "head:6379"}, "ray_address and workers are for engine ray"),
+        ({"workers": 2}, "workers needs engine ray"),
+        ({"ray_address": "head:6379"}, "ray_address needs engine ray"),
         ({"engine": "ray", "device": "gpu"}, "engine ray computes on CPUs"),
         ({"engine": "ray", "workers": 0}, "workers=0 is below 1"),
     ],

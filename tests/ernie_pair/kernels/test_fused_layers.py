@@ -90,7 +90,10 @@ def test_frozen_parameters_get_no_gradient(tmp_path, freezing):
 @pytest.mark.parametrize("change", ["recompute", "threads"])
 def test_recompute_and_threads_do_not_change_a_bit(tmp_path, change, precision):
     model = build_fused(
-        tmp_path / "m", shape="one block more", dropout=0.2, flags=KernelFlags("fused", precision)
+        tmp_path / "m",
+        shape="one block more",
+        dropout=0.2,
+        flags=KernelFlags(kernels="fused", precision=precision),
     )
     found = []
     for more in (0, 1):
@@ -104,7 +107,7 @@ def test_recompute_and_threads_do_not_change_a_bit(tmp_path, change, precision):
 @pytest.mark.parametrize("precision", ["fp32", BF16])
 def test_only_the_rows_that_are_read_are_computed(tmp_path, precision, recomputes):
     """Those and the gradients are the same as when all are; the others are 0."""
-    layer = build_fused(tmp_path / "m", flags=KernelFlags("fused", precision)).layers()[0]
+    layer = build_fused(tmp_path / "m", flags=KernelFlags(kernels="fused", precision=precision)).layers()[0]
     fused, found = own_forward(layer), []
     fused.is_recomputed, rows = recomputes, np.array([0, 3, 7, 14, 20], np.int32)
     weights, states = paddle.randn([5, 32]), paddle.randn([3, 7, 32])
@@ -212,7 +215,7 @@ def test_a_discarded_forward_pass_frees_its_memory(tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
 def test_changed_weights_take_effect_immediately(tmp_path, precision):
-    model = build_fused(tmp_path / "m", flags=KernelFlags("fused", precision))
+    model = build_fused(tmp_path / "m", flags=KernelFlags(kernels="fused", precision=precision))
     model.eval()
     ids, types, _ = map(paddle.to_tensor, batch_of())
     with paddle.no_grad(), constant_weights(model):

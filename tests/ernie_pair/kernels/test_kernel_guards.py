@@ -292,7 +292,7 @@ def test_new_weights_are_packed_beside_embeddings_of_paddle(tmp_path):
     OF_EMBEDDINGS["hook of words"](model)
     found = []
     for _ in range(2):  # in the second pass with other weights, which a new choice reads too
-        choose_path(model, KernelFlags("fused", "bf16"), "cpu")
+        choose_path(model, KernelFlags(kernels="fused", precision="bf16"), "cpu")
         found.append(states(model))
         weight = model.layers()[0].linear1.weight
         weight.set_value(weight.numpy() * 2)
@@ -417,7 +417,7 @@ def test_rounding_errors_are_those_of_float32(activation, scale):
 
 WITH_BF16 = [level for level in LEVELS if has_bf16(level)]
 MORE_ROWS = "more rows than a turned product takes at once"
-BF16 = KernelFlags("fused", "bf16")
+BF16 = KernelFlags(kernels="fused", precision="bf16")
 
 
 @pytest.fixture(params=WITH_BF16)

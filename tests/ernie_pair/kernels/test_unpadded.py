@@ -29,7 +29,7 @@ MIXED = [[5, 3, 9, 7, 2, 8, 4], [6, 3, 0, 0, 0, 0, 0], [5, 8, 8, 1, 0, 0, 0]]
 
 def fused(folder, precision="fp32", **changes):
     model = build(folder, **changes)
-    assert choose_path(model, KernelFlags("fused", precision), "cpu").is_fused
+    assert choose_path(model, KernelFlags(kernels="fused", precision=precision), "cpu").is_fused
     return model
 
 
@@ -126,7 +126,7 @@ def test_vectors_of_every_pooling_equal_those_with_padding(tmp_path, keep_paddin
     write_model(tmp_path / "m", hidden_act="gelu", initializer_range=0.3)
     source = open_model(str(tmp_path / "m"), model_type="ernie", from_scratch=True)
     model = build_text_encoder(source, 7, 0.0, pooling)
-    assert choose_path(model, KernelFlags("fused"), "cpu").is_fused
+    assert choose_path(model, KernelFlags(kernels="fused"), "cpu").is_fused
     found = asked(model, MIXED)
     keep_padding()
     assert_close(found, asked(model, MIXED))

@@ -179,7 +179,6 @@ def bad_inputs(tmp_path, world):
         "too long": ({"max_seq_len": 41}, "above the model's 40 positions"),
         "rates": ({"min_lr": 1}, "--min_lr 1.0 is above --max_lr 0.01"),
         "batches": ({"global_batch_size": 7}, "use --global_batch_size 4"),
-        "two scales": ({"scale_loss": 8, "init_loss_scaling": 16}, "set the same value"),
         "processes": ({"dp_degree": 2}, "asks for 2 process"),
         "amp on cpu": ({"use_amp": "true"}, "use --use_amp false"),
         "unknown flag": ({"max_step": 3}, "did you mean --max_steps"),

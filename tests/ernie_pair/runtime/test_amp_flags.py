@@ -37,9 +37,9 @@ def test_the_default_amp_dtype_depends_on_the_gpu(configure, monkeypatch, capabi
 
 @pytest.mark.parametrize("value", ["float16", "float32"])
 def test_mixed_precision_flags_require_use_amp(configure, value):
-    with pytest.raises(InputError, match=f"^amp_dtype {value} needs use_amp=True; add it, or leave"):
+    with pytest.raises(InputError, match="^amp_dtype needs use_amp=True; add it, or leave"):
         configure(amp_dtype=value)
-    with pytest.raises(InputError, match="^amp_level O2 needs use_amp=True; add it, or leave"):
+    with pytest.raises(InputError, match="^amp_level needs use_amp=True; add it, or leave"):
         TrainConfig(**PAIRS, device="gpu", amp_level="O2")
 
 
@@ -47,7 +47,7 @@ def test_a_search_may_try_with_and_without_use_amp():
     search = SearchParamsConfig(**PAIRS, device="gpu", use_amp=True, space="space.yaml")
     assert search.config_of({"use_amp": True}).amp_dtype == search.amp_dtype != "auto"
     assert search.config_of({"use_amp": False}).amp_dtype == "auto"
-    with pytest.raises(InputError, match="amp_dtype bfloat16 needs use_amp"):
+    with pytest.raises(InputError, match="amp_dtype needs use_amp"):
         search.config_of({"use_amp": False, "amp_dtype": "bfloat16"})
 
 
@@ -77,13 +77,3 @@ def test_the_compute_capability_is_read_from_the_driver(monkeypatch, gpus, capab
     of_gpus.gpu_capability.cache_clear()
     assert of_gpus.gpu_capability() == capability
     of_gpus.gpu_capability.cache_clear()
-
-
-@pytest.mark.parametrize("words", ["softmax,layer_norm", "layer_norm softmax"])
-def test_ops_can_be_kept_in_float32_by_name(words):
-    config = PretrainConfig(**PRETRAIN, amp_fp32_ops=words)
-    assert config.float32_ops == {"softmax", "layer_norm"}
-    with pytest.raises(
-        InputError, match="amp_fp32_ops matmul: its precision cannot be chosen; use some of gelu"
-    ):
-        PretrainConfig(**PRETRAIN, amp_fp32_ops="matmul")

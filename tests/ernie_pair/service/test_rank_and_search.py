@@ -180,10 +180,10 @@ def test_openapi_describes_requests_and_responses(model, recall):
 
 BAD_FLAGS = [
     ({"model_path": "m", "max_waiting": 10}, "max_waiting=10 has no room for one request of max_pairs=256"),
-    ({"model_path": "m", "retrieval": "bm25"}, "is for index; give both, or neither"),
-    ({"model_path": "m", "recall_k": 9}, "is for index; give both, or neither"),
-    ({"model_path": "m", "long_text": "cut"}, "long_text cut is for embedding_model"),
-    ({"embedding_model": "e", "threshold": 0.5}, "threshold=0.5 is for model_path"),
+    ({"model_path": "m", "retrieval": "bm25"}, "needs index; add it, or leave"),
+    ({"model_path": "m", "recall_k": 9}, "needs index; add it, or leave"),
+    ({"model_path": "m", "long_text": "cut"}, "long_text needs embedding_model"),
+    ({"embedding_model": "e", "threshold": 0.5}, "threshold needs model_path"),
     ({}, "nothing to serve; give model_path, embedding_model, or both"),
     ({"index": "i", "recall_k": 5000}, "no room for one search of recall_k=5000"),
 ]

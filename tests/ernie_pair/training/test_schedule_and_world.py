@@ -110,7 +110,6 @@ def test_a_sharding_degree_above_1_implies_sharding():
 
 
 def test_compatibility_flags_of_the_recipe_are_accepted():
-    config = recipe(mp_degree=1, pp_degree=1, scale_loss=1024, test_iters=7)
-    assert config.first_loss_scale == 1024 and recipe(init_loss_scaling=64).first_loss_scale == 64
+    config = recipe(mp_degree=1, pp_degree=1, test_iters=7)
     assert [config.iters_of(split) for split in ("valid", "test")] == [10, 7]
     assert recipe(eval_iters=3).iters_of("test") == 3

@@ -6,7 +6,7 @@ import pytest
 from command_configs import CONFIGS
 
 from ernie_pair.core.cli.cli import parse_config
-from ernie_pair.core.cli.options import hints_of, place_word
+from ernie_pair.core.cli.options import hints_of, path_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.launch.launch_config import CONFIGS as LAUNCHED_CONFIGS
@@ -73,9 +73,9 @@ def test_a_flags_file_gets_the_same_hint(tmp_path):
         parse_config(TrainConfig, ["--config", str(path)])
 
 
-def test_path_options_are_recognised_by_name():
-    places = {name: place_word(name) for name in ("train_file", "output_dir", "model_path", "seed")}
-    assert places == {"train_file": "FILE", "output_dir": "FOLDER", "model_path": "PATH", "seed": ""}
-    for one in CONFIGS:  # a number or a boolean is not a path
-        for item in fields(one):
-            assert not place_word(item.name) or hints_of(one)[item.name] not in (int, float, bool), item.name
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_what_is_named_like_a_path_is_one_and_no_number_is(config_class):
+    for item in fields(config_class):
+        is_named = item.name.endswith(("_file", "_dir", "_path", "_prefix", "_lexicon"))
+        assert path_of(item) or not is_named, item.name
+        assert not path_of(item) or hints_of(config_class)[item.name] not in (int, float, bool), item.name

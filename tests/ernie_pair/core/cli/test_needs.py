@@ -22,7 +22,7 @@ class Needy(Options):
 
     way: Literal["plain", "odd"] = option("plain", help="a way", needs={"odd": {"absent_of_all": "tune"}})
     names: str = option("", help="names", needs={"b": {"absent_of_all": "ray"}})
-    index: str = option("", help="a folder", needs={ANY: {"absent_of_all": ""}})
+    index: str = option("", help="a folder", needs={ANY: {"absent_of_all": ""}}, reads="FOLDER")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 import pydoc
+import re
 import shlex
 import signal
 import subprocess
@@ -21,8 +22,16 @@ from command_configs import CONFIGS
 from places import ROOT
 
 from data_tools.audit_text import AuditConfig
-from ernie_pair.core.cli.cli import exit_code_of, help_text, parse_config
-from ernie_pair.core.cli.options import GROUPS, Options, names_in, option, refuse_unknown_names
+from ernie_pair.core.cli.cli import MOST_SHOWN, exit_code_of, help_text, parse_config
+from ernie_pair.core.cli.options import (
+    GROUPS,
+    Options,
+    hints_of,
+    kind_of,
+    names_in,
+    option,
+    refuse_unknown_names,
+)
 from ernie_pair.core.errors import CheckpointError, ErniePairError, InputError, NumbersError
 from ernie_pair.launch.launch_config import LaunchConfig
 
@@ -34,12 +43,12 @@ class Shape(Options):
     EXAMPLE = "in.txt --size 3"
 
     files: List[str] = option(help="what is cut", positional=True, group="data")
-    output: str = option(help="a folder", group="checkpoints")
+    output: str = option(help="a folder", group="checkpoints", writes="PATH")
     size: int = option(4, help="how large", group="model", unit="rows", at_least=1, at_most=9)
     rate: float = option(0.5, help="how fast, 10 % for example", group="optimisation", above=0, below=1)
     exact: bool = option(False, help="to the letter?", group="precision")
     cut: Optional[float] = option(None, help="where", group="evaluation", at_least=0)
-    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
+    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices", affects="speed")
 
 
 SHAPE = Shape(["a"], "out")
@@ -125,7 +134,7 @@ def test_a_missing_argument_error_shows_an_example_command():
 
 
 def test_an_option_must_be_in_a_known_help_group():
-    with pytest.raises(ValueError, match="colours is not a group"):
+    with pytest.raises(ValueError, match="colours is not a group of options"):
         option(1, help="x", group="colours")
 
 
@@ -151,7 +160,7 @@ def test_errors_have_a_python_form_and_a_command_line_form(message, as_python, c
 
 
 def test_the_help_shows_groups_units_defaults_and_an_example():
-    text = help_text([Shape], "tool cut")
+    text = help_text(Shape, "tool cut")
     assert text.startswith("usage: tool cut FILES --output PATH [flags]\n\nCut 100 % of it.\n\n")
     groups = [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert groups == [*GROUPS, "example"]
@@ -206,7 +215,7 @@ def test_every_command_has_an_example_that_parses(config_class, tmp_path, monkey
     (tmp_path / "train.yaml").write_text("epochs: 1\n")  # compare starts requires this file
     assert config_class.EXAMPLE
     parse_config(config_class, shlex.split(config_class.EXAMPLE))
-    text = help_text([config_class], "ernie-pair x")
+    text = help_text(config_class, "ernie-pair x")
     shown = text.partition("example:\n  ")[2].replace(" \\\n     ", "")  # a shell joins its lines
     assert shown == f"ernie-pair x {config_class.EXAMPLE}\n"
     shown = [group for group in GROUPS if f"\n{group}:\n" in text]
@@ -217,8 +226,41 @@ def test_every_command_has_an_example_that_parses(config_class, tmp_path, monkey
 @pytest.mark.parametrize("config_class", [*CONFIGS, LaunchConfig], ids=lambda one: one.__name__)
 def test_positional_arguments_come_first_in_python_too(config_class):
     """Otherwise InspectConfig("data") would set an inherited option."""
-    arguments = [item.metadata["positional"] for item in fields(config_class)]
+    arguments = [item.metadata["positional"] for item in fields(config_class) if not item.kw_only]
     assert arguments == sorted(arguments, reverse=True)
+
+
+@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
+def test_the_short_help_shows_usual_flags_and_counts_the_others(config_class):
+    text, whole = (help_text(config_class, "x", shows_all) for shows_all in (False, True))
+    shown, all_flags = (re.findall(r"^  --(\w+)", help, re.M) for help in (text, whole))
+    assert len(shown) <= MOST_SHOWN + 1 and set(shown) <= set(all_flags)  # --config is one of them
+    more = re.search(r"--help all shows (\d+) more flags", " ".join(text.split()))
+    assert len(all_flags) - len(shown) == (int(more[1]) if more else 0)
+    assert {item.name for item in fields(config_class)} < {*all_flags, *map(str.lower, whole.split())}
+
+
+@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
+def test_what_an_option_needs_is_another_one_with_such_a_value(config_class):
+    for item in fields(config_class):
+        other, _, words = item.metadata["only_with"].partition("=")
+        if other:
+            known = {"", "true", *kind_of(hints_of(config_class)[other]).words}
+            assert known.issuperset(words.split("|")), item.name
+
+
+@pytest.mark.parametrize("given, is_met", [({}, False), ({"device": "gpu"}, True), ({"size": 4}, False)])
+def test_an_option_that_would_have_no_effect_is_refused(given, is_met):
+    @dataclass(frozen=True)
+    class Fast(Shape):
+        fast: bool = option(False, help="x", only_with="device=gpu")
+
+    assert not Fast(["a"], "out", **given).fast
+    if is_met:
+        assert Fast(["a"], "out", fast=True, **given).fast
+        return
+    with pytest.raises(InputError, match="^fast needs device gpu; add it, or leave fast out$"):
+        Fast(["a"], "out", fast=True, **given)
 
 
 def test_every_option_has_a_help_group():
@@ -245,7 +287,7 @@ def test_the_first_unknown_name_is_reported():
 class Single(Options):
     """Read one file, or two texts."""
 
-    prefix: str = option(help="a file", positional=True)
+    prefix: str = option(help="a file", positional=True, reads="PATH")
     steps: int = option(3, help="a number")
     pair: Optional[List[str]] = option(None, help="two texts", values=2)
 
@@ -365,10 +407,10 @@ def test_a_closed_pipe_ends_quietly_with_exit_code_141(words):
 class Places(Options):
     """Paths of several kinds."""
 
-    input_file: str = option(help="what is read", group="data", stdin=(".tsv",))
-    output_file: str = option("", help="what is written", group="data")
-    models: str = option("", help="NAME=PATH", group="data")
-    checkpoints: Optional[List[str]] = option(None, help="several", group="data")
+    input_file: str = option(help="what is read", group="data", stdin=(".tsv",), reads="FILE")
+    output_file: str = option("", help="what is written", group="data", writes="FILE")
+    models: str = option("", help="NAME=PATH", group="data", reads="NAME=PATH")
+    checkpoints: Optional[List[str]] = option(None, help="several", group="data", reads="PATH")
     text: str = option("", help="no path", group="data")
 
 

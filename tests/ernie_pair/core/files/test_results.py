@@ -18,6 +18,7 @@ from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import CONTROL_TOKENS
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.core.cli.options import Options, option
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files import atomic_files
 from ernie_pair.core.files.atomic_files import own_name, published, stem_of, try_lock
@@ -89,10 +90,10 @@ def test_a_full_device_is_named_in_the_error(given):
         write(results(given, Path("/dev/full")))
 
 
-@dataclass
-class Asked:
-    kernels: str
-    scores: bool = False
+@dataclass(frozen=True)
+class Asked(Options):
+    kernels: str = option(help="how", affects="speed")
+    scores: bool = option(False, help="what")
 
 
 def test_kernels_are_not_part_of_the_recorded_settings(tmp_path):

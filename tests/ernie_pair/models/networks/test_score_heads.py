@@ -202,7 +202,7 @@ def test_pooling_matches_paddlenlps_hidden_states(model):
 
     theirs = ErnieModel.from_pretrained(str(model))
     theirs.eval()
-    embedder = open_embedder(model, options=options(), kernels=KernelFlags("plain"))
+    embedder = open_embedder(model, options=options(), kernels=KernelFlags(kernels="plain"))
     ids = [embedder.model.tokenizer.cls_id, *embedder.model.tokenizer.encode_batch([TEXTS[0]])[0]]
     ids = paddle.to_tensor([[*ids, embedder.model.tokenizer.sep_id]])
     with paddle.no_grad():

@@ -197,7 +197,7 @@ def test_averaging_and_hf_conversion_omit_the_ngram_head(world, whole, tmp_path)
     ids=str,
 )
 def test_other_masking_options_are_refused(world, changes):
-    with pytest.raises(InputError, match="ngram_lexicon determines what is masked together") as caught:
+    with pytest.raises(InputError, match="ngram_lexicon says what is masked together") as caught:
         parse_config(PretrainConfig, words_of(world, "never", **changes))
     assert next(iter(changes)) in str(caught.value) and "\n" not in str(caught.value)
 
