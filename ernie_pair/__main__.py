@@ -245,7 +245,7 @@ def _form_of_flags(command: str, flags: List[str]) -> str:
 
 def _kind_of_folder(folder: str) -> str:
     """Return what a folder is for; no help and no flag alone needs the module that knows it."""
-    return import_module("ernie_pair.models.source").kind_of_folder(os.path.expanduser(folder))
+    return import_module("ernie_pair.models.model_folder").kind_of_folder(os.path.expanduser(folder))
 
 
 def _purposes() -> Dict[str, str]:

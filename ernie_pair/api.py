@@ -225,7 +225,7 @@ def _by_folder(command: str, **classes: Type[Options]) -> Callable[[Dict[str, An
     forms = dict(zip((command, *(f"{command} {kind}" for kind in list(classes)[1:])), classes.values()))
 
     def choose(options: Dict[str, Any]) -> Type[Options]:
-        from ernie_pair.models.source import kind_of_folder
+        from ernie_pair.models.model_folder import kind_of_folder
 
         folder = str(options.get("model_path") or "")
         return forms[form_of_model(options, folder, forms, kind_of_folder)]

@@ -13,6 +13,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 import pytest
+from safetensors.numpy import save as to_safetensors
 from tiny_pair import write_model, write_pairs
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
 from tiny_ship import ship, write_trained
@@ -48,7 +49,7 @@ from ernie_pair.pairs.data.row_cache import cached_rows
 from ernie_pair.retrieval.index_folder import open_index_folder
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.run_log import open_log
-from ernie_pair.weights.weight_files import read_weights, to_safetensors
+from ernie_pair.weights.weight_files import read_weights
 
 DIGITS = "9" * 5000
 HOSTILE = {

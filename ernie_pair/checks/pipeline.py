@@ -35,9 +35,10 @@ from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import MAKER, Results, read_own_config
 from ernie_pair.core.progress import say
-from ernie_pair.models.labels import MOST_WORDS, Labels
+from ernie_pair.models.labels import MAX_WORDS, Labels
 from ernie_pair.models.model_card import learned_nothing_in
-from ernie_pair.models.source import kind_of_folder, open_model
+from ernie_pair.models.model_folder import kind_of_folder
+from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, Columns, RowFlags, RowRules
@@ -63,7 +64,7 @@ class PipelineConfig(RowFlags):
 
     EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"
     NEEDS = NEEDS
-    MOST_CLASSES = MOST_WORDS
+    MOST_CLASSES = MAX_WORDS
 
     train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
     output_dir: str = data_option(help="everything goes here", writes="FOLDER")

@@ -94,7 +94,7 @@ def _pip_wheel() -> List[str]:
     return [*words, "--no-build-isolation"] if all(map(find_spec, BUILT_WITH)) else words
 
 
-def extras_of(wheel: Path) -> Set[str]:
+def read_extras(wheel: Path) -> Set[str]:
     """Return the extras that a wheel offers. Raises InputError when it is none."""
     try:
         with zipfile.ZipFile(wheel) as packed:
@@ -105,7 +105,7 @@ def extras_of(wheel: Path) -> Set[str]:
     return set(metadata.get_all("Provides-Extra") or [])
 
 
-def refuse_unusable_wheel(wheel: str) -> None:
+def check_wheel(wheel: str) -> None:
     """Raise InputError, before the work, when ``wheel`` is given and cannot serve a model."""
     if not wheel:
         return
@@ -114,8 +114,8 @@ def refuse_unusable_wheel(wheel: str) -> None:
         raise InputError(
             f"--wheel {path}: no such file; give a wheel of ernie-pair, or none to have it built"
         )
-    python_of(path)
-    if EXTRA not in extras_of(path):
+    read_wheel_python(path)
+    if EXTRA not in read_extras(path):
         raise InputError(f"--wheel {path} has no extra [{EXTRA}]; give a wheel of this version")
 
 
@@ -126,13 +126,13 @@ def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
     files = sorted({EXPORT_MANIFEST, *exported.files} - set(PADDLE_FILES))
     health, serve = (json.dumps(command) for command in (["python", "-c", HEALTH], SERVE))
     content = TEXT.format(
-        python=python_of(path), wheel=path.name, extra=EXTRA, files=" ".join(files), user=USER,
+        python=read_wheel_python(path), wheel=path.name, extra=EXTRA, files=" ".join(files), user=USER,
         port=PORT, health=health, serve=serve,
     )  # fmt: skip
     (folder / DOCKERFILE).write_text(content, encoding="utf-8")
 
 
-def python_of(wheel: Path) -> str:
+def read_wheel_python(wheel: Path) -> str:
     """Return the Python that a wheel is for, '3.11'; '3.12', the newest here, where it is for any.
 
     Raises InputError when ``wheel`` is not named as a wheel of this package.

@@ -25,13 +25,13 @@ from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.deployment.docker import (
     DOCKERFILE,
     TRITON_FILES,
-    refuse_unusable_wheel,
+    check_wheel,
     write_dockerfile,
     write_triton,
 )
 from ernie_pair.deployment.export_config import ExportConfig, ExportFlags
 from ernie_pair.deployment.formats import (
-    answers_of,
+    compute_answers,
     largest_difference,
     parity_batches,
     write_int8,
@@ -42,9 +42,9 @@ from ernie_pair.deployment.judge_precision import (
     BF16_BESIDE_FLOAT,
     INT8_BESIDE_FLOAT,
     JudgingPairs,
+    check_accuracy,
     judge,
     judging_pairs,
-    refuse_loss_of_accuracy,
 )
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
@@ -67,11 +67,12 @@ from ernie_pair.models.model_card import (
     metrics_in,
     write_card,
 )
+from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.networks.plain_model import PlainModel
-from ernie_pair.models.source import copy_tokenizer, model_folder_of
+from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.spec import CONFIG, find_config, read_config
 from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
+from ernie_pair.models.tokenizers import copy_tokenizer
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
 from ernie_pair.runtime.cpu import check_bf16, cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
@@ -131,7 +132,7 @@ class Source:
     ``measured``, ``baseline``: see `learned_nothing_in`, `data_in`, `measured_in`, `baseline_in`.
     """
 
-    model: Any  # a PairClassifier or a PlainModel
+    model: Any  # a PairClassifier or a CustomModel
     vocab_file: Path
     tokenizer: AnyTokenizer
     max_seq_len: int
@@ -145,14 +146,14 @@ class Source:
     baseline: Mapping[str, float] = field(default_factory=dict)
 
 
-def export_pair(config: ExportConfig, model: Optional[PlainModel] = None) -> None:
+def export_pair(config: ExportConfig, model: Optional[CustomModel] = None) -> None:
     """Write ``output_dir`` and log the largest difference of each format from the trained model.
 
     ``model``: the layer of the user's own that ``model_path`` is the folder of, a static one on the CPU
     afterwards; None: it is loaded from there. Raises InputError for what cannot be exported or would be lost,
     CheckpointError if a format answers differently from the model; then nothing is written.
     """
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     models = {"model_path": [Path(config.model_path)]}
     if publish_export(config, "export", models, lambda: _source_of(config, model)):
         logger.info("exported %s to %s", config.model_path, config.output_dir)
@@ -187,7 +188,7 @@ def publish_export(
         return False
     if config.precision == "bf16":
         check_bf16()
-    refuse_unusable_wheel(config.wheel)
+    check_wheel(config.wheel)
     start_device("cpu", World())
     source, judging = open_source(), None
     if config.lower_precisions:
@@ -200,7 +201,7 @@ def publish_export(
     return True
 
 
-def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
+def _source_of(config: ExportConfig, given: Optional[CustomModel]) -> Source:
     where, folder = config.model_path, Path(config.model_path)
     if given is None:
         model, vocab_file = load_classifier(where, config.model_class)
@@ -215,13 +216,13 @@ def _source_of(config: ExportConfig, given: Optional[PlainModel]) -> Source:
     return Source(
         *places,
         learned_nothing=learned_nothing_in(folder),
-        data=[*data_in(folder), *files_of_decision(calibration)],
+        data=[*data_in(folder), *list_decision_files(calibration)],
         measured=measured_as(calibration, saved) or measured_in(folder),
         baseline=baseline_in(folder),
     )
 
 
-def files_of_decision(calibration: Calibration) -> List[DataFile]:
+def list_decision_files(calibration: Calibration) -> List[DataFile]:
     """Return the files by which a model decides, and the one on which that was measured."""
     c, measured = calibration, calibration.measured
     found = [
@@ -243,7 +244,7 @@ def measured_as(calibration: Calibration, saved: Calibration) -> Optional[Tuple[
 
 def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[JudgingPairs]) -> None:
     batches = parity_batches(source.tokenizer, source.max_seq_len)
-    expected = answers_of(source.model, batches)
+    expected = compute_answers(source.model, batches)
     _write_models(draft, config, source)
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     labels, how = source.model.spec.labels, source.calibration
@@ -274,7 +275,7 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
             if way.name in (config.quantize, config.precision):
                 facts[way.name] = judge(draft, judging, threads, way)
                 of_scores = not exported.has_classes
-                refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
+                check_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
         _write_manifest(exported, facts)
     if config.triton:
         write_triton(exported)

@@ -22,8 +22,8 @@ from ernie_pair.core.installation import import_optional
 from ernie_pair.deployment.pir_onnx import UntranslatedError, onnx_of_program
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batches
+from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.networks.encoders import EncoderModel
-from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.models.spec import NO_MODEL
 from ernie_pair.runtime.paddle_patches.static_programs import without_advice
 
@@ -39,7 +39,7 @@ NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 
 def write_paddle(
-    model: Union[EncoderModel, PlainModel], folder: Path, traced: Optional[nn.Layer] = None
+    model: Union[EncoderModel, CustomModel], folder: Path, traced: Optional[nn.Layer] = None
 ) -> None:
     """Write PADDLE_FILES for any batch and length.
 
@@ -47,8 +47,8 @@ def write_paddle(
     None: the model itself. Raises InputError for a person's own class that has no static graph in Paddle.
     """
     _drop_padding_ids(model)
-    traced, is_layer = traced or model, isinstance(model, PlainModel)
-    traced = traced if not is_layer and model.way.takes_types else _AlsoTakesTypes(traced)
+    traced, is_layer = traced or model, isinstance(model, CustomModel)
+    traced = traced if not is_layer and model.family_spec.takes_types else _AlsoTakesTypes(traced)
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
     prefix = folder / Path(PADDLE_FILES[0]).stem
     try:
@@ -276,7 +276,7 @@ def random_texts(
     return left, right
 
 
-def answers_of(model: nn.Layer, batches: List[Batch]) -> List[np.ndarray]:
+def compute_answers(model: nn.Layer, batches: List[Batch]) -> List[np.ndarray]:
     """Return the logits, or what it answers, of the dynamic model, float32 [B, C] of each batch."""
     model.eval()
     with paddle.no_grad():

@@ -18,7 +18,7 @@ from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.targets.metrics import measure_scores
 
 CHUNK = 512  # pairs that each model answers in turn
-NUM_MADE_UP, MOST_ALONE = 512, 64
+NUM_MADE_UP, MAX_ALONE = 512, 64
 AGREEMENT = {False: "the same class for", True: "Spearman between the two"}
 FLOAT, INT8, BF16 = "onnx", "onnx-int8", "paddle-bf16"
 
@@ -102,8 +102,8 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
     facts["largest_difference"] = float(np.abs(logits[way.full] - logits[way.lower]).max())
     facts.update(alone={}, pairs_per_second={}, bytes={})
     for name, predictor in predictors.items():
-        alone = np.concatenate([predictor.logits([pair]) for pair in pairs[:MOST_ALONE]])
-        facts["alone"][name] = float(np.abs(alone - logits[name][:MOST_ALONE]).max())
+        alone = np.concatenate([predictor.logits([pair]) for pair in pairs[:MAX_ALONE]])
+        facts["alone"][name] = float(np.abs(alone - logits[name][:MAX_ALONE]).max())
         facts["pairs_per_second"][name] = round(len(pairs) / seconds[name], 1)
         facts["bytes"][name] = sum(
             (folder / file).stat().st_size for file in predictor.exported.files_of(predictor.backend)
@@ -133,9 +133,7 @@ def answer_in_turn(
     return {name: np.concatenate(parts) for name, parts in answers.items()}, seconds
 
 
-def refuse_loss_of_accuracy(
-    facts: Dict[str, Any], most: float, way: Lower, is_of_scores: bool = False
-) -> None:
+def check_accuracy(facts: Dict[str, Any], most: float, way: Lower, is_of_scores: bool = False) -> None:
     """Log the figures; raise CheckpointError when the lower ``way`` loses more than ``most`` of the accuracy.
 
     Without labels the share of pairs that change class counts: no accuracy can drop by more.

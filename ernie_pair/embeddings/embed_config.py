@@ -18,7 +18,7 @@ from ernie_pair.core.installation import TRAINING
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
+from ernie_pair.models.embedding_json import POOLING_NAMES, check_pooling
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pairs.data.pair_records import (
     ENCODING_HELP,
@@ -59,7 +59,7 @@ class EmbedderFlags(DeviceFlag, KernelFlags):
     def __post_init__(self):
         super().__post_init__()
         if self.pooling != AUTO:
-            refuse_pooling(self.pooling)
+            check_pooling(self.pooling)
 
     @property
     def options(self) -> EmbedderOptions:

@@ -14,7 +14,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.inference.embedder import TextEmbedder
-from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, VectorFile, open_vectors
+from ernie_pair.inference.vector_files import HINT, VECTORS_JSON, VectorFile, open_vectors
 
 ROLES = {"query": "query", "document": "passage"}  # of mteb: ours
 
@@ -28,15 +28,15 @@ class MtebEncoder:
     """
 
     def __init__(self, embedder: TextEmbedder, vectors: Optional[Mapping[str, str]] = None):
-        embedder.settings.refuse_search(embedder.model.name)
+        embedder.settings.check_search(embedder.model.name)
         self.embedder = embedder
         self._stored: Dict[str, Tuple[VectorFile, int]] = {}  # what was read: its row
         for folder, text_file in (vectors or {}).items():
-            found, about = open_vectors(folder), read_json_object(Path(folder) / VECTORS_JSON, CURE)
+            found, about = open_vectors(folder), read_json_object(Path(folder) / VECTORS_JSON, HINT)
             if found.fingerprint != embedder.fingerprint:
-                raise InputError(f"{folder}: its vectors are not of {embedder.model.name}; {CURE}")
+                raise InputError(f"{folder}: its vectors are not of {embedder.model.name}; {HINT}")
             if about.get("texts", {}).get("sha256") != sha256_of_file(Path(text_file)):
-                raise InputError(f"{text_file} is not the file that {folder} was made of; {CURE}")
+                raise InputError(f"{text_file} is not the file that {folder} was made of; {HINT}")
             columns = TextColumns(str(about["texts"].get("column", "")))
             for row, named in enumerate(read_texts(Path(text_file), columns=columns)):
                 self._stored[about.get("prompt", "") + named.text] = found, row

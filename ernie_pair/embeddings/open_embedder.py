@@ -13,14 +13,14 @@ from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, open_ex
 from ernie_pair.kernels.choice import DEFAULT_KERNELS, KernelFlags
 from ernie_pair.models.embedding_json import (
     EMBEDDING,
+    MIN_TEXT_LENGTH,
     NORMALIZE,
-    SHORTEST_TEXT,
     EmbeddingSettings,
+    check_pooling,
     read_embedding,
-    refuse_pooling,
     width_after,
 )
-from ernie_pair.models.model_path import OF_EXPORTED, no_model_folder
+from ernie_pair.models.model_folder import EXPORTED, no_model_folder
 
 if TYPE_CHECKING:
     from ernie_pair.models.source import ModelSource
@@ -46,16 +46,18 @@ def open_embedder(
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise no_model_folder("", str(path), "give that of an embedding model, or of any model")
-    if (path / OF_EXPORTED).is_file():
+    if (path / EXPORTED).is_file():
         raise InputError(
             f"{path} is an exported model of pairs, and this takes an embedding model; give it as "
             f"--model_path {path} to serve or search, or to ernie_pair.PairPredictor"
         )
     settings = read_embedding(path)
     if settings is None or not settings.is_exported:
-        from ernie_pair.models.source import model_folder_of  # which needs the libraries for training
+        from ernie_pair.models.model_folder import (
+            resolve_model_folder,  # which needs the libraries for training
+        )
 
-        path = model_folder_of(path)
+        path = resolve_model_folder(path)
         settings = read_embedding(path)
     if settings is not None:
         for name in ("pooling", "max_seq_len"):
@@ -76,11 +78,11 @@ def open_embedder(
             )
             return open_exported_embedder(path, settings, options)
     from ernie_pair.models.networks.text_encoder import open_trained  # which loads Paddle
-    from ernie_pair.models.source import WRITE_FAMILY, open_model, tell_classifier
+    from ernie_pair.models.source import WRITE_FAMILY, open_model, warn_of_classifier
 
     source = open_model(str(path), no_family=WRITE_FAMILY)
     if settings is None and not options.pooling:
-        tell_classifier(path, source.spec.config)
+        warn_of_classifier(path, source.spec.config)
     settings = settings_of_model(source, options.pooling, options.max_seq_len)
     model = open_trained(source, settings, device, kernels, options.threads)
     return TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))
@@ -124,7 +126,7 @@ def settings_of_model(source: "ModelSource", pooling: str = "", max_seq_len: int
     the vectors are what sentence-transformers makes of it: of any length, of texts of as many tokens as the
     tokenizer says, or as there are positions. Raises InputError.
     """
-    from ernie_pair.models.sentence_transformers import USUAL_TEMPERATURE
+    from ernie_pair.models.sentence_transformers import DEFAULT_TEMPERATURE
 
     spec, stated, folder = source.spec, source.embedding, source.folder
     if stated is None:
@@ -133,7 +135,7 @@ def settings_of_model(source: "ModelSource", pooling: str = "", max_seq_len: int
         )
         dim, length = spec.hidden_size, min(length, spec.max_positions)
         steps = () if source.is_hugging_face else (NORMALIZE,)
-        stated = EmbeddingSettings("mean", dim, (dim,), length, USUAL_TEMPERATURE, steps=steps)
+        stated = EmbeddingSettings("mean", dim, (dim,), length, DEFAULT_TEMPERATURE, steps=steps)
     else:
         makes = width_after(stated.pooling, spec.hidden_size, stated.steps)
         if stated.dim != makes:
@@ -146,10 +148,10 @@ def settings_of_model(source: "ModelSource", pooling: str = "", max_seq_len: int
             if now and now != before:
                 logger.info("--%s %s overrides %s, which %s says", name, now, before, folder)
     chosen = replace(stated, pooling=pooling or stated.pooling, max_seq_len=max_seq_len or stated.max_seq_len)
-    refuse_pooling(chosen.pooling)
-    if not SHORTEST_TEXT <= chosen.max_seq_len <= spec.max_positions:
+    check_pooling(chosen.pooling)
+    if not MIN_TEXT_LENGTH <= chosen.max_seq_len <= spec.max_positions:
         raise InputError(
-            f"--max_seq_len {chosen.max_seq_len} is not from {SHORTEST_TEXT} to the {spec.max_positions} "
+            f"--max_seq_len {chosen.max_seq_len} is not from {MIN_TEXT_LENGTH} to the {spec.max_positions} "
             f"positions of {source.name}; use {spec.max_positions} at most"
         )
     count = len(stated.poolings)

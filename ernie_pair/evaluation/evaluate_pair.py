@@ -30,9 +30,9 @@ from ernie_pair.evaluation.robustness_table import bearing_of, new_pairs_of, tab
 from ernie_pair.evaluation.scorer import read_pairs, results_of, scorer_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
-from ernie_pair.inference.scores import refuse_threshold
+from ernie_pair.inference.scores import check_threshold
 from ernie_pair.models.labels import CLASSIFICATION, RANKING
-from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.pairs.audit.new_pairs import write_new_pairs
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
@@ -57,7 +57,7 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
     """
     if config.report and Path(config.report).is_file():
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     saves, folder = config.save_temperature or config.save_threshold, Path(config.model_path)
     if saves and (folder / EXPORT_MANIFEST).is_file():
         raise InputError(
@@ -253,7 +253,7 @@ def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[P
 
 def _refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:
     """Raise InputError, before the work, when the flags ask to save what would not fit together."""
-    refuse_threshold(config.threshold, num_classes, config.model_path)
+    check_threshold(config.threshold, num_classes, config.model_path)
     if config.save_threshold and num_classes != 2:
         raise InputError(
             f"--save_threshold true is for two classes, {config.model_path} has {num_classes}; leave it out"

@@ -11,7 +11,7 @@ from data_tools.text.characters import compatible, lowered
 from ernie_pair.core.cli.standard_streams import as_asked
 from ernie_pair.evaluation import calibration
 from ernie_pair.evaluation.robustness_table import Bearing, robustness_table
-from ernie_pair.inference.scores import decide, probabilities, scores_of
+from ernie_pair.inference.scores import clip_scores, decide, probabilities
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
@@ -338,7 +338,7 @@ class ScoreAnswers(NamedTuple):
     @property
     def scores(self) -> np.ndarray:
         """Return the scores that a prediction would show, float64 [N]."""
-        return scores_of(self.outputs, self.label_range)
+        return clip_scores(self.outputs, self.label_range)
 
 
 def score_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
@@ -373,7 +373,7 @@ def score_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[s
 
 def _score_swap(answers: ScoreAnswers, swapped: np.ndarray) -> Dict[str, Optional[float]]:
     """Return what swapping the texts changes; ``*_both_orders``: of mean outputs, as --symmetric average."""
-    found = scores_of(swapped, answers.label_range)
+    found = clip_scores(swapped, answers.label_range)
     differences = np.abs(found - answers.scores)
     alone, both = (
         metrics.measure_scores(outputs, answers.labels, answers.label_range)

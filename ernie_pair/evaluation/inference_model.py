@@ -15,9 +15,9 @@ from ernie_pair.inference.predictor import Advance, PairScorer
 from ernie_pair.inference.token_rows import WINDOW, encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.model_card import baseline_in
+from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.networks.kernel_path import casting, choose_path, logits_of, take_threads
-from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.networks.kernel_path import casting, choose_path, predict_logits, take_threads
 from ernie_pair.models.temperature import read_calibration
 from ernie_pair.pairs.config.ask_config import InferenceFlags
 from ernie_pair.runtime.device import default_device, start_device
@@ -53,7 +53,7 @@ class TrainedScorer(PairScorer):
     ):
         self.world, self.device, self.flags, self.batch_size = world, device, kernels, batch_size
         self.started_on = start_device(device, world)
-        self.where = str(model_folder_of(Path(folder)))
+        self.where = str(resolve_model_folder(Path(folder)))
         self.model, vocab_file = load_classifier(self.where, model_class)
         self.labels = self.model.spec.labels
         self.kernels = choose_path(self.model, kernels, device, casts=True)
@@ -99,7 +99,7 @@ class TrainedScorer(PairScorer):
         rows = encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
         group = self.process_group
         with casting(self.kernels):
-            return logits_of(self.model, rows, self.batch_size, group, advance)
+            return predict_logits(self.model, rows, self.batch_size, group, advance)
 
 
 class InferenceModel(TrainedScorer):

@@ -28,7 +28,7 @@ from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.scores import predict_from
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.temperature import Calibration, score_pairs
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 @with_standard_streams
 def predict_pair(config: PredictConfig) -> None:
     """Write the prediction of every input row, in their order, as a table. Raises an ErniePairError."""
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     results = results_of("predict", config)
     if results.are_done():
         return
@@ -66,7 +66,7 @@ def predict_pair(config: PredictConfig) -> None:
 @with_standard_streams
 def predicted_rows(config: PredictConfig) -> List[Dict[str, Any]]:
     """Return the rows that `predict_pair` would write, and write nothing. Raises an ErniePairError."""
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     scorer, _, table = _predict(config, None)
     found = [dict(zip(table.names, row)) for row in table.rows]
     scorer.wait()
@@ -94,7 +94,7 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
 
     ``final``: where it is written; None: nowhere.
     """
-    config.refuse_no_ray()
+    config.check_ray()
     scorer = scorer_of(config)
     refuse_class_flags(config, scorer.labels, scorer.where)
     scorer.decide_by(config.threshold, config.symmetric)

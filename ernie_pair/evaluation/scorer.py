@@ -13,7 +13,7 @@ from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
-from ernie_pair.inference.scores import refuse_threshold_out_of_range
+from ernie_pair.inference.scores import PROBABILITY
 from ernie_pair.models.labels import Labels, match_class, spelled_too
 from ernie_pair.pairs.config.ask_config import InferenceFlags, refuse_flags_of_others
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -52,14 +52,14 @@ def load(
         from ernie_pair.evaluation.inference_model import TrainedScorer  # which loads Paddle
 
         scorer = TrainedScorer(folder, device, threads=threads)
-    refuse_threshold_out_of_range(threshold)
+    PROBABILITY.check_inside(threshold)
     scorer.decide_by(threshold, symmetric)
     return scorer
 
 
 def refuse_embedder(folder: str) -> None:
     """Raise InputError for an embedding model, trained or exported, or of sentence-transformers."""
-    from ernie_pair.models.source import kind_of_folder
+    from ernie_pair.models.model_folder import kind_of_folder
 
     if kind_of_folder(folder) == "embedding":
         raise not_of_pairs(folder)

@@ -18,9 +18,9 @@ from ernie_pair.deployment.judge_precision import FLOAT, INT8, answer_in_turn
 from ernie_pair.experiments.config import CompareModelsConfig
 from ernie_pair.experiments.series import refuse_other_classes
 from ernie_pair.inference.predictor import PairPredictor, TextPair
-from ernie_pair.models.labels import refuse_no_classes
+from ernie_pair.models.labels import check_has_classes
 from ernie_pair.models.model_card import in_markdown, markdown_table
-from ernie_pair.models.model_path import no_model_folder
+from ernie_pair.models.model_folder import no_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
@@ -74,7 +74,7 @@ def compare_models(config: CompareModelsConfig) -> None:
     sources = {name: open_model(path) for name, path in models.items()}
     folders = {name: source.folder or Path(source.name) for name, source in sources.items()}
     for name, source in sources.items():
-        refuse_no_classes(source.spec.labels, f"--models {name}", "compare models")
+        check_has_classes(source.spec.labels, f"--models {name}", "compare models")
     all_labels = {name: source.spec.labels for name, source in sources.items()}
     labels = refuse_other_classes("models", all_labels, "compare models of the same classes")
     inputs: Dict[str, Sequence[Path]] = {"input_file": files_of(config.input_file)}

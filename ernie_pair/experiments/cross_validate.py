@@ -37,7 +37,7 @@ from ernie_pair.experiments.series import (
     report_series,
     unfinished,
 )
-from ernie_pair.models.labels import CLASSIFICATION, refuse_no_classes
+from ernie_pair.models.labels import CLASSIFICATION, check_has_classes
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -176,7 +176,7 @@ class _CrossValidation(PairSeries):
         config = replace(config, best_metric=choose_metric(config.best_metric, CLASSIFICATION))
         about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, "folds.tsv", *FILES)
         super().__init__(about, config, files, "train_file", "dev_file")
-        refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")
+        check_has_classes(self.labels, config.model_name_or_path, "cross-validate")
         self.config, self.names = replace(config, label_map=self.label_map), self.labels.names
         self.pairs = self._read("train")
         self.dev = self._read("dev") if config.dev_file else None

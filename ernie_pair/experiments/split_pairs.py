@@ -17,7 +17,7 @@ from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.experiments.folds import MOST_OF_ROWS, group_rows, pick_groups
-from ernie_pair.models.labels import MOST_WORDS, Labels
+from ernie_pair.models.labels import MAX_WORDS, Labels
 from ernie_pair.pairs.audit.findings import coded
 from ernie_pair.pairs.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -35,7 +35,7 @@ class SplitPairsConfig(OverwriteFlag, RowFlags):
     """Split labelled pairs into train.jsonl, dev.jsonl and test.jsonl that share no text."""
 
     EXAMPLE = "--train_file pairs.csv --output_dir pairs --dev_share 0.1"
-    MOST_CLASSES = MOST_WORDS
+    MOST_CLASSES = MAX_WORDS
 
     train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
     output_dir: str = data_option(help="folder for the files", writes="FOLDER")

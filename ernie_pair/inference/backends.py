@@ -19,14 +19,14 @@ from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import check_bf16
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
-MOST_TOKENS = 1024  # of a batch on a CPU: rows of one length have little padding
+MAX_TOKENS = 1024  # of a batch on a CPU: rows of one length have little padding
 LENGTH_STEP, SHAPES_KEPT = 8, 8  # for Paddle Inference in bf16 on a CPU
 STDERR, CPU_PROVIDER, CUDA_PROVIDER = 2, "CPUExecutionProvider", "CUDAExecutionProvider"
 # Paddle Inference's names of precisions. Softmax and layer norm stay in float32 by its own rules.
 PRECISION_TYPES = {"fp32": "Float32", "bf16": "Bfloat16", "fp16": "Half"}
 FIRST_POOL_MB = 256  # that Paddle allocates at once on a GPU; it allocates more when needed
 # All activations of a pass are kept: for 12 layers x 768 in float32 about 1 MB a token.
-MOST_GPU_TOKENS = 4096
+MAX_GPU_TOKENS = 4096
 BACKEND_HELP = "auto: onnx if it is installed; onnx-int8: if the model was exported with --quantize int8"
 THREADS_HELP = "threads of one forward pass; 0: the number of cores of this process"
 PRECISION_HELP = (
@@ -50,11 +50,9 @@ def open_backend(
             f"--precision {precision} is not one of {', '.join(PRECISION_TYPES)}; use one of them"
         )
     there = [each for each in FILES_OF if exported.files_of(each)]
-    if not there:
-        raise CheckpointError(f"{exported.folder} holds no model; export it again")
     name = _chosen(exported, name, there, precision, device)
     if name not in there:
-        cure = f"pass --backend {there[0]}"
+        cure = f"pass --backend {there[0]}" if there else "export it again"
         if precision != "fp32":
             cure = f"--precision {precision} takes one; export it with --format both, or use --precision fp32"
         raise InputError(f"{exported.folder} holds no model for {name}; {cure}")
@@ -77,7 +75,7 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     if name != "auto":
         return name
     if device == "cpu":
-        return next((each for each in there if find_spec(LIBRARY_OF[each])), there[0])
+        return next((each for each in there if find_spec(LIBRARY_OF[each])), (there or ["onnx"])[0])
     installed = [each for each in there if find_spec(LIBRARY_OF[each])]
     if "paddle" in installed and import_optional("paddle").is_compiled_with_cuda():
         return "paddle"
@@ -106,7 +104,7 @@ class OnnxBackend:
     ):
         self.name, self.precision, self.output = name, "int8" if name == "onnx-int8" else "fp32", output
         self.where = "cpu" if device == "cpu" else "gpu:0, by CUDA"
-        self.rules = BatchRules(MOST_TOKENS if device == "cpu" else 0)
+        self.rules = BatchRules(MAX_TOKENS if device == "cpu" else 0)
         onnxruntime = import_optional("onnxruntime")
         (path,) = map(exported.file, exported.files_of(name))
         options = onnxruntime.SessionOptions()
@@ -174,10 +172,10 @@ class PaddleBackend:
         config.enable_mkldnn()
         config.disable_mkldnn_fc_passes()
         if self.precision == "fp32":
-            return BatchRules(MOST_TOKENS)
+            return BatchRules(MAX_TOKENS)
         config.enable_mkldnn_bfloat16()
         config.set_mkldnn_cache_capacity(SHAPES_KEPT)
-        return BatchRules(MOST_TOKENS, LENGTH_STEP, rounds_rows=True)
+        return BatchRules(MAX_TOKENS, LENGTH_STEP, rounds_rows=True)
 
     def _use_gpu(self, config, inference) -> BatchRules:
         from ernie_pair.kernels.choice import DTYPES  # these need the libraries of training
@@ -191,7 +189,7 @@ class PaddleBackend:
         number = int(self.where.partition(",")[0].partition(":")[2])
         kind = getattr(inference.PrecisionType, PRECISION_TYPES[self.precision])
         config.enable_use_gpu(FIRST_POOL_MB, number, kind)
-        return BatchRules(MOST_GPU_TOKENS)
+        return BatchRules(MAX_GPU_TOKENS)
 
     def logits(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each."""

@@ -14,7 +14,7 @@ import numpy as np
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.core.cli.options import refuse_no_number
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
-from ernie_pair.inference.backends import MOST_TOKENS, OnnxBackend
+from ernie_pair.inference.backends import MAX_TOKENS, OnnxBackend
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import (
     BatchRules,
@@ -22,12 +22,12 @@ from ernie_pair.inference.token_rows import (
     evaluation_batches,
     open_tokenizer,
 )
-from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of
+from ernie_pair.models.embedding_json import EmbeddingSettings, compute_fingerprint
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.runtime.cpu import cpu_threads
 
 BATCH_SIZE = 64
-LONGEST_ERROR = 1e-3  # difference from length 1 of a vector
+MAX_LENGTH_ERROR = 1e-3  # difference from length 1 of a vector
 VECTORS = "vectors"  # the name of the output of an exported embedding model
 # Takes ids and token types int64 [B, S], and returns vectors float32 [B, D] of any length.
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -103,8 +103,8 @@ class TextEmbedder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of everything that a vector depends on; see `fingerprint_of`."""
-        return fingerprint_of(self.model.model_sha256, self.settings, self.dim)
+        """Return the SHA-256, in hex, of everything that a vector depends on; see `compute_fingerprint`."""
+        return compute_fingerprint(self.model.model_sha256, self.settings, self.dim)
 
     @property
     def identity(self) -> Tuple[str, str]:
@@ -132,22 +132,18 @@ class TextEmbedder:
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InputError("texts must be a list of texts; put a single one into a list")
         prompt = self.prompt if prompt is None else prompt
-        self.settings.refuse_left_out(prompt, self.model.name)
+        self.settings.check_prompt(prompt, self.model.name)
         read = self.settings.texts_read(texts, prompt)
         rows = encode_single_texts(read, self.model.tokenizer, self.max_seq_len)
         self.num_cut += rows.num_cut
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
-        rules = BatchRules(MOST_TOKENS if self.model.layer is None else 0)  # what is exported runs on a CPU
+        rules = BatchRules(MAX_TOKENS if self.model.layer is None else 0)  # what is exported runs on a CPU
         for picked in evaluation_batches(rows.lengths, self.batch_size, rules):
             batch = rows.batch(picked)
             vectors[picked] = self.model.forward(batch.input_ids, batch.token_type_ids)[:, : self.dim]
         if self.settings.is_unit:
             return unit_rows(vectors, self.model.name)
-        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(bad):
-            raise NumbersError(
-                f"{self.model.name}: the vector of text {bad[0]} is NaN or infinite; the weights are damaged"
-            )
+        check_vectors(vectors, self.model.name, is_unit=False)
         return vectors
 
     def embed_queries(self, texts: Iterable[str]) -> np.ndarray:
@@ -170,7 +166,7 @@ class TextEmbedder:
 
     def comparable(self, vectors: np.ndarray) -> np.ndarray:
         """Return vectors [N, D] whose products are the model's similarity. Raises InputError if none are."""
-        self.settings.refuse_search(self.model.name)
+        self.settings.check_search(self.model.name)
         is_to_change = self.settings.has_unit_products and not self.settings.is_unit
         return unit_rows(vectors, self.model.name) if is_to_change else vectors
 
@@ -187,13 +183,13 @@ def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
     return (vectors / lengths[:, None]).astype(np.float32)
 
 
-def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0, is_unit: bool = True) -> None:
+def check_vectors(vectors: np.ndarray, where: str, first: int = 0, is_unit: bool = True) -> None:
     """Raise NumbersError for vectors [N, D] that are not finite or, with ``is_unit``, not of length 1.
 
     ``first``: the index of the first of them.
     """
     lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
-    good = np.abs(lengths - 1) < LONGEST_ERROR if is_unit else np.isfinite(lengths)
+    good = np.abs(lengths - 1) < MAX_LENGTH_ERROR if is_unit else np.isfinite(lengths)
     bad = np.flatnonzero(~good)  # NaN fails every comparison
     if len(bad):
         raise NumbersError(
@@ -212,8 +208,6 @@ def open_exported_embedder(
     prompt = options.prompt_in(settings, str(folder))
     backend = open_vector_backend(folder, settings, options.threads or cpu_threads())
     vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)
-    if not {CONFIG, vocab_file.name} <= set(settings.files):
-        raise CheckpointError(f"{folder}/{EMBEDDING} lacks {CONFIG} or {VOCAB}; export the model again")
     spec = read_spec(folder / CONFIG, vocab_file)
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")

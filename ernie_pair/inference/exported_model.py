@@ -31,8 +31,8 @@ from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json
 from ernie_pair.models.embedding_json import EMBEDDING
 from ernie_pair.models.labels import CLASSIFICATION, REGRESSION, TARGETS
 from ernie_pair.models.model_card import are_thresholds
-from ernie_pair.models.model_path import hint_below, no_model_folder
-from ernie_pair.models.spec import CONFIG, SHORTEST_PAIR, TOKENIZER, VOCAB, is_range, refuse_unsupported
+from ernie_pair.models.model_folder import hint_below, no_model_folder
+from ernie_pair.models.spec import CONFIG, MIN_PAIR_LENGTH, TOKENIZER, VOCAB, check_supported, is_range
 from ernie_pair.models.temperature import SYMMETRIES, Calibration, is_temperature, is_threshold
 
 EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
@@ -51,8 +51,8 @@ WRITTEN = (
     TOKENIZER,
     EXPORT_MANIFEST,
 )
-MOST_MANIFEST_BYTES = 1 << 20
-CURE = "export the model again"
+MAX_MANIFEST_BYTES = 1 << 20
+HINT = "export the model again"
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,18 @@ def read_exported(folder: Path) -> ExportedModel:
         if below:
             raise InputError(f"{folder} holds no {EXPORT_MANIFEST}{below}")
         if (folder / CONFIG).is_file():
-            refuse_unsupported(folder / CONFIG)
+            check_supported(folder / CONFIG)
         raise InputError(
             f"{folder} holds no {EXPORT_MANIFEST}; make an exported model of a trained one with ernie-pair "
             f"export --model_path {folder} --output_dir exported, or ernie_pair.export_pair, or use "
             "PairTrainer(folder, config).predict"
         )
-    manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
+    manifest = read_json_object(path, HINT, CheckpointError, MAX_MANIFEST_BYTES)
     missing = [repr(key) for key in NEEDED if key not in manifest]
     if manifest.get("format", EXPORT_FORMAT) != EXPORT_FORMAT:
         missing = [f"format {manifest['format']!r}, not {EXPORT_FORMAT}"]
     if missing:
-        raise CheckpointError(f"{path}: wrong or missing: {missing[0]}; {CURE}")
+        raise CheckpointError(f"{path}: wrong or missing: {missing[0]}; {HINT}")
     kept = ExportedModel.__dataclass_fields__.keys() - {"folder"}
     found = ExportedModel(folder, **{name: value for name, value in manifest.items() if name in kept})
     labels, files, limits = found.labels, found.files, found.label_range
@@ -135,7 +135,7 @@ def read_exported(folder: Path) -> ExportedModel:
         "label_range": limits is None or (found.target == REGRESSION and is_range(limits)),
         "labels": is_texts(labels) and (len(labels) > 1) == found.has_classes,
         "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
-        "max_seq_len": is_whole_number(found.max_seq_len, SHORTEST_PAIR, 1 << 20),
+        "max_seq_len": is_whole_number(found.max_seq_len, MIN_PAIR_LENGTH, 1 << 20),
         "temperature": is_temperature(found.temperature),
         "threshold": found.threshold is None or (is_threshold(found.threshold) and len(labels) == 2),
         "symmetric": found.symmetric in SYMMETRIES,
@@ -144,7 +144,7 @@ def read_exported(folder: Path) -> ExportedModel:
     }
     wrong = ", ".join(key for key, sound in is_sound.items() if not sound)
     if wrong:
-        raise CheckpointError(f"{path}: wrong or missing: {wrong}; {CURE}")
+        raise CheckpointError(f"{path}: wrong or missing: {wrong}; {HINT}")
     limits = limits and (limits[0], limits[1])
     temperature = float(found.temperature)
     return replace(found, labels=tuple(labels), temperature=temperature, label_range=limits)

@@ -11,8 +11,9 @@ from ernie_pair.core.cli.options import refuse_no_number
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.inference.token_rows import encode_single_texts, encode_texts, open_tokenizer
-from ernie_pair.models.source import ModelSource, open_model, tokenizer_files
-from ernie_pair.models.spec import SHORTEST_PAIR
+from ernie_pair.models.source import ModelSource, open_model
+from ernie_pair.models.spec import MIN_PAIR_LENGTH
+from ernie_pair.models.tokenizers import tokenizer_files
 
 Texts = Union[str, Sequence[str]]
 
@@ -96,8 +97,6 @@ class PairTokenizer:
         Lists of texts give lists of such lists. ``max_seq_len``, or ``max_length``: 0 is that of this
         tokenizer. Raises InputError for what is no text, and without ``truncation`` for what is too long.
         """
-        if max_seq_len and max_length:
-            raise InputError("max_seq_len and max_length are two names of one number; give one of them")
         length = max_seq_len or max_length or self.max_seq_len
         is_one = isinstance(text, str)
         left = _texts_of([text] if is_one else text)
@@ -168,6 +167,6 @@ def _texts_of(given: Any) -> List[str]:
 def _enough(max_seq_len: int) -> int:
     """Return a length of rows. Raises InputError when it has no room for a token of each text."""
     refuse_no_number(0, max_seq_len=max_seq_len)
-    if max_seq_len < SHORTEST_PAIR:
-        raise InputError(f"max_seq_len={max_seq_len} is below {SHORTEST_PAIR}; raise it")
+    if max_seq_len < MIN_PAIR_LENGTH:
+        raise InputError(f"max_seq_len={max_seq_len} is below {MIN_PAIR_LENGTH}; raise it")
     return max_seq_len

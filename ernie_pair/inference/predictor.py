@@ -16,8 +16,7 @@ from ernie_pair.inference import scores
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
-from ernie_pair.models.label_words import match_of
-from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, match_class
+from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, find_match, match_class
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
 from ernie_pair.runtime.cpu import cpu_threads
@@ -83,7 +82,7 @@ class PairScorer:
     @property
     def unit(self) -> scores.ScoreUnit:
         """Return the unit of its scores: a probability for two classes, a score for a model without."""
-        return scores.unit_of(self.labels.has_classes, self.labels.label_range)
+        return scores.find_unit(self.labels.has_classes, self.labels.label_range)
 
     @property
     def threshold(self) -> Optional[float]:
@@ -110,13 +109,13 @@ class PairScorer:
         """Return the class, of two, of pairs that match, by which candidates are ranked."""
         return match_class(self.labels) or 0
 
-    def refuse_unrankable(self) -> None:
+    def check_rankable(self) -> None:
         """Raise InputError for a model with more than two classes; log which of two is the match, if not 1.
 
         It is logged too where the names are yes and no the other way round: what they answer is not known.
         """
-        scores.refuse_unrankable(len(self.class_names), self.where)
-        if self.labels.has_classes and (self.match == 0 or match_of(self.class_names) == 0):
+        scores.check_rankable(len(self.class_names), self.where)
+        if self.labels.has_classes and (self.match == 0 or find_match(self.class_names) == 0):
             name = self.class_names[self.match]
             logger.warning("%s: class %d, %s, is taken as the match", self.where, self.match, name)
 
@@ -130,7 +129,7 @@ class PairScorer:
         Raises InputError for an item that is not a pair of texts, NumbersError for one that is not finite.
         """
         score = partial(self.logits_of_texts, advance=lambda rows: None)  # which shows no bar
-        return score_pairs(score, *texts_of(pairs), self.symmetric)
+        return score_pairs(score, *split_texts(pairs), self.symmetric)
 
     def predict(self, pairs: Iterable[TextPair]) -> scores.Prediction:
         """Predict the class, or the score, of every pair, in the order of ``pairs``. Raises as `logits`."""
@@ -138,7 +137,7 @@ class PairScorer:
 
     def score(self, pairs: Iterable[TextPair]) -> np.ndarray:
         """Return the ``scores`` of `predict`, float64 [N]. Raises InputError for more than two classes."""
-        scores.refuse_unrankable(len(self.class_names), self.where)
+        scores.check_rankable(len(self.class_names), self.where)
         found = self.predict(pairs).scores
         assert found is not None  # of at most two classes
         return found
@@ -156,14 +155,12 @@ class PairScorer:
         a time. Raises InputError for a model with more than two classes, NumbersError for logits that are not
         finite.
         """
-        if not isinstance(query, str):
-            raise InputError(f"the query is {str(query)[:60]}; give a text")
         return scores.rank_texts(
             lambda window: self.score([(query, text) for text in window]), candidates, top_k
         )
 
 
-def texts_of(pairs: Iterable[TextPair]) -> Tuple[List[str], List[str]]:
+def split_texts(pairs: Iterable[TextPair]) -> Tuple[List[str], List[str]]:
     """Return the first and the second texts. Raises InputError for an item that is not a pair of texts."""
     pairs = list(pairs)  # an iterator can be read once
     for place, pair in enumerate(pairs):
@@ -211,7 +208,7 @@ class PairPredictor(PairScorer):
             self.labels = Labels.named({name: number for number, name in enumerate(exported.labels)})
         elif exported.target == RANKING:
             self.labels = Labels.of_candidates()
-        scores.refuse_threshold_out_of_range(threshold)
+        scores.PROBABILITY.check_inside(threshold)
         self.decide_by(threshold, symmetric)
         if TOKENIZER in exported.files:
             exported.file(TOKENIZER)  # checks its hash; read_spec reads it

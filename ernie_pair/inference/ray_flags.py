@@ -44,7 +44,7 @@ class RayFlags(Options):
         if self.engine == "ray" and getattr(self, "device", "") == "gpu":
             raise InputError("--engine ray computes on CPUs; pass --device cpu, or --engine local")
 
-    def refuse_no_ray(self) -> None:
+    def check_ray(self) -> None:
         """Raise InputError if Ray is requested but not installed, MachineError if it does not respond."""
         if self.engine == "ray":
             require_ray(self.ray_address)

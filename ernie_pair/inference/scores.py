@@ -15,7 +15,7 @@ from ernie_pair.models.temperature import Calibration
 CANDIDATES = 4096  # ranked at a time
 
 
-def scores_of(outputs: np.ndarray, label_range: Optional[Tuple[float, float]]) -> np.ndarray:
+def clip_scores(outputs: np.ndarray, label_range: Optional[Tuple[float, float]]) -> np.ndarray:
     """Return the scores float64 [N] of outputs [N, 1], in the range of the labels if it is known."""
     scores = outputs[:, 0].astype(np.float64)
     return scores if label_range is None else np.clip(scores, *label_range)
@@ -28,7 +28,7 @@ class ScoreUnit(NamedTuple):
     least: Optional[float] = None
     most: Optional[float] = None
 
-    def refuse_outside(self, threshold: Optional[float]) -> None:
+    def check_inside(self, threshold: Optional[float]) -> None:
         """Raise InputError for a threshold that no score of this unit can have; None: no threshold."""
         checked(threshold, Optional[float], "--threshold")
         fault = bound_fault(threshold, {"at_least": self.least, "at_most": self.most})
@@ -41,7 +41,7 @@ PRODUCT = ScoreUnit("a product of vectors")
 PROBABILITY = ScoreUnit("a probability", 0, 1)
 
 
-def unit_of(has_classes: bool, label_range: Optional[Tuple[float, float]]) -> ScoreUnit:
+def find_unit(has_classes: bool, label_range: Optional[Tuple[float, float]]) -> ScoreUnit:
     """Return the unit of a pair classifier's scores: probabilities, or those of regression or ranking."""
     if has_classes:
         return PROBABILITY
@@ -90,39 +90,27 @@ class Prediction:
 def predict_from(logits: np.ndarray, labels: Labels, calibration: Calibration) -> Prediction:
     """Return the prediction that follows from logits [N, C] of a model with ``labels``."""
     if not labels.has_classes:
-        return Prediction(None, None, None, scores_of(logits, labels.label_range))
+        return Prediction(None, None, None, clip_scores(logits, labels.label_range))
     classes, shares = decide(logits, calibration.temperature, calibration.threshold)
     match = match_class(labels)
     scores = None if match is None else shares[:, match]
     return Prediction(classes, [labels.names[number] for number in classes], shares, scores)
 
 
-def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
+def check_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
     """Raise InputError for a threshold of a model that does not have two classes."""
-    if threshold is None or num_classes == 2:
-        return
-    if num_classes == 1:
-        raise InputError(f"--threshold decides between two classes, and {where} gives scores; leave it out")
-    raise InputError(
-        f"--threshold is for two classes, {where} has {num_classes}; without it the most probable class is "
-        "used"
-    )
+    if threshold is not None and num_classes != 2:
+        has = "gives scores" if num_classes == 1 else f"has {num_classes}"
+        raise InputError(f"--threshold decides between two classes, and {where} {has}; leave it out")
 
 
-def refuse_unrankable(num_classes: int, where: str) -> None:
+def check_rankable(num_classes: int, where: str) -> None:
     """Raise InputError for a model that has no score to rank candidates by; 1: without classes."""
     if num_classes > 2:
         raise InputError(
             f"{where} has {num_classes} classes, but candidates are ranked by the second of two, or by a "
             "score; train it with labels 0 and 1"
         )
-
-
-def refuse_threshold_out_of_range(threshold: Optional[float]) -> None:
-    """Raise InputError for a threshold that is not a probability."""
-    checked(threshold, Optional[float], "--threshold")
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise InputError(f"--threshold {threshold} is not in [0, 1]; use 0.5, for example")
 
 
 def are_names(names: Sequence[str]) -> bool:
@@ -137,7 +125,7 @@ def chosen_calibration(
 
     Raises InputError for a threshold of other than two classes, or a way of scoring it was not tuned for.
     """
-    refuse_threshold(threshold, num_classes, where)
+    check_threshold(threshold, num_classes, where)
     chosen = saved.chosen_symmetry(symmetric, where)
     return replace(saved, symmetric=chosen, threshold=saved.threshold if threshold is None else threshold)
 
@@ -156,8 +144,8 @@ def rank_texts(
     """Return the ``top_k`` candidates with the best ``score``, best first; ties in their order.
 
     ``score``: candidates to numbers, float64 [N]. ``candidates`` may be an iterator of any length: CANDIDATES
-    and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 and for a candidate
-    that is not a text, NumbersError for a score that is NaN.
+    and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 or one text
+    as candidates, NumbersError for a score that is NaN.
     """
     refuse_no_number(1, top_k=top_k)
     if isinstance(candidates, (str, bytes)):
@@ -166,9 +154,6 @@ def rank_texts(
     def scored() -> Iterator[Tuple[float, int, str]]:  # of equals the first one is the best
         rest, first = iter(candidates), 0
         while window := list(islice(rest, CANDIDATES)):
-            for place, text in enumerate(window, first):
-                if not isinstance(text, str):
-                    raise InputError(f"candidate {place} is {str(text)[:60]}; give a text")
             scores = np.asarray(score(window), dtype=np.float64)
             if np.isnan(scores).any():
                 raise NumbersError(f"the score of candidate {first + int(np.isnan(scores).argmax())} is NaN")

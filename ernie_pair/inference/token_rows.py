@@ -12,8 +12,8 @@ import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.source import read_tokenizer
 from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.tokenizers import read_tokenizer
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 SEPARATOR = 2  # the segment of a second separator

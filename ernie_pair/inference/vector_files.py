@@ -29,7 +29,7 @@ from ernie_pair.core.errors import CheckpointError, InputError, MachineError, Nu
 from ernie_pair.core.files.arrays import HEADER_BYTES, mapped_array, npy_header, sha256_of_file
 from ernie_pair.core.files.atomic_files import folder_made, locked, naming
 from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json_object
-from ernie_pair.models.embedding_json import LARGEST_DIM, MOST_TEXTS
+from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXTS
 
 VECTORS_FILE, SCALES_FILE, VECTORS_JSON, VECTORS_FORMAT = "vectors.npy", "scales.npy", "vectors.json", 1
 DTYPES: Dict[str, np.dtype] = {
@@ -41,8 +41,8 @@ WRITTEN = {VECTORS_FILE, SCALES_FILE}
 LOCK, PIECES = "lock", "pieces.txt"
 OURS = {LOCK, PIECES, *WRITTEN}  # in the folder where vectors come to be
 SCALE_DTYPE = np.dtype("<f4")
-LARGEST_INT8, LARGEST_FLOAT16 = 127, 65504
-CURE = "make them again with ernie-pair embed"
+MAX_INT8, MAX_FLOAT16 = 127, 65504
+HINT = "make them again with ernie-pair embed"
 
 
 def pack_vectors(vectors: np.ndarray, dtype: str) -> Dict[str, np.ndarray]:
@@ -54,10 +54,10 @@ def pack_vectors(vectors: np.ndarray, dtype: str) -> Dict[str, np.ndarray]:
     if dtype == "float32":
         return {VECTORS_FILE: vectors}
     if dtype == "float16":
-        if np.abs(vectors).max(initial=0) > LARGEST_FLOAT16:
+        if np.abs(vectors).max(initial=0) > MAX_FLOAT16:
             raise NumbersError("a vector holds numbers above 65504, which float16 cannot; pass --dtype int8")
         return {VECTORS_FILE: vectors.astype(DTYPES[dtype])}
-    scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(LARGEST_INT8)
+    scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(MAX_INT8)
     divisors = np.where(scales > 0, scales, np.float32(1))
     rows = np.rint(vectors / divisors[:, None]).astype(DTYPES[dtype])
     return {VECTORS_FILE: rows, SCALES_FILE: divisors.astype(SCALE_DTYPE)}
@@ -94,15 +94,15 @@ class VectorFile:
         for name, sha256 in self.files.items():
             path = self.folder / name
             if not path.is_file() or sha256_of_file(path) != sha256:
-                raise CheckpointError(f"{path} is not the file that was written; {CURE}")
+                raise CheckpointError(f"{path} is not the file that was written; {HINT}")
 
     def _mapped(self, name: str, dtype: np.dtype, shape: tuple) -> np.ndarray:
         path = self.folder / name
-        found = mapped_array(path, CURE)
+        found = mapped_array(path, HINT)
         if found.shape != shape or found.dtype != dtype:
             raise CheckpointError(
                 f"{path} holds {found.dtype} {list(found.shape)}, {VECTORS_JSON} says {self.dtype} "
-                f"{list(shape)}; {CURE}"
+                f"{list(shape)}; {HINT}"
             )
         return found
 
@@ -112,19 +112,19 @@ def open_vectors(folder: Union[str, Path]) -> VectorFile:
     path = Path(folder) / VECTORS_JSON
     if not path.is_file():
         raise InputError(f"{folder} holds no {VECTORS_JSON}; make vectors with ernie-pair embed")
-    found = read_json_object(path, CURE)
+    found = read_json_object(path, HINT)
     files = found.get("files")
     is_sound = {
         "format": is_whole_number(found.get("format"), VECTORS_FORMAT, VECTORS_FORMAT),
         "fingerprint": isinstance(found.get("fingerprint"), str) and found["fingerprint"].isprintable(),
-        "count": is_whole_number(found.get("count"), 0, MOST_TEXTS),
-        "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
+        "count": is_whole_number(found.get("count"), 0, MAX_TEXTS),
+        "dim": is_whole_number(found.get("dim"), 1, MAX_DIM),
         "dtype": found.get("dtype") in tuple(DTYPES),
         "files": isinstance(files, dict) and set(files) <= WRITTEN and is_texts(list(files.values())),
     }
     for key, sound in is_sound.items():
         if not sound:
-            raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
+            raise InputError(f"{path}: wrong or missing: {key}; {HINT}")
     named = {key: found[key] for key in VectorFile.__dataclass_fields__ if key != "folder"}
     return VectorFile(Path(folder), **named)
 

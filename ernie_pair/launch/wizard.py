@@ -16,7 +16,8 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.results import check_absent, followed
 from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
-from ernie_pair.models.spec import FAMILIES, family_in, find_config, read_config
+from ernie_pair.models.families import FAMILIES
+from ernie_pair.models.spec import family_in, find_config, read_config
 from ernie_pair.pairs.data.pair_file import check_pair_file
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.device import default_device

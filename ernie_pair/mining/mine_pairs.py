@@ -46,7 +46,7 @@ from ernie_pair.mining.neighbours import (
     nearest,
 )
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.source import files_of_model
+from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.pairs.audit.audit_pairs import equal_class
 from ernie_pair.pairs.audit.findings import Coded, Links, coded, compared_texts, is_contradicted
 from ernie_pair.pairs.audit.new_pairs import (
@@ -299,7 +299,7 @@ def mine_pairs(config: MineConfig) -> None:
     check_format(config.format, "output_file", config.output_file)
     is_of_pairs = config.format == PAIRS
     source = PairSource.of(config, "train_file")
-    models = {flag: files_of_model(getattr(config, flag)) for flag in ("embedding_model", "model_path")}
+    models = {flag: list_model_files(getattr(config, flag)) for flag in ("embedding_model", "model_path")}
     more = {**models, "corpus": content_of(config.corpus)}
     results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", more)
     if results.are_done():
@@ -407,8 +407,8 @@ def _open_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
     if not config.model_path:
         return None
     scorer = load(config.model_path, config.device)
-    scorer.refuse_unrankable()
-    scorer.unit.refuse_outside(config.threshold)
+    scorer.check_rankable()
+    scorer.unit.check_inside(config.threshold)
     threshold = config.threshold
     if threshold is None and scorer.threshold is not None:  # which is one of class 1
         threshold = scorer.threshold if scorer.match else 1 - scorer.threshold
@@ -467,7 +467,7 @@ def _open_comparison(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> 
         from ernie_pair.embeddings.open_embedder import open_embedder
 
         embedder = open_embedder(config.embedding_model, config.device)
-        embedder.settings.refuse_search(config.embedding_model)
+        embedder.settings.check_search(config.embedding_model)
     texts, corpus = list(graph.texts), None  # without those of the corpus, which the graph gets
     if config.corpus:
         if not len(graph.equal_rows):

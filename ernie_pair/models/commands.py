@@ -30,36 +30,21 @@ from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import say
 from ernie_pair.models.embedding_json import read_embedding
-from ernie_pair.models.hugging_face.counterparts import split_heads
-from ernie_pair.models.hugging_face.folders import (
-    MODEL_STATE,
-    OWN_FILES,
-    WRITTEN,
-    write_own_folder,
-    write_their_folder,
-    write_weights,
-)
+from ernie_pair.models.families import FAMILIES
+from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, write_hf_folder, write_own_folder
+from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
     MODULES,
-    files_of_modules,
-    names_written,
+    list_module_files,
+    list_written,
     write_sentence_files,
 )
-from ernie_pair.models.source import (
-    ModelSource,
-    copy_tokenizer,
-    model_folder_of,
-    open_model,
-    their_tokenizer_files,
-    tokenizer_files,
-    write_model_folder,
-)
+from ernie_pair.models.source import ModelSource, open_model, write_model_folder
 from ernie_pair.models.spec import (
     CONFIG,
     EMBEDDING,
-    FAMILIES,
-    SHORTEST_PAIR,
+    MIN_PAIR_LENGTH,
     SIZES,
     TOKENIZER,
     VOCAB,
@@ -68,11 +53,11 @@ from ernie_pair.models.spec import (
     tokenizer_json,
 )
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
+from ernie_pair.models.tokenizers import copy_tokenizer, hf_tokenizer_files, tokenizer_files
 from ernie_pair.weights.parameter_names import is_numbered, without_training_heads
-from ernie_pair.weights.weight_files import Arrays, as_float32, refuse_mismatch
+from ernie_pair.weights.weight_files import MODEL_STATE, Arrays, as_float32, check_match, write_weights
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
-WITH_RELU = ("ernie", "skep")
 PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
 MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
@@ -102,7 +87,7 @@ class NewModelConfig(OverwriteFlag):
     )
     intermediate_size: int = model_option(3072, help="width inside the feed-forward blocks", at_least=1)
     max_position_embeddings: int = model_option(
-        513, help="maximum sequence length", unit="tokens", at_least=SHORTEST_PAIR
+        513, help="maximum sequence length", unit="tokens", at_least=MIN_PAIR_LENGTH
     )
     hidden_act: Literal["auto", "gelu", "relu"] = model_option(
         "auto", help="activation of the feed-forward blocks; auto: the default of the family"
@@ -115,11 +100,6 @@ class NewModelConfig(OverwriteFlag):
             heads = next(number for number in numbers if self.hidden_size % number == 0)
             # In place of the option: the record of a folder has the number, as it always had.
             object.__setattr__(self, "num_attention_heads", heads)
-        if self.hidden_size % self.num_attention_heads:
-            raise InputError(
-                f"--hidden_size {self.hidden_size} is not a multiple of --num_attention_heads "
-                f"{self.num_attention_heads}; change one of them"
-            )
 
 
 def new_model(config: NewModelConfig) -> None:
@@ -138,7 +118,7 @@ def new_model(config: NewModelConfig) -> None:
     if results.are_done():
         return
     tokenizer = WordPiece.from_file(config.vocab_file, config.do_lower_case)
-    default_act = "relu" if config.model_type in WITH_RELU else "gelu"
+    default_act = FAMILIES[config.model_type].hidden_act
     settings = {
         "model_type": config.model_type,
         "vocab_size": tokenizer.vocab_size,
@@ -146,7 +126,7 @@ def new_model(config: NewModelConfig) -> None:
         "hidden_act": default_act if config.hidden_act == "auto" else config.hidden_act,
         "type_vocab_size": 2,
         "pad_token_id": tokenizer.pad_id,
-        **settings_of_width(config.model_type, config.hidden_size),
+        **width_settings(config.model_type, config.hidden_size),
     }
     check_config(settings, "the new model")  # or no command could open it
     tokenizer_settings = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
@@ -157,21 +137,17 @@ def new_model(config: NewModelConfig) -> None:
     replace_config(folder, "new-model", config)
     layers = counted(config.num_hidden_layers, "layer")
     size = f"{layers} x {config.hidden_size}, {tokenizer.vocab_size} tokens"
-    say(f"{folder}: {FAMILIES[config.model_type]}, {size}")
+    say(f"{folder}: {FAMILIES[config.model_type].class_start}, {size}")
 
 
-def settings_of_width(family: str, width: int) -> Dict[str, object]:
+def width_settings(family: str, width: int) -> Dict[str, object]:
     """Return the keys of config.json that follow from another hidden_size, beside itself.
 
     The sizes among them are those that PaddleNLP would otherwise take from the family's published models.
     """
     # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
     settings: Dict[str, object] = {"initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / width), 4)}
-    if family in ("ernie_gram", "electra", "roformer", "albert"):
-        settings["embedding_size"] = width
-    if family == "nezha":
-        settings["use_relative_position"] = True
-    return settings
+    return {**settings, **dict.fromkeys(FAMILIES[family].keys_of_width, width), **FAMILIES[family].fixed}
 
 
 @dataclass(frozen=True)
@@ -206,7 +182,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     An embedding model becomes a folder of sentence-transformers. Raises InputError for a family or a setting
     that transformers lacks, CheckpointError for weights that are damaged or not a whole model.
     """
-    source = _open_existing(config)
+    source = open_model(config.model_path, flag="model_path")
     if source.is_hugging_face:
         raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
     settings = read_embedding(source.vocab_file.parent)
@@ -219,20 +195,16 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
 
     def fill(draft: Path) -> int:
         spec, where, arrays = source.spec, str(source.weights), without_training_heads(source.read_weights())
-        if any(map(is_numbered, arrays)):
-            raise CheckpointError(
-                f"{where} numbers its weights in the order of creation; convert them first: ernie-pair "
-                f"convert --static_model_path {where} --output_dir DYNAMIC"
-            )
-        tokenizer = their_tokenizer_files(source.vocab_file, spec, spec.trained_length)
+        _check_named(arrays, where)
+        tokenizer = hf_tokenizer_files(source.vocab_file, spec, spec.trained_length)
         dense = {name: arrays[name] for name in arrays if name.startswith(DENSE)}
         others = {name: array for name, array in arrays.items() if name not in dense}
-        write_their_folder(draft, spec.family, spec.config, tokenizer, others, where)
+        write_hf_folder(draft, spec.family, spec.config, tokenizer, others, where)
         if settings is not None:
             write_sentence_files(draft, settings, spec.hidden_size, as_float32(dense, where))
         return len(arrays)
 
-    _publish(config, source, [*WRITTEN, *names_written(settings)], fill)
+    _publish(config, source, [*WRITTEN, *list_written(settings)], fill)
 
 
 def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
@@ -242,7 +214,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     sentence-transformers says goes into embedding.json. Raises InputError for a
     model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
     """
-    source = _open_existing(config)
+    source = open_model(config.model_path, flag="model_path")
     if not source.is_hugging_face:
         raise InputError(
             f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
@@ -276,20 +248,14 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     _publish(config, source, [*OWN_FILES, *([EMBEDDING] if settings else [])], fill)
 
 
-def _open_existing(config: InterchangeConfig) -> ModelSource:
-    return open_model(config.model_path, flag="model_path")
-
-
 def _publish(
     config: InterchangeConfig, source: ModelSource, names: Collection[str], fill: Callable[[Path], int]
 ) -> None:
     """Let ``fill`` write the files ``names`` into ``output_dir``; it returns the number of weights."""
     output_dir = Path(os.path.realpath(config.output_dir))
-    if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
-        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
     check_replaceable(output_dir, {*names, CONFIG_YAML})
-    folder = model_folder_of(Path(config.model_path))
-    beside = [find_config(source.vocab_file.parent), *files_of_modules(folder)]
+    folder = resolve_model_folder(Path(config.model_path))
+    beside = [find_config(source.vocab_file.parent), *list_module_files(folder)]
     beside += [folder / name for name in (EMBEDDING, MODULES) if (folder / name).is_file()]
     is_to = isinstance(config, ToHuggingFaceConfig)
     results = Results(
@@ -322,10 +288,6 @@ class AverageConfig(OverwriteFlag):
     )
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
 
-    def __post_init__(self):
-        super().__post_init__()
-        if len(self.checkpoints) < 2:
-            raise InputError(f"{self.checkpoints[0]} has nothing to be averaged with; name two or more")
 
 
 def average_checkpoints(config: AverageConfig) -> None:
@@ -336,7 +298,7 @@ def average_checkpoints(config: AverageConfig) -> None:
     """
     sources = [open_model(path, model_type="") for path in config.checkpoints]
     for source in sources[1:]:
-        _refuse_other_model(source, sources[0])
+        _check_same_kind(source, sources[0])
     output_dir = Path(os.path.realpath(config.output_dir))
     check_replaceable(output_dir, (*MODEL_FILES, CONFIG_YAML))
     results = Results(
@@ -350,13 +312,13 @@ def average_checkpoints(config: AverageConfig) -> None:
     )
     if results.are_done():
         return
-    weights = mean_of(sources)
+    weights = average_weights(sources)
     fill = partial(_fill, sources=sources, weights=weights)
     publish_results(output_dir, fill, "checkpoint average", config, results)
     print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
 
 
-def mean_of(sources: Sequence[ModelSource]) -> Arrays:
+def average_weights(sources: Sequence[ModelSource]) -> Arrays:
     """Return the mean of the weights, float32, added up in float64; whole numbers must be equal.
 
     Raises CheckpointError naming what is missing, unknown or of another shape.
@@ -365,16 +327,11 @@ def mean_of(sources: Sequence[ModelSource]) -> Arrays:
     tables: Arrays = {}
     for source in sources:
         where, found = str(source.weights), without_training_heads(source.read_weights())
-        numbered = next(filter(is_numbered, found), None)
-        if numbered is not None:
-            raise CheckpointError(
-                f"{where} names its weights as {numbered}, by their order; convert it first: ernie-pair "
-                "convert"
-            )
+        _check_named(found, where)
         whole = {name: array for name, array in found.items() if array.dtype.kind in "ib"}
         found = as_float32({name: array for name, array in found.items() if name not in whole}, where)
         if sums:
-            refuse_mismatch({n: a.shape for n, a in {**sums, **tables}.items()}, {**found, **whole}, where)
+            check_match({n: a.shape for n, a in {**sums, **tables}.items()}, {**found, **whole}, where)
         other = [n for n, a in whole.items() if n in sums or not np.array_equal(tables.setdefault(n, a), a)]
         other += found.keys() & tables.keys()
         if other:
@@ -384,18 +341,17 @@ def mean_of(sources: Sequence[ModelSource]) -> Arrays:
     return {**{name: (array / len(sources)).astype(np.float32) for name, array in sums.items()}, **tables}
 
 
-def _refuse_other_model(source: ModelSource, first: ModelSource) -> None:
-    if source.spec.family != first.spec.family:
-        raise InputError(
-            f"{source.name} is {source.spec.family or 'of no named family'}, and {first.name} "
-            f"{first.spec.family or 'of none'}; average models of one family"
+def _check_named(arrays: Arrays, where: str) -> None:
+    numbered = next(filter(is_numbered, arrays), None)
+    if numbered is not None:
+        raise CheckpointError(
+            f"{where} names its weights as {numbered}, by their order; convert it first: ernie-pair convert "
+            f"--static_model_path {where} --output_dir DYNAMIC"
         )
-    if sha256_of_file(source.vocab_file) != sha256_of_file(first.vocab_file):
-        raise InputError(
-            f"{source.vocab_file} is not {first.vocab_file}: their rows stand for different tokens; average "
-            "models of one vocabulary"
-        )
-    found, wanted = _meaning_of(source), _meaning_of(first)
+
+
+def _check_same_kind(source: ModelSource, first: ModelSource) -> None:
+    found, wanted = _describe_kind(source), _describe_kind(first)
     for what in wanted:
         if found[what] != wanted[what]:
             raise InputError(
@@ -404,10 +360,12 @@ def _refuse_other_model(source: ModelSource, first: ModelSource) -> None:
             )
 
 
-def _meaning_of(source: ModelSource) -> Dict[str, object]:
-    """Return {what: value} of all besides shapes and vocabulary that the weights were trained for."""
+def _describe_kind(source: ModelSource) -> Dict[str, object]:
+    """Return {what: value} of all besides shapes that the weights were trained for."""
     spec, settings = source.spec, source.vocab_file.parent / EMBEDDING
     return {
+        "family": spec.family or "none",
+        "vocabulary": sha256_of_file(source.vocab_file),
         "labels": spec.labels.to_config(),
         "pooling": spec.pooling,
         "lower case": spec.lower_case,

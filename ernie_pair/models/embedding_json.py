@@ -44,10 +44,10 @@ ACTIVATIONS = ("tanh", "identity", "relu", "gelu", "sigmoid", "silu")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 SEARCHED = SIMILARITIES[:2]
 ROLES = {"query": ("query",), "passage": ("document", "passage", "corpus")}  # names of their prompts
-SHORTEST_TEXT, LONGEST_TEXT = 3, 1 << 20
-LARGEST_DIM, MOST_TEXTS = 10**5, 1 << 40  # beyond any vector, and any count of them
-MOST_POOLINGS = MOST_STEPS = 16
-CURE = "use the embedding.json of the folder that ernie-pair wrote, or train again"
+MIN_TEXT_LENGTH, MAX_TEXT_LENGTH = 3, 1 << 20
+MAX_DIM, MAX_TEXTS = 10**5, 1 << 40  # beyond any vector, and any count of them
+MAX_POOLINGS = MAX_STEPS = 16
+HINT = "use the embedding.json of the folder that ernie-pair wrote, or train again"
 Files = Dict[str, str]  # name: SHA-256
 
 
@@ -156,7 +156,7 @@ class EmbeddingSettings:
         whole = [prompt + text for text in texts] if prompt else list(texts)
         return list(map(lowered, whole)) if self.lower_case else whole
 
-    def refuse_left_out(self, prompt: str, where: str) -> None:
+    def check_prompt(self, prompt: str, where: str) -> None:
         """Raise InputError for a prompt whose tokens the pooling would have to leave out."""
         if prompt and not self.includes_prompt:
             raise InputError(
@@ -164,7 +164,7 @@ class EmbeddingSettings:
                 "not computed here; ask it without a prompt, or take another model"
             )
 
-    def refuse_search(self, where: str) -> None:
+    def check_search(self, where: str) -> None:
         """Raise InputError where vectors are compared otherwise than by cosines or products."""
         if self.similarity not in SEARCHED:
             raise InputError(
@@ -192,28 +192,26 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     path = folder / EMBEDDING
     if not path.exists():
         return None
-    found = read_json_object(path, CURE)
-    if found.get("format") != EMBEDDING_FORMAT:
-        raise InputError(
-            f"{path}: format is {found.get('format')!r}, not {EMBEDDING_FORMAT}; update ernie-pair"
-        )
+    found = read_json_object(path, HINT)
+    form = found.get("format")
     found = {key: found[key] for key in EmbeddingSettings.__dataclass_fields__ if key in found}
     steps, pooling = found.get("steps", [asdict(NORMALIZE)]), found.get("pooling")
     dim, dims = found.get("dim"), found.get("dims")
     files, prompts = found.get("files") or {}, found.get("prompts") or {}
     model_sha256 = found.get("model_sha256") or ""
     is_sound = {
+        f"format {form!r}, which is not {EMBEDDING_FORMAT}": form == EMBEDDING_FORMAT,
         "pooling": isinstance(pooling, str) and not bad_poolings(pooling.split("+")),
-        "dim": is_whole_number(dim, 1, LARGEST_DIM),
+        "dim": is_whole_number(dim, 1, MAX_DIM),
         "dims": isinstance(dims, list)
         and dims[-1:] == [dim]
         and all(is_whole_number(one, 1) for one in dims)
         and sorted(set(dims)) == dims,
-        "max_seq_len": is_whole_number(found.get("max_seq_len"), SHORTEST_TEXT, LONGEST_TEXT),
+        "max_seq_len": is_whole_number(found.get("max_seq_len"), MIN_TEXT_LENGTH, MAX_TEXT_LENGTH),
         "temperature": is_temperature(found.get("temperature")),
         "model_sha256": isinstance(model_sha256, str),
         "files": isinstance(files, dict) and {*files} <= {*EXPORTED} and is_texts(list(files.values())),
-        "steps": isinstance(steps, list) and len(steps) <= MOST_STEPS and all(map(_is_step, steps)),
+        "steps": isinstance(steps, list) and len(steps) <= MAX_STEPS and all(map(_is_step, steps)),
         "prompts": isinstance(prompts, dict) and is_texts(list(prompts.values())),
         "default_prompt": found.get("default_prompt", "") in ("", *prompts),
         "similarity": found.get("similarity", SIMILARITIES[0]) in SIMILARITIES,
@@ -221,14 +219,14 @@ def read_embedding(folder: Path) -> Optional[EmbeddingSettings]:
     }
     for key, sound in is_sound.items():
         if not sound:
-            raise InputError(f"{path}: wrong or missing: {key}; {CURE}")
+            raise InputError(f"{path}: wrong or missing: {key}; {HINT}")
     found.update(
         pooling=pooling, dims=tuple(dims or ()), files=files, prompts=prompts, model_sha256=model_sha256
     )
     return EmbeddingSettings(**{**found, "steps": tuple(Step(**step) for step in steps)})
 
 
-def refuse_pooling(pooling: str) -> None:
+def check_pooling(pooling: str) -> None:
     """Raise InputError for a --pooling that is not computed here."""
     wrong = bad_poolings(pooling.split("+"))
     if wrong:
@@ -240,7 +238,7 @@ def bad_poolings(names: List[str]) -> str:
     unknown = [name for name in names if name not in POOLINGS]
     if unknown:
         return f"{shown(unknown[0])} is not one of {', '.join(POOLINGS)}"
-    return f"{len(names)} poolings are more than {MOST_POOLINGS}" if len(names) > MOST_POOLINGS else ""
+    return f"{len(names)} poolings are more than {MAX_POOLINGS}" if len(names) > MAX_POOLINGS else ""
 
 
 def _is_step(found: Any) -> bool:
@@ -249,7 +247,7 @@ def _is_step(found: Any) -> bool:
     least = 0 if found.get("kind") == NORMALIZE.kind else 1
     return (
         found.get("kind") in ("dense", "truncate", NORMALIZE.kind)
-        and is_whole_number(found.get("width", 0), least, LARGEST_DIM)
+        and is_whole_number(found.get("width", 0), least, MAX_DIM)
         and found.get("activation", ACTIVATIONS[0]) in ACTIVATIONS
         and all(isinstance(found.get(key, True), bool) for key in ("bias", "residual"))
     )
@@ -268,7 +266,7 @@ def full_prompts(settings: EmbeddingSettings) -> Dict[str, str]:
     return full
 
 
-def fingerprint_of(model_sha256: str, settings: EmbeddingSettings, dim: int) -> str:
+def compute_fingerprint(model_sha256: str, settings: EmbeddingSettings, dim: int) -> str:
     """Return what identifies vectors, in hex: only vectors of the same fingerprint can be compared.
 
     ``model_sha256`` is the hash of the weights, the vocabulary and the sizes; ``dim`` the length in use. An

@@ -17,19 +17,11 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from data_tools.text.characters import compatible
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import reads_as_number
-from ernie_pair.models.label_words import (
-    are_relations,
-    bare_label,
-    is_answer,
-    match_of,
-    order_of,
-    plain_label,
-    sense_of,
-)
 
 CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
 # What makes the score of the one output of a published reranker; a model that is trained here has none.
@@ -40,9 +32,29 @@ RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
 UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
 SCORE = "score"  # what the output of a model without classes is called
-MOST_WORDS = 20  # of classes that are taken from a file
-LONGEST_WORD = 40  # characters of a word that may be meant as the name of a class
+MAX_WORDS = 20  # of classes that are taken from a file
+MAX_WORD_LENGTH = 40  # characters of a word that may be meant as the name of a class
 RARE = 0.01  # of the rows: a label of fewer, beside two others, is none of the classes
+# What a word says, for no (0) and for yes (1): of answers, to a question that they do not tell; of relations,
+# what two texts are to one another. A negation needs no entry.
+_ANSWERS, _RELATIONS = (
+    {word: sense for sense, words in enumerate(kinds) for word in words.split()}
+    for kinds in (
+        (
+            "否 不是 非 no n false f 错误 错 假 负 反 负例 负样本 negative neg wrong",
+            "是 yes y true t 正确 对 真 正 正例 正样本 positive pos right correct",
+        ),
+        (
+            "不同 异 无关 矛盾 冲突 差异 有差异 区别 有区别 different diff differ differs distinct unique "
+            "uniq irrelevant contradiction",
+            "相同 同 一样 相似 相近 相等 匹配 命中 同义 一致 等价 重复 相关 有关 蕴含 蕴涵 same identical "
+            "similar equal match matched duplicate dup relevant related entailment equivalent paraphrase",
+        ),
+    )
+)
+_BETWEEN = frozenset(("neutral", "中立", "中性"))  # the third class of entailment
+_NEGATIONS = ("不", "非", "未", "无", "没", "没有", "not", "un", "mis", "dis", "no", "non", "in")
+_QUOTES = ('""', "''", "“”", "‘’", "「」", "＂＂", "＇＇", "``")
 _INTEGER = re.compile(r"-?[0-9]{1,9}(\.0+)?")
 _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
 
@@ -165,7 +177,7 @@ class Labels:
         return "a number" if limits is None else "a number from {:g} to {:g}".format(*limits)
 
 
-def refuse_no_classes(labels: Labels, where: str, what: str) -> None:
+def check_has_classes(labels: Labels, where: str, what: str) -> None:
     """Raise InputError for a model without classes, ``where``, that ``what`` has no use of."""
     if not labels.has_classes:
         raise InputError(
@@ -225,13 +237,13 @@ def _spellings_of(text: str) -> Dict[str, int]:
     return spellings
 
 
-def label_map_of(counts: Mapping[str, int], most_classes: int = MOST_WORDS) -> str:
+def build_label_map(counts: Mapping[str, int], most_classes: int = MAX_WORDS) -> str:
     """Return the --label_map of the words that a file has as labels, {word: rows}.
 
     '' where they are numbers or more than ``most_classes``, or do not tell which of them is the match.
     """
     words, _ = frequent_words(counts)
-    classes = [] if any(map(is_number, words)) else order_of(words)
+    classes = [] if any(map(is_number, words)) else order_classes(words)
     return "" if len(classes) > max(2, most_classes) else _written(classes)
 
 
@@ -260,8 +272,8 @@ def are_class_names(counts: Mapping[str, int]) -> bool:
     words, _ = frequent_words(counts)
     if any(is_number(word) and not _INTEGER.fullmatch(plain_label(word)) for word in words):
         return False
-    is_short = all(word and len(word) <= LONGEST_WORD and not set(word) & set("=,") for word in words)
-    return is_short and 2 <= len(words) <= MOST_WORDS and 2 * len(words) <= sum(counts.values())
+    is_short = all(word and len(word) <= MAX_WORD_LENGTH and not set(word) & set("=,") for word in words)
+    return is_short and 2 <= len(words) <= MAX_WORDS and 2 * len(words) <= sum(counts.values())
 
 
 def label_maps(counts: Mapping[str, int], most_classes: int, match: int = 1) -> Dict[str, str]:
@@ -272,10 +284,10 @@ def label_maps(counts: Mapping[str, int], most_classes: int, match: int = 1) -> 
     ``match``: the class of the match.
     """
     words, _ = frequent_words(counts)
-    senses = {word: {"0": 0, "1": 1}.get(word, sense_of(word)) for word in words}
+    senses = {word: {"0": 0, "1": 1}.get(word, find_sense(word)) for word in words}
     no, yes, unknown = ([word for word in words if senses[word] == sense] for sense in (0, 1, None))
     if len(words) > 2 and most_classes > 2:
-        known = order_of(no + yes) or [[word] for word in no + yes]
+        known = order_classes(no + yes) or [[word] for word in no + yes]
         return {"": _written([*known, *([word] for word in unknown)])}
     if all(map(is_number, words)):  # 1 may be the match beside 0, and be none beside 2
         choices = [[word] for word in yes + unknown + (no if len(words) == 2 else [])]
@@ -307,8 +319,8 @@ def words_as_classes(counts: Mapping[str, int], labels: Labels) -> Dict[str, int
     if match is None:
         return {}
     words, _ = frequent_words(counts)
-    senses = {word: sense_of(word) for word in words if is_answer(word) or len(words) == 1}
-    classes = order_of([word for word in words if not is_number(word)])
+    senses = {word: find_sense(word) for word in words if is_answer(word) or len(words) == 1}
+    classes = order_classes([word for word in words if not is_number(word)])
     if len(classes) == 2:
         senses.update({word: sense for sense in (0, 1) for word in classes[sense]})
     return {
@@ -326,7 +338,7 @@ def match_class(labels: Labels) -> Optional[int]:
     """
     if not labels.has_classes or len(labels.names) != 2:
         return None
-    found = match_of(labels.names) if are_relations(labels.names) else None
+    found = find_match(labels.names) if are_relations(labels.names) else None
     return 1 if found is None else found
 
 
@@ -383,3 +395,72 @@ def _bad_map(text: str, reason: str) -> InputError:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
+
+
+# --- the words that files and models have for two classes: which of them says that two texts match
+
+
+def bare_label(label: object) -> str:
+    """Return the text of a label without spaces and quotes around it."""
+    try:
+        text = str(label).strip()
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number of thousands of digits"
+    while len(text) > 1 and text[0] + text[-1] in _QUOTES:
+        text = text[1:-1].strip()
+    return text
+
+
+def plain_label(label: object) -> str:
+    """Return the text that labels of one class share, whatever their case, width and quotes."""
+    return bare_label(compatible(bare_label(label))).casefold()
+
+
+def find_sense(word: str) -> Optional[int]:
+    """Return 0 for a word for no, 1 for one for yes, in any spelling; None for others.
+
+    What a word that is not known means is not known of its negation either.
+    """
+    base, is_negated = _base_of(word)
+    sense = _ANSWERS.get(base, _RELATIONS.get(base))
+    return sense if sense is None or not is_negated else 1 - sense
+
+
+def is_answer(word: str) -> bool:
+    """Return whether ``word`` answers yes or no, whatever the question is."""
+    return _base_of(word)[0] in _ANSWERS
+
+
+def are_relations(words: Sequence[str]) -> bool:
+    """Return whether one of ``words`` says what two texts are to one another: same, different, ..."""
+    return any(_base_of(word)[0] in _RELATIONS for word in words)
+
+
+def _base_of(word: str) -> Tuple[str, bool]:
+    """Return the known word that ``word`` is, and whether it is its negation; '' where none is known."""
+    joined = re.sub(r"[\s_-]+", "", plain_label(word))
+    if joined in _ANSWERS or joined in _RELATIONS:
+        return joined, False
+    bases = [joined[len(negation) :] for negation in _NEGATIONS if joined.startswith(negation)]
+    known = [base for base in bases if base in _RELATIONS or base in _ANSWERS and len(base.encode()) > 1]
+    return (known[0], True) if known else ("", False)
+
+
+def find_match(words: Sequence[str]) -> Optional[int]:
+    """Return the place, 0 or 1, of the one of two ``words`` that says that texts match, None if not known."""
+    senses = [find_sense(word) for word in words]
+    return senses.index(1) if set(senses) == {0, 1} else None
+
+
+def order_classes(words: Sequence[str]) -> List[List[str]]:
+    """Return the spellings of classes 0, 1, ... among ``words``; [] where the words do not tell.
+
+    Class 1 is the match; a third class is what lies between. Answers, 是, and one relation, 匹配, may both
+    stand for a class, two relations may not: what is 相关 need not be 同义.
+    """
+    between = [word for word in words if plain_label(word) in _BETWEEN]
+    senses = {word: find_sense(word) for word in words if word not in between}
+    classes = [[word for word, sense in senses.items() if sense == number] for number in (0, 1)]
+    is_clear = all(classes) and None not in senses.values() and len(between) < 2
+    is_clear = is_clear and all(sum(not is_answer(word) for word in each) < 2 for each in classes)
+    return [*classes, *([between] if between else [])] if is_clear else []

@@ -18,9 +18,9 @@ from typing import Any, Dict, List, Optional, Tuple
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.json_file import is_whole_number, parse_json, read_json_object, shown, write_json
 from ernie_pair.models.embedding_json import (
-    LONGEST_TEXT,
+    MAX_TEXT_LENGTH,
+    MIN_TEXT_LENGTH,
     NORMALIZE,
-    SHORTEST_TEXT,
     SIMILARITIES,
     EmbeddingSettings,
     Step,
@@ -28,16 +28,17 @@ from ernie_pair.models.embedding_json import (
     full_prompts,
     read_embedding,
 )
-from ernie_pair.models.hugging_face.folders import ACTIVATION_PATHS, read_file_of_torch
+from ernie_pair.models.hugging_face import ACTIVATION_PATHS
 from ernie_pair.models.spec import CONFIG, EMBEDDING, ModelSpec, find_config, flag_in
+from ernie_pair.weights.torch_files import read_torch_file
 from ernie_pair.weights.weight_files import Arrays, as_float32, write_for_torch
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 _OLD_NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-OF_TRANSFORMER = tuple(f"sentence_{name}_config.json" for name in _OLD_NAMES)
-CURE = "copy the model again, or take another one"
+TRANSFORMER_FILES = tuple(f"sentence_{name}_config.json" for name in _OLD_NAMES)
+HINT = "copy the model again, or take another one"
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
-SENTENCE, USUAL_TEMPERATURE = "sentence_embedding", 0.05
+SENTENCE, DEFAULT_TEMPERATURE = "sentence_embedding", 0.05
 # {flag of old: pooling}, in the order in which several of them are concatenated.
 FLAGS = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
@@ -55,7 +56,7 @@ HARMLESS: Dict[str, Tuple[Any, ...]] = {
     "processing_kwargs": (None, {}), "config_args": (None, {}), "config_kwargs": (None, {}),
     "modality_config": (None, {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
 }  # fmt: skip
-OF_TOKENIZER, OF_MODEL = ("tokenizer_args", "processor_kwargs"), ("model_args", "model_kwargs")
+TOKENIZER_KEYS, MODEL_KEYS = ("tokenizer_args", "processor_kwargs"), ("model_args", "model_kwargs")
 IDLE = ("add_pooling_layer", "attn_implementation", "torch_dtype", "dtype", "use_safetensors")
 
 
@@ -73,12 +74,7 @@ class SentenceFolder:
     stated: EmbeddingSettings
 
     def settings(self, spec: ModelSpec) -> EmbeddingSettings:
-        """Return how vectors are made with the encoder of ``spec``. Raises InputError for another width."""
-        if self.width != spec.hidden_size:
-            raise InputError(
-                f"{self.folder}: its pooling is for hidden states of {self.width}, and the encoder has "
-                f"{spec.hidden_size}; {CURE}"
-            )
+        """Return how vectors are made with the encoder of ``spec``."""
         length = self.stated.max_seq_len or spec.trained_length or spec.max_positions
         return replace(self.stated, max_seq_len=min(length, spec.max_positions))
 
@@ -93,8 +89,8 @@ class SentenceFolder:
         for number, (step, folder) in enumerate(zip(steps, self.dense)):
             path = next((folder / name for name in DENSE_WEIGHTS if (folder / name).is_file()), None)
             if path is None:
-                raise CheckpointError(f"{folder} has neither {' nor '.join(DENSE_WEIGHTS)}; {CURE}")
-            arrays = as_float32(read_file_of_torch(path), str(path))
+                raise CheckpointError(f"{folder} has neither {' nor '.join(DENSE_WEIGHTS)}; {HINT}")
+            arrays = as_float32(read_torch_file(path), str(path))
             shapes: Dict[str, Tuple[int, ...]] = {"linear.weight": (step.width, width)}
             shapes.update({"linear.bias": (step.width,)} if step.bias else {})
             if step.residual and step.width != width:
@@ -102,7 +98,7 @@ class SentenceFolder:
             found = {name: array.shape for name, array in arrays.items()}
             if found != shapes:
                 raise CheckpointError(
-                    f"{folder}: it holds {found}, and its {CONFIG} asks for {shapes}; {CURE}"
+                    f"{folder}: it holds {found}, and its {CONFIG} asks for {shapes}; {HINT}"
                 )
             renamed.update({f"{DENSE}{number}.{name}": array.T for name, array in arrays.items()})
             width = step.width
@@ -114,22 +110,22 @@ def is_sentence_folder(folder: Path) -> bool:
     return (folder / MODULES).is_file()
 
 
-def encoder_folder_of(folder: Path) -> Path:
+def find_encoder_folder(folder: Path) -> Path:
     """Return where the encoder of ``folder`` lies: in sentence-transformers' first module, or itself."""
-    modules = [] if find_config(folder) is not None else _modules_of(folder)
+    modules = [] if find_config(folder) is not None else _read_modules(folder)
     return modules[0][1] if modules else folder
 
 
-def files_of_modules(folder: Path) -> List[Path]:
+def list_module_files(folder: Path) -> List[Path]:
     """Return the files in the folders of the modules that ``folder`` names, but not those in itself."""
-    places = {place for _, place in _modules_of(folder)} - {folder}
+    places = {place for _, place in _read_modules(folder)} - {folder}
     found = [path for place in sorted(places) if place.is_dir() for path in place.iterdir()]
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
 def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
     """Read modules.json and what it names; None: it is not there. Raises InputError, naming the file."""
-    modules = _modules_of(folder)
+    modules = _read_modules(folder)
     if not modules:
         return None
     kinds = [kind for kind, _ in modules]
@@ -152,14 +148,14 @@ def read_sentence_folder(folder: Path) -> Optional[SentenceFolder]:
     length, lower_case = _read_transformer(encoder)
     settings = EmbeddingSettings(
         pooling="+".join(names), dim=inside, dims=(inside,), max_seq_len=length,
-        temperature=USUAL_TEMPERATURE, steps=tuple(steps), lower_case=lower_case,
+        temperature=DEFAULT_TEMPERATURE, steps=tuple(steps), lower_case=lower_case,
         includes_prompt=includes_prompt, **stated,
     )  # fmt: skip
     dense = tuple(place for kind, place in modules if kind == "Dense")
     return SentenceFolder(folder, width, dense, settings)
 
 
-def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSettings]:
+def read_vector_settings(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSettings]:
     """Return what embedding.json or modules.json say; None: neither. Raises InputError where they differ."""
     own, found = read_embedding(folder), read_sentence_folder(folder)
     if found is None or (own is not None and own.is_exported):
@@ -179,19 +175,19 @@ def settings_of_folder(folder: Path, spec: ModelSpec) -> Optional[EmbeddingSetti
     return own
 
 
-def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
+def _read_modules(folder: Path) -> List[Tuple[str, Path]]:
     """Return (kind, its folder) of each module of a folder of sentence-transformers; none of another."""
     path = folder / MODULES
     if not is_sentence_folder(folder):
         return []
-    found = read_json_object(path, CURE, parse=parse_json)
+    found = read_json_object(path, HINT, parse=parse_json)
     if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
-        raise InputError(f"{path}: it is no list of modules; {CURE}")
+        raise InputError(f"{path}: it is no list of modules; {HINT}")
     modules = []
     for one in found:
         kind, place = one.get("type"), one.get("path")
         if not isinstance(place, str) or Path(place).is_absolute() or ".." in Path(place).parts:
-            raise InputError(f"{path}: path is {shown(place)}, which is no folder in it; {CURE}")
+            raise InputError(f"{path}: path is {shown(place)}, which is no folder in it; {HINT}")
         library, _, name = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
         is_theirs = library.split(".")[0] == "sentence_transformers"
         if not is_theirs or name not in KINDS:
@@ -203,15 +199,15 @@ def _modules_of(folder: Path) -> List[Tuple[str, Path]]:
     return modules
 
 
-def _config_of(place: Path) -> Dict[str, Any]:
+def _read_config(place: Path) -> Dict[str, Any]:
     if not (place / CONFIG).is_file():
-        raise InputError(f"{place} has no {CONFIG}, and {MODULES} names that folder; {CURE}")
-    return read_json_object(place / CONFIG, CURE)
+        raise InputError(f"{place} has no {CONFIG}, and {MODULES} names that folder; {HINT}")
+    return read_json_object(place / CONFIG, HINT)
 
 
 def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
     """Return the width of the hidden states, the names of the poolings, and whether prompts are pooled."""
-    found = _config_of(place)
+    found = _read_config(place)
     width = found.get("embedding_dimension", found.get("word_embedding_dimension"))
     modes = found.get("pooling_mode")
     if modes is None:
@@ -220,7 +216,7 @@ def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
         modes += [key.removeprefix("pooling_mode_") for key in others]
     modes = [modes] if isinstance(modes, str) else modes
     if not is_whole_number(width, 1, 10**5) or not isinstance(modes, list) or not modes:
-        raise InputError(f"{place / CONFIG}: no width of the hidden states or no pooling in it; {CURE}")
+        raise InputError(f"{place / CONFIG}: no width of the hidden states or no pooling in it; {HINT}")
     if bad_poolings(modes):
         raise InputError(f"{place / CONFIG}: the pooling {bad_poolings(modes)}; take another model")
     return width, modes, flag_in(found, "include_prompt", True, place / CONFIG)
@@ -228,7 +224,7 @@ def _read_pooling(place: Path) -> Tuple[int, List[str], bool]:
 
 def _read_step(kind: str, place: Path, inside: int) -> Step:
     is_dense = kind == "Dense"
-    found = _config_of(place) if is_dense or (place / CONFIG).is_file() else {}  # old folders have none
+    found = _read_config(place) if is_dense or (place / CONFIG).is_file() else {}  # old folders have none
     for key in ("module_input_name", "module_output_name"):
         if found.get(key) not in (None, SENTENCE):
             raise InputError(
@@ -248,24 +244,24 @@ def _read_step(kind: str, place: Path, inside: int) -> Step:
     bias, residual = found.get("bias", True), found.get("use_residual", False)
     sizes = [is_whole_number(found.get(key), 1, 10**5) for key in ("in_features", "out_features")]
     if not all(sizes) or not isinstance(bias, bool) or not isinstance(residual, bool):
-        raise InputError(f"{place / CONFIG}: wrong in_features, out_features, bias or use_residual; {CURE}")
+        raise InputError(f"{place / CONFIG}: wrong in_features, out_features, bias or use_residual; {HINT}")
     width = found["in_features"]
     if width != inside:
-        raise InputError(f"{place / CONFIG}: in_features is {width}, and vectors have {inside}; {CURE}")
+        raise InputError(f"{place / CONFIG}: in_features is {width}, and vectors have {inside}; {HINT}")
     return Step("dense", found["out_features"], bias, short[parts[-1]], residual)
 
 
 def _read_transformer(place: Path) -> Tuple[int, bool]:
     """Return the longest input, 0 where the tokenizer says it, and whether texts are lower-cased first."""
-    path = next((place / name for name in OF_TRANSFORMER if (place / name).is_file()), None)
-    found = read_json_object(path, CURE) if path else {}
+    path = next((place / name for name in TRANSFORMER_FILES if (place / name).is_file()), None)
+    found = read_json_object(path, HINT) if path else {}
     length: Any = found.get("max_seq_length")
     refused = {str(path): {key: found[key] for key in HARMLESS if found.get(key) not in HARMLESS[key]}}
-    for key in (*OF_TOKENIZER, *OF_MODEL):
-        idle = ("model_max_length",) if key in OF_TOKENIZER else IDLE
+    for key in (*TOKENIZER_KEYS, *MODEL_KEYS):
+        idle = ("model_max_length",) if key in TOKENIZER_KEYS else IDLE
         inner = found.get(key) or {}
         if not isinstance(inner, dict):
-            raise InputError(f"{path}: {key} is {shown(inner)}; {CURE}")
+            raise InputError(f"{path}: {key} is {shown(inner)}; {HINT}")
         length = inner.get("model_max_length", length)
         refused[f"{path}: {key}"] = {name: inner[name] for name in inner if name not in idle}
     for where, values in refused.items():
@@ -274,9 +270,9 @@ def _read_transformer(place: Path) -> Tuple[int, bool]:
                 raise InputError(
                     f"{where}: {key} is {shown(value)}, which is not computed here; take another model"
                 )
-    if length is not None and not is_whole_number(length, SHORTEST_TEXT, LONGEST_TEXT):
+    if length is not None and not is_whole_number(length, MIN_TEXT_LENGTH, MAX_TEXT_LENGTH):
         raise InputError(
-            f"{path}: max_seq_length is {shown(length)}, and a text has {SHORTEST_TEXT} or more; {CURE}"
+            f"{path}: max_seq_length is {shown(length)}, and a text has {MIN_TEXT_LENGTH} or more; {HINT}"
         )
     return int(length or 0), flag_in(found, "do_lower_case", False, path)
 
@@ -284,7 +280,7 @@ def _read_transformer(place: Path) -> Tuple[int, bool]:
 def _read_settings(folder: Path) -> Tuple[Optional[int], Dict[str, Any]]:
     """Return truncate_dim, and prompts and similarity under our names, that the folder states."""
     path = folder / SETTINGS
-    found = read_json_object(path, CURE) if path.is_file() else {}
+    found = read_json_object(path, HINT) if path.is_file() else {}
     made_as = found.get("model_type", "SentenceTransformer")
     if made_as != "SentenceTransformer":
         raise InputError(
@@ -316,14 +312,14 @@ def _module_folders(settings: EmbeddingSettings) -> List[str]:
     return [f"{number}_{kind}" for number, kind in enumerate(kinds, 1)]
 
 
-def names_written(settings: Optional[EmbeddingSettings]) -> List[str]:
+def list_written(settings: Optional[EmbeddingSettings]) -> List[str]:
     """Return the names of all that `write_sentence_files` writes, with the folders on the way."""
     if settings is None:
         return []
     places = _module_folders(settings)
     files = [f"{place}/{CONFIG}" for place in places if not place.endswith("_Normalize")]
     files += [f"{place}/{DENSE_WEIGHTS[0]}" for place in places if place.endswith("_Dense")]
-    return [MODULES, OF_TRANSFORMER[0], SETTINGS, EMBEDDING, *places, *files]
+    return [MODULES, TRANSFORMER_FILES[0], SETTINGS, EMBEDDING, *places, *files]
 
 
 def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, arrays: Arrays) -> None:
@@ -358,7 +354,7 @@ def write_sentence_files(folder: Path, settings: EmbeddingSettings, width: int, 
             )
             inside, number = step.width, number + 1
     length = {"max_seq_length": settings.max_seq_len, "do_lower_case": settings.lower_case}
-    write_json(folder / OF_TRANSFORMER[0], length)
+    write_json(folder / TRANSFORMER_FILES[0], length)
     cut = [step.width for step in settings.steps if step.kind == "truncate"]
     passage = settings.prompts.get("passage")
     is_only = passage and not settings.prompts.get("document")

@@ -18,7 +18,14 @@ from ernie_pair.core.files.json_file import (
     read_json_object,
     shown,
 )
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, EPSILON, find_family, unsupported_type
+from ernie_pair.models.families import (
+    EPSILON,
+    FAMILIES,
+    find_family,
+    get_family,
+    unsupported_type,
+    with_counterpart,
+)
 from ernie_pair.models.labels import (
     CLASSIFICATION,
     Labels,
@@ -30,21 +37,13 @@ from ernie_pair.models.labels import (
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see `embedding_json`
-LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see networks.plain_model
+LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see networks.custom_model
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
-# The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
-FAMILIES = {
-    "ernie": "Ernie", "ernie_gram": "ErnieGram", "bert": "Bert", "roberta": "Roberta",
-    "xlm_roberta": "Roberta",  # the same classes; its own names and defaults in transformers
-    "electra": "Electra", "nezha": "NeZha", "roformer": "RoFormer",
-    "ppminilm": "PPMiniLM", "albert": "Albert", "skep": "Skep",
-    "megatronbert": "MegatronBert", "distilbert": "DistilBert",
-}  # fmt: skip
-SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
+MIN_PAIR_LENGTH = 5  # tokens: [CLS] a [SEP] b [SEP]
 SIZES = {  # whole numbers: the least, the most
     "vocab_size": (1, 10**7), "hidden_size": (1, 10**5), "embedding_size": (1, 10**5),
     "num_hidden_layers": (1, 1000), "num_attention_heads": (1, 1000), "intermediate_size": (1, 10**6),
-    "max_position_embeddings": (SHORTEST_PAIR, 10**6), "type_vocab_size": (0, 1000),
+    "max_position_embeddings": (MIN_PAIR_LENGTH, 10**6), "type_vocab_size": (0, 1000),
     "task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1),
     "num_labels": (1, 10**5), "num_classes": (1, 10**5),
 }  # fmt: skip
@@ -55,8 +54,8 @@ DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
 )  # fmt: skip
 SMALL_NUMBERS = ("initializer_range", "layer_norm_eps", EPSILON)  # from 0 to 1
 TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
-MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
-LONGEST_CLASS_NUMBER = 9  # digits
+MAX_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
+MAX_CLASS_DIGITS = 9  # digits
 # What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
 NO_MODEL = (
     ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
@@ -68,11 +67,10 @@ OTHER_WAYS = {
     "tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer",
 }  # fmt: skip
 POOLINGS = ("cls", "mean")
-USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
+DEFAULT_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
 # PaddleNLP's own defaults, for what a config.json leaves out.
 DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
 INNER_SIZE, POSITIONS = 3072, 512
-TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
 # What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
 SHAPE_KEYS = (
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -93,11 +91,11 @@ def family_in(config: Mapping[str, Any]) -> str:
     if config.get("model_type") in list(FAMILIES):  # which may be anything in a file
         return config["model_type"]
     named = architecture_in(config)  # ErnieForPretraining is Ernie's, ErnieMModel is not
-    begins = {family: (f"{start}Model", f"{start}For") for family, start in FAMILIES.items()}
-    return next((family for family in FAMILIES if named.startswith(begins[family])), "")
+    begins = {name: (f"{one.class_start}Model", f"{one.class_start}For") for name, one in FAMILIES.items()}
+    return next((name for name in FAMILIES if named.startswith(begins[name])), "")
 
 
-def refuse_unsupported(config_file: Path) -> None:
+def check_supported(config_file: Path) -> None:
     """Raise InputError for a config.json of a model that is not here, or of a layer of the user's own."""
     config = read_json_object(config_file, "correct it, or give the config.json of a model")
     if LAYER_CLASS in config:
@@ -108,7 +106,8 @@ def refuse_unsupported(config_file: Path) -> None:
         )
     named = config.get("model_type")
     if named is not None and not family_in(config) and not find_family(str(named)):
-        types = {peer.model_type for peer in COUNTERPARTS.values()} | (FAMILIES.keys() - COUNTERPARTS.keys())
+        peers = with_counterpart()
+        types = {peer.model_type for peer in peers.values()} | (FAMILIES.keys() - peers.keys())
         raise unsupported_type(named, str(config_file), types)
 
 
@@ -157,7 +156,7 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
     """
     if not is_utf8(config):
         raise InputError(f"{where}: it holds half of a character (a lone surrogate); correct it")
-    for key, takes in _problems_of(config):
+    for key, takes in _find_problems(config):
         raise InputError(f"{where}: {key} is {shown(config[key])}, and takes {takes}; correct it")
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if width and heads and width % heads:
@@ -175,14 +174,14 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
     tables = config["vocab_size"] + config.get("max_position_embeddings", POSITIONS)
     of_layer = 4 * width**2 + 2 * width * config.get("intermediate_size", INNER_SIZE)
     count = tables * width + layers * of_layer
-    if count > MOST_PARAMETERS:
+    if count > MAX_PARAMETERS:
         raise InputError(
-            f"{where}: a model of about {float(count):.0e} parameters, above {MOST_PARAMETERS:.0e}; correct "
+            f"{where}: a model of about {float(count):.0e} parameters, above {MAX_PARAMETERS:.0e}; correct "
             "its sizes"
         )
 
 
-def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
+def _find_problems(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
     """Yield (key, what it takes) for each value that no model has."""
     for key, (least, most) in SIZES.items():
         if key in config and not is_whole_number(config[key], least, most):
@@ -207,7 +206,7 @@ def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
 
 def _are_names(value: object) -> bool:
     return isinstance(value, dict) and all(
-        len(key) <= LONGEST_CLASS_NUMBER and isinstance(name, (str, int)) for key, name in value.items()
+        len(key) <= MAX_CLASS_DIGITS and isinstance(name, (str, int)) for key, name in value.items()
     )
 
 
@@ -219,26 +218,28 @@ def is_range(value: Any) -> bool:
 class TokenizerSettings(NamedTuple):
     """The settings of tokenizer_config.json.
 
-    ``is_folders``: the tokenizer is what its folder says (`data_tools.text.folder_tokenizer`), and not
+    ``uses_hf_tokenizer``: the tokenizer is what its folder says (`data_tools.text.folder_tokenizer`), and not
     `WordPiece`, which cuts a vocab.txt by ERNIE's rule.
     """
 
     lower_case: bool
     trained_length: int  # tokens per pair; 0: it does not say
-    is_folders: bool = False
+    uses_hf_tokenizer: bool = False
 
 
 def read_tokenizer_settings(
-    folder: Path, config: Mapping[str, Any], is_folders: bool = False
+    folder: Path, config: Mapping[str, Any], uses_hf_tokenizer: bool = False
 ) -> TokenizerSettings:
     """Check tokenizer_config.json in ``folder``, or without it ``config``, as `parse_tokenizer` does."""
     path = folder / TOKENIZER
     if not path.exists():
-        return parse_tokenizer(config, str(folder), is_folders)
-    return parse_tokenizer(read_json_object(path, "correct it"), str(path), is_folders)
+        return parse_tokenizer(config, str(folder), uses_hf_tokenizer)
+    return parse_tokenizer(read_json_object(path, "correct it"), str(path), uses_hf_tokenizer)
 
 
-def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = False) -> TokenizerSettings:
+def parse_tokenizer(
+    settings: Mapping[str, Any], where: str, uses_hf_tokenizer: bool = False
+) -> TokenizerSettings:
     """Check the settings of a tokenizer, and return those that matter here.
 
     Raises InputError naming ``where`` for a wrong value, and for another way of cutting text than ERNIE's.
@@ -247,20 +248,20 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str, is_folders: bool = 
     others = [key for key, value in OTHER_WAYS.items() if key in settings and settings[key] == value]
     if settings.get("strip_accents") not in (None, lower_case):
         others.append("strip_accents")
-    if others and not is_folders:
+    if others and not uses_hf_tokenizer:
         raise InputError(
             f"{where}: {others[0]} is {shown(settings[others[0]])}, and texts are cut into word pieces as "
             "BertTokenizer cuts them, in no other way; take a model of that kind"
         )
     length = settings.get("model_max_length", settings.get("max_len"))  # its name until transformers 2
-    if length is not None and not is_number(length, SHORTEST_PAIR):
+    if length is not None and not is_number(length, MIN_PAIR_LENGTH):
         raise InputError(
-            f"{where}: model_max_length is {shown(length)}, and a pair has {SHORTEST_PAIR} tokens or more; "
+            f"{where}: model_max_length is {shown(length)}, and a pair has {MIN_PAIR_LENGTH} tokens or more; "
             "correct it, or remove it"
         )
     # PaddleNLP writes 1e30 for none.
     known = length if type(length) is int and length < 1 << 31 else 0
-    return TokenizerSettings(lower_case, known, is_folders)
+    return TokenizerSettings(lower_case, known, uses_hf_tokenizer)
 
 
 def flag_in(found: Mapping[str, Any], key: str, usual: bool, where: object) -> bool:
@@ -273,14 +274,13 @@ def flag_in(found: Mapping[str, Any], key: str, usual: bool, where: object) -> b
 
 def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:
     """Return the content of tokenizer_config.json; ``max_seq_len`` 0 is left out."""
-    settings = {"tokenizer_class": tokenizer_class_of(family), "do_lower_case": lower_case}
+    settings = {"tokenizer_class": tokenizer_class_name(family), "do_lower_case": lower_case}
     return {**settings, "model_max_length": max_seq_len} if max_seq_len else settings
 
 
-def tokenizer_class_of(family: str) -> str:
+def tokenizer_class_name(family: str) -> str:
     """Return PaddleNLP's tokenizer of word pieces; without a family ERNIE's, whose rule is ours."""
-    chinese = "Chinese" if family in ("roberta", "xlm_roberta", "albert") else ""
-    return f"{FAMILIES[family or 'ernie']}{chinese}Tokenizer"
+    return get_family(family).class_start + get_family(family).tokenizer
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ class ModelSpec:
     def inference_length(self) -> int:
         """Return the tokens per pair that a trained model is asked with where nobody says otherwise."""
         length = self.trained_length
-        return length if 0 < length <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
+        return length if 0 < length <= self.max_positions else min(DEFAULT_LENGTH, self.max_positions)
 
     @property
     def shape(self) -> Dict[str, Any]:
@@ -376,7 +376,7 @@ class ModelSpec:
 
     def with_config(self, config: Dict[str, Any]) -> "ModelSpec":
         """Return the spec of another config.json, same tokenizer. Raises InputError if no model has it."""
-        return _spec_of(config, self.tokenizer, CONFIG)
+        return _build_spec(config, self.tokenizer, CONFIG)
 
     def with_labels(self, labels: Labels) -> "ModelSpec":
         """Return the spec of a model whose classes, or scores, are ``labels``."""
@@ -389,18 +389,20 @@ def read_spec(
     config_file: Path,
     vocab_file: Path,
     translate: Optional[Callable[[Dict], Dict[str, Any]]] = None,
-    is_folders: bool = False,
+    uses_hf_tokenizer: bool = False,
 ) -> ModelSpec:
     """Read a config.json and the tokenizer_config.json beside the file of the tokenizer.
 
     ``translate``: brings the content of a config.json of another library into PaddleNLP's words.
-    ``is_folders``: a vocab.txt is not cut by ERNIE's rule; other files never are. Raises InputError naming
-    the file, the key and its value when either holds what no model has.
+    ``uses_hf_tokenizer``: a vocab.txt is not cut by ERNIE's rule; other files never are. Raises InputError
+    naming the file, the key and its value when either holds what no model has.
     """
     config = read_config(config_file)
     config = translate(config) if translate else config
-    is_folders = is_folders or vocab_file.name != VOCAB
-    return _spec_of(config, read_tokenizer_settings(vocab_file.parent, config, is_folders), str(config_file))
+    uses_hf_tokenizer = uses_hf_tokenizer or vocab_file.name != VOCAB
+    return _build_spec(
+        config, read_tokenizer_settings(vocab_file.parent, config, uses_hf_tokenizer), str(config_file)
+    )
 
 
 def parse_spec(config: Mapping[str, object], tokenizer: Optional[Mapping[str, object]] = None) -> ModelSpec:
@@ -409,27 +411,27 @@ def parse_spec(config: Mapping[str, object], tokenizer: Optional[Mapping[str, ob
     Without ``tokenizer`` its keys may stand in ``config``. Raises InputError for values that no model has.
     """
     settings = config if tokenizer is None else tokenizer
-    return _spec_of(dict(config), parse_tokenizer(settings, CONFIG), CONFIG)
+    return _build_spec(dict(config), parse_tokenizer(settings, CONFIG), CONFIG)
 
 
-def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -> ModelSpec:
+def _build_spec(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -> ModelSpec:
     check_config(config, where)
     family = family_in(config)
+    of_family = get_family(family)
     sizes = {key: config.get(key, default) for key, default in DEFAULTS.items()}
     positions, pad_id = config.get("max_position_embeddings", POSITIONS), sizes["pad_token_id"]
-    if family in ("roberta", "xlm_roberta"):  # its first token has the position pad_token_id + 1
+    positions = min(positions, of_family.max_positions)
+    if of_family.counts_from_padding:
         positions -= pad_id + 1
-    elif family == "nezha":  # the size of its table
-        positions = min(positions, POSITIONS)
     pooling = config.get("pooling", POOLINGS[0])
     if pooling not in POOLINGS:
         raise InputError(f"{where}: pooling is {shown(pooling)}; write one of {', '.join(POOLINGS)}")
-    types = GRAM_TOKEN_TYPES if family == "ernie_gram" else TOKEN_TYPES
     return ModelSpec(
         family=family, vocab_size=config["vocab_size"], hidden_size=sizes["hidden_size"],
         unknown_family="" if family else str(config.get("model_type") or architecture_in(config)),
         embedding_size=config.get("embedding_size"), num_layers=sizes["num_hidden_layers"],
         num_heads=sizes["num_attention_heads"], max_positions=positions, pad_id=pad_id, pooling=pooling,
-        token_types=config.get("type_vocab_size", types), hidden_dropout=config.get("hidden_dropout_prob"),
+        token_types=config.get("type_vocab_size", of_family.token_types),
+        hidden_dropout=config.get("hidden_dropout_prob"),
         classifier_dropout=config.get("classifier_dropout"), tokenizer=tokenizer, config=config,
     )  # fmt: skip

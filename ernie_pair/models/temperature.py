@@ -28,7 +28,7 @@ SYMMETRIES = ("none", "average")
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 CALIBRATION = "calibration.json"
 SMALLEST, LARGEST = 1e-6, 1e6  # nothing was fitted to a temperature beyond these
-CURE = (
+HINT = (
     "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
     "--save_threshold true"
 )
@@ -96,7 +96,7 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
     path = folder / CALIBRATION
     if not path.exists():
         return Calibration()
-    found = read_json_object(path, CURE)
+    found = read_json_object(path, HINT)
     c = Calibration(**{key: found[key] for key in Calibration.__dataclass_fields__ if key in found})
     texts = [c.fitted_on, c.fitted_on_sha256, c.tuned_on, c.tuned_on_sha256, c.tuned_for]
     counts = [rows for rows in (c.rows, c.tuned_rows) if rows is not None]
@@ -113,7 +113,7 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
     }
     for reason, is_sound in reasons.items():
         if not is_sound:
-            raise InputError(f"{path}: {reason} in it; {CURE}")
+            raise InputError(f"{path}: {reason} in it; {HINT}")
     return c
 
 

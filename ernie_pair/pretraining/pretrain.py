@@ -14,14 +14,9 @@ from ernie_pair.checkpoint.run_folder import EVENTS, LAST, cleanup_on_error, pub
 from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.atomic_files import keep_no_results
-from ernie_pair.models.hugging_face.counterparts import SPECIFIC
+from ernie_pair.models.families import SPECIFIC
 from ernie_pair.models.model_card import write_card
-from ernie_pair.models.source import (
-    NAME_FAMILY,
-    ModelSource,
-    open_model,
-    refuse_cased,
-)
+from ernie_pair.models.source import NAME_FAMILY, ModelSource, check_lower_case, open_model
 from ernie_pair.pretraining.config.pretrain_config import (
     PretrainConfig,
     check_family,
@@ -89,7 +84,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> TrainS
         no_family=NAME_FAMILY,
     )
     check_family(source.spec)
-    refuse_cased(source)
+    check_lower_case(source)
     config = with_order_head(config, source)
     tokenizer = source.read_tokenizer()
     opened = open_pretrain_data(config, world, tokenizer, source.spec)

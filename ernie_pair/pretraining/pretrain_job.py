@@ -12,9 +12,11 @@ import paddle
 from data_tools.text.ngrams import holds_same_ngrams
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.core.cli.options import defaults_of
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.model_card import DataFile, Measured, ModelCard, changed_flags
-from ernie_pair.models.source import CONFIG, VOCAB, ModelSource, class_of, tokenizer_files
-from ernie_pair.models.spec import FAMILIES, architecture_in
+from ernie_pair.models.source import ModelSource, choose_class
+from ernie_pair.models.spec import CONFIG, VOCAB, architecture_in
+from ernie_pair.models.tokenizers import tokenizer_files
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.convert.convert import COMMANDS, PYTHON
 from ernie_pair.pretraining.convert.warm_start import order_parts_not_in, read_start, warn_of_random_weights
@@ -44,7 +46,7 @@ from ernie_pair.training.step_metrics import (
     perplexity_of,
 )
 from ernie_pair.weights.parameter_names import Parameter, match_parameters
-from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
+from ernie_pair.weights.weight_files import Arrays, check_match, from_safetensors
 
 
 def card_of_pretrained(
@@ -57,7 +59,7 @@ def card_of_pretrained(
     family = source.spec.family or "ernie"
     corpora, num_judged = data.corpora, config.iters_of("valid") * config.samples_per_step
     return ModelCard(
-        title=f"A pretrained {FAMILIES[family]} model",
+        title=f"A pretrained {FAMILIES[family].class_start} model",
         facts={
             "base model": source.name,
             "initial weights": str(source.weights or f"random, seed {config.seed}"),
@@ -72,7 +74,7 @@ def card_of_pretrained(
         metrics={name: Measured(value) for name, value in metrics.items()},
         measured_on=f"On {num_judged} samples of the validation share of the documents.",
         commands=COMMANDS.format(length=source.spec.inference_length),
-        python=PYTHON.format(name=FAMILIES[family]),
+        python=PYTHON.format(name=FAMILIES[family].class_start),
     )
 
 
@@ -310,9 +312,9 @@ class PretrainJob:
             spec, weights = self.source.spec, self.weights()
             settings = spec.to_config()
             if architecture_in(settings) or self._lacks:
-                settings["architectures"] = [class_of(spec, weights)]
+                settings["architectures"] = [choose_class(spec, weights)]
             yield CONFIG, json.dumps(settings, indent=2).encode()
-            if spec.tokenizer.is_folders:
+            if spec.tokenizer.uses_hf_tokenizer:
                 yield from tokenizer_files(self.source.vocab_file, spec, spec.trained_length).items()
             else:
                 yield VOCAB, self.source.vocab_file.read_bytes()
@@ -346,7 +348,7 @@ class PretrainJob:
         state, names = pad_vocabulary(state, self.vocab_size), self._slot_names()
         shapes = ChainMap(*self.program.update.slots.values())
         wanted = {stored: shapes[key] for key, stored in names.items()}
-        refuse_mismatch(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
+        check_match(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
         self._lacks = lacks
         self.program.set_weights(weights)
         self.program.set({key: state[names[key]] for key in self.program.owned_variables(names)})

@@ -46,13 +46,13 @@ from ernie_pair.embeddings.open_embedder import log_drift, open_embedder
 from ernie_pair.inference.embedder import (
     EmbedderOptions,
     TextEmbedder,
+    check_vectors,
     describe_cut,
-    refuse_bad_vectors,
     unit_rows,
 )
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.vector_files import (
-    CURE,
+    HINT,
     VECTORS_JSON,
     VectorFile,
     VectorWriter,
@@ -241,9 +241,9 @@ def files_of_model(folder: str) -> List[Path]:
     is_exported = (Path(folder) / EXPORT_MANIFEST).is_file() or bool(settings and settings.is_exported)
     if is_exported or not folder:
         return content_of(folder)
-    from ernie_pair.models import source  # which needs the libraries for training
+    from ernie_pair.models import model_folder  # which needs the libraries for training
 
-    return source.files_of_model(folder)
+    return model_folder.list_model_files(folder)
 
 
 class StoredVectors:
@@ -264,7 +264,7 @@ class StoredVectors:
             if self._is_rounded and self._is_unit:
                 rows = unit_rows(rows, where)
             elif self._is_rounded:
-                refuse_bad_vectors(rows, where, first, is_unit=False)
+                check_vectors(rows, where, first, is_unit=False)
             yield rows
 
 
@@ -275,19 +275,19 @@ def open_stored(folder: Path, texts_file: Path, count: int, column: str = "") ->
     """
     file = open_vectors(folder)
     file.verify()
-    about = read_json_object(folder / VECTORS_JSON, CURE)
+    about = read_json_object(folder / VECTORS_JSON, HINT)
     made_of = about.get("texts")
     made_of = made_of if isinstance(made_of, dict) else {}
     if made_of.get("column", "") != column:
         of_column = made_of.get("column") or "the column that is found"
         raise InputError(
-            f"--vectors {folder} is of {of_column}, and this of --text_column {column!r}; {CURE}"
+            f"--vectors {folder} is of {of_column}, and this of --text_column {column!r}; {HINT}"
         )
     made_of = made_of.get("sha256")
     if made_of not in (None, sha256_of_file(texts_file)) or file.count != count:
         raise InputError(
             f"--vectors {folder} holds {file.count} vectors of another file than {texts_file}, "
-            f"with {count} texts; {CURE}"
+            f"with {count} texts; {HINT}"
         )
     length = about.get("max_seq_len", 0)
     length = length if is_whole_number(length, 0) else 0  # 0 if unknown
@@ -395,7 +395,7 @@ def _open_vectors(
     if old is not None:
         embedder = old.fit_embedder(embedder)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
-    settings.refuse_search(config.embedding_model)
+    settings.check_search(config.embedding_model)
     count, dim = len(table) - begin, embedder.dim
     check_memory(config.shape, count, dim)
     if prompt:
@@ -424,7 +424,7 @@ def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: Vec
         for texts in islice(chunks, writer.done, None):
             vectors = embedder.comparable(embedder.embed_passages(texts))
             is_unit = embedder.settings.has_unit_products
-            refuse_bad_vectors(vectors, "the embedding model", writer.done * CHUNK, is_unit)
+            check_vectors(vectors, "the embedding model", writer.done * CHUNK, is_unit)
             writer.append(pack_vectors(vectors, writer.dtype))
             progress.advance(len(texts))
     if reused:

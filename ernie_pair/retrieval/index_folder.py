@@ -32,7 +32,7 @@ from ernie_pair.core.files.json_file import (
     shown,
 )
 from ernie_pair.inference.embedder import TextEmbedder
-from ernie_pair.models.embedding_json import LARGEST_DIM, LONGEST_TEXT, MOST_TEXTS, SEARCHED, SIMILARITIES
+from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXT_LENGTH, MAX_TEXTS, SEARCHED, SIMILARITIES
 from ernie_pair.retrieval.index import KINDS, PRECISIONS, Expected
 from ernie_pair.retrieval.word_index import BM25_FILES
 
@@ -198,8 +198,8 @@ def open_index_folder(folder: Path) -> IndexFolder:
     files, retrieval = found.get("files"), found.get("retrieval")
     wanted = FILES_OF.get(retrieval, ()) if isinstance(retrieval, str) else ()
     is_sound = {
-        "texts": is_whole_number(found.get("texts"), 1, MOST_TEXTS),
-        "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MOST_TEXTS),
+        "texts": is_whole_number(found.get("texts"), 1, MAX_TEXTS),
+        "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MAX_TEXTS),
         "retrieval": retrieval in RETRIEVALS,
         "files": isinstance(files, dict) and set(files) == set(wanted) and is_texts(list(files.values())),
     }
@@ -207,9 +207,9 @@ def open_index_folder(folder: Path) -> IndexFolder:
         is_sound.update({
             "kind": found.get("kind") in KINDS,
             "precision": found.get("precision") in PRECISIONS,
-            "dim": is_whole_number(found.get("dim"), 1, LARGEST_DIM),
+            "dim": is_whole_number(found.get("dim"), 1, MAX_DIM),
             "fingerprint": isinstance(found.get("fingerprint"), str) and found["fingerprint"].isprintable(),
-            "max_seq_len": is_whole_number(found.get("max_seq_len"), 0, LONGEST_TEXT),
+            "max_seq_len": is_whole_number(found.get("max_seq_len"), 0, MAX_TEXT_LENGTH),
             "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
             "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
             "prompt": isinstance(found.get("prompt", ""), str) and is_utf8(found.get("prompt", "")),

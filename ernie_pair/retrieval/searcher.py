@@ -15,7 +15,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.scorer import load
-from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, refuse_bad_vectors
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, check_vectors
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
 from ernie_pair.retrieval.index import VectorIndex
@@ -122,7 +122,7 @@ class TextRecall:
         near, embedder = nothing, self._embedder
         if embedder is not None:
             vectors = embedder.comparable(embedder.embed_queries(queries))
-            refuse_bad_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
+            check_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
             found_places = zip(*(array.tolist() for array in self._index.nearest(vectors, count)))
             near = [{place: cosine for cosine, place in zip(*row) if place >= 0} for row in found_places]
         by_words = nothing if self._words is None else self._words.best(queries, count)
@@ -193,8 +193,8 @@ class PairSearcher:
         self._scorer: Optional[PairScorer] = None
         if reranker:
             self._scorer = load(reranker, device, threads)
-            self._scorer.refuse_unrankable()
-        (self.texts.unit if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
+            self._scorer.check_rankable()
+        (self.texts.unit if self._scorer is None else self._scorer.unit).check_inside(threshold)
 
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, best first: see `Hit`.

@@ -194,7 +194,7 @@ def _open_models(config: ServeConfig) -> "ServedModels":
         embedder.embed(["你好"])
     if config.index:
         if predictor is not None:
-            predictor.refuse_unrankable()
+            predictor.check_rankable()
         folder = open_index_folder(Path(config.index))
         texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth, config.retrieval)
         texts.recall(["你好"])

@@ -311,7 +311,7 @@ class Service:
         if predictor is not None:
             unit = predictor.unit
         try:
-            unit.refuse_outside(body.threshold)
+            unit.check_inside(body.threshold)
         except InputError as error:
             raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
         if body.top_k is not None and body.top_k > texts.recall_k < texts.count:

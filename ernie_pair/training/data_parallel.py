@@ -12,7 +12,7 @@ import paddle
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.adamw import FusedAdamW
-from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.runtime.paddle_patches.optimizer_state import (
     parameters_of,
     scheduler_in,
@@ -25,7 +25,7 @@ from ernie_pair.training.optimizer import (
     state_shapes,
     trained_parameters,
 )
-from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
+from ernie_pair.weights.weight_files import Arrays, check_match
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 GradNormSq = Union[float, paddle.Tensor]
@@ -40,9 +40,9 @@ class DataParallel:
 
     def __init__(self, model, optimizer, process_group, *, widens_sums: bool = False):
         self.model, self.optimizer, self.process_group = model, optimizer, process_group
-        is_own = isinstance(model, PlainModel)
+        is_own = isinstance(model, CustomModel)
         if is_own and process_group.size > 1:
-            model.refuse_running_statistics()
+            model.check_no_running_statistics()
         self.forward = process_group.share_gradients(model, widens_sums, afterwards=is_own)
         moved = {id(parameter) for parameter in parameters_of(optimizer)}
         # Of an optimizer of the user's own: gradients that it would not clear.
@@ -161,5 +161,5 @@ class Zero2:
 
     def restore(self, arrays: Arrays, where: str) -> None:
         """Take this rank's part of the state, however it was split. CheckpointError: nothing is set."""
-        refuse_mismatch(state_shapes(self.model, self.inner), arrays, where)
+        check_match(state_shapes(self.model, self.inner), arrays, where)
         restore_optimizer(self.model, self.inner, arrays, where, self.own)

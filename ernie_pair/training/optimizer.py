@@ -15,6 +15,7 @@ import paddle
 from paddle.optimizer import AdamW
 
 from ernie_pair.core.errors import CheckpointError
+from ernie_pair.models.networks.encoders import HALVES
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.paddle_patches.optimizer_state import (
     AnyDeviceGradScaler,
@@ -26,8 +27,7 @@ from ernie_pair.runtime.paddle_patches.optimizer_state import (
     slot_name,
     state_of,
 )
-from ernie_pair.weights.half_tensors import HALVES
-from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
+from ernie_pair.weights.weight_files import Arrays, check_match
 
 BETAS = {"beta1_pow_acc": 0.9, "beta2_pow_acc": 0.999}  # before the first update
 MOMENTS = ("moment1", "moment2")
@@ -138,7 +138,7 @@ def restore_optimizer(
 def refuse_other_state(model, optimizer, arrays: Arrays, where: str) -> None:
     """Raise CheckpointError naming ``where`` when ``arrays`` is no state of this optimizer."""
     if is_named_adamw(optimizer):
-        refuse_mismatch(state_shapes(model, optimizer), arrays, where)
+        check_match(state_shapes(model, optimizer), arrays, where)
         return
     names = [f"{name}." for name in trained_parameters(model)]
     strange = [slot for slot in arrays if not _owner_of(slot, names)]

@@ -11,8 +11,8 @@ from paddle.distributed.fleet.utils import recompute
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.encoder_layer import FusedLayer
+from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.networks.encoders import EncoderModel
-from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.paddle_patches.layers import own_forward, set_forward
 from ernie_pair.training.optimizer import trained_parameters
 from ernie_pair.training.run_flags import TrainingFlags
@@ -65,7 +65,7 @@ class _Twice:
             paddle.set_rng_state(later)
 
 
-def freeze(model: Union[EncoderModel, PlainModel], config: TrainingFlags) -> str:
+def freeze(model: Union[EncoderModel, CustomModel], config: TrainingFlags) -> str:
     """Freeze what the flags name, and return how many parameters are trained, as a line for the log.
 
     The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.

@@ -55,7 +55,7 @@ class TaskData(NamedTuple):
 class Task(TrainingStep):
     """A kind of training. ``config``: `TrainingFlags`, with ``best_metric`` and ``max_seq_len`` besides.
 
-    ``open_model`` sets ``model``, an EncoderModel or a PlainModel, ``source``, the ModelSource that it was
+    ``open_model`` sets ``model``, an EncoderModel or a CustomModel, ``source``, the ModelSource that it was
     made of, and ``beginning``, what its weights are in words; ``open_data`` sets ``data``, see `TaskData`.
     ``command`` starts such a training with the flags of config.yaml; empty: none is written.
     """

@@ -21,7 +21,7 @@ from paddle.optimizer.lr import LRScheduler
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.adamw import FusedAdamW
-from ernie_pair.models.networks.encoders import TRAINING_ONLY, EncoderModel, is_token_in
+from ernie_pair.models.networks.encoders import TRAINING_ONLY, EncoderModel, is_token_in, widen_tensors
 from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import seed_of
@@ -39,7 +39,6 @@ from ernie_pair.training.recompute import num_frozen_layers
 from ernie_pair.training.run_flags import TrainingFlags
 from ernie_pair.training.schedule import learning_rate
 from ernie_pair.training.step_metrics import DeferredMetrics, EncoderSize, count_classifier, count_encoder
-from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.parameter_names import match_parameters
 from ernie_pair.weights.weight_files import Arrays
 

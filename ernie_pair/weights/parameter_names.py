@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, Mapping, Protocol, Sequence, Tuple, Uni
 import numpy as np
 
 from ernie_pair.core.errors import CheckpointError
-from ernie_pair.weights.weight_files import Arrays, is_state, refuse_mismatch
+from ernie_pair.weights.weight_files import Arrays, check_match, is_state
 
 TOKEN_HEAD, ORDER_HEAD, NGRAM_HEAD = "cls.predictions.", "cls.seq_relationship.", "cls.ngrams."
 RETRO_DECODER = "cls.retromae."
@@ -182,7 +182,7 @@ def match_parameters(
         for parameter in parameters.values()
         if parameter.name in chosen or not (may_miss and first_names[parameter.name].startswith(may_miss))
     }
-    refuse_mismatch(wanted, compared, where)
+    check_match(wanted, compared, where)
     return chosen
 
 

@@ -31,12 +31,12 @@ ALLOWED = {
     ("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"),
     ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"), ("collections", "OrderedDict"),
 }  # fmt: skip
-MOST_ITEMS = 10_000  # in the arguments of a constructor, including nested ones
+MAX_ITEMS = 10_000  # in the arguments of a constructor, including nested ones
 PLAIN_KEYS = (str, bytes, int)  # their hash is not recursive
 PLAIN_VALUES = (np.ndarray, np.generic, bool, int, float)
 # Paddle's VarType numbers; bfloat16 (22) is kept as its two bytes, as in Paddle's pickles.
 KINDS = {1: "<i2", 2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8", 20: "u1", 21: "i1", 22: "<u2"}
-LONGEST_DESCRIPTION, MOST_DIMENSIONS = 1024, 16
+MAX_DESCRIPTION, MAX_DIMENSIONS = 1024, 16
 _HEADER = struct.Struct("<IQIi")
 BFLOAT16 = np.dtype(np.uint16)
 _EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
@@ -50,6 +50,7 @@ SAFETENSORS_TYPES = {
 }  # fmt: skip
 NAMES_OF_TYPES = {np.dtype(kind): name for name, kind in SAFETENSORS_TYPES.items() if name != "BF16"}
 ALIGNMENT = 8
+MODEL_STATE = "model_state.pdparams"
 WRAPPERS = ("module.", "_orig_mod.")  # before all names of a model that was wrapped: DataParallel, compile
 WIDE = np.dtype(np.float32)
 # What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
@@ -93,18 +94,18 @@ def _refuse(stack: list) -> None:
     raise CheckpointError("it asks for objects that no array needs")
 
 
-def _refuse_keys(keys: list) -> None:
+def _check_keys(keys: list) -> None:
     if not all(isinstance(key, PLAIN_KEYS) for key in keys):
         raise CheckpointError("a key that is not a name")
 
 
-def _refuse_large(stack: list) -> None:
+def _check_size(stack: list) -> None:
     """Raise CheckpointError when the topmost value has more items than any array needs."""
     waiting, seen = [stack[-1]], 0
     while waiting:
         value = waiting.pop()
         seen += 1
-        if seen + len(waiting) > MOST_ITEMS:
+        if seen + len(waiting) > MAX_ITEMS:
             raise CheckpointError("lists that share lists without end")
         if isinstance(value, dict):
             waiting += [*value.keys(), *value.values()]
@@ -113,12 +114,12 @@ def _refuse_large(stack: list) -> None:
 
 
 for _code in (pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD):
-    _checked(_code, _refuse_large)
+    _checked(_code, _check_size)
 for _code in (pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.EMPTY_SET, pickle.FROZENSET, pickle.ADDITEMS):
     _checked(_code, _refuse)
-_checked(pickle.SETITEM, lambda stack: _refuse_keys(stack[-2:-1]))
-_checked(pickle.SETITEMS, lambda stack: _refuse_keys(stack[::2]))
-_checked(pickle.DICT, lambda stack: _refuse_keys(stack[::2]))
+_checked(pickle.SETITEM, lambda stack: _check_keys(stack[-2:-1]))
+_checked(pickle.SETITEMS, lambda stack: _check_keys(stack[::2]))
+_checked(pickle.DICT, lambda stack: _check_keys(stack[::2]))
 
 
 def read_variable(path: Path) -> np.ndarray:
@@ -132,7 +133,7 @@ def read_variable(path: Path) -> np.ndarray:
             raise ValueError(
                 f"versions {version} and {tensor_version}, {levels} levels, all of them must be 0"
             )
-        if not 0 <= length <= min(LONGEST_DESCRIPTION, len(content) - _HEADER.size):
+        if not 0 <= length <= min(MAX_DESCRIPTION, len(content) - _HEADER.size):
             raise ValueError(f"a description of {length} bytes")
         begin = _HEADER.size + length
         kind, shape = _description(content[_HEADER.size : begin])
@@ -164,7 +165,7 @@ def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
                 shape.append(size)
         else:
             raise ValueError(f"field {tag} in the description")
-    if len(shape) > MOST_DIMENSIONS or any(size >= 1 << 63 for size in shape):
+    if len(shape) > MAX_DIMENSIONS or any(size >= 1 << 63 for size in shape):
         raise ValueError("a shape that no tensor has")
     return kind, tuple(shape)
 
@@ -215,15 +216,17 @@ def safetensors_parts(arrays: Arrays, metadata: Optional[Dict[str, str]] = None)
     return [memoryview(len(text).to_bytes(8, "little") + text), *data]
 
 
-def to_safetensors(arrays: Arrays) -> bytes:
-    """Return the file of {name: array} in one piece."""
-    return b"".join(safetensors_parts(arrays))
-
-
 def write_for_torch(path: Path, arrays: Arrays) -> None:
     """Write a safetensors file whose header says, as transformers asks, that its arrays are torch's."""
     with open(path, "wb") as file:
         file.writelines(safetensors_parts(arrays, {"format": "pt"}))
+
+
+def write_weights(folder: Path, weights: Arrays) -> None:
+    """Write model_state.pdparams, a pickle of {name: array} as `paddle.save` writes a state dict."""
+    arrays = {id(array): np.ascontiguousarray(array) for array in weights.values()}
+    with open(folder / MODEL_STATE, "wb") as file:  # which holds an array under two names once
+        pickle.dump({name: arrays[id(weights[name])] for name in sorted(weights)}, file, protocol=4)
 
 
 def from_safetensors(data: bytes, where: str) -> Arrays:
@@ -327,7 +330,7 @@ def as_float32(arrays: Arrays, where: str) -> Arrays:
     return wide
 
 
-def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None:
+def check_match(wanted: Dict[str, tuple], found: Arrays, where: str) -> None:
     """Raise CheckpointError if names or shapes differ from the wanted ones; call it before setting any.
 
     ``wanted``: {name: shape}. The error lists up to five names of each kind.

@@ -24,8 +24,8 @@ from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.deployment.export_pair import export_pair
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.commands import NewModelConfig, new_model
-from ernie_pair.models.source import CONFIG, VOCAB, open_model
-from ernie_pair.models.spec import ModelSpec
+from ernie_pair.models.source import open_model
+from ernie_pair.models.spec import CONFIG, VOCAB, ModelSpec
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pairs.data.pair_records import Columns

@@ -17,7 +17,7 @@ from ernie_pair.__main__ import _loaded, main
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError, OpenError, SeveralErrors, for_outer
-from ernie_pair.models.model_path import download_hint
+from ernie_pair.models.model_folder import download_hint
 from ernie_pair.training.trainer import log_skipped
 
 

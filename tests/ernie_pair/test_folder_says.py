@@ -13,7 +13,7 @@ from ernie_pair.__main__ import _form_of_flags, _run
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
-from ernie_pair.models.source import kind_of_folder
+from ernie_pair.models.model_folder import kind_of_folder
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 
 

@@ -146,7 +146,7 @@ def test_evaluate_follows_options_and_folder_as_the_command(folder, monkeypatch)
     given = {"model_path": folder / "embedder", "input_file": folder / "test.tsv"}
     with pytest.raises(ernie_pair.InputError, match="dims is a flag of evaluate embedding, and .* of pairs"):
         ernie_pair.evaluate(**given, dims="all")
-    monkeypatch.setattr("ernie_pair.models.source.kind_of_folder", lambda folder: "embedding")
+    monkeypatch.setattr("ernie_pair.models.model_folder.kind_of_folder", lambda folder: "embedding")
     found = ernie_pair.evaluate(**given, dims="all")
     assert "mrr" in found["metrics"] and found["pairs"] == 31
     assert ernie_pair.evaluate(**given) == found

@@ -133,7 +133,7 @@ def test_mined_negatives_are_theirs(newest, tmp_path, monkeypatch):
     sides = dict(zip(("query", "passage"), (dict(zip(texts, side)) for side in vectors)))
     embedder = SimpleNamespace(
         has_roles=True,
-        settings=SimpleNamespace(refuse_search=lambda folder: None),
+        settings=SimpleNamespace(check_search=lambda folder: None),
         unit_vectors=lambda part, role: np.stack([sides[role][text] for text in part]),
     )
     monkeypatch.setattr(opening, "open_embedder", lambda *given: embedder)

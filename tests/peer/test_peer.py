@@ -45,7 +45,8 @@ from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS
+from ernie_pair.models.families import FAMILIES as ALL_FAMILIES
+from ernie_pair.models.families import with_counterpart
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.models.networks.encoders import hidden_states
 from ernie_pair.models.networks.kernel_path import choose_path
@@ -100,7 +101,7 @@ def test_a_transformers_classifier_gives_the_same_logits_here(tmp_path, family):
     assert np.array_equal(logits_in(tmp_path / "ours"), logits_in(folder))
 
 
-@pytest.mark.parametrize("family", COUNTERPARTS)
+@pytest.mark.parametrize("family", with_counterpart())
 def test_our_classifier_gives_the_same_logits_in_transformers(tmp_path, family):
     """And comes back bit-identical."""
     class_there(family)
@@ -122,7 +123,7 @@ def test_our_classifier_gives_the_same_logits_in_transformers(tmp_path, family):
     assert all(np.array_equal(before[name], after[name]) for name in before)
     assert [source.spec.family for source in sources] == [family, family]
     peer = paddlenlp_models.AutoModelForSequenceClassification.from_pretrained(str(back))
-    assert type(peer).__name__.startswith(COUNTERPARTS[family].own_class_start)
+    assert type(peer).__name__.startswith(ALL_FAMILIES[family].class_start)
 
 
 def write_pretrained(folder, family):
@@ -176,7 +177,7 @@ def test_transformers_pretrained_model_outputs_match_here(tmp_path, family):
     peer = their_model(family, "ForPreTraining", hidden_act="relu")
     folder = save(peer, tmp_path / "theirs")
     write_ours(folder, tmp_path / "ours")
-    loaded = getattr(paddlenlp_models, f"{COUNTERPARTS[family].own_class_start}ForPretraining")
+    loaded = getattr(paddlenlp_models, f"{ALL_FAMILIES[family].class_start}ForPretraining")
     model = loaded.from_pretrained(str(tmp_path / "ours"))
     model.eval()
     assert_same_outputs(peer, model)

@@ -15,7 +15,8 @@ transformers = pytest.importorskip("transformers")
 from data_tools.samples.masking import NO_LABEL  # noqa: E402
 from ernie_pair import EvaluateMlmConfig, MaskFiller, evaluate_mlm  # noqa: E402
 from ernie_pair.core.cli.cli import parse_config  # noqa: E402
-from ernie_pair.models.source import open_model, read_tokenizer  # noqa: E402
+from ernie_pair.models.source import open_model  # noqa: E402
+from ernie_pair.models.tokenizers import read_tokenizer  # noqa: E402
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig  # noqa: E402
 from ernie_pair.pretraining.convert.warm_start import with_order_head  # noqa: E402
 from ernie_pair.pretraining.data import open_pretrain_data  # noqa: E402

@@ -17,7 +17,7 @@ from ernie_pair.models.commands import (
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS
+from ernie_pair.models.families import get_counterpart, with_counterpart
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.runtime.device import quiet_libraries
 
@@ -30,7 +30,7 @@ IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2,
 TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
 IS_TEXT = IDS != 0
 
-FAMILIES = [family for family in COUNTERPARTS if family != "ernie_gram"]  # which is a BERT there
+FAMILIES = [family for family in with_counterpart() if family != "ernie_gram"]  # which is a BERT there
 SIZES = {
     "vocab_size": len(VOCAB), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 24, "max_position_embeddings": 64, "type_vocab_size": 2, "pad_token_id": 0,
@@ -47,7 +47,7 @@ OF_DISTILBERT = ("hidden_size", "num_hidden_layers", "num_attention_heads", "typ
 
 def class_there(family, kind="ForSequenceClassification"):
     """The class of transformers; skips where there is none: transformers 5 has no NeZha."""
-    name = f"{COUNTERPARTS[family].class_start}{kind}"
+    name = f"{get_counterpart(family).class_start}{kind}"
     if not hasattr(transformers, name):
         pytest.skip(f"transformers {transformers.__version__} has no {name}")
     return getattr(transformers, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ernie_pair.inference.exported_model import ExportedModel
-from ernie_pair.inference.scores import Prediction, unit_of
+from ernie_pair.inference.scores import Prediction, find_unit
 
 LIMITS = {"max_body": 2000, "max_pairs": 5, "max_chars": 20}
 
@@ -52,7 +52,7 @@ class Model:
 
     @property
     def unit(self):
-        return unit_of(self.exported.has_classes, self.exported.label_range)
+        return find_unit(self.exported.has_classes, self.exported.label_range)
 
     def predict(self, pairs):
         self.calls.append(len(pairs))

@@ -10,7 +10,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.inference.token_rows import encode_texts
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier
-from ernie_pair.models.networks.kernel_path import logits_of
+from ernie_pair.models.networks.kernel_path import predict_logits
 from ernie_pair.models.source import open_model
 from ernie_pair.training.process_group import ProcessGroup
 
@@ -49,4 +49,4 @@ def logits_of_trained(model_path: Path, pairs) -> np.ndarray:
     model, vocab_file = load_classifier(str(model_path))
     left, right = zip(*pairs)
     rows = encode_texts(left, right, None, WordPiece.from_file(vocab_file), MAX_SEQ_LEN)
-    return logits_of(model, rows, 64, ProcessGroup())
+    return predict_logits(model, rows, 64, ProcessGroup())

@@ -22,11 +22,11 @@ from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import option
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.model_card import DataFile, Measured, ModelCard
 from ernie_pair.models.networks.classifier import set_matching, with_prefix
 from ernie_pair.models.networks.encoders import EncoderModel, hidden_states
 from ernie_pair.models.source import open_start
-from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime.processes.world import World, seed_of
 from ernie_pair.training.batch_order import BatchOrder
 from ernie_pair.training.run_flags import TrainingFlags
@@ -61,15 +61,15 @@ class TokenClassifier(EncoderModel):
 
     def __init__(self, spec, num_classes: int, dropout: float):
         settings = {**spec.to_config(), "num_labels": num_classes, "model_type": spec.family}
-        settings["architectures"] = [f"{FAMILIES[spec.family]}ForTokenClassification"]
+        settings["architectures"] = [f"{FAMILIES[spec.family].class_start}ForTokenClassification"]
         settings.update(dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout))
         super().__init__(spec.with_config(settings))
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(spec.hidden_size, num_classes)
-        self.fix_unused()
+        self.freeze_unused()
 
     def unused_parts(self):
-        return (*self.way.idle, "pooler.")
+        return (*self.family_spec.unused, "pooler.")
 
     def forward(self, input_ids, token_type_ids):
         """Return the logits [B, S, C] of ids and token types int64 [B, S]."""

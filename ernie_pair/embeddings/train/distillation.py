@@ -27,10 +27,9 @@ from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import RANKING, SIGMOID, match_class
-from ernie_pair.models.model_path import no_model_folder
+from ernie_pair.models.model_folder import no_model_folder, resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.networks.kernel_path import choose_path, logits_of
-from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.networks.kernel_path import choose_path, predict_logits
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
 
@@ -110,7 +109,7 @@ def sha256_of_teacher(config: EmbeddingConfig) -> str:
     """Return the SHA-256 of the files of the teacher, in hex. Raises InputError where there is none."""
     if not Path(config.teacher).is_dir():
         raise no_model_folder("teacher", config.teacher, "give the OUT of a training run, or OUT/best")
-    files = content_of(str(model_folder_of(Path(config.teacher))))
+    files = content_of(str(resolve_model_folder(Path(config.teacher))))
     return hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
 
 
@@ -122,7 +121,7 @@ def scores_of_teacher(
     All ranks call it and share the work; rank 0 writes, and what it has is what all get. Raises InputError
     for a model that has no such score, NumbersError for one that is not finite.
     """
-    folder, group = model_folder_of(Path(config.teacher)), process_group
+    folder, group = resolve_model_folder(Path(config.teacher)), process_group
     key = {"version": VERSION, "teacher": sha256_of_teacher(config), "pairs": sha256_of_texts(left + right)}
     wanted = ArrayKind(np.dtype(np.float32), (len(left),))
     cache = array_cache(Path(config.output_dir) / "cache", {**key}, "teacher-", wanted.fits)
@@ -144,7 +143,7 @@ def scores_of_teacher(
 
         def ask(left, right) -> np.ndarray:
             rows = encode_texts(left, right, None, tokenizer, length)
-            return logits_of(model, rows, config.eval_batch_size, group)
+            return predict_logits(model, rows, config.eval_batch_size, group)
 
         logits = score_pairs(ask, left, right, read_calibration(folder, count).symmetric)
         odds = logits[:, -1].astype(np.float64) - (logits[:, 0] if labels.has_classes else 0)

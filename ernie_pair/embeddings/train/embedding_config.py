@@ -14,9 +14,10 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import AUTO, check_two_classes
 from ernie_pair.embeddings.retrieval import METRICS
-from ernie_pair.models.embedding_json import POOLING_NAMES, refuse_pooling
+from ernie_pair.models.embedding_json import POOLING_NAMES, check_pooling
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.labels import parse_label_range
-from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR
+from ernie_pair.models.spec import MIN_PAIR_LENGTH
 from ernie_pair.models.temperature import LARGEST, SMALLEST
 from ernie_pair.pairs.config.pair_config import MODEL_NAME_HELP
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
@@ -127,9 +128,11 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         super().__post_init__()
         assert self.chosen_dims is not None  # refused where they are none
         if self.pooling != AUTO:
-            refuse_pooling(self.pooling)
-        if 0 < self.max_seq_len < SHORTEST_PAIR:  # tokenizer_config.json remembers it, and may start pairs
-            raise InputError(f"--max_seq_len {self.max_seq_len} is below {SHORTEST_PAIR}; use {USUAL_LENGTH}")
+            check_pooling(self.pooling)
+        if 0 < self.max_seq_len < MIN_PAIR_LENGTH:  # tokenizer_config.json remembers it, and may start pairs
+            raise InputError(
+                f"--max_seq_len {self.max_seq_len} is below {MIN_PAIR_LENGTH}; use {USUAL_LENGTH}"
+            )
         check_two_classes(self.label_map)
         assert self.score_range  # refused where it is none
         fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"

@@ -17,9 +17,9 @@ from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.pair_tokenizer import PairTokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING
+from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.networks.text_encoder import TextEncoder
 from ernie_pair.models.sentence_transformers import is_sentence_folder
-from ernie_pair.models.source import model_folder_of
 from ernie_pair.pairs.data.in_memory_pairs import held
 from ernie_pair.pairs.data.rejected import log_rejected
 from ernie_pair.runtime.device import start_training_device
@@ -132,7 +132,7 @@ class EmbeddingTrainer:
     @property
     def tokenizer(self) -> PairTokenizer:
         """Return the tokenizer of the model, which cuts texts as `embed` does."""
-        return PairTokenizer(model_folder_of(self._folder), self.embedder.max_seq_len)
+        return PairTokenizer(resolve_model_folder(self._folder), self.embedder.max_seq_len)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of ``texts``, float32 [N, D], with norm 1; see `TextEmbedder.embed`."""

@@ -41,7 +41,7 @@ from ernie_pair.models.embedding_json import (
     width_after,
 )
 from ernie_pair.models.model_card import Measured, ModelCard
-from ernie_pair.models.networks.kernel_path import answers_of_rows, choose_path
+from ernie_pair.models.networks.kernel_path import choose_path, predict_rows
 from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.models.source import ModelSource, open_start
 from ernie_pair.runtime.processes.world import World
@@ -91,7 +91,7 @@ class EmbeddingTask(Task):
             self.source, config.seed, config.dropout, settings.pooling, settings.graph_steps
         )
         if config.save_format != "paddle":
-            self.model.refuse_other_than_theirs()
+            self.model.check_equal_in_hf()
         num_frozen_layers(config, len(self.model.layers()))  # refused before any data are read
         choose_path(self.model, config, config.device)  # the same
         self.beginning = load_text_weights(self.model, self.source)
@@ -186,7 +186,7 @@ class EmbeddingTask(Task):
     def vectors_of(self, rows: EncodedPairs) -> np.ndarray:
         """Return the vectors of rows, float32 [N, D] of length 1, on every rank; or NumbersError."""
         shared = self.model.dim, self.config.eval_batch_size, self.process_group, self.on_batch
-        return unit_rows(answers_of_rows(self.model, rows, *shared), "the model")
+        return unit_rows(predict_rows(self.model, rows, *shared), "the model")
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield embedding.json."""
@@ -257,7 +257,7 @@ def _settings_of(config: EmbeddingConfig, source: ModelSource) -> EmbeddingSetti
     if not is_plain:
         logger.info("pooling %s, %d tokens per text", start.pooling, start.max_seq_len)
     if any(start.prompts.values()):
-        start.refuse_left_out(start.prompt_of("query") or start.prompt_of("passage"), source.name)
+        start.check_prompt(start.prompt_of("query") or start.prompt_of("passage"), source.name)
     steps = tuple(step for step in start.steps if step.kind != "truncate")
     steps = steps if steps[-1:] == (NORMALIZE,) else (*steps, NORMALIZE)
     whole = width_after(start.pooling, source.spec.hidden_size, steps)

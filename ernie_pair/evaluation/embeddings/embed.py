@@ -36,8 +36,7 @@ from ernie_pair.inference.vector_files import (
 )
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import SIMILARITIES
-from ernie_pair.models.model_path import no_model_folder
-from ernie_pair.models.source import files_of_model, model_folder_of
+from ernie_pair.models.model_folder import list_model_files, no_model_folder, resolve_model_folder
 from ernie_pair.pairs.data.pair_source import check_unchanged, file_stamp
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -58,7 +57,7 @@ def embed(config: EmbedConfig) -> None:
     output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
     check_replaceable(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
     inputs: Dict[str, Sequence[Path]] = {
-        "model_path": files_of_model(config.model_path),
+        "model_path": list_model_files(config.model_path),
         "input_file": files_of(config.input_file),
     }
     names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
@@ -66,7 +65,7 @@ def embed(config: EmbedConfig) -> None:
     results = Results("embed", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return
-    config.refuse_no_ray()
+    config.check_ray()
     count, sha256, stamp = _count_texts(config)
     embedder = open_embedder(*_opened_by(config))
     logger.info("%d texts by %s, fingerprint %s", count, embedder.backend, embedder.fingerprint[:12])
@@ -93,7 +92,7 @@ def vectors_of_file(config: EmbedConfig) -> np.ndarray:
     """Return the vectors of the texts of ``input_file``, float32 [N, D]; write nothing. Raises as `embed`."""
     start_console(World())
     config = _with_folder(config)
-    config.refuse_no_ray()
+    config.check_ray()
     _count_texts(config)
     embedder = open_embedder(*_opened_by(config))
     return np.concatenate(list(_pieces(config, embedder, TextEmbedder.embed, 0)))
@@ -103,7 +102,7 @@ def _with_folder(config: EmbedConfig) -> EmbedConfig:
     """Return the flags with the folder of the model itself. Raises InputError if there is none."""
     if not Path(config.model_path).is_dir():
         raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
-    return replace(config, model_path=str(model_folder_of(Path(config.model_path)).absolute()))
+    return replace(config, model_path=str(resolve_model_folder(Path(config.model_path)).absolute()))
 
 
 def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:

@@ -28,17 +28,11 @@ from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluati
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.models.model_card import ModelCard, data_in, measured_in, write_card
-from ernie_pair.models.model_path import no_model_folder
+from ernie_pair.models.model_folder import list_model_files, no_model_folder, resolve_model_folder
 from ernie_pair.models.networks.text_encoder import TextEncoder, load_text_encoder
-from ernie_pair.models.source import (
-    WRITE_FAMILY,
-    ModelSource,
-    copy_tokenizer,
-    files_of_model,
-    model_folder_of,
-    open_model,
-)
+from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG
+from ernie_pair.models.tokenizers import copy_tokenizer
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
 from ernie_pair.runtime.processes.console import start_console
@@ -64,12 +58,12 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     quiet_libraries()
     if not Path(config.model_path).is_dir():
         raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     output_dir = Path(os.path.realpath(config.output_dir))
     check_replaceable(
         output_dir, (*EXPORTED, EMBEDDING, README, CONFIG_YAML) if (output_dir / EMBEDDING).is_file() else ()
     )
-    inputs: Dict[str, Sequence[Path]] = {"model_path": files_of_model(config.model_path)}
+    inputs: Dict[str, Sequence[Path]] = {"model_path": list_model_files(config.model_path)}
     outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
     flags, record = settings_of(config, *inputs, "output_dir"), output_dir / MADE
     results = Results("export embedding", outputs, inputs, flags, config.overwrite, record=record)
@@ -101,7 +95,7 @@ def _fill(
     model_sha256 = model.sha256(tokenizer.sha256)
     layer = UnitVectors(model) if settings.is_unit else model
     batches = parity_texts(tokenizer, settings.max_seq_len)
-    expected = formats.answers_of(layer, batches)
+    expected = formats.compute_answers(layer, batches)
     copy_tokenizer(source.vocab_file, source.spec, draft)
     write_json(draft / CONFIG, model.spec.to_config())
     formats.write_paddle(model, draft, layer)

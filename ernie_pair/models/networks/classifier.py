@@ -36,6 +36,7 @@ from paddle.nn import functional as F
 
 from ernie_pair.core.cli.options import import_named
 from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
 from ernie_pair.models.networks.encoders import (
     EncoderModel,
@@ -48,7 +49,7 @@ from ernie_pair.models.networks.encoders import (
     own_head_class,
 )
 from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
-from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, TokenizerSettings, architecture_in, parse_spec
+from ernie_pair.models.spec import CONFIG, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.layers import init_like
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import skipped_init, transformers
 from ernie_pair.weights.parameter_names import match_parameters
@@ -98,7 +99,7 @@ def path_of_class(model_class: type, base: type) -> str:
 
 
 @paddle.jit.not_to_static
-def refuse_other_inputs(position_ids, attention_mask, input_ids, pad_id: int) -> None:
+def check_inputs(position_ids, attention_mask, input_ids, pad_id: int) -> None:
     """Raise InputError for positions, and for a mask that is not that of the padding of ids int64 [B, S]."""
     if position_ids is not None:
         raise InputError("position_ids: the model counts the positions itself; leave them out")
@@ -151,7 +152,7 @@ class PairClassifier(EncoderModel):
         spec = spec if spec.family == family else spec.replace(model_type=family)
         super().__init__(_classifier_spec(spec, dropout, pooling or spec.pooling, type(self)))
         self.pooling, self.num_classes = self.spec.pooling, self.spec.num_labels
-        self.head = self.way.head if self.pooling == "cls" else "mean"
+        self.head = self.family_spec.head if self.pooling == "cls" else "mean"
         rate, usual = self.spec.classifier_dropout, self.encoder.config.hidden_dropout_prob
         self.dropout = nn.Dropout(usual if rate is None else rate)
         self._add_head()
@@ -160,7 +161,7 @@ class PairClassifier(EncoderModel):
         if self.num_classes == 1 and labels.label_range and not labels.activation and bias is not None:
             # A new regression model starts in the middle of its range instead of at 0.
             bias.set_value(np.array([sum(labels.label_range) / 2], np.float32))
-        self.fix_unused()
+        self.freeze_unused()
 
     def _add_head(self) -> None:
         made_of = self.encoder.config
@@ -195,7 +196,7 @@ class PairClassifier(EncoderModel):
 
     def unused_parts(self) -> Tuple[str, ...]:
         """Return the name prefixes of the encoder's parameters that no logit depends on."""
-        return self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
+        return self.family_spec.unused + (("pooler.",) if self.pooling == "mean" else ())
 
     def forward(
         self,
@@ -215,7 +216,7 @@ class PairClassifier(EncoderModel):
         and 0 on the padding, and for ``labels`` of a model for ranking.
         """
         if position_ids is not None or attention_mask is not None:
-            refuse_other_inputs(position_ids, attention_mask, input_ids, self.pad_id)
+            check_inputs(position_ids, attention_mask, input_ids, self.pad_id)
         token_type_ids = paddle.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         layers = self.layers()
         last = layers[-1] if self.reads_first_token else None
@@ -280,7 +281,7 @@ def build_classifier(
 
 def _classifier_spec(spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type) -> ModelSpec:
     more: Dict[str, object] = {"num_labels": spec.num_labels}
-    architecture = f"{FAMILIES[spec.family]}ForSequenceClassification"
+    architecture = f"{FAMILIES[spec.family].class_start}ForSequenceClassification"
     if spec.own_epsilon is not None:
         architecture = EPSILON_CLASS
     if spec.labels.activation == SIGMOID:
@@ -290,7 +291,7 @@ def _classifier_spec(spec: ModelSpec, dropout: Optional[float], pooling: str, mo
     own_class = path_of_class(model_class, PairClassifier)
     if own_class:  # which PaddleNLP has not: under another name it would load the rest, and answer otherwise
         architecture, more["model_class"] = model_class.__name__, own_class
-    rates = ["classifier_dropout"] + ["classifier_dropout_prob"] * (spec.family == "albert")
+    rates = ("classifier_dropout", *FAMILIES[spec.family].dropouts)
     without = ("num_classes", "pooling", "model_class")
     return network_spec(spec, architecture, dropout, without=without, rates=rates, **more)
 
@@ -304,11 +305,6 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    if source.spec.family not in ("", model.family):
-        raise CheckpointError(
-            f"{source.name} holds {source.spec.family} weights, and the model is of {model.family}; give "
-            "another model"
-        )
     found = with_prefix(source.read_weights(), model)
     if is_other_task:  # its head has another number of outputs, or means something else by them
         found = {name: array for name, array in found.items() if not name.startswith(HEADS)}
@@ -320,11 +316,13 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     may_miss: Tuple[str, ...] = (*HEADS, *outside) if headless else ()
     masked_lm = architecture_in(source.spec.config).endswith("ForMaskedLM")  # transformers' has no pooler
     if source.is_hugging_face or masked_lm:  # and no model of transformers what is idle here
-        idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
+        idle = tuple(f"{model.attribute}.{part}" for part in model.family_spec.unused)
         may_miss += _absent_pooler(found, model) + idle
-    unused = model.way.pretraining_heads + (HEADS if is_other_head else ()) + unused_parts(model, source)
+    unused = (
+        model.family_spec.pretraining_heads + (HEADS if is_other_head else ()) + unused_parts(model, source)
+    )
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
-    passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
+    passed_over = sum(name.startswith(model.family_spec.pretraining_heads) for name in found)
     notes = ["the classifier is new and random" if headless else "with its classifier"]
     notes += ["the pooler is new and random"] if _absent_pooler(found, model) else []
     notes += [f"{passed_over} weights of the pretraining heads are ignored"] if passed_over else []
@@ -346,7 +344,7 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     assert source.weights is not None  # a model that is not from scratch has some
     found = source.read_weights()
     if any(name.startswith(HEADS[0]) for name, _ in model.named_parameters()):  # an own class may have none
-        refuse_no_classifier(found, source.name)
+        check_has_classifier(found, source.name)
     set_matching(model, found, source.weights, may_have=unused_parts(model, source))
     model.eval()
     return model, source.vocab_file
@@ -357,13 +355,13 @@ def unused_parts(model: EncoderModel, source: ModelSource) -> Tuple[str, ...]:
 
     A classifier of RoBERTa has no pooler, and transformers' ERNIE no task embedding without use_task_id.
     """
-    parts: Tuple[str, ...] = ("pooler.",) if model.way.head == "own" else ()
+    parts: Tuple[str, ...] = ("pooler.",) if model.family_spec.head == "own" else ()
     if source.is_hugging_face and not source.spec.config.get("use_task_id"):
         parts += ("embeddings.task_type_embeddings.",)
     return tuple(f"{model.attribute}.{part}" for part in parts)
 
 
-def refuse_no_classifier(found: Arrays, where: str) -> None:
+def check_has_classifier(found: Arrays, where: str) -> None:
     """Raise CheckpointError when the weights ``found`` are of an encoder, or an embedding model, alone."""
     if not any(name.startswith(HEADS[0]) for name in found):
         raise CheckpointError(
@@ -375,7 +373,7 @@ def with_prefix(found: Arrays, model: EncoderModel) -> Arrays:
     """Return ``found`` with full names: an encoder saved on its own names its weights without the family."""
     if "embeddings.word_embeddings.weight" not in found:
         return found
-    whole = HEADS + model.way.pretraining_heads
+    whole = HEADS + model.family_spec.pretraining_heads
     return {
         name if name.startswith(whole) else f"{model.attribute}.{name}": array
         for name, array in found.items()
@@ -399,15 +397,16 @@ def set_matching(
     model.set(match_parameters(parameters, found, str(where), may_miss=may_miss, may_have=may_have))
 
 
-def known_family(layer: nn.Layer) -> str:
+def find_layer_family(layer: nn.Layer) -> str:
     """Return the family of an object of PaddleNLP's XForSequenceClassification; '' of a subclass or other."""
     kind = type(layer)
-    names = {f"{begins}ForSequenceClassification": family for family, begins in reversed(FAMILIES.items())}
+    ending = "ForSequenceClassification"
+    names = {one.class_start + ending: family for family, one in reversed(FAMILIES.items())}
     family = names.get(kind.__name__, "")
     return family if family and getattr(transformers, kind.__name__, None) is kind else ""
 
 
-def spec_of(layer: nn.Layer, family: str, tokenizer: TokenizerSettings) -> ModelSpec:
+def read_layer_spec(layer: nn.Layer, family: str, tokenizer: TokenizerSettings) -> ModelSpec:
     """Return the spec of a classifier of PaddleNLP, from the config.json that it would write."""
     config = json.loads(layer.config.to_json_string())
     sizes = {"vocab_size": layer.config.vocab_size, "num_labels": layer.config.num_labels}

@@ -8,20 +8,22 @@ left out had no part in them. B batch, S sequence, D hidden.
 
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type, TypeVar
 
+import numpy as np
 import paddle
 from paddle import nn
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import SEPARATOR
 from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState
-from ernie_pair.models.hugging_face.folders import KINDS, MODEL_STATE, to_their_config, write_their_folder
-from ernie_pair.models.source import ModelSource, their_tokenizer_files, tokenizer_files
-from ernie_pair.models.spec import CONFIG, FAMILIES, NO_MODEL, ModelSpec, json_bytes
+from ernie_pair.models.families import FAMILIES, encoder_name
+from ernie_pair.models.hugging_face import KINDS, config_to_hf, write_hf_folder
+from ernie_pair.models.source import ModelSource
+from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec, json_bytes
+from ernie_pair.models.tokenizers import hf_tokenizer_files, tokenizer_files
 from ernie_pair.runtime.paddle_patches.layers import (
     has_hooks,
     make_gelu_new,
@@ -33,13 +35,11 @@ from ernie_pair.runtime.paddle_patches.layers import (
 )
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.weights.half_tensors import set_weight, widen_tensors
-from ernie_pair.weights.weight_files import Arrays
+from ernie_pair.weights.weight_files import MODEL_STATE, Arrays
 
 Model = TypeVar("Model")
-# Families on Paddle's TransformerEncoderLayer, which has no gelu_new.
-OF_PADDLE_LAYERS = ("ernie", "ernie_gram", "bert", "roberta", "xlm_roberta")
 THEIRS = "hugging_face"
+HALVES = (paddle.float16, paddle.bfloat16)
 MASKED = -1e4  # added to the scores of padding, as PaddleNLP does
 TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
 
@@ -97,43 +97,6 @@ def attend_from(layer, queries_BQD, states_BSD, src_mask=None):
     return state_BQD if is_first else layer.norm2(state_BQD)
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """How a family of encoders is called; ``head``: what PaddleNLP's XForSequenceClassification makes of it.
-
-    pooled   dropout and a linear layer on the pooled output
-    dense    the same on a linear layer and ReLU of the hidden state of the first token
-    own      a class of its own on the hidden states, with dropout inside
-    """
-
-    attribute: str = ""  # what it is called in the weights; empty: the name of the family
-    head: str = "pooled"
-    takes_types: bool = True
-    takes_added_mask: bool = True  # [B, 1, 1, S], added to the scores; otherwise [B, S] of 0 and 1
-    gives_pooled: bool = True  # a tuple of hidden states and pooled output; otherwise the states alone
-    layers: str = "encoder.layers"
-    idle: Tuple[str, ...] = ()  # parts that no output depends on
-    pretraining_heads: Tuple[str, ...] = ("cls.",)
-
-
-ENCODERS: Dict[str, Encoder] = {
-    **dict.fromkeys(("ernie", "bert", "roformer", "ppminilm", "skep"), Encoder()),
-    "ernie_gram": Encoder(idle=("embeddings.rel_pos_embeddings.",)),
-    "roberta": Encoder(attribute="roberta", head="own", pretraining_heads=("lm_head.",)),
-    "xlm_roberta": Encoder(attribute="roberta", head="own", pretraining_heads=("lm_head.",)),
-    "electra": Encoder(
-        head="own", gives_pooled=False, pretraining_heads=("discriminator_", "generator_", "bias_mts."),
-    ),
-    "nezha": Encoder(takes_added_mask=False, layers="encoder.layer"),
-    "albert": Encoder(
-        attribute="transformer", takes_added_mask=False, layers="encoder.albert_layer_groups",
-        pretraining_heads=("predictions.", "sop_classifier."),
-    ),
-    "megatronbert": Encoder(layers="encoder.layer"),
-    "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
-}  # fmt: skip
-
-
 def network_spec(
     spec: ModelSpec,
     architecture: str,
@@ -152,23 +115,24 @@ def network_spec(
     if dropout is not None:
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", *rates)
         settings.update(dict.fromkeys(rates, dropout))
-    if spec.family == "ernie_gram" and spec.embedding_size is None:  # PaddleNLP's default is 768
+    if FAMILIES[spec.family].embeds_in_width and spec.embedding_size is None:
         settings["embedding_size"] = spec.hidden_size
     return spec.with_config(settings)
 
 
 def new_encoder(spec: ModelSpec) -> nn.Layer:
     """Return PaddleNLP's encoder of ``spec`` with random weights, and the epsilon that ``spec`` states."""
-    family = spec.family
-    model_class = getattr(transformers, f"{FAMILIES[family]}Model")
+    family = FAMILIES[spec.family]
+    model_class = getattr(transformers, f"{family.class_start}Model")
     settings = spec.to_config(model_type=model_class.config_class.model_type)
-    is_to_change = settings.get("hidden_act") == "gelu_new" and family in OF_PADDLE_LAYERS
+    is_to_change = settings.get("hidden_act") == "gelu_new" and family.has_paddle_layers
     settings.update({"hidden_act": "gelu"} if is_to_change else {})
     config = model_class.config_class.from_dict(settings)
     # PaddleNLP's classifier leaves this pooler away.
-    encoder = model_class(config, add_pooling_layer=False) if "roberta" in family else model_class(config)
+    leaves_pooler = family.class_start == "Roberta"
+    encoder = model_class(config, add_pooling_layer=False) if leaves_pooler else model_class(config)
     read_padding_row(encoder.embeddings.word_embeddings)
-    if family == "nezha":
+    if spec.family == "nezha":
         share_positions(encoder)
     if is_to_change:
         make_gelu_new(encoder.encoder.layers)
@@ -197,7 +161,7 @@ def build_seeded(source: ModelSource, seed: int, build: Callable[[], Model], is_
 def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
     """Return PaddleNLP's class that makes logits of hidden states; it reads that of the first token alone."""
     modeling = sys.modules[type(encoder).__module__]
-    return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")
+    return getattr(modeling, f"{FAMILIES[family].class_start}ClassificationHead")
 
 
 class PaddingLeftOut:
@@ -250,18 +214,37 @@ def hidden_states(
     ``layers``: those of the encoder, if nobody reads the states of padding; where the fused kernels compute
     them, they leave it out, and return 0 there.
     """
-    way = ENCODERS[family]
+    called = FAMILIES[family]
     if getattr(encoder.config, "type_vocab_size", 0) == 1:
         token_type_ids = token_type_ids * 0  # a program that is traced keeps its input
-    elif "roberta" in family:  # its tokenizer of two separators between the texts gives all one type
+    elif called.counts_from_padding:  # its tokenizer of two separators between the texts gives all one type
         token_type_ids = token_type_ids * (1 - token_type_ids.max(axis=1, keepdim=True) // SEPARATOR)
-    asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
+    asked = {"token_type_ids": token_type_ids} if called.takes_types else {}
     mask_BS = is_token_in(input_ids, pad_id).astype(encoder.embeddings.word_embeddings.weight.dtype)
-    added = ((1.0 - mask_BS) * MASKED).unsqueeze([1, 2]) if way.takes_added_mask else mask_BS
+    added = ((1.0 - mask_BS) * MASKED).unsqueeze([1, 2]) if called.takes_added_mask else mask_BS
     asked = {**asked, "attention_mask": added}
     with FirstTokenAlone(alone), PaddingLeftOut(encoder, layers, input_ids, pad_id):
         answer = encoder(input_ids, **asked)
-    return (answer[0], answer[1]) if way.gives_pooled else (answer, None)
+    return (answer[0], answer[1]) if called.gives_pooled else (answer, None)
+
+
+def widen_tensors(tensors: Dict[str, paddle.Tensor]) -> Arrays:
+    """Return {name: array}; 16-bit tensors become float32, which changes no value."""
+    return {
+        name: (tensor.astype("float32") if tensor.dtype in HALVES else tensor).numpy()
+        for name, tensor in tensors.items()
+    }
+
+
+def set_weight(parameter, array: np.ndarray) -> None:
+    """Set ``parameter`` to ``array``, as precisely as its type allows.
+
+    The cast is Paddle's, which on a CPU truncates to bfloat16 instead of rounding.
+    """
+    if parameter.dtype in HALVES:
+        parameter.set_value(paddle.to_tensor(array.astype(np.float32)).astype(parameter.dtype))
+    else:
+        parameter.set_value(array.astype(parameter.numpy().dtype))
 
 
 class SavedLayer(nn.Layer):
@@ -318,9 +301,9 @@ class EncoderModel(SavedLayer):
 
     def __init__(self, spec: ModelSpec):
         super().__init__()
-        self.family, self.way, self.spec = spec.family, ENCODERS[spec.family], spec
+        self.family, self.family_spec, self.spec = spec.family, FAMILIES[spec.family], spec
         self.pad_id = spec.pad_id
-        self.attribute = self.way.attribute or spec.family
+        self.attribute = encoder_name(spec.family)
         self.add_sublayer(self.attribute, new_encoder(spec))
         self.written_apart: Tuple[str, ...] = ()  # begins names of weights that transformers' model has not
         self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
@@ -336,9 +319,9 @@ class EncoderModel(SavedLayer):
 
     def unused_parts(self) -> Tuple[str, ...]:
         """Return the name prefixes of the encoder's parameters that no output depends on."""
-        return self.way.idle
+        return self.family_spec.unused
 
-    def fix_unused(self) -> None:
+    def freeze_unused(self) -> None:
         """Freeze the parameters that no output depends on, once all parameters exist."""
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_unused(name)
@@ -346,7 +329,7 @@ class EncoderModel(SavedLayer):
     def layers(self) -> List[nn.Layer]:
         """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
         found = self.encoder
-        for name in self.way.layers.split("."):
+        for name in self.family_spec.layers.split("."):
             found = getattr(found, name)
         return list(found)
 
@@ -360,8 +343,8 @@ class EncoderModel(SavedLayer):
         inside = name[len(prefix) :]
         if not name.startswith(prefix) or inside.startswith("pooler."):
             return num_layers + 1
-        if inside.startswith(f"{self.way.layers}."):
-            return 1 + int(inside[len(self.way.layers) + 1 :].split(".")[0])
+        if inside.startswith(f"{self.family_spec.layers}."):
+            return 1 + int(inside[len(self.family_spec.layers) + 1 :].split(".")[0])
         is_last_norm = inside.startswith("encoder.") and "embedding" not in inside
         return num_layers if is_last_norm else 0
 
@@ -386,9 +369,9 @@ class EncoderModel(SavedLayer):
             theirs.mkdir(exist_ok=True)
             arrays = widen_tensors(self.own_weights())
             arrays = {name: arrays[name] for name in arrays if not name.startswith(self.written_apart)}
-            tokenizer = their_tokenizer_files(vocab_file, self.spec, max_seq_len)
-            write_their_folder(theirs, self.family, self.spec.config, tokenizer, arrays, "the model")
+            tokenizer = hf_tokenizer_files(vocab_file, self.spec, max_seq_len)
+            write_hf_folder(theirs, self.family, self.spec.config, tokenizer, arrays, "the model")
 
-    def refuse_other_than_theirs(self) -> None:
+    def check_equal_in_hf(self) -> None:
         """Raise InputError when transformers has no model that computes the same."""
-        to_their_config(self.spec.config, self.family, {}, "--save_format hf", KINDS[0])
+        config_to_hf(self.spec.config, self.family, {}, "--save_format hf", KINDS[0])

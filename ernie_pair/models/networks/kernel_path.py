@@ -26,13 +26,13 @@ from ernie_pair.kernels.encoder_layer import (
     unsupported_reason,
 )
 from ernie_pair.models.networks.classifier import PairClassifier
+from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.networks.encoders import EncoderModel
-from ernie_pair.models.networks.plain_model import PlainModel
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.gpu import check_gpu_capability, paddle_capability
 from ernie_pair.runtime.paddle_patches.core_settings import set_math_threads, without_tf32
 
-AnyModel = Union[EncoderModel, PlainModel]
+AnyModel = Union[EncoderModel, CustomModel]
 
 
 def choose_path(
@@ -50,7 +50,7 @@ def choose_path(
     has its kernels already. Raises InputError if they cannot be had.
     """
     parts = model.layers(), model.embeddings()
-    is_own = isinstance(model, PlainModel)
+    is_own = isinstance(model, CustomModel)
     unfit = f"{model.family} is a layer of your own" if is_own else unsupported_reason(parts[0])
     choice = agree_on_path(
         lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
@@ -99,23 +99,23 @@ def constant_weights(model: AnyModel) -> ContextManager[None]:
     return nullcontext() if model.fused_state is None else model.fused_state.constant_weights()
 
 
-def answers_of_rows(
+def predict_rows(
     model,
     rows: EncodedPairs,
     width: int,
     batch_size: int,
     process_group,
-    asked: Optional[Callable[[int], None]] = None,
+    on_batch: Optional[Callable[[int], None]] = None,
 ) -> np.ndarray:
     """Return the ``width`` numbers that ``model`` gives every row, float32 [N, width], on every rank.
 
     The batches follow from the rows and ``batch_size`` alone and are dealt to the ranks one by one, so a row
-    always stands in the same batch. ``asked`` is told the rows of each batch, of all ranks; without it a bar
-    of the first rank shows them, see `shows_bars`. Leaves ``model`` in evaluation mode.
+    always stands in the same batch. ``on_batch`` is given the rows of each batch, of all ranks; without it a
+    bar of the first rank shows them, see `shows_bars`. Leaves ``model`` in evaluation mode.
     """
     model.eval()
     batches = evaluation_batches(rows.lengths, batch_size)[process_group.rank :: process_group.size]
-    is_hidden = asked is not None or process_group.rank > 0 or not shows_bars()
+    is_hidden = on_batch is not None or process_group.rank > 0 or not shows_bars()
     found = np.zeros((len(rows), width), dtype=np.float32)
     answers = []
     with paddle.no_grad(), constant_weights(model), without_tf32():
@@ -123,26 +123,26 @@ def answers_of_rows(
             batch = rows.batch(picked)
             answer = model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
             answers.append(answer.astype("float32"))
-            if asked is not None:
-                asked(len(picked) * process_group.size)
+            if on_batch is not None:
+                on_batch(len(picked) * process_group.size)
         if answers:  # they are copied once: a copy waits for all that the device was asked for
             found[np.concatenate(batches)] = paddle.concat(answers).numpy()
     return process_group.all_reduce_now(found)
 
 
-def logits_of(
+def predict_logits(
     model: PairClassifier,
     rows: EncodedPairs,
     batch_size: int,
     process_group,
-    asked: Optional[Callable[[int], None]] = None,
+    on_batch: Optional[Callable[[int], None]] = None,
 ) -> np.ndarray:
     """Return the logits of every row, float32 [N, C], in the order of the file, on every rank.
 
-    ``asked`` and the batches are those of `answers_of_rows`. Leaves ``model`` in evaluation mode. Raises
+    ``on_batch`` and the batches are those of `predict_rows`. Leaves ``model`` in evaluation mode. Raises
     NumbersError for a logit that is not finite.
     """
-    logits = answers_of_rows(model, rows, model.num_classes, batch_size, process_group, asked)
+    logits = predict_rows(model, rows, model.num_classes, batch_size, process_group, on_batch)
     if not np.isfinite(logits).all():
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise NumbersError(

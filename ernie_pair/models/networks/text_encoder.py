@@ -22,6 +22,7 @@ from ernie_pair.inference.embedder import EmbeddingModel
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.networks.classifier import HEADS, set_matching, unused_parts, with_prefix
 from ernie_pair.models.networks.encoders import (
     THEIRS,
@@ -32,16 +33,16 @@ from ernie_pair.models.networks.encoders import (
     is_token_in,
     masked_mean,
     network_spec,
+    widen_tensors,
 )
 from ernie_pair.models.networks.kernel_path import casting, choose_path, constant_weights, take_threads
 from ernie_pair.models.sentence_transformers import DENSE, write_sentence_files
 from ernie_pair.models.source import ModelSource
-from ernie_pair.models.spec import FAMILIES, ModelSpec
+from ernie_pair.models.spec import ModelSpec
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import skipped_init
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.weights.half_tensors import widen_tensors
 
 FAR_BELOW = 6e4  # below any hidden state, and within float16
 ACTIVATIONS = {
@@ -135,11 +136,13 @@ class TextEncoder(EncoderModel):
         pooling: str = "mean",
         steps: Sequence[Step] = (),
     ):
-        architecture = f"{FAMILIES[spec.family]}Model" if spec.own_epsilon is None else EPSILON_CLASS
+        architecture = (
+            f"{FAMILIES[spec.family].class_start}Model" if spec.own_epsilon is None else EPSILON_CLASS
+        )
         super().__init__(network_spec(spec, architecture, dropout, without=OF_CLASSIFIERS))
         self.pooling, self.written_apart = pooling, (DENSE,)
         self.dense = Steps(steps, self.spec.hidden_size * len(pooling.split("+")))
-        self.fix_unused()
+        self.freeze_unused()
 
     @property
     def dim(self) -> int:
@@ -148,7 +151,7 @@ class TextEncoder(EncoderModel):
 
     def unused_parts(self) -> Tuple[str, ...]:
         """Return the beginnings of the names of parameters that no vector depends on: the pooler's too."""
-        return (*self.way.idle, "pooler.")
+        return (*self.family_spec.unused, "pooler.")
 
     def forward(self, input_ids, token_type_ids):
         """Return vectors [B, D] of any length, of ids and token types int64 [B, S]; padding has no part."""
@@ -204,7 +207,7 @@ def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
     found = with_prefix(source.read_weights(), model)
     if source.is_hugging_face and len(model.dense):
         found.update(source.read_dense())
-    unused = (*model.way.pretraining_heads, *HEADS, *unused_parts(model, source))
+    unused = (*model.family_spec.pretraining_heads, *HEADS, *unused_parts(model, source))
     passed_over = sum(name.startswith(unused) for name in found)
     may_miss = tuple(f"{model.attribute}.{part}" for part in model.unused_parts())
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=(*unused, *may_miss))
@@ -235,7 +238,7 @@ def open_trained(
         settings,
         model.sha256(tokenizer.sha256),
         tokenizer,
-        lambda ids, types: vectors_of(model, choice, ids, types),
+        lambda ids, types: compute_vectors(model, choice, ids, types),
         f"paddle, {choice.name}",
         model,
     )
@@ -253,7 +256,9 @@ def load_text_encoder(
     return model, choice
 
 
-def vectors_of(model: TextEncoder, choice: KernelChoice, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
+def compute_vectors(
+    model: TextEncoder, choice: KernelChoice, ids: np.ndarray, types: np.ndarray
+) -> np.ndarray:
     """Return the vectors of ids and token types int64 [B, S], float32 [B, D] of any length."""
     with paddle.no_grad(), constant_weights(model), without_tf32(), casting(choice):
         return model(paddle.to_tensor(ids), paddle.to_tensor(types)).astype("float32").numpy()

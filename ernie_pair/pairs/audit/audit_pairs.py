@@ -32,8 +32,8 @@ from ernie_pair.core.files.keyed_cache import KeyedCache
 from ernie_pair.core.files.results import Results
 from ernie_pair.core.progress import say
 from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
-from ernie_pair.models.labels import MOST_WORDS, Labels, match_class
-from ernie_pair.models.spec import SHORTEST_PAIR
+from ernie_pair.models.labels import MAX_WORDS, Labels, match_class
+from ernie_pair.models.spec import MIN_PAIR_LENGTH
 from ernie_pair.pairs.audit.findings import (
     Cleaned,
     Coded,
@@ -68,7 +68,7 @@ class AuditPairsConfig(RowFlags, OverwriteFlag):
     """Check labelled pairs before training on them."""
 
     EXAMPLE = "--train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact"
-    MOST_CLASSES = MOST_WORDS
+    MOST_CLASSES = MAX_WORDS
 
     train_file: str = data_option(
         help="labelled pairs: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl"), reads="FILE"
@@ -84,7 +84,7 @@ class AuditPairsConfig(RowFlags, OverwriteFlag):
         128,
         help="tokens per pair, [CLS] and [SEP] included; longer ones are counted",
         unit="tokens",
-        at_least=SHORTEST_PAIR,
+        at_least=MIN_PAIR_LENGTH,
     )
     output_dir: str = data_option(
         "",

@@ -19,7 +19,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.spec import SHORTEST_PAIR
+from ernie_pair.models.spec import MIN_PAIR_LENGTH
 from ernie_pair.pairs.data.pair_records import PAIR_HELP, RowFlags
 
 
@@ -255,10 +255,10 @@ class PredictConfig(RayFlags, InferenceFlags):
 
 def refuse_short_pairs(max_seq_len: int) -> None:
     """Raise InputError for a length without room for two texts; 0 is that of the training."""
-    if max_seq_len and max_seq_len < SHORTEST_PAIR:
+    if max_seq_len and max_seq_len < MIN_PAIR_LENGTH:
         raise InputError(
-            f"--max_seq_len {max_seq_len} is below {SHORTEST_PAIR}: no room for two texts; use 128, or 0 for "
-            "that of the training"
+            f"--max_seq_len {max_seq_len} is below {MIN_PAIR_LENGTH}: no room for two texts; use 128, or 0 "
+            "for that of the training"
         )
 
 

@@ -17,15 +17,16 @@ from ernie_pair.core.cli.options import (
     refuse_set,
 )
 from ernie_pair.core.errors import InputError
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.labels import (
     CLASSIFICATION,
-    MOST_WORDS,
+    MAX_WORDS,
     RANKING,
     Labels,
     parse_label_map,
     parse_label_range,
 )
-from ernie_pair.models.spec import FAMILIES, SHORTEST_PAIR, ModelSpec
+from ernie_pair.models.spec import MIN_PAIR_LENGTH, ModelSpec
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, parse_class_weights
 from ernie_pair.runtime.gpu import Card, check_gpu_capability
@@ -39,7 +40,7 @@ MODEL_NAME_HELP = "a built-in name (ernie-gram-zh, ernie-1.0) or a model folder"
 class PairConfig(RowFlags, TrainingFlags):
     """Settings for training a pair classifier; the data are given in `TrainConfig` or to `PairTrainer`."""
 
-    MOST_CLASSES = MOST_WORDS
+    MOST_CLASSES = MAX_WORDS
 
     class_weights: str = optimisation_option(
         "",
@@ -163,7 +164,7 @@ class PairConfig(RowFlags, TrainingFlags):
         128,
         help="tokens per pair, [CLS] and [SEP] included",
         unit="tokens",
-        at_least=SHORTEST_PAIR,
+        at_least=MIN_PAIR_LENGTH,
         resume="same",
         usual=True,
     )

@@ -14,15 +14,16 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple, Union
 import numpy as np
 
 from ernie_pair.core.errors import InputError, OpenError, again_with, counted
-from ernie_pair.models.label_words import are_relations, plain_label
 from ernie_pair.models.labels import (
     UNLABELLED,
     Labels,
     are_class_names,
+    are_relations,
     frequent_words,
     is_number,
     label_maps,
     match_class,
+    plain_label,
     words_as_classes,
 )
 from ernie_pair.pairs.data.pair_records import RowRules

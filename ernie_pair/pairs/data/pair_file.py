@@ -28,8 +28,7 @@ from data_tools.text.columns import LOOKED_AT, say_no_header, text_of
 from data_tools.text.tables import BLANK, SHEET_ERRORS, Form, Record, detect_form, is_blank, records
 from ernie_pair.core.cli.standard_streams import as_called
 from ernie_pair.core.errors import InputError, counted
-from ernie_pair.models.label_words import bare_label
-from ernie_pair.models.labels import REGRESSION, UNLABELLED, Labels
+from ernie_pair.models.labels import REGRESSION, UNLABELLED, Labels, bare_label
 from ernie_pair.pairs.data.pair_records import (
     LEFT,
     RIGHT,

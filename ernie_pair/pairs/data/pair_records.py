@@ -34,7 +34,7 @@ from data_tools.text.file_content import ENCODINGS
 from ernie_pair.core.cli.options import Options, data_option
 from ernie_pair.core.errors import InputError, OpenError, counted
 from ernie_pair.core.files.json_file import shown
-from ernie_pair.models.label_words import sense_of
+from ernie_pair.models.labels import find_sense
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 FLAG_OF = {LEFT: "--text_a", RIGHT: "--text_b", LABEL: "--label"}
@@ -338,7 +338,7 @@ def _is_yes_or_no(column: Sequence[str]) -> bool:
 
 
 def _is_answer(cell: str) -> bool:
-    return sense_of(cell) is not None
+    return find_sense(cell) is not None
 
 
 def _may_be_label(column: Sequence[str]) -> bool:

@@ -24,14 +24,14 @@ from data_tools.text.columns import LOOKED_AT
 from data_tools.text.text_files import decoded, read_lines
 from ernie_pair.core.errors import InputError, OpenError, counted, one_error
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.models.label_words import bare_label
 from ernie_pair.models.labels import (
     RANKING,
     UNLABELLED,
     Labels,
     are_class_names,
+    bare_label,
+    build_label_map,
     is_number,
-    label_map_of,
     match_class,
     parse_label_map,
 )
@@ -531,7 +531,7 @@ def _words_in(source: Any, labels: Labels) -> str:
     if first is None or labels.class_of(first) is not None:
         return ""
     counts = count_labels(chain([first], words))
-    found = label_map_of(counts, source.rules.most_classes)
+    found = build_label_map(counts, source.rules.most_classes)
     if not found and are_class_names(counts) and not any(map(is_number, counts)):
         raise ask_for_match(source.name, counts, source.rules)
     if found:

@@ -26,17 +26,17 @@ from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.keyed_cache import ArrayKind, KeyedCache, array_cache
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
-from ernie_pair.models.commands import settings_of_width
-from ernie_pair.models.labels import UNLABELLED, refuse_no_classes
+from ernie_pair.models.commands import width_settings
+from ernie_pair.models.labels import UNLABELLED, check_has_classes
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
+    check_has_classifier,
     load_classifier,
     load_initial_weights,
-    refuse_no_classifier,
 )
 from ernie_pair.models.networks.encoders import TRAINING_ONLY, is_token_in
-from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, logits_of
+from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, predict_logits
 from ernie_pair.models.source import ModelSource, open_model, open_start
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.models.temperature import read_calibration
@@ -156,8 +156,8 @@ class Teacher:
         folder = self.source.folder
         assert folder is not None  # or `open_model` has raised
         self.config, self.name = config, str(folder)
-        refuse_no_classifier(self.source.read_weights(), f"--teacher {self.source.name}")
-        refuse_no_classes(self.source.spec.labels, f"--teacher {folder}", "distill")
+        check_has_classifier(self.source.read_weights(), f"--teacher {self.source.name}")
+        check_has_classes(self.source.spec.labels, f"--teacher {folder}", "distill")
         self.model: PairClassifier = load_classifier(str(folder), config.model_class)[0]
         for parameter in self.model.parameters():
             parameter.stop_gradient = True
@@ -226,7 +226,7 @@ class Teacher:
                 is_missing = process_group.all_reduce(np.array([float(logits is None)]))[0]
                 if logits is None or is_missing:
                     asked = self.config.batch_size, process_group, progress.advance
-                    answers = logits = logits_of(self, part, *asked)  # type: ignore[arg-type]  # answers alike
+                    answers = logits = predict_logits(self, part, *asked)  # type: ignore[arg-type]  # answers alike
                     if process_group.rank == 0:
                         logits = cache.get(partial(np.asarray, answers), LOCK_SECONDS)
                 else:
@@ -299,7 +299,7 @@ def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) ->
         "intermediate_size": inner,
     }
     if hidden != base.hidden_size:
-        sizes.update(settings_of_width(base.family, hidden))
+        sizes.update(width_settings(base.family, hidden))
     return base.replace(**sizes)
 
 
@@ -330,7 +330,7 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
         giver = build_classifier(base, config.seed, config.dropout, model.pooling, type(model))
         what = load_initial_weights(giver, base).replace("start from ", "")
     taken = map_layers(model.spec.num_layers, giver.spec.num_layers, "uniform", base.name)
-    theirs, prefix = dict(giver.named_parameters()), f"{model.attribute}.{model.way.layers}."
+    theirs, prefix = dict(giver.named_parameters()), f"{model.attribute}.{model.family_spec.layers}."
     with paddle.no_grad():  # layer i takes the weights of layer taken[i], and the rest the giver's rest
         for name, parameter in model.named_parameters():
             if name.startswith(prefix) and len(model.layers()) == len(taken):

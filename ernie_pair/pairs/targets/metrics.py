@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequ
 import numpy as np
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.inference.scores import scores_of
+from ernie_pair.inference.scores import clip_scores
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, REGRESSION, UNLABELLED, Labels
 from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
 
@@ -338,7 +338,7 @@ def measure_scores(outputs: np.ndarray, labels: np.ndarray, label_range: Range =
     """Return the REGRESSION_METRICS of outputs [N, 1] on labels float64 [N], in that order.
 
     loss is the mean squared error of the outputs as training sees them, mse and mae are those of the scores
-    that are shown, see ``scores_of``, and so are the correlations. These are 0 where all scores are equal,
+    that are shown, see ``clip_scores``, and so are the correlations. These are 0 where all scores are equal,
     and nan where all labels are.
     """
     return CountedScores(outputs, labels, label_range).measure(np.ones(len(labels), dtype=np.int64))
@@ -348,7 +348,7 @@ class CountedScores:
     """The REGRESSION_METRICS of a file in which row i occurs counts[i] times; see ``measure_scores``."""
 
     def __init__(self, outputs: np.ndarray, labels: np.ndarray, label_range: Range):
-        scores, labels = scores_of(outputs, label_range), labels.astype(np.float64)
+        scores, labels = clip_scores(outputs, label_range), labels.astype(np.float64)
         self.scores, self.labels = scores, labels
         self.squares = (outputs[:, 0].astype(np.float64) - labels) ** 2
         self.errors = np.abs(scores - labels)

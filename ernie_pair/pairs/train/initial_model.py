@@ -23,13 +23,18 @@ from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
     classifier_around,
-    known_family,
+    find_layer_family,
     load_initial_weights,
-    spec_of,
+    read_layer_spec,
     trusted_class,
 )
+from ernie_pair.models.networks.custom_model import (
+    CustomModel,
+    custom_settings,
+    load_custom_weights,
+    measure_width,
+)
 from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.networks.plain_model import PlainModel, load_plain_weights, plain_settings, width_of
 from ernie_pair.models.source import ModelSource, open_layer_folder, open_model, open_start
 from ernie_pair.models.spec import (
     VOCAB,
@@ -51,7 +56,7 @@ class InitialModel(NamedTuple):
     the training pairs are, '' where the flags or the model say.
     """
 
-    model: Union[PairClassifier, PlainModel]
+    model: Union[PairClassifier, CustomModel]
     source: ModelSource
     beginning: str
     facts: Mapping[str, str] = {}
@@ -135,12 +140,14 @@ def open_given_model(
     weights: Union[str, Path, None] = None,
     words: Callable[[Labels], str] = lambda labels: "",
 ) -> InitialModel:
-    """Open what PairTrainer is given as a model; ``weights``: the folder of an earlier `PlainModel`.
+    """Open what PairTrainer is given as a model; ``weights``: the folder of an earlier `CustomModel`.
 
     ``words``: see `open_initial_model`. Raises InputError when the flags and the model do not fit, or a layer
     comes without its vocabulary.
     """
-    is_own = isinstance(model, nn.Layer) and not isinstance(model, PairClassifier) and not known_family(model)
+    is_own = (
+        isinstance(model, nn.Layer) and not isinstance(model, PairClassifier) and not find_layer_family(model)
+    )
     if weights is not None and not is_own:
         raise InputError("weights is for a layer of your own; give the folder as the model")
     if not isinstance(model, nn.Layer):
@@ -160,14 +167,14 @@ def _open_layer(
     layer: nn.Layer, config: PairConfig, vocab_file: Path, source: Optional[ModelSource]
 ) -> InitialModel:
     vocab_file = find_tokenizer(vocab_file) if vocab_file.is_dir() else vocab_file
-    name, family = type(layer).__name__, known_family(layer)
+    name, family = type(layer).__name__, find_layer_family(layer)
     if isinstance(layer, paddle.DataParallel):
         raise InputError("PairTrainer averages gradients itself; give it the layer without DataParallel")
     fault = f": {name} is made already, and keeps what it has; leave it out"
     refuse_set(config, defaults_of(config, "new weights"), fault)
     tokenizer, settings = _open_vocabulary(vocab_file)
     if family:
-        spec, width = spec_of(layer, family, settings), layer.config.num_labels
+        spec, width = read_layer_spec(layer, family, settings), layer.config.num_labels
         known = spec.labels if width > 1 else Labels.numbered(2)
         model = classifier_around(layer, _with_labels(spec, known, config, width, name))
         if model is not None:
@@ -176,17 +183,17 @@ def _open_layer(
     if config.to_static is False:
         del inside["to_static"]
     refuse_set(config, inside, f": {name} is a layer of your own, whose encoder is unknown; leave it out")
-    settings_of_layer = plain_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
+    settings_of_layer = custom_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
-    width = width_of(layer, spec, vocab_file, config.max_seq_len)
+    width = measure_width(layer, spec, vocab_file, config.max_seq_len)
     is_known = source is not None and source.spec.num_labels == width
     known = source.spec.labels if source is not None and is_known else Labels.numbered(max(width, 2))
-    plain = PlainModel(layer, _with_labels(spec, known, config, width, name))
+    plain = CustomModel(layer, _with_labels(spec, known, config, width, name))
     refuse_unfit_flags(config, plain.spec.labels)
     choose_path(plain, config, config.device)  # refused before any data are read
     beginning = "start from the model as given"
     if source is not None:
-        load_plain_weights(plain, source)
+        load_custom_weights(plain, source)
         beginning = f"start from the weights {source.weights}"
     return InitialModel(plain, ModelSource("the model", plain.spec, vocab_file, None), beginning)
 
@@ -217,15 +224,15 @@ def _open_vocabulary(vocab_file: Path) -> tuple[AnyTokenizer, TokenizerSettings]
     is_own = vocab_file.suffix == ".txt"
     if vocab_file.name == VOCAB:
         is_own = cuts_by_own_rule(vocab_file.parent, found, is_their_config(found))
-    settings = read_tokenizer_settings(vocab_file.parent, found, is_folders=not is_own)
+    settings = read_tokenizer_settings(vocab_file.parent, found, uses_hf_tokenizer=not is_own)
     if is_own:
         return WordPiece.from_file(vocab_file, settings.lower_case), settings
     return open_folder_tokenizer(vocab_file), settings
 
 
-def load_best(model: Union[PairClassifier, PlainModel], folder: Path) -> None:
+def load_best(model: Union[PairClassifier, CustomModel], folder: Path) -> None:
     """Give ``model`` the weights of a best model of its own run. Raises CheckpointError."""
-    if isinstance(model, PlainModel):
-        load_plain_weights(model, open_layer_folder(folder, model.family))
+    if isinstance(model, CustomModel):
+        load_custom_weights(model, open_layer_folder(folder, model.family))
     else:
         load_initial_weights(model, open_model(str(folder), model_type=""))

@@ -20,8 +20,8 @@ from ernie_pair.inference.scores import probabilities
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.model_card import BASELINE, Measured, ModelCard
 from ernie_pair.models.networks.classifier import PairClassifier
-from ernie_pair.models.networks.kernel_path import logits_of
-from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.networks.custom_model import CustomModel
+from ernie_pair.models.networks.kernel_path import predict_logits
 from ernie_pair.models.temperature import (
     CALIBRATION,
     Calibration,
@@ -141,7 +141,7 @@ class PairTask(Task):
         self.initial, self.model = start, start.model
         self.source, self.beginning = start.source, start.beginning
         if self.config.save_format != "paddle":
-            self.model.refuse_other_than_theirs()
+            self.model.check_equal_in_hf()
 
     def open_data(self, world: World) -> None:
         """Open the files that the flags name."""
@@ -159,7 +159,7 @@ class PairTask(Task):
                 "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
                 "AutoModelForSequenceClassification, which has no such pooling"
             )
-        if isinstance(self.model, PlainModel):
+        if isinstance(self.model, CustomModel):
             logger.info(
                 "%s is a layer of your own: its models load with PairTrainer alone, by weights=FOLDER",
                 self.model.family,
@@ -228,7 +228,7 @@ class PairTask(Task):
 
         Twice as many for the gradients of what is trained. Products of states are not known.
         """
-        if not isinstance(self.model, PlainModel):
+        if not isinstance(self.model, CustomModel):
             return super().count_flops(rows, length)
         weights = 2 * self.model.num_product_weights() + 4 * self.model.num_product_weights(trained_only=True)
         return rows * length * self.passes_per_row * weights
@@ -267,7 +267,7 @@ class PairTask(Task):
             return metrics
         passed = rows if rows.orders is None else rows.orders
         with self.evaluating():
-            logits = logits_of(self.model, passed, config.batch_size, group, self.on_batch)
+            logits = predict_logits(self.model, passed, config.batch_size, group, self.on_batch)
         self.logits = logits = logits if rows.orders is None else mean_of_orders(logits)
         labels, world = self.model.spec.labels, World(group.rank, group.size)
         if labels.has_classes:
@@ -361,7 +361,7 @@ class PairTask(Task):
 
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the model of ``step``; classes, queries or scores give the intervals."""
-        config, spec, is_layer = self.config, self.model.spec, isinstance(self.model, PlainModel)
+        config, spec, is_layer = self.config, self.model.spec, isinstance(self.model, CustomModel)
         logits = self.logits
         found = {} if logits is None else _intervals(logits, self.data.dev, spec.labels, config.seed)
         return ModelCard(
@@ -429,7 +429,7 @@ def compile_forward(config: PairConfig, model: PairClassifier, num_processes: in
 def why_not_compiled(config: PairConfig, model: PairClassifier, num_processes: int) -> str:
     """Return why the forward pass of ``model`` cannot be compiled; empty: it can."""
     if type(model) is not PairClassifier:
-        name = model.family if isinstance(model, PlainModel) else type(model).__name__
+        name = model.family if isinstance(model, CustomModel) else type(model).__name__
         return f"{name} is a class of your own, whose Python may do what a program cannot"
     if model.family not in COMPARED:
         return f"{model.family} is untested; tested are {', '.join(COMPARED)}"

@@ -18,17 +18,17 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
 from ernie_pair.inference.scores import (
+    PROBABILITY,
     Prediction,
+    check_threshold,
     predict_from,
-    refuse_threshold,
-    refuse_threshold_out_of_range,
 )
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
 from ernie_pair.models.labels import RANKING, Labels
+from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.networks.classifier import PairClassifier
-from ernie_pair.models.networks.kernel_path import choose_path, logits_of
-from ernie_pair.models.networks.plain_model import PlainModel, save_classifier
-from ernie_pair.models.source import model_folder_of
+from ernie_pair.models.networks.custom_model import CustomModel, save_classifier
+from ernie_pair.models.networks.kernel_path import choose_path, predict_logits
 from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.encoded_pairs import DataCollator, UserCollator, encode_pairs, encode_texts
@@ -220,14 +220,14 @@ class PairTrainer:
         self._autocast: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
         lies_in = weights or (model if is_folder else None)
-        self._folder = model_folder_of(Path(str(lies_in))) if lies_in else None
+        self._folder = resolve_model_folder(Path(str(lies_in))) if lies_in else None
         refuse_ignored_flags(self)
         scheduler = self.lr_scheduler or (None if self.optimizer is None else scheduler_in(self.optimizer))
         self._first_rates = scheduler, {} if scheduler is None else dict(scheduler.state_dict())
         self._call_callbacks("on_init_end")
 
     @property
-    def model(self) -> Union[PairClassifier, PlainModel]:
+    def model(self) -> Union[PairClassifier, CustomModel]:
         """Return the model: after `train` the best one; before it, and in callbacks, the current one.
 
         The given layer has the same weights at any time.
@@ -318,7 +318,7 @@ class PairTrainer:
                 config = ExportConfig(str(trained), str(folder), **given)
                 self._save(trained)
                 try:
-                    export_pair(config, deepcopy(model) if isinstance(model, PlainModel) else None)
+                    export_pair(config, deepcopy(model) if isinstance(model, CustomModel) else None)
                 finally:
                     paddle.set_device(device)
 
@@ -434,8 +434,8 @@ class PairTrainer:
         InputError for rows that are not pairs of texts.
         """
         begin, saved = time.monotonic(), self._calibration()
-        refuse_threshold_out_of_range(threshold)
-        refuse_threshold(threshold, self.model.num_classes, "the model")
+        PROBABILITY.check_inside(threshold)
+        check_threshold(threshold, self.model.num_classes, "the model")
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
         first, dataset = split_first(dataset)
         labelled = is_labelled(self._pairs_of("test", first))
@@ -596,7 +596,7 @@ class PairTrainer:
         on_batch = (lambda rows: self._call_callbacks("on_prediction_step")) if listens else None
         try:
             with self._autocast():
-                return logits_of(self.model, rows, self.config.batch_size, group, on_batch)
+                return predict_logits(self.model, rows, self.config.batch_size, group, on_batch)
         finally:
             if was_training:
                 self.model.train()

@@ -20,9 +20,11 @@ from ernie_pair.core.files.atomic_folder import MADE, README, check_replaceable
 from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import Results, files_of
 from ernie_pair.core.installation import TRAINING
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.model_card import DataFile, ModelCard, write_card
-from ernie_pair.models.source import RECIPE_NOTE, VOCAB, ModelSource, class_of, open_model, write_model_folder
-from ernie_pair.models.spec import CONFIG, FAMILIES, ModelSpec, find_config, read_spec
+from ernie_pair.models.model_folder import RECIPE_NOTE
+from ernie_pair.models.source import ModelSource, choose_class, open_model, write_model_folder
+from ernie_pair.models.spec import CONFIG, VOCAB, ModelSpec, find_config, read_spec
 from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.runtime.gpu import check_paddle_version
@@ -188,7 +190,7 @@ def card_of_converted(
     largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
     sha256 = sha256_of_file(weights_file) if weights_file.is_file() else "see conversion.json"
     return ModelCard(
-        title=f"A pretrained {FAMILIES[family]} model",
+        title=f"A pretrained {FAMILIES[family].class_start} model",
         facts={
             "converted from": str(weights_file),
             "config and vocabulary of": source.name,
@@ -201,7 +203,7 @@ def card_of_converted(
         ],
         flags={key: value for key, value in recorded.items() if key.isidentifier()},
         commands=COMMANDS.format(length=source.spec.inference_length),
-        python=PYTHON.format(name=FAMILIES[family]),
+        python=PYTHON.format(name=FAMILIES[family].class_start),
     )
 
 
@@ -302,7 +304,7 @@ def _conversion_of(folder: Path) -> Conversion:
 
 def _check_convertible(source: ModelSource, output_dir: Path) -> None:
     """Raise InputError for a model that PaddleNLP has no class for, and for a folder not to be filled."""
-    if class_of(source.spec, ()).startswith("Own"):
+    if choose_class(source.spec, ()).startswith("Own"):
         raise InputError(
             f"{source.name}: PaddleNLP's class computes with another epsilon or activation than this model; "
             "use the checkpoint as it is, or for transformers: ernie-pair convert --to hf"

@@ -17,7 +17,7 @@ from paddle import nn
 
 from data_tools.samples.masking import NO_LABEL
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.hugging_face.counterparts import COUNTERPARTS, SPECIFIC
+from ernie_pair.models.families import SPECIFIC, get_counterpart
 from ernie_pair.models.networks.encoders import attend_from
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretraining.config.pretrain_config import check_family
@@ -154,7 +154,7 @@ def epsilon_of(spec: ModelSpec) -> float:
     """Return the epsilon of all layer norms: of PaddleNLP's class, or what config.json states otherwise."""
     if spec.own_epsilon is not None:
         return spec.own_epsilon
-    of_class = COUNTERPARTS[spec.family or "ernie"].layer_norm_eps
+    of_class = get_counterpart(spec.family or "ernie").layer_norm_eps
     return spec.config.get("layer_norm_eps", SPECIFIC) if of_class is None else of_class
 
 

@@ -9,7 +9,7 @@ instead would copy [P, V] numbers in each pass and give the loss a width that is
 
 import numpy as np
 
-from ernie_pair.models.source import DECODER
+from ernie_pair.models.hugging_face import DECODER
 from ernie_pair.weights.weight_files import Arrays
 
 MULTIPLE = 8

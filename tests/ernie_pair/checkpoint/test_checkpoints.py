@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save as to_safetensors
 
 from ernie_pair.checkpoint import checkpoint_folder as folder_module
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE
@@ -31,7 +32,6 @@ from ernie_pair.core.files.atomic_files import own_name
 from ernie_pair.core.files.atomic_folder import publish_folder, read_folder_record
 from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.weights.weight_files import to_safetensors
 
 FILES = {
     "weights.safetensors": to_safetensors({"w": np.arange(20, dtype=np.float32)}),

@@ -20,8 +20,7 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.deployment import docker as wheel
-from ernie_pair.deployment.docker import EXTRA, build_wheel, extras_of, python_of
-from ernie_pair.deployment.export_config import ExportConfig
+from ernie_pair.deployment.docker import EXTRA, build_wheel, read_extras, read_wheel_python
 from ernie_pair.service.serve import ServeConfig
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -193,7 +192,7 @@ def test_the_extras_of_the_image_exist_in_pyproject():
     ],
 )
 def test_the_image_python_version_matches_the_wheel(name, python):
-    assert python_of(Path(name)) == python
+    assert read_wheel_python(Path(name)) == python
 
 
 @pytest.mark.parametrize(
@@ -259,7 +258,7 @@ def test_a_wheel_build_that_hangs_ends_and_leaves_nothing(tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_the_built_wheel_contains_all_sources(tmp_path):
     path = build_wheel(tmp_path)
-    assert {EXTRA} <= extras_of(path)
+    assert {EXTRA} <= read_extras(path)
     packed = set(zipfile.ZipFile(path).namelist())
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "ernie_pair").rglob("*.py")}
     assert modules <= packed and "ernie_pair/service/try.html" in packed

@@ -149,9 +149,22 @@ def test_invalid_flags_give_a_one_line_error_and_change_no_file(
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-def test_max_seq_len_too_short_for_two_texts_is_rejected():
-    with pytest.raises(InputError, match="max_seq_len=4 is below 5: .* or 0 for that of the training"):
-        ExportConfig("m", "s", max_seq_len=4)
+@pytest.mark.parametrize(
+    "flags, named",
+    [
+        ({"max_seq_len": 4}, "max_seq_len=4 is below 5"),
+        ({"triton": True}, "triton=True is for the ONNX model; pass format onnx"),
+        ({"docker": True}, "docker=True is for the ONNX model; pass format onnx"),
+        ({"wheel": "w.whl"}, "wheel is for the image of docker=True"),
+        ({"quantize": "int8"}, "quantize int8 is for the ONNX model; pass format onnx"),
+        ({"quantize_file": "dev.tsv"}, "quantize_file is for evaluating int8 or bf16; pass quantize"),
+        ({"format": "onnx", "precision": "bf16"}, "precision bf16 is for the Paddle model"),
+        ({"max_accuracy_drop": 1.5}, "max_accuracy_drop=1.5 is above 1"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(flags, named):
+    with pytest.raises(InputError, match=named):
+        ExportConfig("m", "s", **flags)
 
 
 @pytest.mark.parametrize("told, length", [(17, 17), (None, 128), (4000, 128)])

@@ -8,8 +8,7 @@ from own_layers import Bag, bag, state, tutorial_model
 from tiny_pair import VOCAB, toy_rows, write_model
 from tiny_ship import write_trained
 
-import ernie_pair
-from ernie_pair import ExportConfig, PairConfig, PairPredictor, PairTrainer
+from ernie_pair import PairConfig, PairPredictor, PairTrainer
 from ernie_pair.core.errors import InputError
 
 PAIRS = [row[:2] for row in toy_rows(20, seed=1)]
@@ -26,15 +25,6 @@ def make(tmp_path):
         return PairTrainer(layer, PairConfig(str(tmp_path / "out"), **settings), ROWS, ROWS, vocab_file=path)
 
     return trainer
-
-
-def test_a_trained_folder_is_exported_and_asked(tmp_path):
-    trained = write_trained(tmp_path / "best")
-    ernie_pair.export_pair(ExportConfig(str(trained), str(tmp_path / "ship")))
-    expected = PairTrainer(trained, PairConfig(str(tmp_path / "out"), device="cpu")).predict(PAIRS)
-    found = PairPredictor(tmp_path / "ship").logits(PAIRS)
-    np.testing.assert_allclose(found, expected.predictions, atol=1e-4)
-    assert not (tmp_path / "out").exists()  # a trainer without datasets writes nothing
 
 
 def test_a_trainer_exports_its_model_and_goes_on(tmp_path):

@@ -307,7 +307,7 @@ def test_a_threshold_is_rejected_for_more_than_two_classes(tmp_path, capfd):
         lambda: PairPredictor(ship(model, tmp_path / "shipped"), threshold=0.5),
     ):
         assert exit_code_of(action) == 2
-        assert "is for two classes, " in capfd.readouterr().err.splitlines()[-1]
+        assert " two classes, " in capfd.readouterr().err.splitlines()[-1]
     write_calibration(model, Calibration(threshold=0.5))
     with pytest.raises(InputError, match="a threshold, which 3 classes cannot have, in it"):
         predicted(tmp_path)
@@ -417,8 +417,8 @@ def test_a_classifier_predicting_one_class_gives_a_warning(folder, capfd, monkey
     def biased(*asked):
         return opened_logits_of(*asked) + np.array([0, 1e4], dtype=np.float32)
 
-    opened_logits_of = opened.logits_of
-    monkeypatch.setattr(opened, "logits_of", biased)
+    opened_logits_of = opened.predict_logits
+    monkeypatch.setattr(opened, "predict_logits", biased)
     metrics = evaluated(folder, report=str(folder / "r"))
     warned = "the classifier predicts 相同 for all 400 rows: it has not learned to tell the classes apart"
     assert metrics["single_class"] == "相同" and warned in capfd.readouterr().err

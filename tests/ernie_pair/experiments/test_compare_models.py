@@ -14,9 +14,10 @@ from ernie_pair.core.cli.cli import exit_code_of, run_command
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.experiments.compare_models import CompareModelsConfig, compare_models
-from ernie_pair.models.source import open_model, write_weights
+from ernie_pair.models.source import open_model
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
+from ernie_pair.weights.weight_files import write_weights
 
 pytest.importorskip("onnxruntime")
 

@@ -11,7 +11,7 @@ from tiny_ship import PROGRAM, ship, write_trained
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference import backends
-from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, MOST_GPU_TOKENS
+from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, MAX_GPU_TOKENS
 from ernie_pair.inference.exported_model import FILES_OF, ExportedModel, read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.runtime.device import start_device
@@ -113,7 +113,7 @@ def test_paddle_inference_is_given_the_gpu_and_the_precision(libraries, exported
     words = {name for name, *_ in asked}
     assert not words & {"disable_gpu", "enable_mkldnn", "enable_mkldnn_bfloat16"}
     assert (backend.name, backend.where) == ("paddle", "gpu:1, A card")
-    assert backend.rules.most_tokens == MOST_GPU_TOKENS
+    assert backend.rules.most_tokens == MAX_GPU_TOKENS
     ids = np.arange(6).reshape(2, 3)
     assert backend.logits(ids, ids).tolist() == [[0, 1], [3, 4]]
 

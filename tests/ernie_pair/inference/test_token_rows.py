@@ -14,7 +14,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference import token_rows
 from ernie_pair.inference.pair_tokenizer import PairTokenizer
-from ernie_pair.inference.scores import ScoreUnit, scores_of, unit_of
+from ernie_pair.inference.scores import ScoreUnit, clip_scores, find_unit
 from ernie_pair.inference.token_rows import (
     BatchRules,
     encode_single_texts,
@@ -133,12 +133,12 @@ def test_a_tokenizer_without_segments_is_for_single_texts(tmp_path):
 
 def test_scores_stay_in_the_range_of_their_unit():
     outputs = np.arange(-3, 9, dtype=np.float32)[:, None]
-    assert scores_of(outputs, None).tolist() == outputs[:, 0].tolist()
-    assert scores_of(outputs, (0.0, 5.0)).tolist() == outputs[:, 0].clip(0, 5).tolist()
-    assert unit_of(True, None) == ScoreUnit("a probability", 0, 1)
-    assert unit_of(False, (0.0, 5.0))[1:] == (0, 5) and unit_of(False, None)[1:] == (None, None)
+    assert clip_scores(outputs, None).tolist() == outputs[:, 0].tolist()
+    assert clip_scores(outputs, (0.0, 5.0)).tolist() == outputs[:, 0].clip(0, 5).tolist()
+    assert find_unit(True, None) == ScoreUnit("a probability", 0, 1)
+    assert find_unit(False, (0.0, 5.0))[1:] == (0, 5) and find_unit(False, None)[1:] == (None, None)
     for threshold in (None, 0.0, 5.0):
-        unit_of(False, (0.0, 5.0)).refuse_outside(threshold)
+        find_unit(False, (0.0, 5.0)).check_inside(threshold)
     for threshold in (-0.1, 5.1):
         with pytest.raises(InputError, match=f"threshold={threshold} is .*: it is a score of the model"):
-            unit_of(False, (0.0, 5.0)).refuse_outside(threshold)
+            find_unit(False, (0.0, 5.0)).check_inside(threshold)

@@ -36,7 +36,7 @@ class Reranker:
 
     threshold, unit, labels, asked = None, PROBABILITY, SimpleNamespace(has_classes=True), 0
 
-    def refuse_unrankable(self):
+    def check_rankable(self):
         """It has one score."""
 
     def score(self, pairs):

@@ -7,6 +7,7 @@ import pytest
 from tiny_models import WIDTH, change, settings_for, write_sentence
 
 from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.models.commands import (
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
@@ -17,11 +18,12 @@ from ernie_pair.models.embedding_json import (
     NORMALIZE,
     EmbeddingSettings,
     Step,
-    fingerprint_of,
+    compute_fingerprint,
     read_embedding,
 )
-from ernie_pair.models.sentence_transformers import read_sentence_folder, settings_of_folder
-from ernie_pair.models.source import files_of_model, open_model
+from ernie_pair.models.model_folder import list_model_files
+from ernie_pair.models.sentence_transformers import read_sentence_folder, read_vector_settings
+from ernie_pair.models.source import open_model
 
 DENSE = Step("dense", 8, activation="gelu")
 SETTINGS, LENGTH = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -38,12 +40,12 @@ def folder(whole, tmp_path):
 
 
 def read(folder):
-    return settings_of_folder(folder, open_model(str(folder), model_type="").spec)
+    return read_vector_settings(folder, open_model(str(folder), model_type="").spec)
 
 
 def test_what_is_written_is_read(folder):
     assert read(folder) == settings_for("cls+mean", (DENSE, NORMALIZE))
-    names = {path.relative_to(folder).as_posix() for path in files_of_model(str(folder))}
+    names = {path.relative_to(folder).as_posix() for path in list_model_files(str(folder))}
     assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"} <= names
 
 
@@ -87,7 +89,7 @@ def test_names_of_version_6_and_an_encoder_in_its_own_folder(folder):
             path.rename(folder / "0_Transformer" / path.name)
     (folder / "0_Transformer" / LENGTH).rename(folder / "0_Transformer" / "sentence_roberta_config.json")
     assert read(folder) == settings_for("cls+mean", (DENSE, NORMALIZE))
-    names = [path.relative_to(folder).as_posix() for path in files_of_model(str(folder))]
+    names = [path.relative_to(folder).as_posix() for path in list_model_files(str(folder))]
     assert "0_Transformer/config.json" in names and "2_Dense/config.json" in names
 
 
@@ -118,9 +120,9 @@ def test_prompts_and_modules_are_part_of_the_fingerprint():
     plain = settings_for()
     others = [settings_for(prompts={"query": "q"}), settings_for(steps=()), settings_for(lower_case=True)]
     others += [settings_for(includes_prompt=False), settings_for(similarity="dot"), plain]
-    assert len({fingerprint_of("f" * 64, one, 32) for one in others}) == 6
+    assert len({compute_fingerprint("f" * 64, one, 32) for one in others}) == 6
     empty = settings_for(prompts={"query": "", "document": ""})
-    assert fingerprint_of("f" * 64, empty, 32) == fingerprint_of("f" * 64, plain, 32)
+    assert compute_fingerprint("f" * 64, empty, 32) == compute_fingerprint("f" * 64, plain, 32)
 
 
 NORM = "sentence_transformers.models.LayerNorm"
@@ -187,8 +189,8 @@ def test_what_is_not_computed_is_refused_by_its_name(folder, place, spoil, reaso
 def test_poolings_and_weights_that_do_not_fit_are_refused(tmp_path, folder):
     narrow = write_sentence(tmp_path / "narrow")
     change(narrow / POOL, word_embedding_dimension=16)
-    with pytest.raises(InputError, match="its pooling is for hidden states of 16, and the encoder has 32"):
-        read(narrow)
+    with pytest.raises(InputError, match="said to have 16 numbers, and the encoder makes 32"):
+        open_embedder(narrow)
     change(folder / DENSE_JSON, bias=False)
     with pytest.raises(CheckpointError, match="2_Dense: it holds .*, and its config.json asks for"):
         read_sentence_folder(folder).dense_arrays()
@@ -225,7 +227,7 @@ def test_the_prompt_of_passages_is_written_under_both_its_names(folder, tmp_path
     written = json.loads((tmp_path / "theirs" / SETTINGS).read_text())["prompts"]
     assert written == {"passage": "p: ", "document": "p: "}
     own, theirs = (read_embedding(tmp_path / name) for name in ("own", "theirs"))
-    assert fingerprint_of("f" * 64, own, 32) == fingerprint_of("f" * 64, theirs, 32)
+    assert compute_fingerprint("f" * 64, own, 32) == compute_fingerprint("f" * 64, theirs, 32)
 
 
 def test_an_embedding_model_is_converted_both_ways(folder, tmp_path):

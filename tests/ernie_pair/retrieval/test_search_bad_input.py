@@ -13,7 +13,7 @@ import pytest
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder, write_lines
 
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
-from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
+from ernie_pair.inference.scores import COSINE, PROBABILITY, find_unit
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval import index as faiss_index
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
@@ -144,11 +144,11 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
 @pytest.mark.parametrize("unit, inside, outside", [
     (COSINE, -1, 1.5),
     (PROBABILITY, 1, -0.5),
-    (unit_of(False, (0.0, 5.0)), 4.5, 5.5),
-    (unit_of(False, None), -7.5, None),
+    (find_unit(False, (0.0, 5.0)), 4.5, 5.5),
+    (find_unit(False, None), -7.5, None),
 ], ids=["cosine", "probability", "regression", "ranking"])  # fmt: skip
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
-    scorer = SimpleNamespace(unit=unit, refuse_unrankable=lambda: None)
+    scorer = SimpleNamespace(unit=unit, check_rankable=lambda: None)
     scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
     monkeypatch.setattr("ernie_pair.retrieval.searcher.load", lambda *given: scorer)
     reranker = None if unit is COSINE else "ranker"

@@ -13,7 +13,7 @@ from children import output_of
 
 from ernie_pair import set_seed
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.spec import FAMILIES
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.runtime import device, gpu
 from ernie_pair.runtime.device import DETERMINISTIC, VIEWS, set_deterministic, start_device
 from ernie_pair.runtime.gpu import Build
@@ -104,7 +104,7 @@ PROGRAMS = {
     ),
     "every family alone": (
         f"import sys\n{MODELS}\n"
-        f"for begins in {sorted(set(FAMILIES.values()))}:\n"
+        f"for begins in {sorted({family.class_start for family in FAMILIES.values()})}:\n"
         "    for part in ('Model', 'ForSequenceClassification'):\n"
         "        getattr(transformers, begins + part).config_class\n"
         f"print(*{{*{HEAVY}}} & set(sys.modules) - {{'jieba'}})",

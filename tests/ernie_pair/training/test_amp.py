@@ -12,13 +12,13 @@ from tiny_pair_job import STEPS, run, same, tiny_job, weights, write_files
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import InputError, NumbersError
+from ernie_pair.models.networks.encoders import widen_tensors
 from ernie_pair.pairs.train.train_pair import PairTask, train_pair
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.optimizer import LossScale
 from ernie_pair.training.process_group import ProcessGroup
 from ernie_pair.training.step_metrics import MAX_SKIPPED_IN_A_ROW
-from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.weight_files import read_weights
 
 # Scaling by powers of two is exact.

@@ -14,9 +14,9 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.inference_model import InferenceModel
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.models.spec import FAMILIES
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.train.train_pair import train_pair

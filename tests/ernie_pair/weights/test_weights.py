@@ -20,20 +20,20 @@ from safetensors import safe_open
 from safetensors.numpy import save as save_safetensors
 
 from ernie_pair.core.errors import CheckpointError
-from ernie_pair.weights.half_tensors import set_weight, widen_tensors
+from ernie_pair.models.networks.encoders import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import (
     ALLOWED,
     NAMES_OF_TYPES,
     PlainUnpickler,
     as_float32,
     bfloat16_to_float32,
+    check_match,
     from_safetensors,
     is_bfloat16_finite,
     is_state,
     read_variable,
     read_weights,
-    refuse_mismatch,
-    to_safetensors,
+    safetensors_parts,
     unwrapped,
     write_for_torch,
 )
@@ -55,7 +55,7 @@ def write_pickle(path, value):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "float16"])
 def test_arrays_survive_a_round_trip(dtype, tmp_path):
     arrays = {"a": np.arange(6, dtype=dtype).reshape(2, 3).T, "b": np.ones((), dtype)}
-    back = from_safetensors(to_safetensors(arrays), "x")
+    back = from_safetensors(b"".join(safetensors_parts(arrays)), "x")
     pickled = read_weights(write_pickle(tmp_path / "w.pdparams", arrays))
     for name, array in arrays.items():
         assert np.array_equal(back[name], array) and np.array_equal(pickled[name], array)
@@ -71,10 +71,9 @@ def test_written_safetensors_match_the_library_byte_for_byte():
     for number, kind in enumerate(NAMES_OF_TYPES):
         shape = rng.integers(1, 5, number % 4)
         arrays[f"{number}/{kind.name}"] = rng.integers(0, 2, shape).astype(kind).T
-    assert to_safetensors(arrays) == save_safetensors(
-        {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    )
-    assert to_safetensors({}) == save_safetensors({})
+    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    assert b"".join(safetensors_parts(arrays)) == save_safetensors(whole)
+    assert b"".join(safetensors_parts({})) == save_safetensors({})
 
 
 def test_a_file_for_torch_says_so(tmp_path):
@@ -196,7 +195,7 @@ def test_the_error_names_a_damaged_file(name, write, message, tmp_path):
 def test_every_kind_of_mismatch_is_listed():
     found = {"a": np.ones((2, 3)), "c": np.ones(1)}
     with pytest.raises(CheckpointError, match=r"1 missing: b; 1 unknown: c; 1 of another shape: a \(2, 3\)"):
-        refuse_mismatch({"a": (3, 2), "b": (1,)}, found, "file")
+        check_match({"a": (3, 2), "b": (1,)}, found, "file")
 
 
 def variable(shape=(2, 3), kind=5, packed=False, values=None, **header):

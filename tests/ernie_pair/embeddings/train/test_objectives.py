@@ -271,7 +271,7 @@ def test_a_teacher_gives_its_log_odds(folder, tmp_path, kind):
 
 
 def test_a_dry_run_does_not_ask_the_teacher(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(distillation, "logits_of", None)
+    monkeypatch.setattr(distillation, "predict_logits", None)
     flags = {**flags_of(folder, "margin_mse"), "output_dir": str(tmp_path / "out"), "dry_run": True}
     assert train_embedding(embedding_config(folder, **flags)).step == 0
     assert not (tmp_path / "out").exists()
@@ -288,7 +288,7 @@ def test_another_teacher_is_another_run(folder, tmp_path):
 def test_a_teacher_is_known_by_all_its_files(folder, tmp_path):
     teacher = shutil.copytree(folder / "teacher", tmp_path / "teacher")
     config = SimpleNamespace(teacher=str(teacher))
-    files = distillation.content_of(str(distillation.model_folder_of(teacher)))
+    files = distillation.content_of(str(distillation.resolve_model_folder(teacher)))
     hashes = {distillation.sha256_of_teacher(config)}
     for path in map(Path, files):
         path.write_bytes(path.read_bytes() + b" ")

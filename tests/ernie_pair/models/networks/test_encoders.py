@@ -11,17 +11,16 @@ from paddlenlp.transformers import AutoModelForSequenceClassification, AutoToken
 from tiny_pair import VOCAB, train_config, write_model, write_new
 
 from data_tools.text.characters import category
-from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
-from ernie_pair.models import source as model_folder
+from ernie_pair.models import source as model_source
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.networks.classifier import build_classifier as new_classifier
 from ernie_pair.models.networks.classifier import load_classifier, load_initial_weights
-from ernie_pair.models.networks.encoders import ENCODERS
 from ernie_pair.models.source import open_model, tokenizer_class
-from ernie_pair.models.spec import FAMILIES, parse_spec, read_spec
-from ernie_pair.pairs.config.ask_config import EvaluateConfig
+from ernie_pair.models.spec import parse_spec, read_spec
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.pretraining.graph.model import ernie_config
 from ernie_pair.runtime.device import quiet_libraries
@@ -60,7 +59,7 @@ def logits_of(model, ids=IDS, types=TYPES):
 
 def asked_of(family, ids=IDS, types=TYPES):
     """What PaddleNLP's model takes beside ids, with its tokenizer's mask if the model takes that."""
-    way, asked = ENCODERS[family], {}
+    way, asked = FAMILIES[family], {}
     if way.takes_types:
         asked["token_type_ids"] = paddle.to_tensor(types)
     if not way.takes_added_mask:
@@ -76,7 +75,7 @@ def logits_of_peer(peer, family):
 
 
 def peer_of(family, kind, settings):
-    peer_class = getattr(transformers, FAMILIES[family] + kind)
+    peer_class = getattr(transformers, FAMILIES[family].class_start + kind)
     return peer_class(peer_class.config_class.from_dict(dict(settings)))
 
 
@@ -95,7 +94,7 @@ def test_logits_and_tokenizer_are_those_of_paddlenlp(make, tmp_path, family):
     spec = read_spec(folder / "config.json", folder / "vocab.txt")
     assert tokenizer.model_max_length == spec.trained_length == spec.inference_length == 24
     peer = AutoModelForSequenceClassification.from_pretrained(str(folder))
-    assert type(peer).__name__ == f"{FAMILIES[family]}ForSequenceClassification"
+    assert type(peer).__name__ == f"{FAMILIES[family].class_start}ForSequenceClassification"
     shapes = {name: value.shape for name, value in peer.state_dict().items()}
     assert {name: value.shape for name, value in model.state_dict().items()} == shapes
     expected = logits_of_peer(peer, family)
@@ -153,7 +152,7 @@ def test_mean_pooling_is_saved_and_paddlenlp_refuses_it(make, family):
     folder = make.saved(model, f"my_{family}_ernie_bert")
     model.eval()
     states = model.encoder(paddle.to_tensor(IDS), **asked_of(family))
-    states = (states[0] if ENCODERS[family].gives_pooled else states).numpy()
+    states = (states[0] if FAMILIES[family].gives_pooled else states).numpy()
     means = np.stack([row[kept].mean(axis=0) for row, kept in zip(states, IDS != 0)])
     expected = means @ model.classifier.weight.numpy() + model.classifier.bias.numpy()
     assert np.abs(logits_of(model) - expected).max() < 1e-4
@@ -298,9 +297,11 @@ def test_pretraining_accepts_an_ernie_and_a_bert_in_lower_case(make, tmp_path):
     with pytest.raises(InputError, match="electra cannot be pretrained here; give a model of model_type"):
         ernie_config(make("electra").spec, **rates)
     write_new(tmp_path / "cased", "ernie", do_lower_case=False)
-    model_folder.refuse_cased(open_model(str(tmp_path / "new-bert"), model_type="", from_scratch=True))
+    model_source.check_lower_case(open_model(str(tmp_path / "new-bert"), model_type="", from_scratch=True))
     with pytest.raises(InputError, match="keeps case .*; give another model"):
-        model_folder.refuse_cased(open_model(str(tmp_path / "cased"), model_type="ernie", from_scratch=True))
+        model_source.check_lower_case(
+            open_model(str(tmp_path / "cased"), model_type="ernie", from_scratch=True)
+        )
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_a_built_in_name_sets_the_family_and_the_casing(monkeypatch, tmp_path, n
         path.write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
         return path
 
-    monkeypatch.setattr(model_folder, "_download", download)
+    monkeypatch.setattr(model_source, "_download", download)
     source = open_model(name, model_type="", from_scratch=False)
     assert source.spec.family == family and source.weights is not None
     assert open_tokenizer(source.vocab_file, source.spec, 64).lower_case is not is_cased
@@ -383,13 +384,3 @@ def test_an_unset_or_invalid_length_falls_back_to_the_default(tmp_path, told, le
         config = parse_spec({"vocab_size": 9, "max_position_embeddings": positions}).to_config()
         (folder / "config.json").write_text(json.dumps(config))
         assert read_spec(folder / "config.json", folder / "vocab.txt").inference_length == expected
-
-
-def test_lengths_and_types_that_cannot_be_are_refused(make, tmp_path):
-    asked = {"model_path": "m", "input_file": "i", "output_file": "o", "device": "cpu"}
-    assert EvaluateConfig(**asked).max_seq_len == 0
-    with pytest.raises(InputError, match="max_seq_len=4 is below 5"):
-        EvaluateConfig(**asked, max_seq_len=4)
-    make("bert")
-    with pytest.raises(CheckpointError, match="holds bert weights; leave model_type out"):
-        open_model(str(tmp_path / "new-bert"), model_type="ernie", from_scratch=True)

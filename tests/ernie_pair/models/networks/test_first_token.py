@@ -6,9 +6,9 @@ import pytest
 from paddle import nn
 from tiny_pair import write_new
 
+from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.models.spec import FAMILIES
 from ernie_pair.runtime.paddle_patches.layers import own_forward
 from ernie_pair.training.recompute import recompute_layers
 

@@ -10,8 +10,14 @@ from tiny_pair import train_config, write_rows
 from ernie_pair.core import errors
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.label_words import order_of
-from ernie_pair.models.labels import Labels, label_map_of, labels_in, match_class, parse_label_map
+from ernie_pair.models.labels import (
+    Labels,
+    build_label_map,
+    labels_in,
+    match_class,
+    order_classes,
+    parse_label_map,
+)
 from ernie_pair.pairs.data.in_memory_pairs import GivenPairs
 from ernie_pair.pairs.data.label_checks import LabelQuestion
 from ernie_pair.pairs.data.pair_records import RowRules
@@ -60,7 +66,7 @@ KNOWN = (
 
 @pytest.mark.parametrize("no, yes", [words.split("/") for words in KNOWN])
 def test_known_words_and_negations_are_class_0_and_1(tmp_path, no, yes):
-    assert order_of([yes, no]) == order_of([no, yes]) == [[no], [yes]]
+    assert order_classes([yes, no]) == order_classes([no, yes]) == [[no], [yes]]
     source = source_of(tmp_path / "a.tsv", pairs_of((no, yes), 8))
     assert classes(source) == [0, 1] * 4
     given = GivenPairs("train_dataset", list(pairs_of((no, yes), 8)), None, rules=RULES)
@@ -157,7 +163,7 @@ def test_a_rare_label_is_a_bad_row(tmp_path, typed):
         given = GivenPairs("train_dataset", rows, None, rules=RULES)
         with pytest.raises(InputError, match="is no class"):
             classes(given)
-    assert label_map_of({"否": 500, "未知": 20, "是": 480}) == ""  # more of them are asked for
+    assert build_label_map({"否": 500, "未知": 20, "是": 480}) == ""  # more of them are asked for
 
 
 @pytest.mark.parametrize(

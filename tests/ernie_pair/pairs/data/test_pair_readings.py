@@ -20,7 +20,7 @@ from data_tools.text import tables
 from data_tools.text.tables import detect_form, records
 from ernie_pair.core import errors
 from ernie_pair.core.errors import InputError
-from ernie_pair.models.labels import Labels, label_map_of
+from ernie_pair.models.labels import Labels, build_label_map
 from ernie_pair.pairs.data import pair_file
 from ernie_pair.pairs.data.in_memory_pairs import GivenPairs
 from ernie_pair.pairs.data.pair_records import Columns, RowRules
@@ -278,7 +278,7 @@ def test_how_a_file_is_read_is_said_in_one_line(tmp_path, caplog, capsys, monkey
     ],
 )
 def test_words_are_classes_where_they_are_clear(counts, found):
-    assert label_map_of(counts) == found
+    assert build_label_map(counts) == found
 
 
 def test_a_large_table_is_read_row_by_row(tmp_path, monkeypatch):

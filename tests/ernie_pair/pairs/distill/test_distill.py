@@ -248,7 +248,7 @@ def test_unlabelled_rows_are_used_in_training(tmp_path, config, capfd):
 
 def test_killed_teacher_inference_resumes_at_the_next_part(tmp_path, config, monkeypatch):
     monkeypatch.setattr(teaching, "PART", 32)
-    asked, logits_of = [], teaching.logits_of
+    asked, logits_of = [], teaching.predict_logits
 
     def until_killed(model, rows, *more):
         asked.append(len(rows))
@@ -256,7 +256,7 @@ def test_killed_teacher_inference_resumes_at_the_next_part(tmp_path, config, mon
             raise Killed
         return logits_of(model, rows, *more)
 
-    monkeypatch.setattr(teaching, "logits_of", until_killed)
+    monkeypatch.setattr(teaching, "predict_logits", until_killed)
     with pytest.raises(Killed):
         distill(config)
     (kept,) = (tmp_path / "small" / "cache").glob("teacher-*.npy")
@@ -269,9 +269,9 @@ def test_killed_teacher_inference_resumes_at_the_next_part(tmp_path, config, mon
 
 @needs_kernels
 def test_cached_logits_of_other_kernels_are_not_reused(tmp_path, config, monkeypatch):
-    asked, logits_of = [], teaching.logits_of
+    asked, logits_of = [], teaching.predict_logits
     monkeypatch.setattr(
-        teaching, "logits_of", lambda model, *more: asked.append(1) or logits_of(model, *more)
+        teaching, "predict_logits", lambda model, *more: asked.append(1) or logits_of(model, *more)
     )
     cache = str(tmp_path / "kept")
     for number, kernels in enumerate(("fused", "plain", "auto")):
@@ -335,7 +335,7 @@ def test_bad_input_is_a_one_line_error_and_writes_nothing(
     for name in ("encoder", "torn", "other"):
         shutil.copytree(Teacher(config).name, tmp_path / name)
     source = open_model("encoder", model_type="", from_scratch=False)
-    from ernie_pair.models.source import write_weights
+    from ernie_pair.weights.weight_files import write_weights
 
     arrays = {name: a for name, a in source.read_weights().items() if not name.startswith("classifier")}
     write_weights(tmp_path / "encoder", arrays)

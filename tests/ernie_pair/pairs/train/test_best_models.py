@@ -18,8 +18,8 @@ from ernie_pair.core.files.atomic_files import own_name
 from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
+from ernie_pair.models.model_folder import list_model_files, resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.source import files_of_model, model_folder_of
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.runtime.processes.world import World
@@ -141,8 +141,8 @@ PLACES = {
 @pytest.mark.parametrize("given", PLACES)
 def test_every_path_in_a_run_can_be_used_as_a_model(run, given, tmp_path):
     folder = (run / "out" / PLACES[given]).resolve()
-    assert model_folder_of(run / given).resolve() == folder
-    assert [path.resolve() for path in files_of_model(str(run / given))] == content_of(str(folder))
+    assert resolve_model_folder(run / given).resolve() == folder
+    assert [path.resolve() for path in list_model_files(str(run / given))] == content_of(str(folder))
     if "step" in folder.name:
         model, _ = load_classifier(str(run / given))
         stored = from_safetensors((folder / "model.safetensors").read_bytes(), "model")

@@ -19,7 +19,7 @@ from tiny_pair import SETTINGS as TINY_RUN
 from ernie_pair import PairCallback, PairClassifier, PairConfig, PairTrainer
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.networks.classifier import classifier_around
-from ernie_pair.models.networks.plain_model import PlainModel
+from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.spec import parse_spec
 from ernie_pair.weights.weight_files import read_weights
 
@@ -334,4 +334,4 @@ def test_a_changed_classifier_of_paddlenlp_is_a_plain_layer(make):
     changed.extra = nn.Linear(2, 2)
     for layer in (changed, Sharper(paddlenlp_model("bert").config)):
         trainer = make(layer, max_steps=3, folder=type(layer).__name__)
-        assert isinstance(trainer.model, PlainModel) and trainer.train().is_done
+        assert isinstance(trainer.model, CustomModel) and trainer.train().is_done

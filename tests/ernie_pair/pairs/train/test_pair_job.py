@@ -14,7 +14,7 @@ from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.models.networks.kernel_path import logits_of
+from ernie_pair.models.networks.kernel_path import predict_logits
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
@@ -238,8 +238,8 @@ def test_a_distributed_evaluation_is_bit_identical(make, size):
 
         all_reduce_now = all_reduce
 
-    alone = logits_of(job.model, rows, 7, ProcessGroup())
-    shares = [logits_of(job.model, rows, 7, Share(rank)) for rank in range(size)]
+    alone = predict_logits(job.model, rows, 7, ProcessGroup())
+    shares = [predict_logits(job.model, rows, 7, Share(rank)) for rank in range(size)]
     assert np.array_equal(sum(shares), alone)
 
 

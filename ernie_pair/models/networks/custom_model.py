@@ -32,12 +32,12 @@ from ernie_pair.weights.weight_files import first_not_finite, read_weights
 IDS, TYPES = "input_ids", "token_type_ids"
 BY_NAME, BY_PLACE, IDS_ALONE = "by name", "by place", "ids alone"  # how a layer takes its inputs
 SHORT = 16  # tokens, of the pairs that a layer is tried with
-MOST_POSITIONS = SIZES["max_position_embeddings"][1]  # of a layer that does not say how much it reads at once
+MAX_POSITIONS = SIZES["max_position_embeddings"][1]  # of a layer that does not say how much it reads at once
 SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
 
 
-class PlainModel(SavedLayer):
-    """The model that ``layer`` is; ``spec`` says what its inputs and outputs mean, see `plain_settings`.
+class CustomModel(SavedLayer):
+    """The model that ``layer`` is; ``spec`` says what its inputs and outputs mean, see `custom_settings`.
 
     Attributes that it has not are those of ``layer``. Raises InputError if ``layer`` takes other inputs than
     ids and token types, or has nothing to train.
@@ -50,7 +50,7 @@ class PlainModel(SavedLayer):
         super().__init__()
         self.family, self.spec, self.pad_id = type(layer).__name__, spec, spec.pad_id
         self.pooling, self.num_classes = "", spec.num_labels
-        self.inputs = inputs_of(layer)
+        self.inputs = find_inputs(layer)
         self.layer = layer
         trained = [parameter for parameter in layer.parameters() if not parameter.stop_gradient]
         if not trained:
@@ -109,7 +109,7 @@ class PlainModel(SavedLayer):
         """Return False: what the layer computes is unknown."""
         return False
 
-    def refuse_running_statistics(self) -> None:
+    def check_no_running_statistics(self) -> None:
         """Raise InputError if the layer keeps means of what it has seen, as BatchNorm does."""
         kinds = (nn.BatchNorm, nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D)
         for name, part in self.layer.named_sublayers(include_self=True):
@@ -128,12 +128,12 @@ class PlainModel(SavedLayer):
     def write(
         self, folder: Path, vocab_file: Path, max_seq_len: int = 0, save_format: str = "paddle"
     ) -> None:
-        """Fill ``folder``; `load_plain_weights` and the layer's own ``set_state_dict`` read its weights."""
+        """Fill ``folder``; `load_custom_weights` and the layer's own ``set_state_dict`` read its weights."""
         assert save_format == "paddle"  # others are refused before
         self.write_paddle(folder, vocab_file, max_seq_len)
 
 
-def inputs_of(layer: nn.Layer) -> str:
+def find_inputs(layer: nn.Layer) -> str:
     """Return how ``layer`` takes ids and types: BY_NAME, BY_PLACE, IDS_ALONE. Raises InputError for more."""
     named, kinds = inspect.signature(layer.forward).parameters, inspect.Parameter
     takes_any = any(each.kind is kinds.VAR_KEYWORD for each in named.values())
@@ -151,7 +151,7 @@ def inputs_of(layer: nn.Layer) -> str:
 
 
 def ask_layer(layer: nn.Layer, inputs: str, input_ids, token_type_ids):
-    """Return what ``layer`` answers; ``inputs`` is what `inputs_of` returns of it."""
+    """Return what ``layer`` answers; ``inputs`` is what `find_inputs` returns of it."""
     placed = [] if inputs == BY_NAME else [input_ids, token_type_ids][: 1 if inputs == IDS_ALONE else 2]
     named = {IDS: input_ids, TYPES: token_type_ids} if inputs == BY_NAME else {}
     return layer(*placed, **named)
@@ -167,12 +167,12 @@ def logits_in(answer):
     return getattr(answer, "logits", answer)
 
 
-def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: int) -> int:
+def measure_width(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: int) -> int:
     """Return C of the logits [B, C] of ``layer``, which is run once, on two pairs, in evaluation mode.
 
     Neither modes nor Paddle's random numbers change. Raises InputError if it fails or answers otherwise.
     """
-    name, inputs = type(layer).__name__, inputs_of(layer)
+    name, inputs = type(layer).__name__, find_inputs(layer)
     tokenizer = open_tokenizer(vocab_file, spec, max_seq_len)
     rows = encode_texts(["今天天气好", "我"], ["天气", "你"], None, tokenizer, min(max_seq_len, SHORT))
     batch = rows.batch(np.arange(2))
@@ -199,7 +199,7 @@ def width_of(layer: nn.Layer, spec: ModelSpec, vocab_file: Path, max_seq_len: in
     return int(shape[1])
 
 
-def load_plain_weights(model: PlainModel, source: ModelSource) -> None:
+def load_custom_weights(model: CustomModel, source: ModelSource) -> None:
     """Give ``model`` the weights of a folder that one of its class was saved in.
 
     Raises CheckpointError, with nothing set, for one missing, unknown, of another shape or not finite.
@@ -214,7 +214,7 @@ def load_plain_weights(model: PlainModel, source: ModelSource) -> None:
     model.set(chosen)
 
 
-def plain_settings(layer: nn.Layer, vocab_size: int, pad_id: int) -> Dict[str, Any]:
+def custom_settings(layer: nn.Layer, vocab_size: int, pad_id: int) -> Dict[str, Any]:
     """Return the config.json of ``layer``, without its labels; the two numbers are those of its tokenizer.
 
     What a model of PaddleNLP inside says of its inputs is taken from there.
@@ -226,8 +226,8 @@ def plain_settings(layer: nn.Layer, vocab_size: int, pad_id: int) -> Dict[str, A
         LAYER_CLASS: f"{type(layer).__module__}:{type(layer).__qualname__}",
         "vocab_size": max(tables, default=vocab_size),
         "pad_token_id": pad_id,
-        "max_position_embeddings": MOST_POSITIONS,
-        "type_vocab_size": 1 if inputs_of(layer) == IDS_ALONE else 2,
+        "max_position_embeddings": MAX_POSITIONS,
+        "type_vocab_size": 1 if find_inputs(layer) == IDS_ALONE else 2,
     }
     inner = next((p.config for p in parts if hasattr(getattr(p, "config", None), "vocab_size")), None)
     for name in settings.keys() & SIZES.keys():
@@ -238,7 +238,7 @@ def plain_settings(layer: nn.Layer, vocab_size: int, pad_id: int) -> Dict[str, A
 
 def save_classifier(
     folder: Path,
-    model: Union[PairClassifier, PlainModel],
+    model: Union[PairClassifier, CustomModel],
     vocab_file: Path,
     max_seq_len: int,
     from_folder: Optional[Path],

@@ -1,1 +1,0 @@
-"""Folders of transformers: their settings, names of parameters and tokenizers."""
