@@ -289,7 +289,6 @@ class AverageConfig(OverwriteFlag):
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
 
 
-
 def average_checkpoints(config: AverageConfig) -> None:
     """Write ``output_dir``, a folder of PaddleNLP that loads wherever the first of the models does.
 

@@ -21,6 +21,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.deployment import docker as wheel
 from ernie_pair.deployment.docker import EXTRA, build_wheel, read_extras, read_wheel_python
+from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.service.serve import ServeConfig
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -9,6 +9,7 @@ from tiny_ship import random_texts, ship, write_trained
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.deployment import formats as quantize
+from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.deployment.judge_precision import BF16, FLOAT, INT8
 from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.inference.predictor import PairPredictor
