@@ -72,6 +72,8 @@ class TextTable:
     def __init__(self, folder: Path, name: str):
         texts, offsets = (folder / file for file in table_files(name))
         self._offsets = mapped_array(offsets, CURE)
+        if not texts.is_file():
+            raise CheckpointError(f"{texts} is not there; {CURE}")
         size = texts.stat().st_size
         self._texts = np.memmap(texts, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
         is_table = self._offsets.ndim == 1 and self._offsets.dtype == np.int64 and len(self._offsets)
@@ -146,6 +148,12 @@ class IndexFolder:
     manifest: IndexManifest
     texts: TextTable
     ids: TextTable
+
+    def check_breadth(self, breadth: int) -> None:
+        """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
+        if breadth and self.manifest.kind in ("flat", ""):
+            kind = "flat index, which compares all vectors" if self.manifest.kind else "BM25 index"
+            raise InputError(f"--breadth {breadth}: {self.folder} is a {kind}; leave the flag out")
 
     def fit_embedder(self, embedder: TextEmbedder) -> TextEmbedder:
         """Return ``embedder`` at this index's length of vectors. Raises InputError if it is another model."""

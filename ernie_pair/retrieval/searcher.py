@@ -91,6 +91,7 @@ class TextRecall:
         breadth: int = 0,
         retrieval: str = "auto",
     ):
+        folder.check_breadth(breadth)
         manifest, self.retrieval = folder.manifest, folder.choose_retrieval(retrieval)
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self._folder, self._embedder = folder, None
@@ -185,8 +186,11 @@ class PairSearcher:
         refuse_no_number(0, threads=threads, breadth=breadth)
         checked(threshold, Optional[float], "--threshold")
         folder = open_index_folder(Path(index).expanduser())
+        folder.check_breadth(breadth)
+        if model_path and folder.choose_retrieval(retrieval) == BM25:
+            raise InputError(f"--embedding_model {model_path}: BM25 takes no model; leave it out")
         embedder = None
-        if model_path and folder.choose_retrieval(retrieval) != BM25:
+        if model_path:
             embedder = open_embedder(str(model_path), device, EmbedderOptions(threads=threads))
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth, retrieval)
         self.threshold, self.cuts = threshold, cuts
@@ -225,7 +229,9 @@ class PairSearcher:
                 first += len(hits)
 
     def check_query(self, query: str, where: str = "") -> None:
-        """Raise InputError for a query that is empty or too long; ``where``: its location."""
+        """Raise InputError for a query that is not a text, empty or too long; ``where``: its location."""
+        if not isinstance(query, str):
+            raise InputError(f"the query is {str(query)[:60]}; give a text")
         reason = self.texts.why_refused(query, self.cuts)
         if reason:
             raise InputError(f"{where}{reason}")

@@ -112,7 +112,7 @@ class RerankBody(Body):
     documents: Annotated[List[AnyDocument], Field(min_length=1)]
     top_n: Optional[int] = Field(None, ge=1, description="how many of the best; all if left out")
     return_documents: Optional[bool] = Field(None, description="by default true for /v1, false for /v2")
-    max_tokens_per_doc: Optional[int] = Field(None, description="has no effect: see max_seq_len of /health")
+    max_tokens_per_doc: Optional[int] = Field(None, description="not below the tokens that the model reads")
     model: ModelName = None
 
 

@@ -381,7 +381,13 @@ class Service:
     async def _rerank(self, body: RerankBody, returned: bool) -> Reranking:
         self.limits.check(body)
         _check_model(body.model, [self.served.model_name])
-        self._check_rankable()
+        longest = self._check_rankable().exported.max_seq_len
+        if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < longest:
+            reason = (
+                f"max_tokens_per_doc: the model reads {longest} tokens of query and document together, and "
+                "only fewer cannot be asked for; leave it out"
+            )
+            raise RefusedError(422, reason, "max_tokens_per_doc")
         scores = await self._score([(body.query, text) for text in body.documents])
         returned = returned if body.return_documents is None else body.return_documents
         results = []
@@ -391,12 +397,14 @@ class Service:
             results.append(Reranked(index=place, relevance_score=score, **more))
         return Reranking(id=str(uuid.uuid4()), model=self.served.model_name, results=results)
 
-    def _check_rankable(self) -> None:
-        """Raise RefusedError for a classifier with more than two classes."""
+    def _check_rankable(self) -> PairPredictor:
+        """Return the classifier. Raises RefusedError for one with more than two classes."""
         predictor = self.served.predictor
-        if predictor is not None and predictor.num_classes > 2:
+        assert predictor is not None  # otherwise there is no such route
+        if predictor.num_classes > 2:
             reason = f"the model has {predictor.num_classes} classes, and candidates are ranked by one score"
             raise RefusedError(422, reason)
+        return predictor
 
     async def _ask(self, pairs: Sequence[Sequence[str]]) -> Prediction:
         found = await self.batchers["pairs"].ask(pairs)

@@ -108,7 +108,9 @@ def test_equal_texts_have_equal_scores_in_the_files_order(tmp_path, embedder, ki
         if kind == "hnsw" and top_k > 3:
             continue  # its graph does not reach all that are equal
         model = "" if retrieval == "bm25" else "any"
-        searcher = PairSearcher(index, model, recall_k=top_k, retrieval=retrieval, breadth=200)
+        searcher = PairSearcher(
+            index, model, recall_k=top_k, retrieval=retrieval, breadth=0 if kind == "flat" else 200
+        )
         for hits in searcher.search_many(["开户"] * 3, top_k=top_k):
             assert [hit.id for hit in hits] == [f"t{place}" for place in equal[:top_k]]
             assert len({hit.score for hit in hits}) == 1
@@ -138,6 +140,8 @@ def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
         ("vectors", "any", {"retrieval": "bm25"}, "retrieval bm25: .* was made with retrieval vectors"),
         ("vectors", "any", {"retrieval": "both"}, "retrieval both: .* was made with retrieval vectors"),
         ("bm25", "", {"retrieval": "vectors"}, "retrieval vectors: .* was made with retrieval bm25"),
+        ("bm25", "any", {}, "embedding_model any: BM25 takes no model; leave it out"),
+        ("bm25", "", {"breadth": 9}, "breadth=9: .* is a BM25 index"),
         ("bm25", "", {"threshold": -1}, "threshold=-1 is below 0.*a BM25 score"),
     ],
 )
@@ -170,10 +174,10 @@ def test_added_texts_are_found_as_if_made_at_once(tmp_path, embedder, kind, retr
     folder = open_index_folder(tmp_path / "index")
     assert [folder.texts[place] for place in range(300)] == TEXTS and folder.ids[299] == "t299"
     assert folder.manifest.kind == kind and folder.manifest.recall_at_10 > 0.8
-    found = PairSearcher(tmp_path / "index", "any", breadth=400)
+    found = PairSearcher(tmp_path / "index", "any", breadth=0 if kind == "flat" else 400)
     (tmp_path / "whole").mkdir()
     whole = index_of(tmp_path / "whole", TEXTS, kind=kind, retrieval=retrieval)
-    wanted = PairSearcher(whole, "any", breadth=400)
+    wanted = PairSearcher(whole, "any", breadth=0 if kind == "flat" else 400)
     for query in texts_of(9, seed=7):
         assert [hit.id for hit in found.search(query)] == [hit.id for hit in wanted.search(query)]
     if kind == "ivf":  # nothing is written that reading the vectors needs

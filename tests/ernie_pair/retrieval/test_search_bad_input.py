@@ -168,6 +168,7 @@ def test_an_invalid_query_is_refused(index, embedder):
         (searcher, "", "the query is empty"),
         (cutting, " ", "the query is empty"),
         (searcher, "今" * 19, "has 21 tokens, above the 20 of the model"),
+        (searcher, 3, "the query is 3"),
     ):
         with pytest.raises(InputError, match=reason):
             each.search(query)

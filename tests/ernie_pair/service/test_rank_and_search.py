@@ -180,6 +180,7 @@ def test_openapi_describes_requests_and_responses(model, recall):
 
 BAD_FLAGS = [
     ({"model_path": "m", "max_waiting": 10}, "max_waiting=10 has no room for one request of max_pairs=256"),
+    ({"index": "i", "device": "gpu"}, "device gpu is for a model, and BM25 takes none"),
     ({"model_path": "m", "retrieval": "bm25"}, "needs index; add it, or leave"),
     ({"model_path": "m", "recall_k": 9}, "needs index; add it, or leave"),
     ({"model_path": "m", "long_text": "cut"}, "long_text needs embedding_model"),

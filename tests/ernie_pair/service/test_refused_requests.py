@@ -78,6 +78,7 @@ RERANKS = [
     ({**Q, "documents": [{"text": "a", "title": "b"}]}, "documents[0]: "),
     ({**Q, "documents": ["a"], "top_n": 0}, "top_n: "),
     ({**Q, "documents": ["a"], "return_documents": 1}, "return_documents: "),
+    ({**Q, "documents": ["a"], "max_tokens_per_doc": 9}, "max_tokens_per_doc: the model reads 128"),
     ({**Q, "documents": ["a"], "priority": 1}, "priority: "),
 ]
 REFUSED += [(path, body, 400, word) for path in ("/v1/rerank", "/v2/rerank") for body, word in RERANKS]
