@@ -70,10 +70,10 @@ from ernie_pair.retrieval.index import (
     check_memory,
     read_index,
     require_faiss,
-    stored_vectors,
     train_index,
     write_index,
 )
+from ernie_pair.retrieval.index_checks import stored_vectors
 from ernie_pair.retrieval.index_folder import (
     BM25,
     BOTH,

@@ -11,24 +11,18 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Tuple
+from typing import Any, Callable, Iterator, Tuple
 
 import numpy as np
 
-from ernie_pair.core.errors import CheckpointError, MachineError
+from ernie_pair.core.errors import MachineError
 from ernie_pair.core.installation import import_optional
+from ernie_pair.retrieval.index_checks import Expected, begins_as, fault_of, refuse
 from ernie_pair.runtime.cpu import free_memory
 
 SEARCH_LIBRARIES = dict.fromkeys(("faiss", "bm25s", "rjieba"), "")  # the libraries of an index
 KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
 _CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
-_CLASSES = {  # of faiss: in fp32, and in fp16 or int8
-    "flat": ("IndexFlatIP", "IndexScalarQuantizer"),
-    "ivf": ("IndexIVFFlat", "IndexIVFScalarQuantizer"),
-    "hnsw": ("IndexHNSWFlat", "IndexHNSWSQ"),
-}
-_UNIT_ERROR = {"fp32": 1e-3, "fp16": 1e-2, "int8": np.inf}  # of a length that was 1 before rounding
-CHUNK = 1 << 14  # vectors that are checked at a time
 TRAINED_ON = 64  # vectors per list; faiss wants at least 39
 MIN_PER_LIST = 39
 FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are estimated from
@@ -36,16 +30,6 @@ SEED = 1234
 DEFAULT_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
 SPARE = 1.2  # factor of memory, for what is not counted
 Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in order, float32 [n, D] at a time
-
-
-class Expected(NamedTuple):
-    """What index.json says of the vectors; ``is_unit``: they are of length 1."""
-
-    kind: str
-    precision: str
-    size: int
-    dim: int
-    is_unit: bool = True
 
 
 def require_faiss() -> Any:
@@ -148,52 +132,20 @@ def read_index(path: Path, expected: Expected, flags: int = 0) -> Any:
     Raises CheckpointError for a file that is damaged, not as ``expected``, or has a number that is not.
     """
     faiss = require_faiss()
+    if not begins_as(path, expected):
+        raise refuse(path, f"is no {expected.kind} index of {expected.precision}")
     if hasattr(faiss, "set_deserialization_vector_byte_limit"):  # since 1.13; a length may be made up
         faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
     try:
         index = faiss.read_index(str(path), flags)
-        fault = _find_fault(index, expected)
+        fault = fault_of(faiss, index, path, expected)
     except (RuntimeError, MemoryError, AttributeError) as error:  # of its C++; of another class of index
         fault = f"cannot be read ({_first_line(error)})"
     if fault:
-        raise CheckpointError(f"{path} {fault}; make the index again")
+        raise refuse(path, fault)
     if hasattr(index, "make_direct_map"):
         index.make_direct_map(False)
     return index
-
-
-def stored_vectors(index: Any, count: int, size: int) -> Iterator[np.ndarray]:
-    """Yield the first ``count`` vectors as faiss's index stores them, float32 [``size`` at most, D]."""
-    if hasattr(index, "make_direct_map"):  # of ivf; it would be written with the index
-        index.make_direct_map(True)
-    for first in range(0, count, size):
-        yield index.reconstruct_n(first, min(size, count - first))
-
-
-def _find_fault(index: Any, expected: Expected) -> str:
-    """Return how an index that faiss has read is not as ``expected``, in words, or ''.
-
-    Vectors that are compared by distance, or are not of length 1, would be ranked as if these were cosines.
-    """
-    kind, precision, count, dim, is_unit = expected
-    if (index.ntotal, index.d) != (count, dim):
-        return f"holds {index.ntotal} vectors of {index.d}, not {count} of {dim}"
-    faiss, name = require_faiss(), _CLASSES[kind][precision != "fp32"]
-    codes = faiss.downcast_index(index.storage) if kind == "hnsw" else index
-    if type(index).__name__ != name or codes.code_size != dim * _CODES[precision][1]:
-        return f"is a {type(index).__name__} with {codes.code_size} bytes a vector, not {kind} of {precision}"
-    if {index.metric_type, codes.metric_type} != {faiss.METRIC_INNER_PRODUCT} or not index.is_trained:
-        return "compares vectors by distance, not by their product"
-    first, most = 0, _UNIT_ERROR[precision] if is_unit else np.inf
-    for chunk in stored_vectors(index, count, CHUNK):
-        with np.errstate(all="ignore"):  # the result says it
-            lengths = np.sqrt(np.square(chunk, dtype=np.float64).sum(axis=1))
-        good = np.isfinite(lengths) & (np.abs(lengths - 1) <= most)
-        if not good.all():
-            place = int(good.argmin())
-            return f"has a vector, {first + place}, of length {lengths[place]:.4g}"
-        first += len(chunk)
-    return ""
 
 
 class VectorIndex:

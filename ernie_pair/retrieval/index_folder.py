@@ -17,7 +17,7 @@ import json
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -33,10 +33,12 @@ from ernie_pair.core.files.json_file import (
 )
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXT_LENGTH, MAX_TEXTS, SEARCHED, SIMILARITIES
-from ernie_pair.retrieval.index import KINDS, PRECISIONS, Expected
+from ernie_pair.retrieval.index import KINDS, PRECISIONS
+from ernie_pair.retrieval.index_checks import Expected
 from ernie_pair.retrieval.word_index import BM25_FILES
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
+BLOCK = 4096  # offsets kept in memory before they are written
 CURE = "make the index again"
 
 
@@ -77,9 +79,35 @@ class TextTable:
         size = texts.stat().st_size
         self._texts = np.memmap(texts, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
         is_table = self._offsets.ndim == 1 and self._offsets.dtype == np.int64 and len(self._offsets)
-        fits = is_table and self._offsets[0] == 0 and self._offsets[-1] == size
-        if not fits or (np.diff(self._offsets) < 0).any():
+        if not is_table or self._offsets[0] != 0 or self._offsets[-1] != size:
             raise CheckpointError(f"{offsets} does not fit {texts.name}; {CURE}")
+        for first in range(0, len(self), BLOCK):
+            fault = self._fault_of(self._offsets[first : first + BLOCK + 1])
+            if fault:
+                raise CheckpointError(f"{texts}: {fault} in rows {first} to {first + BLOCK}; {CURE}")
+
+    def _fault_of(self, ends: np.ndarray) -> str:
+        """Return what is wrong with the texts between ``ends`` int64 [n + 1], or ''."""
+        lengths = np.diff(ends)
+        if ends[0] < 0 or ends[-1] > len(self._texts) or (lengths < 0).any():
+            return "offsets that do not rise"
+        content = self._texts[ends[0] : ends[-1]]
+        try:
+            content.tobytes().decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes that are not UTF-8"
+        first_bytes = content[(ends[:-1] - ends[0])[lengths > 0]]
+        return "an offset inside of a character" if ((first_bytes & 0xC0) == 0x80).any() else ""
+
+    def repeated(self) -> Optional[str]:
+        """Return a text that is there twice, or None."""
+        hashes = np.fromiter((hash(text) for chunk in self.chunks(BLOCK) for text in chunk), np.int64)
+        order = np.argsort(hashes, kind="stable")
+        for place in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
+            first, second = (self[int(order[place + step])] for step in (0, 1))
+            if first == second:
+                return first
+        return None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -190,7 +218,7 @@ class IndexFolder:
 
 
 def open_index_folder(folder: Path) -> IndexFolder:
-    """Open an index, whose files must have the hashes that index.json says.
+    """Open an index, all files checked: their hashes, and of the tables every number.
 
     A file may be a link, as in the cache of a hub, for its hash says what it holds. Raises InputError if it
     is no index, CheckpointError if it is damaged.
@@ -237,4 +265,7 @@ def open_index_folder(folder: Path) -> IndexFolder:
     if not len(texts) == len(ids) == manifest.texts:
         there = f"{len(texts)} texts and {len(ids)} ids are there"
         raise CheckpointError(f"{path}: {manifest.texts} texts, and {there}; {CURE}")
+    twice = ids.repeated()
+    if twice is not None:
+        raise CheckpointError(f"{folder}: the id {shown(twice)} is there twice; {CURE}")
     return IndexFolder(folder, manifest, texts, ids)

@@ -17,7 +17,7 @@ from data_tools.text.characters import compatible, is_letter_or_digit, lowered
 from data_tools.text.wordpiece import is_cjk
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import mapped_array
-from ernie_pair.core.files.json_file import read_json_object
+from ernie_pair.core.files.json_file import is_whole_number, read_json_object
 from ernie_pair.core.installation import import_optional
 
 METHOD = "lucene"
@@ -58,17 +58,14 @@ class WordIndex:
     """
 
     def __init__(self, folder: Path, count: int):
-        from scipy.sparse import csc_matrix
-
         scores, places, begins = (mapped_array(folder / name, CURE) for name in BM25_FILES[:3])
         vocabulary = read_json_object(folder / BM25_FILES[3], CURE, CheckpointError, most=MAX_BYTES)
         settings = read_json_object(folder / BM25_FILES[4], CURE, CheckpointError)
-        if settings.get("num_docs") != count or settings.get("method") != METHOD:
+        if not is_whole_number(settings.get("num_docs"), count, count) or settings.get("method") != METHOD:
             raise CheckpointError(f"{folder / BM25_FILES[4]} is not of {count} texts by {METHOD}; {CURE}")
-        try:  # a column per word
-            csc_matrix((scores, places, begins), (count, len(vocabulary))).check_format()
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{folder}: BM25 is no matrix of scores ({error}); {CURE}") from None
+        fault = _fault_of(scores, places, begins, vocabulary, count)
+        if fault:
+            raise CheckpointError(f"{folder}: BM25 has {fault}; {CURE}")
         self._scorer = _bm25s().BM25(method=METHOD)
         self._scorer.vocab_dict, self._scorer.nonoccurrence_array = vocabulary, None
         self._scorer.scores = {"data": scores, "indices": places, "indptr": begins, "num_docs": count}
@@ -87,6 +84,31 @@ class WordIndex:
             places = places[np.argsort(-scores[places], kind="stable")][:count]
             found.append(dict(zip(places.tolist(), scores[places].tolist())))
         return found
+
+
+def _fault_of(
+    scores: np.ndarray, places: np.ndarray, begins: np.ndarray, vocabulary: Dict[str, Any], count: int
+) -> str:
+    """Return what is wrong with a sparse matrix, column by column of ``begins``, and its words; or ''."""
+    if scores.dtype.kind != "f" or {places.dtype.kind, begins.dtype.kind} != {"i"}:
+        return f"numbers of the types {scores.dtype}, {places.dtype} and {begins.dtype}"
+    if not scores.ndim == places.ndim == begins.ndim == 1 or len(scores) != len(places) or len(begins) < 2:
+        return f"{scores.shape} scores at {places.shape} places"
+    if begins[0] != 0 or begins[-1] != len(places) or (np.diff(begins) < 0).any():
+        return f"columns that do not divide its {len(places)} places"
+    numbers = list(vocabulary.values())
+    are_whole = all(is_whole_number(number, 0, len(begins) - 2) for number in numbers)
+    if not are_whole or len(set(numbers)) != len(numbers) or len(numbers) != len(begins) - 1:
+        return f"{len(numbers)} words, not numbered as its {len(begins) - 1} columns"
+    if len(places) and (places.min() < 0 or places.max() >= count):
+        return f"a place outside of its {count} texts"
+    rises = np.diff(places) > 0
+    rises[begins[(begins > 0) & (begins < len(places))] - 1] = True  # from one column to the next
+    if not rises.all():
+        return "places of a word that do not rise"
+    return (
+        "" if np.isfinite(scores).all() and (scores >= 0).all() else "a score that is not finite, or below 0"
+    )
 
 
 def _bm25s() -> Any:

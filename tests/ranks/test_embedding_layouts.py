@@ -32,7 +32,7 @@ def run_layout(folder, group, flags):
     gradients = gradients_of_next(job, updates)
     metrics = run_steps(job, updates, STEPS, first=2)
     curves = {name: np.array([values[name] for values in metrics]) for name in ("loss", "gradient_norm")}
-    vectors = job.vectors_of(job.dev.rows)
+    vectors = job.vectors_of(job.data.dev.rows)
     curves.update({f"gradient of {name}": gradient for name, gradient in gradients.items()})
     return {**curves, "accuracy": np.array(metrics[-1]["accuracy"]), "vectors": vectors, **weights(job)}
 

@@ -4,10 +4,11 @@ Each is refused in one line, before a search or `index --add` uses what is in it
 """
 
 import json
+import os
 
 import numpy as np
 import pytest
-from tiny_search import HashEmbedder, index_of, texts_of, use_embedder, write_lines
+from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_lines
 
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError
@@ -17,32 +18,46 @@ from ernie_pair.retrieval.searcher import PairSearcher
 
 faiss = pytest.importorskip("faiss")
 pytest.importorskip("bm25s")
-TEXTS = texts_of(60)
+COUNT = 60
+TEXTS = texts_of(COUNT)
 LISTS = {"kind": "ivf", "lists": 4}
 BOTH = {"retrieval": "both"}
 LINKS = {"kind": "hnsw", "links": 4}
-INT8 = {"dtype": "int8"}
 
 
 def array(name, change):
-    """Return what puts ``change`` of an array into its file."""
-    return lambda folder: np.save(folder / name, change(np.load(folder / name)))
+    """Return what puts ``change`` of an array, in place or returned, in the place of the file ``name``."""
+
+    def craft(folder):
+        found = np.load(folder / name)
+        changed = change(found)
+        np.save(folder / name, found if changed is None else changed)
+
+    return craft
 
 
 def at(place, value):
     def change(found):
         found[place] = value
-        return found
 
     return change
 
 
-def said(name="index.json", **changes):
-    """Return what makes a file of JSON say something else."""
+def said(**changes):
+    """Return what makes index.json say something else."""
 
     def craft(folder):
-        path = folder / name
+        path = folder / "index.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return craft
+
+
+def objects(name, change):
+    def craft(folder):
+        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        change(found)
+        (folder / name).write_text(json.dumps(found), encoding="utf-8")
 
     return craft
 
@@ -55,7 +70,9 @@ def vectors(change, words="Flat", metric=faiss.METRIC_INNER_PRODUCT):
     """Return what writes another index of the vectors, which ``change`` has changed."""
 
     def craft(folder):
-        found = change(HashEmbedder().embed(TEXTS))
+        found = HashEmbedder().embed(TEXTS)
+        changed = change(found)
+        found = found if changed is None else changed
         index = faiss.index_factory(found.shape[1], words, metric)
         index.train(found)
         index.add(found)
@@ -64,38 +81,142 @@ def vectors(change, words="Flat", metric=faiss.METRIC_INNER_PRODUCT):
     return craft
 
 
+def same(found):
+    return None
+
+
+def inside(change):
+    """Return what changes faiss's index itself."""
+
+    def craft(folder):
+        index = faiss.read_index(str(folder / "index.faiss"))
+        change(index)
+        faiss.write_index(index, str(folder / "index.faiss"))
+
+    return craft
+
+
+def put(name, place, value):
+    """Return what sets a number in a vector of the graph of hnsw."""
+
+    def change(index):
+        found = getattr(index.hnsw, name)
+        pointer = faiss.rev_swig_ptr(found.data(), found.size())
+        pointer[place] = value
+
+    return inside(change)
+
+
+def ranges(index):
+    faiss.rev_swig_ptr(index.sq.trained.data(), 2 * DIM)[3] = np.nan
+
+
+def centre(index):
+    flat = faiss.downcast_index(index.quantizer)
+    faiss.rev_swig_ptr(flat.get_xb(), DIM)[0] = np.inf
+
+
+def list_ids(place, value):
+    def change(index):
+        ids = faiss.rev_swig_ptr(index.invlists.get_ids(place), index.invlists.list_size(place))
+        ids[0] = value if value != "again" else ids[1]
+
+    return inside(change)
+
+
+def entry(value):
+    def change(index):
+        index.hnsw.entry_point = value
+
+    return inside(change)
+
+
+def cut(name, size):
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size - size)
+
+
+def odd_first(found):
+    """Move the second offset into a character."""
+    found[1] += 1
+
+
 CRAFTED = {  # name: (flags of the index, what is done to it)
     "offsets that do not rise": ({}, array("texts.offsets.npy", at(3, 1 << 40))),
     "offsets below 0": ({}, array("ids.offsets.npy", at(2, -5))),
+    "an offset in a character": ({}, array("texts.offsets.npy", odd_first)),
+    "offsets of another type": ({}, array("ids.offsets.npy", lambda a: a.astype(np.int32))),
+    "offsets in two rows": ({}, array("ids.offsets.npy", lambda a: a.reshape(1, -1))),
+    "offsets of floats": ({}, array("texts.offsets.npy", lambda a: a.astype(float))),
     "no offsets": ({}, array("texts.offsets.npy", lambda a: a[:0])),
+    "an archive of offsets": ({}, text("ids.offsets.npy", b"PK\x03\x04")),
     "a header of nothing": ({}, text("ids.offsets.npy", b"\x93NUMPY\x01\x00\x04\x00{{{\n")),
     "fewer ids": ({}, array("ids.offsets.npy", lambda a: np.delete(a, 3))),
-    "another format": ({}, said(format=3)),
-    "retrieval by a number": ({}, said(retrieval=1)),
-    "a recall of 7": ({}, said(recall_at_10=7)),
+    "bytes that are not UTF-8": (
+        {},
+        lambda f: (f / "texts.utf8").write_bytes(b"\xff" * (f / "texts.utf8").stat().st_size),
+    ),
+    "an id twice": (
+        {},
+        lambda f: (f / "ids.utf8").write_bytes((f / "ids.utf8").read_bytes().replace(b"t11", b"t10")),
+    ),
+    "a cut table": ({}, cut("texts.utf8", 3)),
+    "format true": ({}, said(format=True)),
     "a negative count": ({}, said(texts=-60)),
     "more texts": ({}, said(texts=61)),
     "another dim": ({}, said(dim=8)),
+    "a fingerprint in two lines": ({}, said(fingerprint="f" * 64 + "\n")),
     "half of a character": ({}, said(prompt="\ud800")),
     "a file of elsewhere": ({}, lambda f: said(files={**hashes(f), "../../etc/passwd": "0"})(f)),
     "another precision": ({}, said(precision="fp16")),
     "another kind": ({}, said(kind="hnsw")),
-    "distances": ({}, vectors(np.asarray, metric=faiss.METRIC_L2)),
-    "distances of hnsw": (LINKS, vectors(np.asarray, "HNSW4,Flat", faiss.METRIC_L2)),
-    "codes of another kind": ({}, vectors(np.asarray, "PQ4x4")),
-    "bits of 4 for 8": (INT8, vectors(np.asarray, "SQ4")),
+    "distances": ({}, vectors(same, metric=faiss.METRIC_L2)),
+    "distances of hnsw": (LINKS, vectors(same, "HNSW4,Flat", faiss.METRIC_L2)),
+    "distances of int8": ({"dtype": "int8"}, vectors(same, "SQ8", faiss.METRIC_L2)),
+    "codes of another kind": ({}, vectors(same, "PQ4x4")),
+    "bits of 4 for 8": ({"dtype": "int8"}, vectors(same, "SQ4")),
     "NaN": ({}, vectors(at((7, 3), np.nan))),
+    "infinity in fp16": ({"dtype": "fp16"}, vectors(at((7, 3), np.inf), "SQfp16")),
     "vectors not of length 1": ({}, vectors(lambda a: a * 3)),
     "fewer vectors": ({}, vectors(lambda a: a[:59])),
+    "shorter vectors": ({}, vectors(lambda a: a[:, :8] * 2)),
+    "a cut faiss file": ({}, cut("index.faiss", 9)),
+    "a made-up length": (
+        LINKS,
+        lambda f: (f / "index.faiss").write_bytes(
+            (f / "index.faiss").read_bytes()[:60] + b"\x00\x00\x00\x00\x20\x00\x00\x00" * 4
+        ),
+    ),
+    "ranges of int8": ({"dtype": "int8"}, inside(ranges)),
+    "an id outside of a list": (LISTS, list_ids(1, 1 << 40)),
+    "an id below 0": (LISTS, list_ids(1, -3)),
+    "an id of a list twice": (LISTS, list_ids(1, "again")),
+    "a centre": (LISTS, inside(centre)),
+    "a link to nothing": (LINKS, put("neighbors", 2, 1 << 30)),
+    "a link below -1": (LINKS, put("neighbors", 2, -7)),
+    "a level": (LINKS, put("levels", 5, 99)),
+    "begins of links": (LINKS, put("offsets", 5, 3)),
+    "an entry": (LINKS, entry(1 << 20)),
     "begins of BM25 out of range": (BOTH, array("bm25.begins.npy", at(-1, 1 << 40))),
     "begins of BM25 that fall": (BOTH, array("bm25.begins.npy", at(3, 0))),
+    "begins of BM25 below 0": (BOTH, array("bm25.begins.npy", at(2, -4))),
     "places of BM25": (BOTH, array("bm25.places.npy", at(4, 60))),
     "places of BM25 below 0": (BOTH, array("bm25.places.npy", at(4, -1))),
+    "places of BM25 twice": (BOTH, array("bm25.places.npy", lambda a: np.zeros_like(a))),
     "fewer places": (BOTH, array("bm25.places.npy", lambda a: a[:-1])),
+    "scores of BM25": (BOTH, array("bm25.scores.npy", at(4, np.nan))),
+    "scores below 0": (BOTH, array("bm25.scores.npy", at(4, -1))),
+    "scores of words": (BOTH, array("bm25.scores.npy", lambda a: a.astype("U4"))),
+    "a number of a word": (
+        BOTH,
+        objects("bm25.vocab.json", lambda v: v.update(dict.fromkeys(list(v)[:1], 1 << 40))),
+    ),
+    "a word that is true": (
+        BOTH,
+        objects("bm25.vocab.json", lambda v: v.update(dict.fromkeys(list(v)[:1], True))),
+    ),
     "words as a list": (BOTH, text("bm25.vocab.json", b"[]")),
-    "another word": (BOTH, said("bm25.vocab.json", word=9)),
-    "BM25 of other texts": (BOTH, said("bm25.json", num_docs=61)),
-    "BM25 by another library": (BOTH, said("bm25.json", method="bm25+")),
+    "BM25 of other texts": (BOTH, objects("bm25.json", lambda s: s.update(num_docs=61))),
+    "BM25 by another library": (BOTH, objects("bm25.json", lambda s: s.update(method="bm25+"))),
 }
 
 
@@ -108,8 +229,13 @@ def crafted(folder, name):
     flags, craft = CRAFTED[name]
     index = index_of(folder, TEXTS, **flags)
     craft(index)
-    there = {file: sha256_of_file(index / file) for file in hashes(index) if (index / file).is_file()}
-    said(files={**hashes(index), **there})(index)
+    path = index / "index.json"
+    said = json.loads(path.read_text())
+    said["files"] = {
+        file: sha256_of_file(index / file) if (index / file).is_file() else other
+        for file, other in said["files"].items()
+    }
+    path.write_text(json.dumps(said))
     return index
 
 
