@@ -21,7 +21,6 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.deployment import docker as wheel
 from ernie_pair.deployment.docker import EXTRA, build_wheel, read_extras, read_wheel_python
-from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.service.serve import ServeConfig
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -214,19 +213,6 @@ def test_an_unusable_wheel_is_rejected(tmp_path, model, name, extras, reason):
     with pytest.raises(InputError, match=reason):
         ship(model, tmp_path / "ship", "onnx", docker=True, wheel=str(tmp_path / name))
     assert not (tmp_path / "ship").exists()
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"triton": True}, "triton needs format onnx or both"),
-        ({"docker": True}, "docker needs format onnx or both"),
-        ({"wheel": "w.whl"}, "wheel needs docker; add it"),
-    ],
-)
-def test_inapplicable_deployment_flags_are_rejected(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        ExportConfig("m", "s", **flags)
 
 
 @pytest.mark.parametrize("place", ["triton/pair/notes.txt", "triton/mine/1/model.onnx", "notes.txt"])

@@ -153,12 +153,12 @@ def test_invalid_flags_give_a_one_line_error_and_change_no_file(
     "flags, named",
     [
         ({"max_seq_len": 4}, "max_seq_len=4 is below 5"),
-        ({"triton": True}, "triton=True is for the ONNX model; pass format onnx"),
-        ({"docker": True}, "docker=True is for the ONNX model; pass format onnx"),
-        ({"wheel": "w.whl"}, "wheel is for the image of docker=True"),
-        ({"quantize": "int8"}, "quantize int8 is for the ONNX model; pass format onnx"),
+        ({"triton": True}, "triton needs format onnx or both"),
+        ({"docker": True}, "docker needs format onnx or both"),
+        ({"wheel": "w.whl"}, "wheel needs docker; add it"),
+        ({"quantize": "int8"}, "quantize needs format onnx or both"),
         ({"quantize_file": "dev.tsv"}, "quantize_file is for evaluating int8 or bf16; pass quantize"),
-        ({"format": "onnx", "precision": "bf16"}, "precision bf16 is for the Paddle model"),
+        ({"format": "onnx", "precision": "bf16"}, "precision needs format paddle or both"),
         ({"max_accuracy_drop": 1.5}, "max_accuracy_drop=1.5 is above 1"),
     ],
 )

@@ -9,7 +9,6 @@ from tiny_ship import random_texts, ship, write_trained
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.deployment import formats as quantize
-from ernie_pair.deployment.export_config import ExportConfig
 from ernie_pair.deployment.judge_precision import BF16, FLOAT, INT8
 from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.inference.predictor import PairPredictor
@@ -158,20 +157,6 @@ def test_without_labels_int8_is_judged_by_agreement(tmp_path, model, labelled, m
     with pytest.raises(CheckpointError, match="int8 loses too much .the same class for 0"):
         ship(model, tmp_path / "other", "onnx", **flags)
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"format": "paddle", "quantize": "int8"}, "quantize needs format onnx or both"),
-        ({"quantize_file": "dev.tsv"}, "quantize_file is for evaluating int8 or bf16; pass quantize"),
-        ({"precision": "bf16"}, "precision needs format paddle or both"),
-        ({"max_accuracy_drop": 1.5}, "max_accuracy_drop=1.5 is above 1"),
-    ],
-)
-def test_incompatible_flags_are_rejected(flags, reason):
-    with pytest.raises(InputError, match=reason):
-        ExportConfig("m", "s", **{"format": "onnx", **flags})
 
 
 def test_a_missing_quantize_file_is_reported_before_exporting(tmp_path, model):
