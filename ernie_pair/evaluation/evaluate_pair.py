@@ -55,8 +55,6 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
     Returns what is written; on other processes than the first {}. The numbers are the same for any number of
     processes, to the last digit. Raises InputError.
     """
-    if config.report and Path(config.report).is_file():
-        raise InputError(f"--report {config.report} is a file; give the name of a folder")
     config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     saves, folder = config.save_temperature or config.save_threshold, Path(config.model_path)
     if saves and (folder / EXPORT_MANIFEST).is_file():

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple, Optional, get_args, get_origin
 
 import yaml
 
 from ernie_pair.core.cli.options import Given, Options, hints_of, kind_in_words, kind_of
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import InputError, again_with
 from ernie_pair.core.files.atomic_files import ABOUT, MAX_CONFIG_BYTES, FileRefusedError, read_regular
 
 LAUNCH = "launch"
@@ -211,10 +212,25 @@ def given_by(split: SplitWords, config_class: type[Options], program: str = "") 
             given[item.name] = Given(words[:taken] if is_list else words[0], item.name.upper())
             words = words[taken:]
     if words:
+        check_glob(words, given)
         absent = (i.name for i in fields(config_class) if i.default is MISSING and i.name not in given)
         flag = next(absent, "")
         raise _unrecognized(words, f"write --{flag} {words[0]}" if flag else suggest_flags([], []))
     return given
+
+
+def check_glob(words: Sequence[str], given: dict[str, Given]) -> None:
+    """Raise InputError if ``words`` are what a pattern, such as best-*, found beside the value of a flag."""
+    for name, one in given.items():
+        found = [str(one.text), *words]
+        folders = {Path(word).parent for word in found}
+        if len(folders) == 1 and all(map(os.path.exists, found)):
+            best = folders.pop() / "best"
+            is_found = best.resolve().name in map(os.path.basename, found)
+            chosen = str(best) if is_found else found[-1]
+            again = again_with(dict.fromkeys(words, ""), **{name: chosen})
+            told = f"--{name} takes one path, and {len(found)} are given, {' and '.join(found)}"
+            raise InputError(f"{told}; give one of them: {again or chosen}")
 
 
 def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Given]:

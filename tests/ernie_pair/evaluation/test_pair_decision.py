@@ -200,7 +200,7 @@ def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
 
 
 @pytest.mark.parametrize("flags, reason", [
-    ({"save_temperature": True}, "fitted on the file that is judged is not saved; .* calibrate_on FILE"),
+    ({"save_temperature": True}, "save_temperature needs calibrate_on; add it"),
     ({"save_temperature": True, "calibrate_on": "copy.tsv"},
      "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs"),
     ({"tune_on": "ones.tsv"}, "tune_on .*ones.tsv has no pair of class 0, so no threshold"),

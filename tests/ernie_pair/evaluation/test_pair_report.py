@@ -263,6 +263,6 @@ def test_an_invalid_number_is_rejected():
 
 def test_a_report_folder_does_not_overwrite_a_file(trained, tmp_path):
     (tmp_path / "report").write_text("mine")
-    with pytest.raises(InputError, match="report .* is a file; give the name of a folder"):
+    with pytest.raises(InputError, match="report .* is a file; give a folder"):
         asked(trained, tmp_path, report=str(tmp_path / "report"))
     assert (tmp_path / "report").read_text() == "mine" and not (tmp_path / "metrics.json").exists()

@@ -160,7 +160,7 @@ def test_an_evaluation_without_robustness_has_no_table(world, tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--robustness_file", "rows.tsv"), "pass --robustness all"),
+        (("--robustness_file", "rows.tsv"), "--robustness_file needs --robustness; add it"),
         ((*KINDS, "--robustness_file", "rows.txt"), "--robustness_file rows.txt: name a file that ends with"),
         (("--robustness", "noise"), "--robustness noise is no kind"),
     ],
