@@ -358,13 +358,3 @@ def test_an_output_whose_name_is_missing_is_refused(config_class, flag, place):
 def test_an_output_dir_that_is_a_file_is_refused(config_class):
     with pytest.raises(InputError, match=f"^output_dir {re.escape(__file__)} is a file; give a folder$"):
         parse_config(config_class, with_place(config_class, "output_dir", __file__))
-
-
-def test_what_a_pattern_of_the_shell_found_is_named_with_the_command_for_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("best-accuracy-2", "best-accuracy-9"):
-        (tmp_path / name).mkdir()
-    words = "--input_file a.tsv --output_file b.tsv --model_path best-accuracy-2 best-accuracy-9".split()
-    fault = "model_path takes one path, and 2 are given, best-accuracy-2 and best-accuracy-9; give one"
-    with pytest.raises(InputError, match=fault):
-        parse_config(PredictConfig, words)

@@ -351,5 +351,7 @@ def test_bad_input_is_a_one_line_error_and_writes_nothing(
 
 @pytest.mark.parametrize("flags", [{"query": "topic"}, {"most_candidates": 4}, {"margin": 2.0}])
 def test_flags_of_ranking_are_refused_for_students(config, flags):
-    with pytest.raises(InputError, match=f"{next(iter(flags))}.* (is for target ranking|needs ranking_loss margin)"):
+    with pytest.raises(
+        InputError, match=f"{next(iter(flags))}.* (is for target ranking|needs ranking_loss margin)"
+    ):
         distill(replace(config, **flags))
