@@ -21,11 +21,7 @@ from typing import Dict, List
 from proof.figures import read_pairs
 
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import (
-    OverwriteFlag,
-    data_option,
-    names_in,
-)
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, names_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.pairs.audit.new_pairs import KnownPairs, NewPair, first_places, write_new_pairs
