@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
         train_embedding,
     )
     from ernie_pair.checkpoint.run_config import load_config
-    from ernie_pair.checks.pipeline import PipelineConfig
+    from ernie_pair.checks.pipeline_inputs import PipelineConfig
     from ernie_pair.core.errors import (
         CheckpointError,
         ErniePairError,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.inference.scores import Prediction
     from ernie_pair.inference.vector_files import open_vectors
-    from ernie_pair.launch.notebook.notebook_launcher import notebook_launcher
+    from ernie_pair.launch.notebook import notebook_launcher
     from ernie_pair.models.commands import NewModelConfig
     from ernie_pair.models.networks.classifier import PairClassifier
     from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig

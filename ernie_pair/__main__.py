@@ -31,7 +31,7 @@ from ernie_pair.runtime.processes.stop_signals import signals_wait
 # which no flag and no help needs.
 COMMANDS = {
     "doctor": Entry("ernie_pair.checks.doctor", "DoctorConfig"),
-    "check": Entry("ernie_pair.checks.self_check", "CheckConfig", "check"),
+    "check": Entry("ernie_pair.checks.quickstart", "CheckConfig", "check"),
     "check --gpu": Entry("ernie_pair.checks.check_gpu", "CheckGpuConfig"),
     "quickstart": Entry("ernie_pair.checks.quickstart", "QuickstartConfig"),
     "pipeline": Entry("ernie_pair.checks.pipeline", "PipelineConfig"),
@@ -215,7 +215,7 @@ def _loaded(words) -> Callable[[], Any]:
         return partial(import_module("ernie_pair.launch.launch").launch, words[1:])
     if words[0] == COMPLETION[0]:
         complete = import_module("ernie_pair.completion").complete
-        launched = list(import_module("ernie_pair.launch.launch_config").CONFIGS)
+        launched = list(import_module("ernie_pair.launch.launch").CONFIGS)
         return partial(complete, words[1:], _purposes(), _configs_of, launched)
     forms = forms_of(words[0], COMMANDS)
     if not forms:
@@ -255,7 +255,7 @@ def _purposes() -> Dict[str, str]:
 def _configs_of(command: str) -> List[type]:
     """Return the classes of the flags of a command, of all its forms, or of what it starts."""
     if command == LAUNCH[0]:
-        launching = import_module("ernie_pair.launch.launch_config")
+        launching = import_module("ernie_pair.launch.launch")
         return [launching.LaunchConfig, *launching.CONFIGS.values()]
     return [config_class_of(COMMANDS[form]) for form in forms_of(command, COMMANDS)]
 

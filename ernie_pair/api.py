@@ -22,7 +22,7 @@ from data_tools.corpus.format import corpus_paths
 from data_tools.make_sample import SampleConfig
 from data_tools.prepare import PrepareConfig
 from ernie_pair.__main__ import COMMANDS
-from ernie_pair.checks.pipeline import PipelineConfig
+from ernie_pair.checks.pipeline_inputs import PipelineConfig
 from ernie_pair.commands import form_of_model, function_of
 from ernie_pair.core.cli.options import DASH, Options
 from ernie_pair.core.cli.python_call import NOWHERE, takes_options

@@ -24,7 +24,7 @@ import numpy as np
 
 from ernie_pair.checkpoint.run_config import machine, versions
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, LAST
-from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SmallLine
+from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SampleRecipe
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
@@ -44,10 +44,10 @@ from ernie_pair.core.errors import (
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import check_absent
-from ernie_pair.report.page import Table, page_of_tables, shown_cell
+from ernie_pair.report.page import Table, format_cell, page_of_tables
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.gpu import MIN_CAPABILITY, Finding, run_check
-from ernie_pair.runtime.processes.child_command import BrokenRunError, ChildCommand, words_of
+from ernie_pair.runtime.processes.child_command import BrokenRunError, run_child, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.training.run_log import read_all_events
 
@@ -73,7 +73,7 @@ class Bench:
     def __init__(self, folder: Path, device: str, quick: bool = False, gpus: int = 0):
         self.folder, self.device, self.gpus, self.steps = folder, device, gpus, 20 if quick else 60
         documents, pairs = (80, 180) if quick else (300, 3600)
-        self.line = SmallLine(folder, "cpu", documents=documents, pairs=pairs)
+        self.recipe = SampleRecipe(folder, "cpu", documents=documents, pairs=pairs)
         self.pairs = folder / "sample" / "pairs"
         self._ended: dict[str, Optional[ErniePairError]] = {}
 
@@ -85,8 +85,7 @@ class Bench:
             self._ended[name] = None
             environment = {**os.environ, "TMPDIR": str(self.folder)}
             try:
-                with ChildCommand(command, command[0], self.folder / "log.txt", environment) as child:
-                    child.finish(SECONDS)
+                run_child(command, command[0], self.folder / "log.txt", environment, SECONDS)
             except ErniePairError as error:
                 self._ended[name] = error
         ended = self._ended[name]
@@ -95,14 +94,14 @@ class Bench:
 
     def start(self) -> Path:
         """Return a model of two narrow layers; the sample and its corpus are there as well."""
-        vocabulary, (build, prepare) = self.line.vocabulary, self.line.corpus()
-        self.run(*self.line.sample())
+        vocabulary, (build, prepare) = self.recipe.vocabulary, self.recipe.corpus()
+        self.run(*self.recipe.sample())
         self.run(*build)
         tokens = vocabulary.read_text(encoding="utf-8").splitlines()
         tokens += [f"[unused{number}]" for number in range(VOCABULARY - len(tokens))]
         vocabulary.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
         self.run(*prepare)
-        self.run(*self.line.small())
+        self.run(*self.recipe.small())
         self.train("pretrain", self.folder / "small", "start", **START)
         return self.folder / "start" / f"model_{START['max_steps']}"
 
@@ -150,12 +149,12 @@ def losses(command: str, processes: int = 0, **flags: Any) -> Measure:
         where: dict[str, Any] = {"device": "gpu" if bench.gpus > 1 else "cpu"} if processes else {}
         if processes > 1:
             where.update(gpus="0,1") if bench.gpus > 1 else where.update(processes=processes)
-        return np.array([event["loss"] for event in lines_of(bench.train(command, **flags, **where))])
+        return np.array([event["loss"] for event in train_events(bench.train(command, **flags, **where))])
 
     return measure
 
 
-def lines_of(output: Path) -> list[Figures]:
+def train_events(output: Path) -> list[Figures]:
     """Return the training lines of a run."""
     return [event for event in read_all_events(output / EVENTS) if event["split"] == "train"]
 
@@ -175,7 +174,7 @@ def digits(command: str, is_resumed: bool = False, **flags: Any) -> Measure:
                 shutil.rmtree(later)
             bench.train(command, name=output.name, **RESUMED, **flags)
         files = read_json_object(output / LAST / "MANIFEST.json", "run the check again")["files"]
-        losses = [event["loss"] for event in lines_of(output)]
+        losses = [event["loss"] for event in train_events(output)]
         return np.array(losses + [float(int(file["sha256"][:12], 16)) for file in files])
 
     return measure
@@ -204,9 +203,9 @@ def speed(command: str, is_base: bool = False, **flags: Any) -> Measure:
         start = bench.start()
         if is_base:
             start = bench.folder / "base"
-            bench.run("new-model", vocab_file=bench.line.vocabulary, output_dir=start)
+            bench.run("new-model", vocab_file=bench.recipe.vocabulary, output_dir=start)
         output = bench.train(command, start, **{**TIMED, **flags})
-        events = lines_of(output)[1:]  # the first includes the start
+        events = train_events(output)[1:]  # the first includes the start
         shutil.rmtree(output / CHECKPOINTS, ignore_errors=True)  # of gigabytes
         return {name: median(event[name] for event in events) for name in MEASURED if name in events[0]}
 
@@ -416,7 +415,7 @@ def check_gpu(config: CheckGpuConfig) -> None:
                 print(f"{row.verdict.upper():<7} {row.group}, {row.name}{why}", flush=True)
         except Stopped as stop:
             raise Stopped("stopped; nothing is left of the check, nor a report", stop.exit_code) from None
-        report = report_of(config, rows, cards)
+        report = build_report(config, rows, cards)
         with published(results, page) as (draft, page_draft):
             write_json(draft, report)
             page_draft.write_text(page_of(report), encoding="utf-8")
@@ -426,7 +425,7 @@ def check_gpu(config: CheckGpuConfig) -> None:
         raise type(error)(f"{report['first_failure']}; attach {results} to a bug report")
 
 
-def report_of(config: CheckGpuConfig, rows: Sequence[Check], cards: Sequence[Figures]) -> dict[str, Any]:
+def build_report(config: CheckGpuConfig, rows: Sequence[Check], cards: Sequence[Figures]) -> dict[str, Any]:
     """Return the report of the checks that were made on a machine with ``cards``."""
     counts, failed = Counter(row.verdict for row in rows), [row for row in rows if row.error]
     shown = ("group", "name", "must", "verdict", "said", "seconds", "figures")
@@ -443,7 +442,7 @@ def page_of(report: dict[str, Any]) -> str:
     """Return the page of a report, the content of its JSON file."""
     rows = []
     for row in report["checks"]:
-        figures = ", ".join(f"{name} {shown_cell(value)}" for name, value in row["figures"].items())
+        figures = ", ".join(f"{name} {format_cell(value)}" for name, value in row["figures"].items())
         rows.append([f"{row['group']}, {row['name']}", row["verdict"], row["must"], row["said"] or figures])
     heads, about = ["check", "verdict", "must be", "found"], [*map(list, report["machine"].items())]
     tables = [Table("Checks", heads, rows, report["first_failure"]), Table("Machine", ["", ""], about, "")]

@@ -18,10 +18,8 @@ from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
 from ernie_pair.core.cli.options import Options, OverwriteFlag, data_option, defaults_of, refuse_set
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.pairs.data.encoded_pairs import open_pair_tokenizer, shown_pairs
-from ernie_pair.pairs.data.pair_records import (
-    ColumnFlags,
-)
-from ernie_pair.report.chart import draw_picture
+from ernie_pair.pairs.data.pair_records import ColumnFlags
+from ernie_pair.report.page import draw_picture
 
 BAR = 40  # characters of the longest bar
 JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"

@@ -1,31 +1,38 @@
-"""The whole pipeline on the sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
+"""The whole recipe on the built-in sample, as a first run and, tiny, as a check of the installation.
 
-Run it again: what is done has nothing to do, what was cut short goes on, and what was made of other inputs
-or flags stops it with the difference.
+Text -> ids -> pretraining -> conversion -> pairs -> predictions. Run it again: what is done has nothing to
+do, what was cut short goes on, and what was made of other inputs or flags stops it with the difference.
 """
 
 import json
+import re
 import shlex
+import tempfile
+import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal
+from typing import Any, Callable, Dict, Iterator, List, Literal, Optional
 
 from data_tools.text.sample import SMALLEST_DATA_SET
 from ernie_pair.checkpoint.run_folder import EVENTS
-from ernie_pair.checks.line import CHINESE, NEEDS, Line, Step, run_steps
+from ernie_pair.checks.recipe import NEEDS, RecipeCommands, Step, run_steps
 from ernie_pair.core.cli.options import (
     Options,
     data_option,
     devices_option,
     optimisation_option,
 )
-from ernie_pair.core.errors import CheckpointError
+from ernie_pair.core.errors import CheckpointError, ErniePairError, message_of
 from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.json_file import write_json
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.processes.child_command import Words, words_of
+from ernie_pair.runtime.processes.child_command import Words, run_child, words_of
+from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.training.run_log import read_all_events
 
+CHINESE = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true"}
 # fmt: off
 # A model of two narrow layers: it learns on a CPU within minutes.
 SMALL_MODEL = {
@@ -48,8 +55,8 @@ TRAINING = {
 
 
 @dataclass(frozen=True)
-class SmallLine(Line):
-    """The line of work on ``documents`` and ``pairs`` of the built-in sample."""
+class SampleRecipe(RecipeCommands):
+    """The recipe on ``documents`` and ``pairs`` of the built-in sample."""
 
     documents: int = 1000
     pairs: int = 18000
@@ -191,28 +198,91 @@ def quickstart(config: QuickstartConfig) -> None:
     folder = Path(config.output_dir)
     sizes = {"documents": config.documents, "pairs": config.pairs}
     lengths = {"steps": config.max_steps, "epochs": config.epochs, "seed": config.seed}
-    line = SmallLine(folder, config.device, config.gpus, **sizes, **lengths)
-    for _ in run_steps("quickstart", config, _steps(line), 7, folder / "pair_scratch.log"):
+    recipe = SampleRecipe(folder, config.device, config.gpus, **sizes, **lengths)
+    for _ in run_steps("quickstart", config, _steps(recipe), 7, folder / "pair_scratch.log"):
         pass
     results = collect_results(folder)
     with published(folder / RESULTS) as (draft,):
-        draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(draft, results)
     print(f"\n{render_table(results, str(folder))}")
     runs = shlex.quote(str(folder))
     print(f"\nsee the runs: ernie-pair board {runs}, or ernie-pair plot {runs} --output_file runs.html")
 
 
-def _steps(line: SmallLine) -> Iterator[Step]:
+def _steps(recipe: SampleRecipe) -> Iterator[Step]:
     """Yield the steps in their order: what an evaluation is asked follows from what was trained."""
-    yield Step("write the built-in sample", [line.sample()])
+    yield Step("write the built-in sample", [recipe.sample()])
     yield Step(
         "prepare the corpus: sentences, vocabulary, token ids; and a small model to start from",
-        [*line.corpus(), line.small()],
+        [*recipe.corpus(), recipe.small()],
     )
-    yield Step("pretrain it in static graph", [line.pretrained()])
-    yield Step("convert it to a dynamic model, with the proof that both agree", [line.convert()])
+    yield Step("pretrain it in static graph", [recipe.pretrained()])
+    yield Step("convert it to a dynamic model, with the proof that both agree", [recipe.convert()])
     title = "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)"
-    one, beside = line.trained("dynamic", "pair"), line.trained("small", "pair_scratch")
+    one, beside = recipe.trained("dynamic", "pair"), recipe.trained("small", "pair_scratch")
     yield Step(title, [one], beside, threads=max(1, cpu_threads() // 2))  # two trainings share the cores
-    yield Step("evaluate both on the test split", [line.evaluate("pair")], line.evaluate("pair_scratch"))
-    yield Step("predict", [line.predict("pair")])
+    yield Step("evaluate both on the test split", [recipe.evaluate("pair")], recipe.evaluate("pair_scratch"))
+    yield Step("predict", [recipe.predict("pair")])
+
+
+TINY: Dict[str, Any] = {"documents": 60, "pairs": 90, "steps": 4, "epochs": 1, "seed": 1}
+_LOG_PATH = re.compile(r" \([^()]*; see [^()]*\)$")  # which is gone when the check ends
+
+
+@dataclass(frozen=True)
+class CheckConfig(Options):
+    """Check the installation: doctor, then text, corpus, pretraining, conversion, pairs and predictions."""
+
+    EXAMPLE = "--device cpu"
+    NEEDS = NEEDS
+
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
+
+
+def check(config: CheckConfig) -> None:
+    """Print a line for each part: OK or its error. Raises the first of these errors at the end.
+
+    What follows a part that failed needs it, and is not run; doctor's findings hold nothing up.
+    """
+    with tempfile.TemporaryDirectory(prefix="ernie-pair-check-") as folder, StopSignals():
+        recipe = SampleRecipe(Path(folder), config.device, **TINY)
+        doctor = ["doctor", f"--output_dir={folder}"]
+        commands = [doctor, recipe.sample(), *recipe.corpus(), recipe.small(), recipe.pretrained()]
+        commands += [recipe.convert(), recipe.trained("dynamic", "pair")]
+        parts: Dict[str, Callable[[], Words]] = {
+            words[words[0] == "launch"]: partial(list, words) for words in commands
+        }
+        parts["predict"] = lambda: recipe.predict("pair")  # which best model there is, training decides
+        failed = None
+        for number, (name, words) in enumerate(parts.items(), start=1):
+            error = _check_part(name, words, Path(folder) / "log")
+            failed = failed or error
+            if error is not None and number > 1:
+                _print_part("not run", ", ".join([*parts][number:]) or "nothing else")
+                break
+    if failed is not None:
+        raise failed
+    _print_part("PASSED", f"all {len(parts)} steps")
+
+
+def _check_part(name: str, words: Callable[[], Words], log: Path) -> Optional[ErniePairError]:
+    """Run a command, print its line, and return its error; the lines on defects are doctor's to show."""
+    started, before = time.monotonic(), log.stat().st_size if log.is_file() else 0
+    try:
+        run_child(words(), name, log)
+    except ErniePairError as error:
+        message = _LOG_PATH.sub("", message_of(error))
+        _print_part("FAILED", f"{name}: {message}")
+        lines = log.read_bytes()[before:].decode("utf-8", errors="replace").splitlines()
+        shown = [line for line in lines if line.startswith("DEFECT")]
+        if "Traceback (most recent call last):" in lines:
+            shown += lines[-3:]
+        for line in shown:
+            _print_part("", line)
+        return type(error)(f"{name}: {message}")
+    _print_part("OK", f"{name} ({time.monotonic() - started:.1f} s)")
+    return None
+
+
+def _print_part(verdict: str, what: str) -> None:
+    print(f"{verdict:<8} {what}", flush=True)

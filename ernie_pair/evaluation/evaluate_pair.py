@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from data_tools.text.table_writer import check_table_suffix
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
@@ -20,14 +20,14 @@ from ernie_pair.evaluation.evaluation import (
     Fitted,
     ScoreAnswers,
     Scored,
-    evaluation_of,
-    ranking_evaluation_of,
-    score_evaluation_of,
+    evaluate_classes,
+    evaluate_ranking,
+    evaluate_scores,
     thresholds_of,
 )
-from ernie_pair.evaluation.evaluation_report import FILES, made_of, write_report
-from ernie_pair.evaluation.robustness_table import bearing_of, new_pairs_of, table_lines
-from ernie_pair.evaluation.scorer import read_pairs, results_of, scorer_of
+from ernie_pair.evaluation.evaluation_report import FILES, read_origin, write_report
+from ernie_pair.evaluation.robustness_table import Robustness, new_pairs_of, table_lines
+from ernie_pair.evaluation.scorer import open_scorer, read_pairs, results_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import check_threshold
@@ -50,23 +50,19 @@ logger = logging.getLogger(__name__)
 
 @with_standard_streams
 def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
-    """Write what ``evaluation_of`` measures as JSON, print the metrics, and write the report if asked for.
+    """Write what ``evaluate_classes`` measures as JSON, print the metrics, and write the report if asked for.
 
     Returns what is written; on other processes than the first {}. The numbers are the same for any number of
     processes, to the last digit. Raises InputError.
     """
     config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     saves, folder = config.save_temperature or config.save_threshold, Path(config.model_path)
-    if saves and (folder / EXPORT_MANIFEST).is_file():
-        raise InputError(
-            f"--model_path {config.model_path} is an exported model, into which nothing is saved; evaluate "
-            "the trained one, and export it again"
-        )
-    if saves and (folder / MANIFEST).is_file():
-        raise InputError(
-            f"--model_path {config.model_path} is a checkpoint, into which nothing is saved; give OUT/best, "
-            "or leave --save_temperature and --save_threshold out"
-        )
+    for name, kind in {EXPORT_MANIFEST: "an exported model", MANIFEST: "a checkpoint"}.items():
+        if saves and (folder / name).is_file():
+            raise InputError(
+                f"--model_path {config.model_path} is {kind}, into which nothing is saved; give OUT/best of "
+                "the run, or leave --save_temperature and --save_threshold out"
+            )
     parse_kinds(config.robustness)
     more = [Path(config.report) / name for name in FILES] if config.report else []
     if config.robustness_file:
@@ -78,7 +74,7 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
         done = _finished(config) if results.are_done() else {}
         if done:
             return done
-    scorer = scorer_of(config)
+    scorer = open_scorer(config)
     refuse_class_flags(config, scorer.labels, config.model_path)
     refuse_query(config.query, scorer.labels)
     evaluate = _evaluate_classes if scorer.labels.has_classes else _evaluate_scores
@@ -95,15 +91,13 @@ def _finished(config: EvaluateConfig) -> Dict[str, Any]:
     if not kept.is_file():
         return {}
     evaluation = json.loads(kept.read_text(encoding="utf-8"))
-    fault = _why_unsaved(evaluation.get("calibration"), evaluation.get("thresholds"), config)
+    fitted, thresholds = evaluation.get("calibration"), evaluation.get("thresholds")
+    fault = _why_unsaved(fitted, thresholds, config)
     if not fault and (config.save_temperature or config.save_threshold):
-        saved, fitted = (
-            read_calibration(Path(config.model_path), len(evaluation["classes"])),
-            evaluation["calibration"],
-        )
-        threshold = evaluation.get("thresholds", {}).get(GOALS[config.tune_for], {}).get("threshold")
+        saved = read_calibration(Path(config.model_path), len(evaluation["classes"]))
         lacks = config.save_temperature and not fitted["at_end_of_range"]
         lacks = lacks and saved.temperature != fitted["temperature"]
+        threshold = (thresholds or {}).get(GOALS[config.tune_for], {}).get("threshold")
         if lacks or (config.save_threshold and saved.threshold != threshold):
             message = "%s/%s does not hold what it found: evaluating again"
             logger.info(message, config.model_path, CALIBRATION)
@@ -124,25 +118,30 @@ def _evaluate_classes(
     is_saved = (config.save_temperature or config.save_threshold) and not fault
     if is_saved and config.save_threshold:  # before anything is decided by it
         assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
-        chosen = with_threshold(answers.saved, thresholds, "--save_threshold true", config.tune_for)
-        answers = answers._replace(saved=chosen)
+        answers = answers._replace(saved=_with_threshold(answers.saved, thresholds, config.tune_for))
     if kinds:  # every process makes the changed pairs for itself
         perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
         changed = perturb(answers.pairs, answers.num_classes, perturbing)
         logits = scorer.logits_in(changed.left, changed.right, answers.symmetric)
-        bearing = bearing_of(changed, answers.classes_of(logits), answers.predictions, answers.labels)
-        answers = answers._replace(bearing=bearing)
+        after, before = answers.classes_of(logits), answers.predictions
+        answers = answers._replace(robustness=Robustness(changed, after, before, answers.labels))
     if not scorer.world.is_first:
         return {}, fault
-    evaluation = {**evaluation_of(answers, config), **scorer.how}
+    evaluation = {**evaluate_classes(answers, config), **scorer.how}
     evaluation["shared_characters"] = describe_baseline(
         answers.pairs, scorer.labels, scorer.shared_characters
     )
     if is_saved:
-        measured = measured_of(evaluation, METRICS) if answers.asked is None else {}
+        measured: Dict[str, Any] = {}
+        if answers.asked is None:  # what a model's folder keeps of it for its cards: metrics, and on what
+            ranges: Any = evaluation.get("intervals", {})
+            figures = {n: [evaluation[n], ranges.get(n)] for n in METRICS if evaluation[n] is not None}
+            measured = {"on": evaluation["input_file"], "sha256": evaluation["input_sha256"]}
+            measured.update(rows=evaluation["rows"], metrics=figures)
         write_calibration(Path(config.model_path), replace(answers.saved, measured=measured))
     _write(results, evaluation, answers, config)
     _log_evaluation(evaluation, config, is_saved)
+    _print_metrics(evaluation)
     return evaluation, fault
 
 
@@ -157,25 +156,12 @@ def _evaluate_scores(
     if not scorer.world.is_first:
         return {}, ""
     is_ranking = scorer.labels.target == RANKING
-    evaluation = (ranking_evaluation_of if is_ranking else score_evaluation_of)(answers, config)
+    evaluation = (evaluate_ranking if is_ranking else evaluate_scores)(answers, config)
     evaluation.update(scorer.how)
     evaluation["shared_characters"] = describe_baseline(pairs, scorer.labels, {})
     _write(results, evaluation, answers, config)
-    if config.report:
-        logger.info("report: %s", Path(config.report) / "report.html")
     _print_metrics(evaluation)
     return evaluation, ""
-
-
-def measured_of(evaluation: Dict[str, Any], names: Sequence[str]) -> Dict[str, Any]:
-    """Return what a model's folder keeps of an evaluation for its cards: metrics ``names`` and on what."""
-    ranges = evaluation.get("intervals", {})
-    return {
-        "on": evaluation["input_file"],
-        "sha256": evaluation["input_sha256"],
-        "rows": evaluation["rows"],
-        "metrics": {n: [evaluation[n], ranges.get(n)] for n in names if evaluation[n] is not None},
-    }
 
 
 def _write(
@@ -188,10 +174,14 @@ def _write(
         if config.output_file:
             write_json(drafts.pop(0), evaluation)
         if config.report:
-            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made_of(config))
-        if config.robustness_file and answers.bearing is not None:
-            rows = new_pairs_of(answers.bearing.changed, answers.pairs, answers.names)
+            write_report(
+                drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=read_origin(config)
+            )
+        if config.robustness_file and answers.robustness is not None:
+            rows = new_pairs_of(answers.robustness.changed, answers.pairs, answers.names)
             write_new_pairs(drafts[-1], Path(config.robustness_file), rows)
+    if config.report:
+        logger.info("report: %s", Path(config.report) / "report.html")
 
 
 def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
@@ -234,18 +224,20 @@ def _read(scorer: PairScorer, config: EvaluateConfig) -> Tuple[Pairs, Optional[P
 
     pairs = read("input_file")
     pairs = pairs.changed(path=as_called(pairs.path))  # what is written down names no file that will be gone
-    calibrating = tuning = None
-    if config.calibrate_on:
-        calibrating = tuning = read("calibrate_on")
-        if config.save_temperature and calibrating.sha256 == pairs.sha256:
+    calibrating = read("calibrate_on") if config.calibrate_on else None
+    if calibrating and config.save_temperature and calibrating.sha256 == pairs.sha256:
+        raise InputError(
+            f"--calibrate_on {config.calibrate_on} holds the pairs of --input_file itself: a temperature "
+            "fitted on what is judged is not saved; give other labelled pairs"
+        )
+    tuning = read("tune_on") if config.tune_on else calibrating
+    if tuning is not None and scorer.num_classes == 2:
+        absent = sorted({0, 1} - set(tuning.known_labels.tolist()))
+        if absent:
             raise InputError(
-                f"--calibrate_on {config.calibrate_on} holds the pairs of --input_file itself: a temperature "
-                "fitted on what is judged is not saved; give other labelled pairs"
+                f"--{'tune_on' if config.tune_on else 'calibrate_on'} {tuning.path} has no pair of class "
+                f"{absent[0]}, so no threshold can be chosen on it; give a file that has both classes"
             )
-    if config.tune_on:
-        tuning = read("tune_on")
-    if tuning is not None:
-        refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, scorer.num_classes)
     return pairs, calibrating, tuning
 
 
@@ -263,16 +255,6 @@ def _refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: i
         )
 
 
-def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
-    """Raise InputError when thresholds of two classes cannot be chosen on ``pairs``."""
-    absent = sorted({0, 1} - set(pairs.known_labels.tolist()))
-    if num_classes == 2 and absent:
-        raise InputError(
-            f"--{flag} {pairs.path} has no pair of class {absent[0]}, so no threshold can be chosen on it; "
-            "give a file that has both classes"
-        )
-
-
 def _why_unsaved(
     fitted: Optional[Dict[str, Any]], thresholds: Optional[Dict[str, Any]], config: EvaluateConfig
 ) -> str:
@@ -283,21 +265,19 @@ def _why_unsaved(
             f"{fitted['rows']} rows of {fitted['fitted_on']} is at the end of its range and therefore "
             f"meaningless{WRITTEN}; give more rows, which the model has not learned, with --calibrate_on"
         )
-    if config.save_threshold and thresholds is not None:
-        return _unreached(thresholds, "--save_threshold true", config.tune_for, WRITTEN)
+    chosen = (thresholds or {}).get("at_precision", {"reached": True})
+    if config.save_threshold and thresholds and config.tune_for == "precision" and not chosen["reached"]:
+        return (
+            f"--save_threshold true: no threshold reaches precision {chosen['asked']} on "
+            f"{thresholds['tuned_on']} (the nearest is {chosen['precision']:.4f}){WRITTEN}; ask for less "
+            "with --at_precision, or for --tune_for accuracy"
+        )
     return ""
 
 
-def with_threshold(
-    calibration: Calibration, thresholds: Dict[str, Any], flag: str, goal: str = "precision"
-) -> Calibration:
-    """Return ``calibration`` with the threshold for ``goal``, one of GOALS, of what `thresholds_of` found.
-
-    ``flag`` asks for it. Raises InputError when the precision of --at_precision, as goal, is not reached.
-    """
-    chosen, fault = thresholds[GOALS[goal]], _unreached(thresholds, flag, goal)
-    if fault:
-        raise InputError(fault)
+def _with_threshold(calibration: Calibration, thresholds: Dict[str, Any], goal: str) -> Calibration:
+    """Return ``calibration`` with the threshold for ``goal``, one of GOALS, of what `thresholds_of` found."""
+    chosen = thresholds[GOALS[goal]]
     return replace(
         calibration,
         threshold=chosen["threshold"],
@@ -306,25 +286,15 @@ def with_threshold(
     )
 
 
-def _unreached(thresholds: Dict[str, Any], flag: str, goal: str, result: str = "") -> str:
-    chosen = thresholds["at_precision"]
-    if goal != "precision" or chosen["reached"]:
-        return ""
-    return (
-        f"{flag}: no threshold reaches precision {chosen['asked']} on {thresholds['tuned_on']} (the nearest "
-        f"is {chosen['precision']:.4f}){result}; ask for less with --at_precision, or for --tune_for accuracy"
-    )
-
-
 def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved: bool) -> None:
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
     counts = {name: sum(row) for name, row in zip(evaluation["classes"], evaluation["confusion"])}
-    absent = [name for name, count in counts.items() if not count]
+    absent = ", ".join(name for name, count in counts.items() if not count)
     if absent:
         undefined = ", ".join(name for name in METRICS if evaluation[name] is None)
         message = "%s has no pair of class %s, so that %s cannot be measured; is it the right file?"
-        logger.warning(message, evaluation["input_file"], ", ".join(absent), undefined)
+        logger.warning(message, evaluation["input_file"], absent, undefined)
     calibration = evaluation["calibration"]
     temperature = calibration["temperature"]
     if calibration["at_end_of_range"]:
@@ -339,73 +309,64 @@ def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved
     if "swap" in evaluation:
         flipped = evaluation["swap"]["flip_rate"]
         logger.info("%.2f %% of the pairs change class when their texts are swapped", 100 * flipped)
-    if "robustness" in evaluation:
-        for line in table_lines(evaluation["robustness"]["kinds"]):
-            logger.info("%s", line)
+    for line in table_lines(evaluation.get("robustness", {"kinds": []})["kinds"]):
+        logger.info("%s", line)
     if config.robustness_file:
         logger.info("changed pairs: %s", config.robustness_file)
-    if config.report:
-        logger.info("report: %s", Path(config.report) / "report.html")
     if is_saved:
         logger.info("saved: %s", Path(config.model_path) / CALIBRATION)
     if is_saved and config.save_threshold:  # a precise one may find little
         logger.warning(
-            "all later predictions of this model use the threshold %.4f: on the evaluated rows precision "
-            "%.4f, recall %.4f, accuracy %.4f; without it accuracy %.4f",
-            *_figures(evaluation["thresholds"]["saved"]),
+            "all later predictions of this model use the threshold %s; without it accuracy %.4f",
+            _describe_at("on the evaluated rows", evaluation["thresholds"]["saved"]),
             evaluation["thresholds"]["likelier"]["accuracy"],
         )
-    _print_metrics(evaluation)
 
 
-def _figures(found: Dict[str, Any]) -> Tuple[float, ...]:
-    return tuple(found[name] for name in ("threshold", "precision", "recall", "accuracy"))
-
-
-def _tell_baseline(found: Dict[str, Any], rows: int) -> None:
-    if "thresholds" in found and rows >= MIN_COMPARED and found.get("auc", 1) < TURNED:
-        logger.warning(
-            "pairs that are labelled as matches share fewer characters than the others (AUC %.2f): if the "
-            "labels of this file are turned, so are these figures",
-            found["auc"],
-        )
-    values = {name: value for name, value in found.items() if isinstance(value, float) and value == value}
-    figures = [f"{name} {value:.4f}" for name, value in values.items()]
-    if figures:
-        whose = f" (threshold: {found['thresholds_of']})" if "thresholds_of" in found else ""
-        logger.info("counting shared characters reaches %s%s", ", ".join(figures), whose)
-
-
-def _print_metrics(evaluation: Dict[str, Any]) -> None:
-    _tell_baseline(evaluation.get("shared_characters", {}), evaluation["rows"])
-    left_out = evaluation.get("queries", 0) - evaluation.get("ranked_queries", 0)
-    if left_out:
-        message = "%d of %d queries are not in the metrics: their candidates are all relevant, or none is"
-        logger.info(message, left_out, evaluation["queries"])
-    names = OF_TARGET[evaluation.get("target", CLASSIFICATION)].names
-    told = [name for name in ("queries", "ranked_queries", "threshold") if evaluation.get(name) is not None]
-    say(json.dumps({name: evaluation[name] for name in (*names, "rows", *told)}))
+def _describe_at(where: str, found: Dict[str, Any]) -> str:
+    figures = ", ".join(f"{name} {found[name]:.4f}" for name in ("precision", "recall", "accuracy"))
+    return f"{found['threshold']:.4f}: {where} {figures}"
 
 
 def _log_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     """Log what the thresholds reach; ``name`` is that of class 1."""
     where = f"on {thresholds['tuned_on']}"
     where += ", the evaluated rows" if thresholds["is_judged_file"] else ""
-    best, precise = thresholds["best_f1"], thresholds["at_precision"]
+    best, precise, saved = thresholds["best_f1"], thresholds["at_precision"], thresholds.get("saved")
     logger.info("threshold %.4f has the best F1 %s: %.4f", best["threshold"], where, best["f1"])
-    predictions = counted(precise["rows"], "prediction")
+    predictions = f"{counted(precise['rows'], 'prediction')} of class {name}"
     how = "reaches" if precise["reached"] else "comes nearest to"
-    told = f"threshold {precise['threshold']:.4f} {how} precision {precise['asked']:.4f} {where}: precision "
-    told += f"{precise['precision']:.4f}, recall {precise['recall']:.4f}, {predictions} of class {name}"
-    logger.info("%s", told)
+    line = f"threshold {precise['threshold']:.4f} {how} precision {precise['asked']:.4f} {where}: precision "
+    logger.info("%s", f"{line}{precise['precision']:.4f}, recall {precise['recall']:.4f}, {predictions}")
     if precise["reached"] and precise["rows"] * (1 - precise["asked"]) < 1:
-        few = "precision %g is based on %s of class %s; one more error would miss it: use more rows"
-        logger.warning(few, precise["asked"], predictions, name)
-    judged = {"that threshold": precise.get("judged")}
-    saved = thresholds.get("saved")
+        few = "precision %g is based on %s; one more error would miss it: use more rows"
+        logger.warning(few, precise["asked"], predictions)
+    if "judged" in precise:
+        logger.info("that threshold, %s", _describe_at("on the evaluated rows", precise["judged"]))
     if saved is not None and saved["threshold"] != precise["threshold"]:
-        judged["the threshold of the model's folder"] = saved
-    for what, found in judged.items():
-        if found is not None:
-            message = "%s, on the evaluated rows: %.4f gives precision %.4f, recall %.4f, accuracy %.4f"
-            logger.info(message, what, *_figures(found))
+        line = _describe_at("on the evaluated rows", saved)
+        logger.info("the threshold of the model's folder, %s", line)
+
+
+def _print_metrics(evaluation: Dict[str, Any]) -> None:
+    """Print the metrics as a line of JSON, and log what shared characters reach and what is left out."""
+    baseline = evaluation.get("shared_characters", {})
+    is_turned = "thresholds" in baseline and baseline.get("auc", 1) < TURNED
+    if is_turned and evaluation["rows"] >= MIN_COMPARED:
+        logger.warning(
+            "pairs that are labelled as matches share fewer characters than the others (AUC %.2f): if the "
+            "labels of this file are turned, so are these figures",
+            baseline["auc"],
+        )
+    values = {n: value for n, value in baseline.items() if isinstance(value, float) and value == value}
+    if values:
+        whose = f" (threshold: {baseline['thresholds_of']})" if "thresholds_of" in baseline else ""
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+        logger.info("counting shared characters reaches %s%s", figures, whose)
+    left_out = evaluation.get("queries", 0) - evaluation.get("ranked_queries", 0)
+    if left_out:
+        message = "%d of %d queries are not in the metrics: their candidates are all relevant, or none is"
+        logger.info(message, left_out, evaluation["queries"])
+    names = OF_TARGET[evaluation.get("target", CLASSIFICATION)].names
+    more = [name for name in ("queries", "ranked_queries", "threshold") if evaluation.get(name) is not None]
+    say(json.dumps({name: evaluation[name] for name in (*names, "rows", *more)}))

@@ -10,7 +10,7 @@ import numpy as np
 from data_tools.text.characters import compatible, lowered
 from ernie_pair.core.cli.standard_streams import as_asked
 from ernie_pair.evaluation import calibration
-from ernie_pair.evaluation.robustness_table import Bearing, robustness_table
+from ernie_pair.evaluation.robustness_table import Robustness, robustness_table
 from ernie_pair.inference.scores import clip_scores, decide, probabilities
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.models.temperature import Calibration
@@ -25,20 +25,27 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 OVERLAPS = (0.25, 0.5, 0.75, 1.0)
 
 
-def slice_table(
+def measure_slices(
     left: Sequence[str], right: Sequence[str], labels: np.ndarray, predictions: np.ndarray, num_classes: int
 ) -> List[Dict[str, object]]:
     """Return a dictionary per slice that has rows; ``labels`` and ``predictions`` are int64 [N].
 
     Keys: by, slice, rows, accuracy, f1, of two classes share_positive. Slices of a ``by`` hold all rows once.
     """
-    return [
-        {"by": kind, "slice": name, **_measured(labels[inside], predictions[inside], num_classes)}
-        for kind, name, inside in slices_of(left, right)
-    ]
+    from sklearn.metrics import accuracy_score, f1_score
+
+    table: List[Dict[str, object]] = []
+    how = {"average": "binary" if num_classes == 2 else "macro", "zero_division": 0}
+    for kind, name, inside in find_slices(left, right):
+        known, found = labels[inside], predictions[inside]
+        accuracy, f1 = float(accuracy_score(known, found)), float(f1_score(known, found, **how))
+        positive = {"share_positive": float(known.mean())} if num_classes == 2 else {}
+        row = {"by": kind, "slice": name, "rows": len(known), "accuracy": accuracy, "f1": f1}
+        table.append({**row, **positive})
+    return table
 
 
-def slices_of(left: Sequence[str], right: Sequence[str]) -> List[Tuple[str, str, np.ndarray]]:
+def find_slices(left: Sequence[str], right: Sequence[str]) -> List[Tuple[str, str, np.ndarray]]:
     """Return (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
     # In lower case, full-width letters and digits as the others.
     pairs = [tuple(lowered(compatible(text)) for text in pair) for pair in zip(left, right)]
@@ -65,18 +72,6 @@ def slices_of(left: Sequence[str], right: Sequence[str]) -> List[Tuple[str, str,
     same = np.array([a == b for a, b in numbers])
     table["digits"] = {"different numbers": ~same, "the same numbers": have & same, "no digits": ~have}
     return [(by, name, rows) for by, slices in table.items() for name, rows in slices.items() if rows.any()]
-
-
-def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> Dict[str, object]:
-    from sklearn.metrics import accuracy_score, f1_score
-
-    average = "binary" if num_classes == 2 else "macro"
-    values: Dict[str, object] = {
-        "rows": len(labels),
-        "accuracy": float(accuracy_score(labels, predictions)),
-        "f1": float(f1_score(labels, predictions, average=average, zero_division=0)),
-    }
-    return {**values, "share_positive": float(labels.mean())} if num_classes == 2 else values
 
 
 ECE_OF_TWO = f"{calibration.BINS} equal-mass bins by the probability of class 1"
@@ -114,8 +109,8 @@ class Answers(NamedTuple):
     were asked for; ``in_use`` is the temperature of the probabilities that a prediction would show,
     ``fitted`` the one to be judged. ``symmetric`` says how pairs were scored; thresholds are chosen on
     ``tuning``, None: on the rows themselves; ``saved`` is what the model's folder holds for these scores, as
-    the next prediction will find it; ``asked`` is a threshold in place of its own; ``bearing`` is of changed
-    pairs, where they were asked for.
+    the next prediction will find it; ``asked`` is a threshold in place of its own; ``robustness`` is that of
+    changed pairs, where they were asked for.
     """
 
     pairs: Pairs
@@ -127,7 +122,7 @@ class Answers(NamedTuple):
     symmetric: str = "none"
     tuning: Optional[Scored] = None
     saved: Calibration = Calibration()
-    bearing: Optional[Bearing] = None
+    robustness: Optional[Robustness] = None
     asked: Optional[float] = None
 
     @property
@@ -181,7 +176,18 @@ class Answers(NamedTuple):
         return calibration.calibration_error(calibration.equal_width_bins(stated, true))
 
 
-def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]:
+def _facts_of(answers: Any, config: EvaluateConfig) -> Dict[str, Any]:
+    """Return what all evaluations say of the rows, the model and how it was asked."""
+    return {
+        "rows": len(answers.labels),
+        "model": config.model_path,
+        "input_file": as_asked(config.input_file),
+        "input_sha256": answers.pairs.sha256,
+        "symmetric": answers.symmetric,
+    }
+
+
+def evaluate_classes(answers: Answers, config: EvaluateConfig) -> Dict[str, object]:
     """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, logits = answers.labels, answers.logits
     thresholds = thresholds_of(answers, config.at_precision)
@@ -190,41 +196,34 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     cells = labels * size + predictions
     confusion = np.bincount(cells, minlength=size * size).reshape(size, size)  # by label, then prediction
     sections = {
-        "rows": len(labels),
-        "model": config.model_path,
-        "input_file": as_asked(config.input_file),
-        "input_sha256": answers.pairs.sha256,
+        **_facts_of(answers, config),
         "classes": list(answers.names),
-        "symmetric": answers.symmetric,
         **answers.decision,
         "single_class": None if single is None else answers.names[single],
         "confusion": confusion.tolist(),
         "per_class": metrics.class_table(confusion, answers.names),
         "averages": metrics.class_averages(confusion),
         "calibration": _calibration(answers),
-        "slices": slice_table(
-            answers.pairs.left, answers.pairs.right, labels, predictions, answers.num_classes
-        ),
+        "slices": measure_slices(answers.pairs.left, answers.pairs.right, labels, predictions, size),
     }
     if config.bootstrap:
-        sections["intervals"] = intervals(logits, labels, config.bootstrap, config.seed, predictions)
+        drawn = (config.bootstrap, config.seed)
+        sections["intervals"] = intervals(logits, labels, *drawn, predictions)
         names = list(map(str, range(size)))
 
         def measure_classes(counts: np.ndarray) -> Dict[str, float]:
             table = np.bincount(cells, counts, size * size).reshape(size, size)
             return {row["class"]: row["f1"] for row in metrics.class_table(table, names)}
 
-        of_classes = metrics.bootstrap_intervals(
-            measure_classes, names, len(labels), config.bootstrap, config.seed
-        )
+        of_classes = metrics.bootstrap_intervals(measure_classes, names, len(labels), *drawn)
         for row, name in zip(sections["per_class"], names):
             row["f1_interval"] = of_classes.get(name)
     if thresholds is not None:
         sections["thresholds"] = thresholds
     if answers.swapped is not None:
         sections["swap"] = _swap(answers, answers.swapped)
-    if answers.bearing is not None:
-        table = robustness_table(answers.bearing, config.bootstrap, config.seed)
+    if answers.robustness is not None:
+        table = robustness_table(answers.robustness, config.bootstrap, config.seed)
         sections["robustness"] = {"seed": config.seed, "kinds": table}
     measured = metrics.measure(logits, labels, predictions)
     return {**{name: _known(value) for name, value in measured.items()}, **sections}
@@ -341,31 +340,26 @@ class ScoreAnswers(NamedTuple):
         return clip_scores(self.outputs, self.label_range)
 
 
-def score_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
+def evaluate_scores(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
     """Return the metrics, facts of the rows, and a section for each further question; undefined is None."""
     labels, limits = answers.labels, answers.label_range
     found = metrics.measure_scores(answers.outputs, labels, limits)
     sections: Dict[str, Any] = {
         "target": REGRESSION,
-        "rows": len(labels),
-        "model": config.model_path,
-        "input_file": as_asked(config.input_file),
-        "input_sha256": answers.pairs.sha256,
+        **_facts_of(answers, config),
         "label_range": None if limits is None else list(limits),
-        "symmetric": answers.symmetric,
         "bins": metrics.error_bins(answers.scores, labels),
         "slices": [],
     }
-    for kind, name, inside in slices_of(answers.pairs.left, answers.pairs.right):
+    for kind, name, inside in find_slices(answers.pairs.left, answers.pairs.right):
         here = metrics.measure_scores(answers.outputs[inside], labels[inside], limits)
         told = {metric: _known(here[metric]) for metric in ("spearman", "mae")}
         about = {"by": kind, "slice": name, "rows": int(inside.sum())}
         sections["slices"].append({**about, **told, "mean_label": float(labels[inside].mean())})
     if config.bootstrap:
-        rows = metrics.CountedScores(answers.outputs, labels, limits)
-        sections["intervals"] = metrics.bootstrap_intervals(
-            rows.measure, metrics.REGRESSION_METRICS, len(labels), config.bootstrap, config.seed
-        )
+        rows, drawn = metrics.CountedScores(answers.outputs, labels, limits), (config.bootstrap, config.seed)
+        names = metrics.REGRESSION_METRICS
+        sections["intervals"] = metrics.bootstrap_intervals(rows.measure, names, len(labels), *drawn)
     if answers.swapped is not None:
         sections["swap"] = _score_swap(answers, answers.swapped)
     return {**{name: _known(value) for name, value in found.items()}, **sections}
@@ -393,20 +387,16 @@ def _known(value: float) -> Optional[float]:
     return value if math.isfinite(value) else None
 
 
-def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
+def evaluate_ranking(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, Any]:
     """Return the metrics, facts and further sections of queries. Raises InputError if none has an order."""
     metrics.check_rankable(answers.labels, answers.pairs.groups, config.input_file)
     groups = answers.known_groups
     counted = metrics.CountedQueries(answers.outputs, answers.labels, groups)
     sections: Dict[str, Any] = {
         "target": RANKING,
-        "rows": len(answers.labels),
+        **_facts_of(answers, config),
         "queries": int(groups.max()) + 1,
         "ranked_queries": counted.num_queries,
-        "model": config.model_path,
-        "input_file": as_asked(config.input_file),
-        "input_sha256": answers.pairs.sha256,
-        "symmetric": answers.symmetric,
         "first_ranks": _first_ranks(counted),
     }
     if config.bootstrap:
@@ -414,13 +404,10 @@ def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict
             counted.measure, metrics.RANKING_METRICS, counted.num_queries, config.bootstrap, config.seed
         )
     if answers.swapped is not None:
-        sections["swap"] = {
-            "mean_difference": float(np.abs(answers.outputs - answers.swapped).mean()),
-            "mrr_swapped": metrics.measure_ranking(answers.swapped, answers.labels, groups)["mrr"],
-            "mrr_both_orders": metrics.measure_ranking(
-                (answers.outputs + answers.swapped) / 2, answers.labels, groups
-            )["mrr"],
-        }
+        both = {"mrr_swapped": answers.swapped, "mrr_both_orders": (answers.outputs + answers.swapped) / 2}
+        measured = {n: metrics.measure_ranking(each, answers.labels, groups) for n, each in both.items()}
+        moved = float(np.abs(answers.outputs - answers.swapped).mean())
+        sections["swap"] = {"mean_difference": moved, **{n: each["mrr"] for n, each in measured.items()}}
     return {**metrics.measure_ranking(answers.outputs, answers.labels, groups), **sections}
 
 
@@ -429,8 +416,5 @@ def _first_ranks(counted: metrics.CountedQueries) -> List[Dict[str, Any]]:
     ranks = np.array([query.ranks[0] for query in counted.queries])
     edges = [*RANK_EDGES, int(ranks.max())]
     parts = [(low + 1, high) for low, high in zip([0, *edges], edges)]
-    found = [
-        {"from": low, "to": high, "queries": int(np.sum((low <= ranks) & (ranks <= high)))}
-        for low, high in parts
-    ]
+    found = [{"from": a, "to": b, "queries": int(np.sum((a <= ranks) & (ranks <= b)))} for a, b in parts]
     return found[: max(place for place, part in enumerate(found) if part["queries"]) + 1]

@@ -1,7 +1,7 @@
 """The folder of a report: report.json and errors.tsv for programs, report.html for a reader.
 
-A model with classes, for regression and for ranking each has its `Kind`: charts, cards and worst rows on one
-frame.
+A model with classes, for regression and for ranking each has its `ReportKind`: charts, cards and worst rows
+on one frame.
 """
 
 import math
@@ -21,7 +21,7 @@ from ernie_pair.models.model_card import changed_flags
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.targets.metrics import describe_single_class, ranked_queries
 from ernie_pair.report import page
-from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, drawn_text, few_of
+from ernie_pair.report.page import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, drawn_text, pick_points
 
 FILES = ("report.json", "errors.tsv", "report.html")
 PREDICTED = "probability of the predicted class"
@@ -31,7 +31,7 @@ RARE = 0.025  # chances below it are none
 Rows = List[Dict[str, Any]]
 
 
-class Kind(NamedTuple):
+class ReportKind(NamedTuple):
     """The report of the models for one target.
 
     ``worst`` returns at most so many of the worst rows, a value for each of ``columns``, of which ``rounded``
@@ -51,7 +51,7 @@ def write_report(
     answers: Any,
     most_rows: int,
     tables: Sequence[page.Table] = (),
-    made: page.Made = page.NOT_SAID,
+    made: page.Origin = page.NO_ORIGIN,
 ) -> None:
     """Write the report to ``files``, which become FILES. Raises OSError.
 
@@ -71,11 +71,11 @@ def write_report(
     html.write_bytes(rendered.encode("utf-8"))
 
 
-def made_of(config: EvaluateConfig) -> page.Made:
+def read_origin(config: EvaluateConfig) -> page.Origin:
     """Return what the page says of how it was made: the flags that were given, and the model's card."""
     defaults = {item.name: item.default for item in fields(config)}
     flags = {name: as_asked(value) for name, value in asdict(config).items()}
-    return page.Made(changed_flags(flags, defaults), page.read_card(Path(config.model_path)))
+    return page.Origin(changed_flags(flags, defaults), page.read_card(Path(config.model_path)))
 
 
 # Models with classes.
@@ -107,12 +107,12 @@ def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
     cards = page.metric_cards(evaluation, names)
     for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
-        after = f"{page.shown_number(calibration[name + '_calibrated'])} with temperature "
+        after = f"{page.format_number(calibration[name + '_calibrated'])} with temperature "
         after += f"{calibration['temperature']:.3g}"
-        cards.append({"name": shown, "value": page.shown_number(calibration[name]), "below": after})
+        cards.append({"name": shown, "value": page.format_number(calibration[name]), "below": after})
     if "swap" in evaluation:
         swap = evaluation["swap"]
-        below = f"mean difference {page.shown_number(swap['mean_difference'])}"
+        below = f"mean difference {page.format_number(swap['mean_difference'])}"
         cards.append(
             {"name": "Flipped by swapping", "value": page.percent(swap["flip_rate"]), "below": below}
         )
@@ -157,7 +157,7 @@ def _class_shown(answers: Answers, place: int, before: str = "class ") -> str:
 
 def _precision_recall(curve: Curve, evaluation: Dict) -> Chart:
     best, asked = (evaluation["thresholds"][name] for name in ("best_f1", "at_precision"))
-    few = few_of(len(curve.f1))
+    few = pick_points(len(curve.f1))
 
     def draw(axes) -> None:
         axes.plot([*curve.recall[few], 0], [*curve.precision[few], curve.precision[-1]], color=BLUE)
@@ -176,7 +176,7 @@ def _roc(answers: Answers, evaluation: Dict) -> Chart:
     from sklearn.metrics import roc_curve
 
     false_rate, true_rate, _ = roc_curve(answers.labels, answers.shown[:, 1])
-    few = few_of(len(true_rate))
+    few = pick_points(len(true_rate))
 
     def draw(axes) -> None:
         axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
@@ -188,7 +188,7 @@ def _roc(answers: Answers, evaluation: Dict) -> Chart:
 
 def _thresholds(curve: Curve, evaluation: Dict, class_1: str) -> Chart:
     best = evaluation["thresholds"]["best_f1"]["threshold"]
-    few = few_of(len(curve.f1))
+    few = pick_points(len(curve.f1))
 
     def draw(axes) -> None:
         for name, color in (("precision", BLUE), ("recall", GREEN), ("f1", ORANGE)):
@@ -267,8 +267,8 @@ def _values_of_scores(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict
     cards = page.metric_cards(evaluation, SCORE_NAMES)
     if "swap" in evaluation:
         swap = evaluation["swap"]
-        below = f"at most {page.shown_number(swap['largest_difference'])}"
-        value = page.shown_number(swap["mean_difference"])
+        below = f"at most {page.format_number(swap['largest_difference'])}"
+        value = page.format_number(swap["mean_difference"])
         cards.append({"name": "Moved by swapping", "value": value, "below": below})
     charts = [_scatter(answers, evaluation), _by_label(evaluation), _errors(answers)]
     return {"cards": cards, "charts": charts, "slices": _slices_by_kind(evaluation)}
@@ -276,7 +276,7 @@ def _values_of_scores(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict
 
 def _scatter(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
     labels, scores = answers.labels, answers.scores
-    few = np.argsort(labels, kind="stable")[few_of(len(labels))]
+    few = np.argsort(labels, kind="stable")[pick_points(len(labels))]
     ends = [float(min(labels.min(), scores.min())), float(max(labels.max(), scores.max()))]
 
     def draw(axes) -> None:
@@ -319,13 +319,8 @@ def _errors(answers: ScoreAnswers) -> Chart:
 # Models that rank candidates.
 
 RANK_COLUMNS = ("line", "rank", "candidates", "score", "first_score", "query", "relevant", "first")
-RANK_NAMES = {
-    "mrr": "MRR",
-    "map": "MAP",
-    "ndcg": "nDCG",
-    "hit_at_1": "First is relevant",
-    "loss": "Listwise loss",
-}
+RANK_NAMES = {"mrr": "MRR", "map": "MAP", "ndcg": "nDCG", "hit_at_1": "First is relevant"}
+RANK_NAMES["loss"] = "Listwise loss"
 
 
 def _worst_queries(answers: ScoreAnswers, most: int) -> Rows:
@@ -365,11 +360,13 @@ def _ranks(evaluation: Dict[str, Any]) -> Chart:
 
 
 KINDS = {
-    CLASSIFICATION: Kind("report.html", COLUMNS, ("loss", "probability"), worst_rows, _values_of_classes),
-    REGRESSION: Kind(
+    CLASSIFICATION: ReportKind(
+        "report.html", COLUMNS, ("loss", "probability"), worst_rows, _values_of_classes
+    ),
+    REGRESSION: ReportKind(
         "score_report.html", SCORE_COLUMNS, ("error", "score", "label"), _worst_scores, _values_of_scores
     ),
-    RANKING: Kind(
+    RANKING: ReportKind(
         "ranking_report.html", RANK_COLUMNS, ("score", "first_score"), _worst_queries, _values_of_ranking
     ),
 }

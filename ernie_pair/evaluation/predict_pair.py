@@ -1,32 +1,41 @@
-"""Predict the class or the score of every pair of a file, written beside the columns of the input."""
+"""Predict the class or the score of every pair of a file, written beside the columns of the input.
+
+    index  prediction  probability_0  probability_1  id  question  answer
+
+A column of the input that is called as an answer is gets the name input_NAME, or input_input_NAME where the
+input has that one too.
+"""
 
 import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Container,
+    Deque,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
-from data_tools.text.table_writer import check_table_suffix, table_writer, text_of
+from data_tools.text.table_writer import check_cell, check_table_suffix, table_writer, text_of
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.progress import CountProgress
-from ernie_pair.evaluation.answer_table import (
-    ANSWERS,
-    INDEX,
-    PREDICTION,
-    PROBABILITY,
-    AnswerTable,
-    InputColumns,
-    answer_kinds,
-    answer_rows,
-    chosen_columns,
-)
-from ernie_pair.evaluation.scorer import check_pairs, results_of, scorer_of
+from ernie_pair.evaluation.scorer import check_pairs, open_scorer, results_of
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
-from ernie_pair.inference.scores import predict_from
+from ernie_pair.inference.scores import Prediction, are_names, predict_from
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.temperature import Calibration, score_pairs
@@ -34,8 +43,21 @@ from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
+from ernie_pair.report.page import ESCAPES
+
+ANSWERS, INPUT = "answers", "input"  # words of --columns for all of them
+INDEX, PREDICTION, NAME, PROBABILITY = "index", "prediction", "predicted_label", "probability_"
+_LARGEST = 1 << 63
 
 logger = logging.getLogger(__name__)
+
+
+class AnswerTable(NamedTuple):
+    """A table: the ``names`` of its columns, their ``kinds`` for `table_writer`, and the rows as made."""
+
+    names: List[str]
+    kinds: Mapping[str, type]
+    rows: Iterator[List[Any]]
 
 
 @with_standard_streams
@@ -95,14 +117,14 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
     ``final``: where it is written; None: nowhere.
     """
     config.check_ray()
-    scorer = scorer_of(config)
+    scorer = open_scorer(config)
     refuse_class_flags(config, scorer.labels, scorer.where)
     scorer.decide_by(config.threshold, config.symmetric)
     pairs = check_pairs(config, scorer.world.is_first)
     answers = answer_kinds(scorer.class_names, config.scores, scorer.labels.has_classes)
     given = InputColumns(pairs.source, answers, final)
     is_typed = as_called(str(config.input_file)) == "--pair"
-    names, of_input = chosen_columns(ANSWERS if is_typed else config.columns, answers, given)
+    names, of_input = choose_columns(ANSWERS if is_typed else config.columns, answers, given)
     if config.engine == "local":
         logits = logits_by_window(scorer, pairs)
     else:
@@ -149,7 +171,7 @@ def logits_of_window(scorer: PairScorer, window: Pairs) -> np.ndarray:
 
 
 def _open_in_task(config: PredictConfig) -> PairScorer:
-    scorer = scorer_of(config)
+    scorer = open_scorer(config)
     scorer.decide_by(config.threshold, config.symmetric)
     return scorer
 
@@ -180,3 +202,112 @@ def read_log_probabilities(path, num_classes: int) -> np.ndarray:
     except IndexError:
         raise ValueError("a row is too short") from None
     return np.log(np.maximum(values.reshape(-1, num_classes), 1e-300))
+
+
+def answer_kinds(class_names: Sequence[str], scores: bool, has_classes: bool) -> Dict[str, type]:
+    """Return {column of answers: its kind}; of a model without classes the prediction is a score."""
+    has_names = are_names(class_names) and len(class_names) > 1
+    shown = {f"{PROBABILITY}{number}": float for number in range(len(class_names) if scores else 0)}
+    named = {NAME: str} if has_names else {}
+    return {INDEX: int, PREDICTION: int if has_classes else float, **named, **shown}
+
+
+def answer_rows(
+    parts: Iterable[Prediction], names: Sequence[str], scores: bool, left_out: Deque[int]
+) -> Iterator[List[Any]]:
+    """Yield the answers to each row of the file, as `answer_kinds` names them.
+
+    ``parts`` are the predictions of its good rows, in their order. The row at a place in ``left_out`` gets
+    None; taking the next part may add places to it, up to the last row of that part.
+    """
+    labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) and len(names) > 1 else []
+    shown, place = len(names) if scores else 0, 0
+    empty = [None] * (1 + bool(labels) + shown)
+    for part in parts:
+        for cells in _cells(part, labels, shown):
+            while left_out and left_out[0] == place:
+                yield [left_out.popleft(), *empty]
+                place += 1
+            yield [place, *cells]
+            place += 1
+    yield from ([rest, *empty] for rest in left_out)
+
+
+def _cells(part: Prediction, labels: List[str], num_shown: int) -> Iterator[List[Any]]:
+    if part.classes is None or part.probabilities is None:
+        assert part.scores is not None
+        yield from ([_digits(score)] for score in part.scores.tolist())
+        return
+    for number, row in zip(part.classes.tolist(), part.probabilities.tolist()):
+        yield [number, *labels[number : number + 1], *map(_digits, row[:num_shown])]
+
+
+def _digits(value: float) -> float:
+    """Return a number with six digits."""
+    return float(f"{value:.6g}")
+
+
+class InputColumns:
+    """The columns of the rows of ``source``, as they are called beside ``answers``.
+
+    ``faults``: {column: the error of its first cell that the format of ``final`` cannot hold}; None: of rows
+    that are not written.
+    """
+
+    def __init__(self, source: PairSource, answers: Container[str], final: Optional[Path]):
+        self._source = source
+        self.faults: Dict[str, InputError] = {}
+        found: Dict[str, Set[type]] = {}
+        for place, (number, row) in enumerate(source.given()):
+            for name, value in row.items():
+                is_large = isinstance(value, int) and abs(value) >= _LARGEST
+                found.setdefault(name, set()).add(str if is_large else type(value))
+                try:
+                    if final is not None:
+                        check_cell(f"{source.name}:{number}", final, value, place)
+                except InputError as error:
+                    self.faults.setdefault(name, error)
+        self.names = {_free_name(name, answers, found): name for name in found}
+        self.kinds = {shown: _kind_of(found[name]) for shown, name in self.names.items()}
+
+    def rows(self, chosen: Sequence[str]) -> Iterator[List[Any]]:
+        """Yield the cells of the columns ``chosen``, by their names in the output, of each row."""
+        names = [self.names[name] for name in chosen]
+        return ([row.get(name) for name in names] for _, row in self._source.given())
+
+
+def _free_name(name: str, answers: Container[str], given: Container[str]) -> str:
+    """Return ``name``, with INPUT before it until it is neither an answer nor another column."""
+    free = name
+    while free in answers or (free != name and free in given):
+        free = f"{INPUT}_{free}"
+    return free
+
+
+def _kind_of(types: Set[type]) -> type:
+    kinds = types - {type(None)}
+    if kinds and kinds <= {int, float}:
+        return float if float in kinds else int
+    return bool if kinds == {bool} else str
+
+
+def choose_columns(
+    columns: str, answers: Mapping[str, type], given: InputColumns
+) -> Tuple[List[str], List[str]]:
+    """Return the columns that --columns names, and those of the input among them.
+
+    Raises InputError for an unknown one, or one that the output cannot hold.
+    """
+    words, found = {ANSWERS: list(answers), INPUT: list(given.names)}, []
+    for word in filter(None, map(str.strip, columns.split(","))):
+        if word not in words and word not in answers and word not in given.names:
+            there = ", ".join([*words, *answers, *given.names])
+            raise InputError(f"--columns {columns}: {word} is no column of the output; name some of {there}")
+        found += words.get(word, [word])
+    names = list(dict.fromkeys(found))
+    of_input = [name for name in names if name not in answers]
+    for name in of_input:
+        fault = given.faults.get(given.names[name])
+        if fault is not None:
+            raise InputError(f"{fault.message}, or leave the column {name} out with --columns {ANSWERS}")
+    return names, of_input

@@ -39,27 +39,19 @@ class Asked(Protocol):
         """Return a `Prediction`, of which the ``classes`` int64 [N] count."""
 
 
-class Bearing(NamedTuple):
-    """Changed pairs and what a model says: ``predictions`` int64 [N] of them, ``before`` of their origins.
+class Robustness(NamedTuple):
+    """Changed pairs and what a model says: ``predictions`` int64 [N] of them.
 
-    ``origin_labels`` int64 [N] are the labels of the original pairs.
+    ``before`` and ``labels`` int64 [rows]: its predictions and the labels of the pairs of the file.
     """
 
     changed: Perturbed
     predictions: np.ndarray
     before: np.ndarray
-    origin_labels: np.ndarray
+    labels: np.ndarray
 
 
-def bearing_of(
-    changed: Perturbed, predictions: np.ndarray, before: np.ndarray, labels: np.ndarray
-) -> Bearing:
-    """Join changed pairs, their predictions int64 [N], and those and the labels int64 [rows] of the file."""
-    rows = changed.origins
-    return Bearing(changed, predictions, before[rows], labels[rows])
-
-
-def robustness_table(bearing: Bearing, samples: int, seed: int) -> List[Dict[str, object]]:
+def robustness_table(found: Robustness, samples: int, seed: int) -> List[Dict[str, object]]:
     """Return a dictionary per kind that has rows, in their order; each can be written as JSON.
 
     ``rows`` are changed pairs, ``labelled`` those whose label is known; of these ``accuracy``, the
@@ -68,32 +60,32 @@ def robustness_table(bearing: Bearing, samples: int, seed: int) -> List[Dict[str
     from that of the original pair; where ``label_changes`` it is right to differ. ``made``: how many rows
     each rule of the kind made.
     """
-    kinds = np.array(bearing.changed.kinds)
+    kinds = np.array(found.changed.kinds)
     return [
-        _row(kind, np.flatnonzero(kinds == kind), bearing, samples, seed)
+        _row(kind, np.flatnonzero(kinds == kind), found, samples, seed)
         for kind in dict.fromkeys(kinds.tolist())
     ]
 
 
-def _row(kind: str, rows: np.ndarray, bearing: Bearing, samples: int, seed: int) -> Dict[str, object]:
-    changed = bearing.changed
+def _row(kind: str, rows: np.ndarray, measured: Robustness, samples: int, seed: int) -> Dict[str, object]:
+    changed, predictions, before, labels = measured
+    before, labels = before[changed.origins], labels[changed.origins]
     made = Counter(changed.hows[row] for row in rows.tolist())
     found: Dict[str, object] = {
         "kind": kind,
         "rows": len(rows),
         "made": dict(sorted(made.items())),
         "label_changes": kind in CHANGING,
-        "flips": float(np.mean(bearing.predictions[rows] != bearing.before[rows])),
+        "flips": float(np.mean(predictions[rows] != before[rows])),
         "labelled": 0,
     }
     known = rows[changed.labels[rows] != UNKNOWN]
     if not len(known):
         return {**found, "accuracy": None, "original_accuracy": None, "difference": None}
-    right = bearing.predictions[known] == changed.labels[known]
-    right_before = bearing.before[known] == bearing.origin_labels[known]
-    accuracy, before = float(right.mean()), float(right_before.mean())
-    found.update(labelled=len(known), accuracy=accuracy, original_accuracy=before)
-    found["difference"] = accuracy - before
+    right, right_before = predictions[known] == changed.labels[known], before[known] == labels[known]
+    accuracy, original = float(right.mean()), float(right_before.mean())
+    found.update(labelled=len(known), accuracy=accuracy, original_accuracy=original)
+    found["difference"] = accuracy - original
     if samples:
         drawn = np.array(
             [(counts @ right, counts @ right_before) for counts in resamples(len(known), samples, seed)]
@@ -134,8 +126,8 @@ def measure_robustness(
 
     changed = perturb(pairs, len(names), Perturbing(parse_kinds(kinds), rows, seed))
     before = predict(pairs.left, pairs.right)
-    bearing = bearing_of(changed, predict(changed.left, changed.right), before, pairs.known_labels)
-    return robustness_table(bearing, bootstrap, seed)
+    after = predict(changed.left, changed.right)
+    return robustness_table(Robustness(changed, after, before, pairs.known_labels), bootstrap, seed)
 
 
 def new_pairs_of(changed: Perturbed, pairs: Pairs, names: Sequence[str]) -> Iterator[NewPair]:

@@ -65,7 +65,7 @@ def refuse_embedder(folder: str) -> None:
         raise not_of_pairs(folder)
 
 
-def scorer_of(config: InferenceFlags) -> PairScorer:
+def open_scorer(config: InferenceFlags) -> PairScorer:
     """Open the model that the flags name, in every process. Raises an ErniePairError if they do not fit."""
     is_exported = (Path(config.model_path) / EXPORT_MANIFEST).is_file()
     refuse_flags_of_others(config, is_exported)
@@ -104,11 +104,6 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     return Results(command, [*outputs, *more], inputs, settings, config.overwrite, asked=more)
 
 
-def source_of(config, flag: str, split: str, labels: Optional[Labels]) -> PairSource:
-    """Return the pairs that ``flag`` names, ``split`` of a set; ``labels``: None where they are not read."""
-    return PairSource.of(config, flag, labels, split)
-
-
 def read_pairs(
     config, flag: str, labels: Optional[Labels], split: str = "dev", is_first: bool = True
 ) -> Pairs:
@@ -116,7 +111,7 @@ def read_pairs(
 
     They are written beside the output; two files may have one name, so that of ``flag`` is in theirs.
     """
-    source = source_of(config, flag, split, labels)
+    source = PairSource.of(config, flag, labels, split)
     label_map = getattr(config, "label_map", None)
     if labels is not None and labels.has_classes and label_map is not None:
         rules = replace(source.rules, most_classes=len(labels.names), match=match_class(labels))
@@ -130,5 +125,5 @@ def read_pairs(
 
 def check_pairs(config, is_first: bool = True) -> CheckedPairs:
     """Check the pairs of input_file, labelled or not, or of the part `test` of a set. Raises InputError."""
-    source = source_of(config, "input_file", "test", None)
+    source = PairSource.of(config, "input_file", None, "test")
     return CheckedPairs(source, rejected_beside(config.output_file) if is_first else None)

@@ -19,10 +19,8 @@ from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.results import check_absent
 from ernie_pair.experiments.comparison_report import (
     FILES,
-    PAGE_FILE,
+    build_tables,
     compare,
-    page_of_comparison,
-    table_lines,
     warnings_of,
     write_comparison,
 )
@@ -31,12 +29,12 @@ from ernie_pair.experiments.series import (
     PREDICTIONS,
     Plan,
     Series,
+    hash_weights,
+    iterate_unfinished,
     no_best_model,
     pair_source,
     read_logits,
     refuse_other_classes,
-    sha256_of_weights,
-    unfinished,
 )
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model
@@ -47,10 +45,10 @@ from ernie_pair.pairs.data.pair_source import PairSource, label_map_in
 from ernie_pair.pairs.targets.metrics import check_defined
 from ernie_pair.pretraining.mlm.evaluate_mlm import measure_masked_loss
 from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
-from ernie_pair.report.page import Made
+from ernie_pair.report.page import Origin, text_table
 from ernie_pair.report.plot_runs import open_runs
 from ernie_pair.runtime.device import start_device
-from ernie_pair.runtime.processes.child_command import ChildCommand, words_of
+from ernie_pair.runtime.processes.child_command import run_child, words_of
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World
@@ -78,7 +76,6 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 
 TEST = "test.jsonl"
-TEST_KEY = "test_file (sha256)"
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
 RANDOM = "random:"
 STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
@@ -110,7 +107,7 @@ def compare_starts(config: CompareConfig) -> None:
     pairs, names = _test_pairs(config, train, labels), labels.names
     inputs = {"train_config": config.train_config, "test_file": config.test_file}
     inputs.update(train_file=train.train_file, dev_file=train.dev_file)
-    series = Series("compare starts", "comparison", TEST_KEY, config, FILES, inputs)
+    series = Series("compare starts", config, FILES, inputs)
     series.check_existing()
     if not series.path.is_file():
         check_absent([series.folder / TEST], config.overwrite)
@@ -122,7 +119,7 @@ def compare_starts(config: CompareConfig) -> None:
     runs = [(start, seed, folders[start.name][n]) for n, seed in enumerate(seeds) for start in starts]
     shown = [f"{folder}; see {_log_of(folder)}" for *_, folder in runs]
     with StopSignals():
-        for place in unfinished(shown, lambda place: (runs[place][2] / PREDICTIONS).is_file()):
+        for place in iterate_unfinished(shown, lambda place: (runs[place][2] / PREDICTIONS).is_file()):
             _train_and_predict(*runs[place], config.train_config, train, symmetric)
     logits = {
         name: [read_logits(folder / PREDICTIONS, len(pairs), len(names)) for folder in each]
@@ -134,12 +131,11 @@ def compare_starts(config: CompareConfig) -> None:
         logger.warning("%s", line)
     # For the page; somebody may have removed a log, and only the predictions are needed.
     logged = [str(folder) for each in folders.values() for folder in each if read_all_events(folder / EVENTS)]
-    page = page_of_comparison(comparison, domain, open_runs(logged), Made(asdict(config)))
-    with series.published() as (*drafts, page_draft):
-        write_comparison(drafts, comparison, domain, {start.name: start.path for start in starts})
-        page_draft.write_text(page, encoding="utf-8")
-    print("\n".join(table_lines(comparison, domain)))
-    logger.info("report: %s", series.folder / PAGE_FILE)
+    paths, made = {start.name: start.path for start in starts}, Origin(asdict(config))
+    with series.published() as drafts:
+        write_comparison(drafts, comparison, domain, paths, open_runs(logged), made)
+    print("\n\n".join(map(text_table, build_tables(comparison, domain))))
+    logger.info("report: %s", series.folder / FILES[-1])
 
 
 def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[Start], test: Pairs) -> None:
@@ -148,8 +144,8 @@ def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[
     plan["symmetric of training"] = plan.pop("symmetric")
     for split in ("train", "dev"):
         plan[f"{split}_file (sha256)"] = pair_source(train, split, None).sha256()
-    plan.update({TEST_KEY: test.sha256, "symmetric": symmetric})
-    plan.update((f"start {start.name} (sha256)", sha256_of_weights(start.source)) for start in starts)
+    plan.update({"test_file (sha256)": test.sha256, "symmetric": symmetric})
+    plan.update((f"start {start.name} (sha256)", hash_weights(start.source)) for start in starts)
     series.keep(plan)
     rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
     with published(series.folder / TEST) as (draft,):
@@ -179,8 +175,7 @@ def _log_of(folder: Path) -> Path:
 
 
 def _call(words: List[str], log: Path) -> None:
-    with ChildCommand(words, f"{words[0]} of {log.stem}", log) as child:
-        child.finish()
+    run_child(words, f"{words[0]} of {log.stem}", log)
 
 
 def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:

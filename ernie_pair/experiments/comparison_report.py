@@ -18,12 +18,10 @@ from ernie_pair.pairs.targets.metrics import (
     percentile_interval,
     resamples,
 )
-from ernie_pair.report.chart import Draw, draw_chart, draw_picture
-from ernie_pair.report.page import Made, Table
+from ernie_pair.report.page import Draw, Origin, Table, draw_chart, draw_picture
 from ernie_pair.report.plot_runs import Run, page_of
 
 FILES = ("compare.json", "compare.png", "compare.html")
-JSON_FILE, PICTURE_FILE, PAGE_FILE = FILES
 SHOWN = ("accuracy", "f1", "auc")
 MASKED_WORDS = "masked words: loss (perplexity)"
 SEED = 1234  # of the resamples
@@ -122,34 +120,7 @@ def _named(values: np.ndarray) -> Metrics:
     return dict(zip(METRICS, values.tolist()))
 
 
-def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
-    """Yield the lines of the comparison for the terminal."""
-    width = max(map(len, ["start", *comparison.runs]))
-    yield _title(comparison)
-    rows = [["start", *SHOWN, "at chance", MASKED_WORDS]]
-    for name in comparison.mean:
-        at_chance = ", ".join(comparison.at_chance[name]) or "-"
-        metrics = (with_deviation(comparison, name, metric) for metric in SHOWN)
-        rows.append([name, *metrics, at_chance, domain_cell(domain[name]) if domain else ""])
-    for name, *cells, masked in rows:
-        line = f"{name:<{width}}" + "".join(f"  {cell:<17}" for cell in cells)
-        yield f"{line}  {masked}".rstrip() if domain else line.rstrip()
-    share, area = (comparison.chance[metric] for metric in AT_CHANCE)
-    yield f"chance: accuracy {share:.4f} (the most common class), auc {area:g}"
-    for difference in comparison.differences:
-        for metric in SHOWN:
-            low, high = difference.interval[metric]
-            moved = f"{metric} {difference.mean[metric]:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"
-            doubt = f"not above 0 in {difference.not_above_0[metric]:.1%} of the resamples"
-            yield f"{difference.one} - {difference.other}: {moved}; {verdict_of(difference, metric) or doubt}"
-
-
-def _title(comparison: Comparison) -> str:
-    seeds = f"{counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
-    return f"{comparison.rows} rows, {seeds}, by {LIKELIEST}"
-
-
-def verdict_of(difference: Difference, metric: str) -> str:
+def describe_verdict(difference: Difference, metric: str) -> str:
     """Return what a difference with models at chance is worth, empty where none is."""
     at_chance = difference.at_chance[metric]
     if len(at_chance) == 2:
@@ -185,19 +156,26 @@ def domain_cell(loss: Dict[str, object]) -> str:
 
 
 def write_comparison(
-    files: Sequence[Path], comparison: Comparison, domain: Domain, paths: Dict[str, str]
+    files: Sequence[Path],
+    comparison: Comparison,
+    domain: Domain,
+    paths: Dict[str, str],
+    runs: Sequence[Run],
+    made: Origin,
 ) -> None:
-    """Write the comparison to ``files``, which become compare.json and compare.png. Raises OSError."""
+    """Write the comparison to ``files``, which become FILES; the page shows ``runs`` too. Raises OSError."""
     content = {
         "starts": paths,
         **comparison._asdict(),
         "differences": [difference._asdict() for difference in comparison.differences],
         "domain": domain,
     }
-    text, picture = files
+    text, picture, page = files
     write_json(text, content)
-    panels = panels_of(comparison, domain)
+    panels, tables = panels_of(comparison, domain), build_tables(comparison, domain)
     picture.write_bytes(draw_picture(panels, len(panels), "png"))
+    charts = [draw_chart(title, draw, "") for title, draw in panels]
+    page.write_text(page_of(runs, [], made, "Starts compared", tables, charts), encoding="utf-8")
 
 
 def panels_of(comparison: Comparison, domain: Domain) -> List[Tuple[str, Draw]]:
@@ -247,7 +225,6 @@ def _draw_differences(comparison: Comparison, axes) -> None:
     axes.locator_params(axis="x", nbins=5)  # more numbers would run into each other
 
 
-TITLE = "Starts compared"
 STARTS_NOTE = (
     "Means over the seeds{}. 95 %: the interval of the mean, by bootstrap over rows and seeds. At chance: "
     "what is not above answering the most common class (accuracy {:.4f}) or an AUC of 0.5."
@@ -258,38 +235,30 @@ DIFFERENCES_NOTE = (
 )
 
 
-def page_of_comparison(comparison: Comparison, domain: Domain, runs: Sequence[Run], made: Made) -> str:
-    """Return an HTML page that needs no other file: the comparison, and the curves and flags of ``runs``."""
-    charts = [draw_chart(title, draw, "") for title, draw in panels_of(comparison, domain)]
-    tables = [table_of_starts(comparison, domain), table_of_differences(comparison)]
-    return page_of(runs, [], made, TITLE, tables, charts)
-
-
-def table_of_starts(comparison: Comparison, domain: Domain) -> Table:
-    """Return a row for each start: its metrics, their intervals, and what of them is at chance."""
+def build_tables(comparison: Comparison, domain: Domain) -> List[Table]:
+    """Return a row for each start, and one for each metric of each two of them."""
     heads = ["start", *(head for metric in SHOWN for head in (metric, "95 %")), "at chance"]
-    rows: List[List[object]] = []
+    starts: List[List[object]] = []
     for name in comparison.mean:
         cells: List[object] = [name]
         for metric in SHOWN:
             low, high = comparison.interval[name][metric]
             cells += [with_deviation(comparison, name, metric), f"{low:.4f} to {high:.4f}"]
         cells.append(", ".join(comparison.at_chance[name]) or "–")
-        rows.append([*cells, domain_cell(domain[name])] if domain else cells)
-    spread = "" if comparison.deviation is None else ", +- their standard deviation"
-    note = STARTS_NOTE.format(spread, comparison.chance["accuracy"])
-    return Table(_title(comparison), [*heads, MASKED_WORDS] if domain else heads, rows, note)
-
-
-def table_of_differences(comparison: Comparison) -> Table:
-    """Return a row for each metric of each two starts."""
-    heads = ["difference", "metric", "mean", "95 %", "not above 0", "remark"]
-    rows = []
+        starts.append([*cells, domain_cell(domain[name])] if domain else cells)
+    differences: List[List[object]] = []
     for difference in comparison.differences:
-        name = f"{difference.one} - {difference.other}"
         for metric in SHOWN:
             low, high = difference.interval[metric]
             mean, interval = f"{difference.mean[metric]:+.4f}", f"{low:+.4f} to {high:+.4f}"
-            not_above = f"{difference.not_above_0[metric]:.1%}"
-            rows.append([name, metric, mean, interval, not_above, verdict_of(difference, metric)])
-    return Table("Differences", heads, rows, DIFFERENCES_NOTE)
+            name, doubt = f"{difference.one} - {difference.other}", f"{difference.not_above_0[metric]:.1%}"
+            differences.append([name, metric, mean, interval, doubt, describe_verdict(difference, metric)])
+    seeds = f"{counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
+    title = f"{comparison.rows} rows, {seeds}, by {LIKELIEST}"
+    spread = "" if comparison.deviation is None else ", +- their standard deviation"
+    note = STARTS_NOTE.format(spread, comparison.chance["accuracy"])
+    of_differences = ["difference", "metric", "mean", "95 %", "not above 0", "remark"]
+    return [
+        Table(title, [*heads, MASKED_WORDS] if domain else heads, starts, note),
+        Table("Differences", of_differences, differences, DIFFERENCES_NOTE),
+    ]

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -17,26 +17,24 @@ from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.evaluation.calibration import fit_temperature
-from ernie_pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.evaluation.evaluation import Answers, Fitted, evaluate_classes
 from ernie_pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.evaluation.predict_pair import prediction_lines
 from ernie_pair.experiments.config import CrossValidateConfig
-from ernie_pair.experiments.folds import Folds, describe_folds, make_folds, rows_of_fold
 from ernie_pair.experiments.series import (
     PREDICTIONS,
-    SHOWN,
     WRITTEN_FIRST,
     Metrics,
-    OneRun,
     PairSeries,
+    TrainingRun,
     defined,
-    metric_cells,
+    iterate_unfinished,
     pair_source,
     points_of,
     read_logits,
     report_series,
-    unfinished,
 )
+from ernie_pair.experiments.split_pairs import Folds, describe_folds, make_folds, split_fold
 from ernie_pair.models.labels import CLASSIFICATION, check_has_classes
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
@@ -51,7 +49,7 @@ from ernie_pair.pairs.targets.metrics import (
     percentile_interval,
     resamples,
 )
-from ernie_pair.report.page import Table
+from ernie_pair.report.page import Table, text_table
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world
 
@@ -117,13 +115,11 @@ def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answ
     return Answers(pairs, names, logits, None, 1.0, fitted)
 
 
-def evaluation_of_folds(
-    result: CrossValidation, answers: Answers, config: CrossValidateConfig
-) -> Dict[str, Any]:
+def evaluate_folds(result: CrossValidation, answers: Answers, config: CrossValidateConfig) -> Dict[str, Any]:
     """Return what the report says: the metrics are means over the folds, the rest is of all rows together."""
     model = f"{config.folds} folds of {config.model_name_or_path}"
     config_of_report = EvaluateConfig(model, config.train_file, str(result.predictions), bootstrap=0)
-    together = evaluation_of(answers, config_of_report)
+    together = evaluate_classes(answers, config_of_report)
     evaluation: Dict[str, Any] = {
         **together,
         **defined(result.mean),
@@ -134,32 +130,23 @@ def evaluation_of_folds(
     return {**evaluation, "intervals": result.interval} if result.interval else evaluation
 
 
-def table_of_folds(result: CrossValidation) -> Table:
-    """Return the table of the report: a row per fold, then mean and deviation."""
+def build_fold_table(result: CrossValidation) -> Table:
+    """Return the table of the report: a row per fold, then mean, deviation and the interval of the mean."""
     rows = [
         [f"fold {number}", size, *defined(metrics).values()]
         for number, size, metrics in zip(count(1), result.rows, result.folds)
     ]
     rows.append(["mean", sum(result.rows), *defined(result.mean).values()])
     rows.append(["deviation", None, *defined(result.deviation).values()])
+    for end, name in enumerate(("95 % from", "95 % to") if result.interval else ()):
+        ends = {metric: interval[end] for metric, interval in result.interval.items()}
+        rows.append([name, None, *map(ends.get, METRICS)])
     note = (
         f"{AT_LIKELIEST} Those at the top are the means over the folds, and their intervals are by bootstrap "
         "over groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
         "predicted by the fold whose run has seen none of its texts."
     )
     return Table("Folds", ["", "rows", *METRICS], rows, note)
-
-
-def lines_of_folds(result: CrossValidation) -> Iterator[str]:
-    """Yield the lines of the folds for the terminal."""
-    rows: List[Tuple[object, object, Metrics]] = [*zip(count(1), result.rows, result.folds)]
-    rows += [("mean", sum(result.rows), result.mean), ("deviation", "", result.deviation)]
-    for end, name in enumerate(("95 % from", "95 % to") if result.interval else ()):
-        rows.append((name, "", {metric: ends[end] for metric, ends in result.interval.items()}))
-    yield "  ".join(["fold".ljust(9), "rows".rjust(7), *(name.rjust(8) for name in SHOWN)])
-    for head, size, metrics in rows:
-        yield f"{head:<9}  {size:>7}  {metric_cells(metrics, 'nan')}"
-    yield AT_LIKELIEST
 
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
@@ -174,8 +161,7 @@ class _CrossValidation(PairSeries):
 
     def __init__(self, config: CrossValidateConfig):
         config = replace(config, best_metric=choose_metric(config.best_metric, CLASSIFICATION))
-        about, files = ("cross-validate", "cross-validation", "folds"), (PREDICTIONS, "folds.tsv", *FILES)
-        super().__init__(about, config, files, "train_file", "dev_file")
+        super().__init__("cross-validate", config, (PREDICTIONS, "folds.tsv", *FILES))
         check_has_classes(self.labels, config.model_name_or_path, "cross-validate")
         self.config, self.names = replace(config, label_map=self.label_map), self.labels.names
         self.pairs = self._read("train")
@@ -204,7 +190,7 @@ class _CrossValidation(PairSeries):
         numbers = range(self.config.folds)
         files = [self._run(number) / PREDICTIONS for number in numbers]
         runs = [str(file.parent) for file in files]
-        for number in unfinished(runs, lambda number: bool(self.on_first(files[number].is_file))):
+        for number in iterate_unfinished(runs, lambda number: bool(self.on_first(files[number].is_file))):
             self._make(number)
         logits = np.zeros((len(self.pairs), len(self.names)))  # log p, by the fold that has not seen the row
         for number in numbers:
@@ -215,14 +201,14 @@ class _CrossValidation(PairSeries):
         )
         self.on_first(partial(self._publish, result, logits))
         if self.world.is_first:
-            say("\n".join(lines_of_folds(result)))
+            say(text_table(build_fold_table(result)._replace(note=AT_LIKELIEST)))
         return result
 
     def _begin(self) -> None:
         """Keep the plan, and write the rows of each fold. Raises InputError first if a fold lacks some."""
         config, labels = self.config, self.pairs.known_labels
         share = 0.0 if config.dev_file else config.dev_share
-        parts = [rows_of_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]
+        parts = [split_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]
         own = {item.name for item in fields(PairConfig)} | {"folds", "group_by", "dev_share", "best_metric"}
         own -= {"output_dir", "cache_dir", *defaults_of(config, "shown", "start")}
         self.keep(config, {name: getattr(config, name) for name in sorted(own)})
@@ -245,7 +231,7 @@ class _CrossValidation(PairSeries):
 
     def _make(self, number: int) -> None:
         train, dev, test = (str(self._part(number, name)) for name in ("train", "dev", "test"))
-        run = OneRun(self.config.config_of(train, dev, str(self._run(number))))
+        run = TrainingRun(self.config.config_of(train, dev, str(self._run(number))))
         run.train()
         logits = run.logits(test)
 
@@ -258,7 +244,7 @@ class _CrossValidation(PairSeries):
     def _publish(self, result: CrossValidation, logits: np.ndarray) -> None:
         config, left_out = self.config, [row.place for row in self.pairs.bad]
         answers = answers_of(self.pairs, self.names, logits)
-        evaluation = evaluation_of_folds(result, answers, config)
+        evaluation = evaluate_folds(result, answers, config)
         with self.series.published() as (predictions, folds, *report):
             lines = prediction_lines(logits, self.names, deque(left_out))
             _write_lines(predictions, lines)
@@ -266,7 +252,7 @@ class _CrossValidation(PairSeries):
             places = np.setdiff1d(np.arange(len(numbers) + len(left_out)), left_out).tolist()
             lines = (f"{place}\t{fold}\t{group}\n" for place, fold, group in zip(places, numbers, groups))
             _write_lines(folds, ["index\tfold\tgroup\n", *lines])  # the place is that in the input
-            write_report(report, evaluation, answers, config.worst_rows, [table_of_folds(result)])
+            write_report(report, evaluation, answers, config.worst_rows, [build_fold_table(result)])
         points = points_of("fold", result.folds, "mean", result.mean)
         report_series(config.reporters, self.output_dir, asdict(config), points)
         logger.info(

@@ -23,18 +23,17 @@ from ernie_pair.core.files.atomic_folder import only_writer, point_link
 from ernie_pair.core.installation import import_optional
 from ernie_pair.core.progress import say
 from ernie_pair.experiments.config import SearchParamsConfig
-from ernie_pair.experiments.series import WRITTEN_FIRST, OneRun, PairSeries, pair_source, report_series
+from ernie_pair.experiments.series import WRITTEN_FIRST, PairSeries, TrainingRun, pair_source, report_series
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.targets.metrics import choose_metric, training_groups
-from ernie_pair.report.chart import Chart, chart_of_figure
-from ernie_pair.report.page import Made, Table, page_of_tables
+from ernie_pair.report.page import Chart, Origin, Table, chart_of_figure, page_of_tables
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world, seed_of
 from ernie_pair.training.callbacks import PairCallback
 from ernie_pair.training.schedule import count_steps
 
 NAME, STUDY, TRIALS, FILES = "ernie-pair", "study.db", "trials", ("best.yaml", "trials.tsv", "search.html")
-MARK, REASON = "search space", "reason"  # a key that only these plans have; why a trial has failed
+REASON = "reason"  # why a trial has failed
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
 EXAMPLE = "{learning_rate: {suggest: float, low: 1e-5, high: 1e-4, log: true}}"
 PICTURES = ("optimization_history", "intermediate_values", "slice", "param_importances")
@@ -144,14 +143,14 @@ class _Search(PairSeries):
 
     def __init__(self, config: SearchParamsConfig):
         self.space = read_space(config)
-        super().__init__(("search-params", "search", MARK), config, FILES, "train_file", "dev_file")
+        super().__init__("search-params", config, FILES)
         metric = choose_metric(config.best_metric, self.labels.target)
         self.config = replace(config, best_metric=metric, label_map=self.label_map)
 
     def begin(self) -> None:
         set_here = _set_here(self.config)
         plan = {name: value for name, value in asdict(self.config).items() if name not in set_here}
-        self.keep(self.config, {MARK: self.space, **plan})
+        self.keep(self.config, {"search space": self.space, **plan})
         keep_config(self.output_dir, "search-params", self.config)
         self.study, self.storage = open_study(self.config)
 
@@ -182,7 +181,7 @@ class _Search(PairSeries):
             reason = message_of(error)
         else:
             try:
-                OneRun(config, [callback]).train()
+                TrainingRun(config, [callback]).train()
             except NumbersError as error:
                 reason = message_of(error)
         ended = "FAIL" if reason else "PRUNED" if callback.is_pruned else "COMPLETE"
@@ -221,7 +220,7 @@ class _Search(PairSeries):
         of_best = yaml.safe_load((run / CONFIG_YAML).read_text(encoding="utf-8")) if run else {}
         of_best.pop(ABOUT, None)
         shown = Table("Trials", list(table.columns), table.astype(str).values.tolist(), "")
-        page = page_of_tables("Hyper-parameter search", [shown], self._charts(), Made(asdict(self.config)))
+        page = page_of_tables("Hyper-parameter search", [shown], self._charts(), Origin(asdict(self.config)))
         with self.series.published() as (flags, trials, page_draft):
             flags.write_text(yaml.safe_dump(of_best, allow_unicode=True, sort_keys=False), encoding="utf-8")
             table.to_csv(trials, sep="\t", index=False)

@@ -14,7 +14,6 @@ A run is a folder. So a series that was killed goes on with the run that it was 
 import gc
 import logging
 import math
-import os
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -26,8 +25,8 @@ import numpy as np
 from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_files import CONFIG_YAML, published
-from ernie_pair.core.files.json_file import as_read, read_json_object, write_json
+from ernie_pair.core.files.atomic_files import CONFIG_YAML
+from ernie_pair.core.files.json_file import as_read, read_json_object
 from ernie_pair.core.files.results import Results, files_of, followed
 from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
@@ -54,7 +53,6 @@ SeriesConfig = Union[CrossValidateConfig, SearchParamsConfig]
 Result = TypeVar("Result")
 Metrics = dict[str, float]
 Point = tuple[int, Metrics]  # the step of a reporter, and values by their names
-SHOWN = ("accuracy", "f1", "auc", "loss")  # on the terminal
 
 logger = logging.getLogger(__name__)
 
@@ -62,59 +60,44 @@ logger = logging.getLogger(__name__)
 class Series:
     """The record of the series that ``command`` makes in the ``output_dir`` of ``config``.
 
-    ``kind``: what a message calls it; ``mark``: a key that only its plans have. ``files`` in the folder show
-    all runs together, and are made from ``inputs``, {flag: path}.
+    ``files`` in the folder show all runs together, and are made from ``inputs``, {flag: path}.
     """
 
-    def __init__(
-        self, command: str, kind: str, mark: str, config: Any, files: Sequence[str], inputs: dict[str, str]
-    ):
+    def __init__(self, command: str, config: Any, files: Sequence[str], inputs: dict[str, str]):
         self.folder, self.path = Path(config.output_dir), Path(config.output_dir) / PLAN
-        self._command, self._kind, self._mark, self._overwrite = command, kind, mark, config.overwrite
-        self._outputs = [self.folder / name for name in files]
-        self._inputs: dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
+        self._command = command
+        outputs = [self.folder / name for name in files]
+        of_inputs: dict[str, Sequence[Path]] = {flag: files_of(path) for flag, path in inputs.items()}
+        where = {"overwrite": config.overwrite, "record": followed(self.path)}
+        self._results_of = lambda plan: Results(command, outputs, of_inputs, plan, **where)
         self._results = self._results_of({})
 
     def check_existing(self) -> None:
         """Raise InputError if one of the files exists and is not as a series of this command has made it."""
         self._results.check_existing(from_any_inputs=True)
 
-    def _results_of(self, plan: Plan) -> Results:
-        record = followed(self.path)
-        return Results(self._command, self._outputs, self._inputs, plan, self._overwrite, record=record)
-
     def keep(self, plan: Plan) -> None:
-        """Write the record, with the files that are there as its outputs.
+        """Write the record: ``plan``, and what the one that is there says besides.
 
         Raises InputError, and writes nothing, when the folder holds runs of another plan.
         """
-        plan = merge_plan(self.path, as_read(plan), self._mark, self._kind)
-        self._results = results = self._results_of(plan)
-        there = [path for path in results.outputs if path.is_file()]
-        with published(self.path) as (draft,):
-            folder = followed(self.path).parent
-            write_json(draft, results.about({os.path.relpath(path, folder): path for path in there}))
+        plan, before = as_read(plan), {}
+        if self.path.exists():
+            record = read_json_object(self.path, "give another --output_dir, or remove the file")
+            before = record.get("settings")
+            if record.get("command") != self._command or not isinstance(before, dict):
+                raise InputError(f"{self.path} is not a plan of {self._command}; give another --output_dir")
+        for key, value in before.items():
+            if plan.get(key, value) != value:
+                raise InputError(
+                    f"{self.path}: {key} was {value} and is now {plan[key]}; give another --output_dir"
+                )
+        self._results = self._results_of({**before, **plan})
+        self._results.keep()
 
     def published(self):
         """Return the context that yields drafts of the ``files``, in their order, and records them."""
         return self._results.published()
-
-
-def merge_plan(path: Path, plan: Plan, mark: str, kind: str) -> Plan:
-    """Return ``plan``, with what the one at ``path`` says besides.
-
-    ``mark`` is a key that only plans of this ``kind`` of series have. Raises InputError when the folder holds
-    runs of another plan.
-    """
-    if not path.exists():
-        return plan
-    before = read_json_object(path, "give another --output_dir, or remove the file").get("settings")
-    if not isinstance(before, dict) or mark not in before:
-        raise InputError(f"{path} is not a plan of a {kind}; give another --output_dir")
-    for key, value in before.items():
-        if plan.get(key, value) != value:
-            raise InputError(f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir")
-    return {**before, **plan}
 
 
 def refuse_other_classes(flag: str, labels: dict[str, Labels], cure: str) -> Labels:
@@ -129,7 +112,7 @@ def refuse_other_classes(flag: str, labels: dict[str, Labels], cure: str) -> Lab
     return known
 
 
-def sha256_of_weights(source: ModelSource) -> str:
+def hash_weights(source: ModelSource) -> str:
     """Return the SHA-256 of the weights, of each file that holds some, in hex."""
     return " ".join(map(sha256_of_file, source.weight_files)) or "random weights"
 
@@ -139,7 +122,7 @@ def pair_source(config: PairConfig, split: str, labels: Optional[Labels]) -> Pai
     return PairSource.of(config, f"{split}_file", labels)
 
 
-def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[int]:
+def iterate_unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[int]:
     """Yield the place of each run that is not done yet, with a line on each and on the time left.
 
     ``runs`` are what the log calls them. The run is to be done when the next place is asked for.
@@ -161,10 +144,10 @@ class PairSeries:
     """A series of runs of `ernie-pair train` from one model, each made by all ranks; one without a launcher.
 
     Opened by every rank alike; the first alone writes. ``label_map``: that of --label_map, or of the words of
-    the training pairs, for its runs. ``about``: command, kind and mark of its `Series`.
+    the training pairs, for its runs.
     """
 
-    def __init__(self, about: tuple[str, str, str], config: SeriesConfig, files: Sequence[str], *inputs: str):
+    def __init__(self, command: str, config: SeriesConfig, files: Sequence[str]):
         self.world = launched_world()
         start_console(self.world)
         start_device(config.device, self.world, config)
@@ -177,7 +160,8 @@ class PairSeries:
         self.label_map = label_map_in(pair_source(config, "train", None), self.labels, config.label_map)
         if self.label_map:
             self.labels = parse_label_map(self.label_map)
-        self.series = Series(*about, config, files, {flag: getattr(config, flag) for flag in inputs})
+        inputs = {flag: getattr(config, flag) for flag in ("train_file", "dev_file")}
+        self.series = Series(command, config, files, inputs)
         self.output_dir = self.series.folder
         self.on_first(self.series.check_existing)
 
@@ -186,7 +170,7 @@ class PairSeries:
         for split in ("train", "dev"):
             if getattr(config, f"{split}_file"):
                 plan[f"{split}_file (sha256)"] = pair_source(config, split, None).sha256()
-        self.series.keep({**plan, "model (sha256)": sha256_of_weights(self.source)})
+        self.series.keep({**plan, "model (sha256)": hash_weights(self.source)})
 
     def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
         """Return on every rank what ``action`` returns, a JSON value, or raise what it raises, on rank 0."""
@@ -194,7 +178,7 @@ class PairSeries:
         return gather_results(self._group.all_reduce, self.world, lambda: action() if first else None)[0]
 
 
-class OneRun:
+class TrainingRun:
     """A run of `ernie-pair train` with the flags ``config``; it goes on where its folder stands.
 
     Made and asked by every rank alike. Raises an ErniePairError for whatever the user can fix.
@@ -258,12 +242,6 @@ def defined(metrics: Mapping[str, Optional[float]]) -> dict[str, Optional[float]
     """Return METRICS as JSON can hold them: what is undefined, as auc of one class is, is None."""
     values = {name: metrics[name] for name in METRICS}
     return {n: value if value is not None and math.isfinite(value) else None for n, value in values.items()}
-
-
-def metric_cells(metrics: Mapping[str, Optional[float]], undefined: str) -> str:
-    """Return the cells of SHOWN for the terminal; ``undefined`` stands for a metric without a value."""
-    values = [metrics.get(name) for name in SHOWN]
-    return "  ".join((undefined if value is None else f"{value:.4f}").rjust(8) for value in values)
 
 
 def points_of(name: str, each: Sequence[Metrics], together: str, mean: Mapping[str, Any]) -> list[Point]:

@@ -15,7 +15,7 @@ from ernie_pair.core.cli.standard_streams import refuse_closed_input
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.results import check_absent, followed
-from ernie_pair.launch.launch_config import ADDRESS, read_launch, refuse_bad_gpus
+from ernie_pair.launch.launch import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.spec import family_in, find_config, read_config
 from ernie_pair.pairs.data.pair_file import check_pair_file
@@ -58,35 +58,33 @@ def write_launch_file(config: QuestionsConfig) -> None:
     path = Path(config.output_file)
     check_absent([path], config.overwrite)
     refuse_closed_input("the questions", "run this on a terminal, or give the answers through a pipe")
-    ask = Asker()
     answers: Answers = {}
     try:
-        while True:
+        while not answers or not _is_written(path, answers):
             for question in QUESTIONS:
                 if not question.applies(answers):
                     answers.pop(question.name, None)
                 elif question.name not in answers:
-                    default = question.default
-                    shown = default(answers) if callable(default) else default
-                    answers[question.name] = ask(question.text, shown, question.understand)
-            try:
-                _write(path, answers)
-                break
-            except InputError as error:  # of answers that contradict each other
-                concerned = question_of(error, answers)
-                ask.again(concerned, error)
-                del answers[concerned]
+                    answers[question.name] = _ask(question, answers)
     except KeyboardInterrupt:
         sys.stdout.write("\n")  # behind the question
         raise
     sys.stdout.write(f"{path} is written; start it: ernie-pair launch {shlex.quote(str(path))}\n")
 
 
-def question_of(error: InputError, answers: Answers) -> str:
-    """Return the last of the answered questions that ``error`` names, "" for none."""
-    named = set(re.findall(r"(?:--|:\d+: )(\w+)", error.message))  # a flag, or a line of the file
-    concerned = [each.name for each in QUESTIONS if named & {each.name, *each.others}]
-    return next((name for name in reversed(concerned) if name in answers), "")
+def _is_written(path: Path, answers: Answers) -> bool:
+    """Write the file; of answers that contradict each other, forget the last one that the error names."""
+    try:
+        _write(path, answers)
+    except InputError as error:
+        named = set(re.findall(r"(?:--|:\d+: )(\w+)", error.message))  # a flag, or a line of the file
+        concerned = [q.name for q in QUESTIONS if q.name in answers and named & {q.name, *q.others}]
+        if not (concerned and sys.stdin.isatty()):
+            raise
+        sys.stdout.write(f"  {error.message}\n")
+        del answers[concerned[-1]]
+        return False
+    return True
 
 
 def _write(path: Path, answers: Answers) -> None:
@@ -103,35 +101,25 @@ def _write(path: Path, answers: Answers) -> None:
         read_launch([str(draft)])  # checks the combination of the answers
 
 
-class Asker:
-    """A dialogue that repeats a question until its answer is understood.
-
-    A wrong answer from a pipe is an error at once.
-    """
-
-    def __init__(self):
-        self.is_terminal = sys.stdin.isatty()
-
-    def __call__(self, question: str, default: Optional[str], understand: Understand):
-        """Return what ``understand`` makes of the answer, or of ``default`` for none. Raises InputError."""
-        while True:
-            sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
-            sys.stdout.flush()
-            line = sys.stdin.readline()  # whatever follows begins a line of its own
-            if not (line and self.is_terminal):
-                sys.stdout.write(line or "\n")
-            if not line and (default is None or self.is_terminal):
-                raise InputError(f"the answers end before {question!r}; it needs one, and nothing is written")
-            try:
-                return understand(line.strip() or default or "")
-            except InputError as error:
-                self.again(question, error)
-
-    def again(self, question: str, error: InputError) -> None:
-        """Say why ``question`` is asked again; raise ``error`` where nobody would answer it."""
-        if not (self.is_terminal and question):
-            raise error
-        sys.stdout.write(f"  {error.message}\n")
+def _ask(question: Question, answers: Answers) -> object:
+    """Return the answer to ``question``, repeated on a terminal until it is understood, or InputError."""
+    default = question.default(answers) if callable(question.default) else question.default
+    while True:
+        sys.stdout.write(f"{question.text}{'' if default is None else f' [{default}]'}: ")
+        sys.stdout.flush()
+        is_typed, line = sys.stdin.isatty(), sys.stdin.readline()
+        if not (line and is_typed):
+            sys.stdout.write(line or "\n")  # whatever follows begins a line of its own
+        if not line and (default is None or is_typed):
+            raise InputError(
+                f"the answers end before {question.text!r}; it needs one, and nothing is written"
+            )
+        try:
+            return question.understand(line.strip() or default or "")
+        except InputError as error:
+            if not is_typed:
+                raise
+            sys.stdout.write(f"  {error.message}\n")
 
 
 def checked(

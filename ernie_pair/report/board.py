@@ -15,7 +15,16 @@ from ernie_pair.checkpoint.run_folder import EVENTS
 from ernie_pair.core.cli.options import Options, data_option, devices_option, evaluation_option
 from ernie_pair.core.errors import counted
 from ernie_pair.core.installation import import_optional
-from ernie_pair.report.plot_runs import LAST, RUNS_HELP, Run, curves_of, metrics_of, open_runs, shown_flag
+from ernie_pair.report.plot_runs import (
+    LAST,
+    RUNS_HELP,
+    Run,
+    compared_flags,
+    curves_of,
+    format_flag,
+    metrics_of,
+    open_runs,
+)
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
@@ -78,7 +87,7 @@ class BoardRecords:
         splits = {event["split"] for event in run.events}
         split = next((name for name in JUDGED if name in splits), sorted(splits)[0] if splits else "train")
         writer = self._writer(number, split)
-        words = (f"{name} {shown_flag(value)}" for name, value in run.flags.items())
+        words = (f"{name} {format_flag(value)}" for name, value in run.flags.items())
         writer.add_text("flags", ";  ".join(words), step=run.step)
         judged = [name for name in metrics_of([run]) if any(c.split == split for c in curves_of([run], name))]
         flags = _parameters_of(run, self.runs)
@@ -99,16 +108,13 @@ def tag_of(metric: str) -> str:
 
 def _parameters_of(run: Run, runs: Sequence[Run]) -> Dict[str, Any]:
     """Return the flags of ``run`` that differ, or all numbers of a single run, each of one type in all."""
-    names = dict.fromkeys(name for each in runs for name in each.flags)
-    values = {name: [each.flags.get(name) for each in runs] for name in names}
-    if len(runs) > 1:
-        values = {name: each for name, each in values.items() if len(set(map(shown_flag, each))) > 1}
+    values = {name: [each.flags.get(name) for each in runs] for name in compared_flags(runs)}
     shown: Dict[str, Any] = {}
     for name, each in values.items():
         if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in each):
             shown[name] = run.flags[name]
         elif len(runs) > 1:
-            shown[name] = shown_flag(run.flags.get(name))
+            shown[name] = format_flag(run.flags.get(name))
     return shown
 
 

@@ -15,11 +15,20 @@ from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.atomic_files import FileRefusedError, read_regular
 from ernie_pair.core.files.json_file import JsonError, parse_json_object
 from ernie_pair.core.files.results import MAKER, Results, read_own_config
-from ernie_pair.report.chart import Chart, draw_chart, draw_picture, drawn_text, few_of
-from ernie_pair.report.page import Made, Table, render_page, shown_cell
+from ernie_pair.report.page import (
+    Chart,
+    Origin,
+    Table,
+    draw_chart,
+    draw_picture,
+    drawn_text,
+    format_cell,
+    pick_points,
+    render_page,
+)
 from ernie_pair.training.run_log import MEASURED, NOT_CURVES, read_all_events
 
-LARGEST = 1 << 22  # bytes of a manifest
+MAX_MANIFEST_BYTES = 1 << 22
 DEPTH = 3  # folders below a given one that are searched for runs
 PASSED = ("checkpoints", "vdl", "cache", "log")  # folders of a run that contain no runs
 ASIDE = "earlier-"  # prefix of what --fresh_start set aside
@@ -93,7 +102,7 @@ def flags_of(folder: Path) -> Dict[str, object]:
         return _single_values(latest_of(config)[0])
     for manifest in sorted(folder.glob(f"{CHECKPOINTS}/step_*/{MANIFEST}"), reverse=True):
         try:
-            content = parse_json_object(read_regular(manifest, LARGEST))
+            content = parse_json_object(read_regular(manifest, MAX_MANIFEST_BYTES))
         except (FileRefusedError, OSError, JsonError):
             continue
         parts = [content.get(name) for name in ("fingerprint", "topology")]
@@ -143,7 +152,7 @@ def metrics_of(runs: Sequence[Run]) -> List[str]:
     return [*first, *(name for name in names if name not in (*FIRST, *LAST)), *last]
 
 
-def chosen_metrics(runs: Sequence[Run], requested: Sequence[str], most: int) -> List[str]:
+def choose_metrics(runs: Sequence[Run], requested: Sequence[str], most: int) -> List[str]:
     """Return the metrics ``requested``, or the first of all, at most ``most``. Raises InputError."""
     known = metrics_of(runs)
     unknown = next((name for name in requested if name not in known), None)
@@ -214,7 +223,7 @@ def line_of(run: int) -> str:
 def _draw(curves: Sequence[Curve], labels: Dict[int, str], axes) -> None:
     is_only_training = all(curve.split == "train" for curve in curves)
     for curve in curves:
-        few = few_of(len(curve.steps))
+        few = pick_points(len(curve.steps))
         steps, values = [curve.steps[i] for i in few], [curve.values[i] for i in few]
         axes.plot(steps, values, **_style_of(curve, len(few), is_only_training))
     for run in sorted({curve.run for curve in curves}):
@@ -236,7 +245,7 @@ def _style_of(curve: Curve, points: int, is_only_training: bool) -> Dict[str, An
 
 TEMPLATE = Path(__file__).with_name("plot.html")
 CSS_LINES = {"-": "solid", "--": "dashed", ":": "dotted"}
-MOST_CHARTS, MOST_RESULTS = 9, 4
+MAX_CHARTS, MAX_RESULTS = 9, 4
 MINUTES = 16  # length of 2026-01-31 12:00
 SPEED = "samples_per_second"
 BEST_NOTE = "valid: the best of the curve, and its step in brackets; train and test: the last value."
@@ -246,7 +255,7 @@ SAME_NOTE = "The others are equal in all runs, as far as the runs say."
 def page_of(
     runs: Sequence[Run],
     requested: Sequence[str],
-    made: Made,
+    made: Origin,
     title: str = "",
     tables: Sequence[Table] = (),
     charts: Sequence[Chart] = (),
@@ -255,19 +264,20 @@ def page_of(
 
     ``title``, ``tables`` and ``charts``: what it shows before the runs.
     """
-    metrics = chosen_metrics(runs, requested, MOST_CHARTS)
+    metrics = choose_metrics(runs, requested, MAX_CHARTS)
     machine = [] if requested else [name for name in metrics_of(runs) if name in LAST]
     return render_page(
         TEMPLATE,
         title=title or ("Run" if len(runs) == 1 else "Runs compared"),
-        first={"tables": tables, "charts": charts},
+        tables=tables,
+        charts=charts,
         runs=[
             {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
             for number, run in enumerate(runs)
         ],
-        results=results_of(runs, metrics[:MOST_RESULTS])._replace(title="Runs" if title else "Results"),
-        charts=charts_of(runs, metrics),
-        machine_charts=charts_of(runs, machine),
+        results=results_of(runs, metrics[:MAX_RESULTS])._replace(title="Runs" if title else "Results"),
+        curves=charts_of(runs, metrics),
+        machine_curves=charts_of(runs, machine),
         flags=flag_table(runs),
         note=NOTE,
         made=made,
@@ -297,21 +307,24 @@ def _cell(curve: Optional[Curve], flags: Mapping[str, object], metric: str) -> o
     if curve.split != "valid":
         return curve.values[-1]
     value, step = best_of(curve, metric, flags)
-    return f"{shown_cell(value)} ({step})"
+    return f"{format_cell(value)} ({step})"
+
+
+def compared_flags(runs: Sequence[Run]) -> List[str]:
+    """Return the flags in which the runs differ, all flags of a single run."""
+    names = dict.fromkeys(name for run in runs for name in run.flags)
+    return [n for n in names if len(runs) == 1 or len({format_flag(run.flags.get(n)) for run in runs}) > 1]
 
 
 def flag_table(runs: Sequence[Run]) -> Table:
     """Return the flags in which the runs differ, a column for each run; all flags of a single run."""
-    names = dict.fromkeys(name for run in runs for name in run.flags)
-    if len(runs) > 1:
-        names = {n: None for n in names if len({shown_flag(run.flags.get(n)) for run in runs}) > 1}
-    rows = [[name, *(shown_flag(run.flags.get(name)) for run in runs)] for name in names]
+    rows = [[name, *(format_flag(run.flags.get(name)) for run in runs)] for name in compared_flags(runs)]
     title = "Flags" if len(runs) == 1 else "Flags that differ"
     note = SAME_NOTE if rows and len(runs) > 1 else "" if rows else "None that the runs tell of."
     return Table(title, ["flag", *(run.name for run in runs)], rows, note)
 
 
-def shown_flag(value: object) -> str:
+def format_flag(value: object) -> str:
     """Return the value of a flag as on a command line, a dash if there is none."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -319,7 +332,7 @@ def shown_flag(value: object) -> str:
 
 
 KINDS = ("html", "svg", "png")
-MOST_PANELS = 4  # in a picture
+MAX_PANELS = 4  # in a picture
 RUNS_HELP = "output folders of runs, or folders that hold some: of pretrain, train, distill, train-embedding"
 
 
@@ -359,7 +372,7 @@ def plot(config: PlotConfig) -> None:
     """Write the page or the picture of the runs. Raises InputError if a folder holds no run."""
     runs = open_runs(config.outs)
     requested = names_in(config.metrics)
-    chosen_metrics(runs, requested, 1)  # refuses an unknown one before anything is drawn
+    choose_metrics(runs, requested, 1)  # refuses an unknown one before anything is drawn
     inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
     shown = ", ".join(f"{run.name} ({run.started or run.folder.resolve()})" for run in runs)
     # inputs_grow: it is drawn again when its runs have more steps
@@ -369,10 +382,10 @@ def plot(config: PlotConfig) -> None:
     if results.are_done():
         return
     if config.kind == "html":
-        content = page_of(runs, requested, Made()).encode("utf-8")
+        content = page_of(runs, requested, Origin()).encode("utf-8")
     else:
         labels = {n: drawn_text(run.name, f"run {n + 1}") for n, run in enumerate(runs)}
-        metrics = chosen_metrics(runs, requested, MOST_PANELS)
+        metrics = choose_metrics(runs, requested, MAX_PANELS)
         panels = [(metric, partial(_draw, curves_of(runs, metric), labels)) for metric in metrics]
         content = draw_picture(panels, min(COLUMNS, len(panels)), config.kind)
     with results.published() as (draft,):

@@ -25,7 +25,7 @@ from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import Options, data_option
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_files import published
-from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, draw_chart, svg_in
+from ernie_pair.report.page import BLUE, GREEN, GREY, ORANGE, draw_chart, svg_in
 
 sys.path.append(str(Path(__file__).parents[1]))  # Python adds only the folder of the launched file
 import readme_block

@@ -21,15 +21,16 @@ from tiny_search import HashEmbedder
 from waiting import free_port
 
 from data_tools.audit_text import AuditConfig, audit_text
-from ernie_pair.evaluation.evaluation import evaluation_of
+from ernie_pair.evaluation.evaluation import evaluate_classes
 from ernie_pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.experiments.compare_models import FILES as MODEL_FILES
 from ernie_pair.experiments.compare_models import write_table
-from ernie_pair.experiments.comparison_report import compare, page_of_comparison
+from ernie_pair.experiments.comparison_report import FILES as COMPARISON_FILES
+from ernie_pair.experiments.comparison_report import compare, write_comparison
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
-from ernie_pair.report.page import Made
+from ernie_pair.report.page import Origin
 from ernie_pair.report.plot_runs import PlotConfig, open_runs, plot
 
 pytestmark = pytest.mark.browser
@@ -58,9 +59,9 @@ def pages(folder, runs):
     """The pages that are written as files, by name."""
     plot(PlotConfig([str(run) for run in runs], str(folder / "runs.html")))
     answers = answers_of()._replace(names=("不同", "相同"))
-    made = Made({"batch_size": 64, "worst_rows": 10}, "# A sentence-pair classifier\n\n- base model: m\n")
+    made = Origin({"batch_size": 64, "worst_rows": 10}, "# A sentence-pair classifier\n\n- base model: m\n")
     report = [folder / name for name in FILES]
-    write_report(report, evaluation_of(answers, config_of()), answers, 10, made=made)
+    write_report(report, evaluate_classes(answers, config_of()), answers, 10, made=made)
     models = [{**MODEL, "name": name, "pairs_per_second": speed} for name, speed in zip("abc", (9, 100, 20))]
     content = {"rows": 60, "input_file": "test.tsv", "threads": 2, "models": models}
     write_table([folder / name for name in MODEL_FILES], content)
@@ -69,7 +70,8 @@ def pages(folder, runs):
         name: [np.eye(2)[(labels + np.arange(60) // part) % 2]] for name, part in (("a", 40), ("b", 50))
     }
     found, opened = compare(logits, labels, [7], 50), open_runs(list(map(str, runs)))
-    (folder / "starts.html").write_text(page_of_comparison(found, None, opened, made), encoding="utf-8")
+    drafts = [(folder / "starts").with_suffix(Path(name).suffix) for name in COMPARISON_FILES]
+    write_comparison(drafts, found, None, {}, opened, made)
     return {name: folder / f"{name}.html" for name in NAMES}
 
 

@@ -157,7 +157,7 @@ os._exit(code)
 MODULES = {
     "ernie_pair",
     "ernie_pair.launcher",
-    "ernie_pair.launch.notebook.worker",
+    "ernie_pair.launch.notebook",
     "paddle.distributed.launch",
 }
 

@@ -32,7 +32,7 @@ from ernie_pair.core.files.atomic_files import (
     published,
     read_regular,
 )
-from ernie_pair.core.files.json_file import as_read, parse_json_object
+from ernie_pair.core.files.json_file import as_read, parse_json_object, write_json
 from ernie_pair.core.progress import Progress, say
 
 MAKER = "ernie-pair"
@@ -154,6 +154,12 @@ class Results:
                 record = self.about({self._name_of(final): drafts[final] for final in files})
                 record["outputs"] = {**self._others, **record["outputs"]}
                 note.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    def keep(self) -> None:
+        """Write the record before anything is made, with those of the outputs that are there."""
+        there = {self._name_of(path): path for path in self.outputs if path.is_file()}
+        with published(self._record) as (draft,):
+            write_json(draft, self.about(there))
 
     def about_folder(self, draft: Path) -> Dict[str, object]:
         """Return the record of all files in a folder, but for config.yaml, which contains a time."""

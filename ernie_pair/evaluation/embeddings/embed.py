@@ -114,21 +114,19 @@ def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
     lines = np.fromiter((row.line for row in _rows_of(config)), dtype=np.int64)
     if not len(lines):
         raise InputError(f"{path} holds no text; give a file with a text in each line")
-    if has_ids(path, _rules_of(config), _columns_of(config)):  # an index of these vectors would refuse it
+    columns = TextColumns(config.text_column, config.id_column)
+    if has_ids(path, _rules_of(config), columns):  # an index of these vectors would refuse it
         check_unique_ids(path, (row.id for row in _rows_of(config)), lines)
     return len(lines), sha256_of_file(path), stamp
 
 
 def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
-    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=_columns_of(config))
+    columns = TextColumns(config.text_column, config.id_column)
+    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=columns)
 
 
 def _rules_of(config: EmbedConfig) -> LineRules:
     return LineRules(encoding=config.encoding, has_flag=True)
-
-
-def _columns_of(config: EmbedConfig) -> TextColumns:
-    return TextColumns(config.text_column, config.id_column)
 
 
 def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
@@ -166,10 +164,8 @@ def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Dict[str, n
 
 
 def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sha256: str) -> dict:
-    beyond: Dict[str, object] = {} if embedder.settings.is_unit else {"unit": False}
-    if embedder.settings.similarity != SIMILARITIES[0]:
-        beyond["similarity"] = embedder.settings.similarity
-    beyond.update({"prompt": embedder.prompt} if embedder.prompt else {})
+    settings, texts = embedder.settings, {"name": Path(as_asked(config.input_file)).name, "sha256": sha256}
+    texts.update({"column": config.text_column} if config.text_column else {})
     return {
         "format": VECTORS_FORMAT,
         "fingerprint": embedder.fingerprint,
@@ -179,12 +175,10 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sh
         "model": Path(config.model_path).name,
         "max_seq_len": embedder.max_seq_len,
         "computed_by": embedder.backend,
-        "texts": {
-            "name": Path(as_asked(config.input_file)).name,
-            "sha256": sha256,
-            **({"column": config.text_column} if config.text_column else {}),
-        },
-        **beyond,
+        "texts": texts,
+        **({} if settings.is_unit else {"unit": False}),
+        **({} if settings.similarity == SIMILARITIES[0] else {"similarity": settings.similarity}),
+        **({"prompt": embedder.prompt} if embedder.prompt else {}),
     }
 
 

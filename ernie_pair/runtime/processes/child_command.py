@@ -76,6 +76,18 @@ class ChildCommand(AbstractContextManager["ChildCommand"]):
             raise error_of(code, self._where, last_error(self._log, self._before) if self._log else "")
 
 
+def run_child(
+    words: Sequence[str],
+    name: str,
+    log: Optional[Path] = None,
+    environment: Optional[Dict[str, str]] = None,
+    seconds: Optional[float] = None,
+) -> None:
+    """Run `ernie-pair WORDS` to its end, as `ChildCommand` does. Raises the error that it ends with."""
+    with ChildCommand(words, name, log, environment) as child:
+        child.finish(seconds)
+
+
 def ernie_pair_words(*flags: str) -> Words:
     """Return the beginning of a command line of `ernie-pair`, run by Python with ``flags``."""
     return [*python_words(*flags), "-m", "ernie_pair"]

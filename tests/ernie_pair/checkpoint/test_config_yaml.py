@@ -32,7 +32,7 @@ from ernie_pair.evaluation.embeddings.embed import embed
 from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
 from ernie_pair.evaluation.inference_model import InferenceModel
 from ernie_pair.evaluation.predict_pair import predict_pair
-from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.launch import read_launch
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
 from ernie_pair.models.commands import AverageConfig
 from ernie_pair.pairs.config.ask_config import PredictConfig

@@ -19,7 +19,7 @@ from ernie_pair.checks.check_gpu import Bench, Check, CheckGpuConfig, check_gpu,
 from ernie_pair.commands import config_class_of, form_of, forms_of
 from ernie_pair.core.cli.cli import exit_code_of, parse_config
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
-from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.launch import read_launch
 from ernie_pair.runtime.gpu import Finding
 from ernie_pair.runtime.processes.child_command import words_of
 
@@ -53,8 +53,8 @@ class FakeBench(Bench):
             text = "prediction\tprobability_0\tprobability_1\n0\t0.75\t0.25\n"
             Path(config.output_file).write_text(text)
         elif command == "build":
-            self.line.vocabulary.parent.mkdir(parents=True, exist_ok=True)
-            self.line.vocabulary.write_text("[PAD]\n今\n")
+            self.recipe.vocabulary.parent.mkdir(parents=True, exist_ok=True)
+            self.recipe.vocabulary.write_text("[PAD]\n今\n")
 
     def leave_run(self, output, config):
         for step in (10, 20):
@@ -170,7 +170,7 @@ def config(tmp_path):
     return CheckGpuConfig(output_file=str(tmp_path / "check.json"), device="cpu")
 
 
-def report_of(config):
+def build_report(config):
     return json.loads(Path(config.output_file).read_text(encoding="utf-8"))
 
 
@@ -181,7 +181,7 @@ def test_a_failed_check_is_reported_and_the_next_is_made(bench, config, monkeypa
     figures = {"tokens/s": 123456.7, "card": "A card"}
     put(monkeypatch, raises(CheckpointError(private)), raises(KeyError("loss")), lambda bench: figures)
     assert exit_code_of(lambda: check_gpu(config)) == CheckpointError.exit_code
-    report = report_of(config)
+    report = build_report(config)
     assert [row["verdict"] for row in report["checks"]] == ["failed", "failed", "passed"]
     assert report["checks"][1]["said"] == "KeyError: 'loss'" and report["checks"][2]["figures"] == figures
     assert report["first_failure"].startswith("losses, row 0: ") and not report["passed"]
@@ -201,7 +201,7 @@ def test_an_existing_report_is_kept_unless_overwrite_is_set(bench, config, monke
         check_gpu(config)
     assert page.read_text() == "mine" and not Path(config.output_file).exists()
     check_gpu(CheckGpuConfig(output_file=config.output_file, device="cpu", overwrite=True))
-    assert "GPU check" in page.read_text() and report_of(config)["passed"]
+    assert "GPU check" in page.read_text() and build_report(config)["passed"]
 
 
 def test_without_a_gpu_there_is_nothing_to_check(bench, tmp_path, monkeypatch):

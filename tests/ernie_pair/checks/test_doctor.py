@@ -11,7 +11,7 @@ from ernie_pair.core import installation
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.installation import missing_requirements, requirements_of
 from ernie_pair.kernels import operator as compile_operator
-from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.launch import read_launch
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.runtime import gpu
 from ernie_pair.runtime.gpu import Build, Finding

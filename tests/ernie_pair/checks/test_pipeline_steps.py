@@ -9,8 +9,9 @@ import pytest
 import tiny_pair
 from tiny_models import write_bert, write_sentence
 
-from ernie_pair.checks import pipeline as running
-from ernie_pair.checks.pipeline import FEWEST_STEPS, PipelineConfig, Work, look, measure_text, pipeline
+from ernie_pair.checks import pipeline_inputs
+from ernie_pair.checks.pipeline import MIN_STEPS, Plan, pipeline
+from ernie_pair.checks.pipeline_inputs import PipelineConfig, inspect_inputs, measure_text
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError
 from ernie_pair.core.files.atomic_folder import only_writer
 
@@ -141,7 +142,7 @@ def test_pairs_not_given_are_split_off_and_all_get_one_form(asked, config, given
 
 def test_pairs_that_choose_the_model_do_not_measure_it(asked, config, given):
     with pytest.raises(InputError, match="test_file .*dev.tsv holds the pairs that .* is chosen by; give"):
-        look(replace(config, dev_file=given["dev_file"], test_file=given["dev_file"]))
+        inspect_inputs(replace(config, dev_file=given["dev_file"], test_file=given["dev_file"]))
 
 
 def test_dev_pairs_of_one_class_choose_no_threshold(asked, config, given, tmp_path):
@@ -177,11 +178,11 @@ def test_pairs_of_one_class_or_very_few_are_refused(config, tmp_path):
     rows = (tmp_path / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "few.tsv").write_text("".join(rows[:9]), encoding="utf-8")
     with pytest.raises(InputError, match="few.tsv: . pairs are too few to learn from; give at least 20"):
-        look(replace(config, train_file=str(tmp_path / "few.tsv")))
+        inspect_inputs(replace(config, train_file=str(tmp_path / "few.tsv")))
     ones = [row for row in rows if row.endswith("\t1\n")] * 3
     (tmp_path / "ones.tsv").write_text("".join(ones), encoding="utf-8")
     with pytest.raises(InputError, match="ones.tsv: all pairs have the label 1; a classifier needs pairs of"):
-        look(replace(config, train_file=str(tmp_path / "ones.tsv")))
+        inspect_inputs(replace(config, train_file=str(tmp_path / "ones.tsv")))
 
 
 @pytest.mark.parametrize("documents, split", [(40, "95,5,0"), (5, "4,1,0"), (2, "1,0,0")])
@@ -194,10 +195,10 @@ def test_the_split_fits_small_corpora(asked, config, documents, split):
 def test_a_restart_keeps_the_measured_speed_and_times(asked, config, tmp_path, monkeypatch):
     pipeline(config)
     record = json.loads((tmp_path / "a model" / "pipeline.json").read_text())
-    assert record["flops"] > 0 and "convert to a dynamic model" in record["seconds"]
-    record["seconds"]["evaluate"] = 3605.0
+    assert record["settings"]["flops"] > 0 and "convert to a dynamic model" in record["settings"]["seconds"]
+    record["settings"]["seconds"]["evaluate"] = 3605.0
     (tmp_path / "a model" / "pipeline.json").write_text(json.dumps(record))
-    monkeypatch.setattr(running, "measure_flops", lambda: 1.0)  # another machine, or a busy one
+    monkeypatch.setattr(pipeline_inputs, "measure_flops", lambda: 1.0)  # another machine, or a busy one
     first = asked()
     pipeline(config)
     assert asked() == first * 2
@@ -213,17 +214,17 @@ def test_a_report_of_the_user_stays(asked, config, tmp_path):
 
 
 def test_more_text_and_time_give_a_larger_model_more_steps(config):
-    facts = look(config)
+    facts = inspect_inputs(config)
     fast = replace(facts, flops=1e15, characters_of_pairs=20_000_000)
-    assert Work(config, facts).size.hidden_size == 128
-    assert Work(config, fast).size.hidden_size == 312
-    assert Work(replace(config, minutes=1e-6), fast).size.hidden_size == 128
-    slow = Work(config, replace(facts, flops=1e9))
-    assert slow.count_steps(10**9) == FEWEST_STEPS < Work(config, fast).count_steps(10**9)
-    assert "those of the CPU" in Work(replace(config, device="gpu"), facts).plan()[-1]
-    assert "those of the CPU" not in Work(config, facts).plan()[-1]
-    a_pass = Work(config, fast).count_steps(50_000_000)
-    assert a_pass == pytest.approx(2 * Work(config, fast).count_steps(25_000_000), rel=0.1)
+    assert Plan(config, facts).size.hidden_size == 128
+    assert Plan(config, fast).size.hidden_size == 312
+    assert Plan(replace(config, minutes=1e-6), fast).size.hidden_size == 128
+    slow = Plan(config, replace(facts, flops=1e9))
+    assert slow.count_steps(10**9) == MIN_STEPS < Plan(config, fast).count_steps(10**9)
+    assert "those of the CPU" in Plan(replace(config, device="gpu"), facts).lines()[-1]
+    assert "those of the CPU" not in Plan(config, facts).lines()[-1]
+    a_pass = Plan(config, fast).count_steps(50_000_000)
+    assert a_pass == pytest.approx(2 * Plan(config, fast).count_steps(25_000_000), rel=0.1)
 
 
 def test_the_text_is_measured_by_documents_of_both_kinds(tmp_path):
@@ -239,9 +240,9 @@ def test_the_text_is_measured_by_documents_of_both_kinds(tmp_path):
 def test_scores_are_a_regression_without_an_audit(asked, config, tmp_path):
     rows = [f"这是{number}\t那是{number}\t{number / 7:.3f}\n" for number in range(60)]
     (tmp_path / "scores.tsv").write_text("".join(rows), encoding="utf-8")
-    facts = look(replace(config, train_file=str(tmp_path / "scores.tsv"), are_scores=True))
+    facts = inspect_inputs(replace(config, train_file=str(tmp_path / "scores.tsv"), are_scores=True))
     assert facts.balance == "scores from 0 to 8.429"
-    work = Work(replace(config, train_file=str(tmp_path / "scores.tsv"), are_scores=True), facts)
+    work = Plan(replace(config, train_file=str(tmp_path / "scores.tsv"), are_scores=True), facts)
     commands = [" ".join(words) for make in work.steps()[:2] for words in make().commands]
     assert not any(words.startswith("audit pairs") for words in commands)
     assert "--are_scores=true" in commands[-1]
@@ -297,7 +298,7 @@ def test_other_flags_are_refused_before_the_first_step(asked, config, tmp_path):
             pipeline(replace(config, **{name: value}))
     assert asked() == first
     record = json.loads((tmp_path / "a model" / "pipeline.json").read_text())
-    del record["seconds"]["train on the pairs"]  # as if it had been stopped before that
+    del record["settings"]["seconds"]["train on the pairs"]  # as if it had been stopped before that
     (tmp_path / "a model" / "pipeline.json").write_text(json.dumps(record))
     (tmp_path / "pairs.tsv").rename(tmp_path / "moved.tsv")
     pipeline(replace(config, epochs=5, train_file=str(tmp_path / "moved.tsv")))
@@ -317,9 +318,9 @@ def test_one_error_alone_keeps_its_kind(config, tmp_path, monkeypatch):
     def open_damaged(name, model_type):
         raise CheckpointError(f"{name} is damaged")
 
-    monkeypatch.setattr(running, "open_model", open_damaged)
+    monkeypatch.setattr(pipeline_inputs, "open_model", open_damaged)
     with pytest.raises(CheckpointError, match="mine is damaged"):
-        look(replace(config, model_name_or_path=str(tmp_path / "mine")))
+        inspect_inputs(replace(config, model_name_or_path=str(tmp_path / "mine")))
 
 
 def test_the_rules_of_rows_reach_the_text_of_the_pairs(asked, config, given):

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from ernie_pair.checks import quickstart as running
-from ernie_pair.checks.quickstart import QuickstartConfig, quickstart
-from ernie_pair.checks.self_check import CheckConfig, check
+from ernie_pair.checks.quickstart import CheckConfig, QuickstartConfig, check, quickstart
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError
 from ernie_pair.core.files.atomic_folder import only_writer

@@ -22,7 +22,7 @@ from ernie_pair.evaluation.calibration import (
     threshold_curve,
     top_label,
 )
-from ernie_pair.evaluation.evaluation import slice_table
+from ernie_pair.evaluation.evaluation import measure_slices
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.pairs.robustness.perturb import is_negated
@@ -161,7 +161,7 @@ def test_each_kind_of_slice_covers_every_row_once():
     left = ["２０２４年", "不好", "今天天气", "abc"]
     right = ["2023年", "很好", "天气今天", "abc def"]
     labels, predictions = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
-    table = slice_table(left, right, labels, predictions, num_classes=2)
+    table = measure_slices(left, right, labels, predictions, num_classes=2)
     for kind in ("length", "overlap", "negation", "digits"):
         assert sum(entry["rows"] for entry in table if entry["by"] == kind) == 4
     named = {(entry["by"], entry["slice"]): entry for entry in table}
@@ -175,5 +175,5 @@ def test_each_kind_of_slice_covers_every_row_once():
 
 
 def test_slices_of_three_classes_have_no_share_positive():
-    table = slice_table(["一", "二"], ["三", "四"], np.array([0, 2]), np.array([0, 1]), num_classes=3)
+    table = measure_slices(["一", "二"], ["三", "四"], np.array([0, 2]), np.array([0, 1]), num_classes=3)
     assert {tuple(entry) for entry in table} == {("by", "slice", "rows", "accuracy", "f1")}

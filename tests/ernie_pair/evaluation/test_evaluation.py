@@ -12,10 +12,10 @@ from sklearn import metrics as sk
 from ernie_pair.evaluation import evaluation_report
 from ernie_pair.evaluation.evaluation import (
     ScoreAnswers,
-    evaluation_of,
-    ranking_evaluation_of,
-    score_evaluation_of,
-    slices_of,
+    evaluate_classes,
+    evaluate_ranking,
+    evaluate_scores,
+    find_slices,
 )
 from ernie_pair.pairs.data.pair_file import Pairs
 
@@ -53,7 +53,7 @@ def first_ranks(outputs, answers):
 
 def test_a_ranking_is_described_as_by_counting():
     answers = ranking_answers()
-    found = ranking_evaluation_of(answers, config_of())
+    found = evaluate_ranking(answers, config_of())
     ranks, turned = first_ranks(answers.outputs, answers), first_ranks(answers.swapped, answers)
     both = first_ranks((answers.outputs + answers.swapped) / 2, answers)
     assert (found["rows"], found["queries"], found["ranked_queries"]) == (len(answers.labels), 60, len(ranks))
@@ -70,7 +70,7 @@ def test_a_ranking_is_described_as_by_counting():
         few[np.isin(answers.pairs.groups, first) & (answers.labels == 1)] = 99
         there = first_ranks(few, answers)
         ends = [end for end in (1, 2, 3, 5, 10, 20, 50) if end <= there.max()]
-        parts = ranking_evaluation_of(answers._replace(outputs=few), config_of())["first_ranks"]
+        parts = evaluate_ranking(answers._replace(outputs=few), config_of())["first_ranks"]
         assert [part["from"] for part in parts] == [1, *(end + 1 for end in ends if end < there.max())]
         inside = [np.sum((part["from"] <= there) & (there <= part["to"])) for part in parts]
         assert [part["queries"] for part in parts] == inside and sum(inside) == len(there)
@@ -85,7 +85,7 @@ def test_scores_are_described_as_by_scipy(limits):
         labels = answers.labels[rows]
         return pytest.approx((spearmanr(shown, labels)[0], np.abs(shown - labels).mean()), abs=1e-9)
 
-    found = score_evaluation_of(answers, config_of())
+    found = evaluate_scores(answers, config_of())
     assert (found["spearman"], found["mae"]) == wanted(answers.outputs)
     swap, differences = (
         found["swap"],
@@ -95,7 +95,7 @@ def test_scores_are_described_as_by_scipy(limits):
     assert (swap["spearman_swapped"], swap["mae_swapped"]) == wanted(answers.swapped)
     both = (answers.outputs + answers.swapped) / 2
     assert (swap["spearman_both_orders"], swap["mae_both_orders"]) == wanted(both)
-    slices = slices_of(answers.pairs.left, answers.pairs.right)
+    slices = find_slices(answers.pairs.left, answers.pairs.right)
     assert [(each["by"], each["slice"]) for each in found["slices"]] == [each[:2] for each in slices]
     for each, (_, _, rows) in zip(found["slices"], slices):
         assert (each["spearman"], each["mae"]) == wanted(answers.outputs, rows)
@@ -119,12 +119,12 @@ def drawn_charts(monkeypatch, answers, evaluation):
 def test_charts_show_the_figures_and_what_their_axes_are(monkeypatch):
     two, three, ranks = answers_of(2), answers_of(3), ranking_answers()
     scores = scored(RNG.integers(0, 11, 80) / 2)
-    of_two = drawn_charts(monkeypatch, two, evaluation_of(two, config_of()))
+    of_two = drawn_charts(monkeypatch, two, evaluate_classes(two, config_of()))
     made = {
         "two": of_two,
-        "three": drawn_charts(monkeypatch, three, evaluation_of(three, config_of())),
-        "scores": drawn_charts(monkeypatch, scores, score_evaluation_of(scores, config_of())),
-        "ranks": drawn_charts(monkeypatch, ranks, ranking_evaluation_of(ranks, config_of())),
+        "three": drawn_charts(monkeypatch, three, evaluate_classes(three, config_of())),
+        "scores": drawn_charts(monkeypatch, scores, evaluate_scores(scores, config_of())),
+        "ranks": drawn_charts(monkeypatch, ranks, evaluate_ranking(ranks, config_of())),
     }
     for axes in (axes for charts in made.values() for axes in charts.values()):
         assert axes.get_xlabel() and (axes.get_ylabel() or len(axes.get_legend_handles_labels()[1]) > 1)

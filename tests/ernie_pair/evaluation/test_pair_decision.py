@@ -263,8 +263,8 @@ def test_a_threshold_is_not_kept_with_another_temperature(folder):
 
 @pytest.mark.parametrize(
     "name, reason",
-    [(MANIFEST, "is a checkpoint, into which nothing is saved; give OUT/best, or leave"),
-     ("export.json", "is an exported model, into which nothing is saved; evaluate the trained one")],
+    [(MANIFEST, "is a checkpoint, into which nothing is saved; give OUT/best of"),
+     ("export.json", "is an exported model, into which nothing is saved; give OUT/best of")],
 )  # fmt: skip
 @pytest.mark.parametrize("flag", ["save_temperature", "save_threshold"])
 def test_nothing_is_saved_beside_what_is_sealed(folder, name, reason, flag):

@@ -14,20 +14,20 @@ from tiny_pair import toy_rows, train_config, write_pairs, write_rows
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.evaluation.evaluation import evaluation_of
+from ernie_pair.evaluation.evaluation import evaluate_classes
 from ernie_pair.evaluation.evaluation_report import FILES, worst_rows, write_report
 from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.train.train_pair import train_pair
-from ernie_pair.report.page import Made
+from ernie_pair.report.page import Origin
 
 
 def written(folder, answers, most_rows=10, **flags):
     folder.mkdir(exist_ok=True)
     files = [folder / name for name in FILES]
-    write_report(files, evaluation_of(answers, config_of(**flags)), answers, most_rows)
+    write_report(files, evaluate_classes(answers, config_of(**flags)), answers, most_rows)
     return {name: (folder / name).read_text(encoding="utf-8") for name in FILES}
 
 
@@ -84,7 +84,7 @@ def test_equal_answers_give_byte_identical_reports(tmp_path, monkeypatch, classe
 @pytest.mark.parametrize("epoch", ["", "many", "²"])
 def test_a_source_date_epoch_that_is_no_number_is_ignored(monkeypatch, epoch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    assert Made().date >= "2026"
+    assert Origin().date >= "2026"
 
 
 def test_errors_tsv_lists_wrong_rows_by_descending_loss(tmp_path):
@@ -124,7 +124,7 @@ def test_swap_and_intervals_are_omitted_when_disabled(tmp_path):
 
 
 def test_thresholds_apply_to_calibrated_probabilities():
-    plain, warm = (evaluation_of(answers_of(in_use=t), config_of())["thresholds"] for t in (1.0, 2.0))
+    plain, warm = (evaluate_classes(answers_of(in_use=t), config_of())["thresholds"] for t in (1.0, 2.0))
     odds = [math.log(t["best_f1"]["threshold"] / (1 - t["best_f1"]["threshold"])) for t in (plain, warm)]
     assert odds[0] == pytest.approx(2 * odds[1], rel=0.05)
     assert plain["best_f1"]["f1"] == warm["best_f1"]["f1"] and warm["temperature"] == 2.0
@@ -142,7 +142,7 @@ def test_a_single_class_file_is_reported_without_curves(tmp_path):
 @pytest.mark.parametrize("rows, accuracy, is_low", [(1, 0.0, False), (20, 0.5, True), (4, 0.5, False)])
 def test_a_significantly_worse_slice_is_highlighted(tmp_path, rows, accuracy, is_low):
     answers = answers_of()
-    found = {**evaluation_of(answers, config_of()), "accuracy": 0.8}
+    found = {**evaluate_classes(answers, config_of()), "accuracy": 0.8}
     found["slices"] = [{"by": "length", "slice": "x", "rows": rows, "accuracy": accuracy, "f1": accuracy}]
     write_report([tmp_path / name for name in FILES], found, answers, 10)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -169,7 +169,7 @@ def test_a_comparison_does_not_overwrite_user_files(world, tmp_path, name):
         output_dir=str(tmp_path / "out"),
     )
     with pytest.raises(
-        InputError, match=rf"{name} (exists; pass overwrite=True|is not a plan of a comparison)"
+        InputError, match=rf"{name} (exists; pass overwrite=True|is not a plan of compare starts)"
     ):
         compare_starts(config)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]

@@ -11,7 +11,7 @@ from ernie_pair import measure_robustness
 from ernie_pair.__main__ import _run
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
-from ernie_pair.evaluation.robustness_table import bearing_of, robustness_table, table_lines
+from ernie_pair.evaluation.robustness_table import Robustness, robustness_table, table_lines
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.robustness.perturb import UNKNOWN, Perturbed
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
@@ -31,10 +31,8 @@ def logits_for(predictions):
 
 def table_of(kinds, labels, origins, predictions, before=(1, 0, 1, 0), samples=200):
     file_labels = np.array([1, 0, 0, 1])
-    bearing = bearing_of(
-        perturbed(kinds, labels, origins), np.array(predictions), np.array(before), file_labels
-    )
-    return robustness_table(bearing, samples, seed=3)
+    changed, of_model = perturbed(kinds, labels, origins), map(np.array, (predictions, before))
+    return robustness_table(Robustness(changed, *of_model, file_labels), samples, seed=3)
 
 
 def test_figures_are_compared_with_the_original_rows():

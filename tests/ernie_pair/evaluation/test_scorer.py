@@ -9,7 +9,7 @@ from tiny_ship import MAX_SEQ_LEN, random_texts, ship, write_trained
 from ernie_pair.__main__ import _run
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation import scorer
-from ernie_pair.evaluation.scorer import load, scorer_of
+from ernie_pair.evaluation.scorer import load, open_scorer
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.runtime.processes.world import World
@@ -51,10 +51,10 @@ def test_every_folder_scores_and_decides_alike(folder, name):
 
 def test_an_exported_model_is_computed_by_one_process(folder, tmp_path, monkeypatch):
     config = PredictConfig(str(folder / "exported"), "in.tsv", str(tmp_path / "out.tsv"), device="cpu")
-    assert scorer_of(config).world.size == 1
+    assert open_scorer(config).world.size == 1
     monkeypatch.setattr(scorer, "launched_world", lambda: World(0, 2))
     with pytest.raises(InputError, match="is an exported model, which one process computes; start the com"):
-        scorer_of(config)
+        open_scorer(config)
 
 
 def test_a_command_on_an_exported_model_has_a_log(folder, tmp_path, capfd, monkeypatch):

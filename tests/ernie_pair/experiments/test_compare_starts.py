@@ -24,21 +24,17 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.experiments import compare_starts as compare_runs
 from ernie_pair.experiments.compare_starts import CompareConfig, compare_starts, domain_loss
 from ernie_pair.experiments.comparison_report import (
-    JSON_FILE,
-    PICTURE_FILE,
+    FILES,
+    build_tables,
     compare,
-    page_of_comparison,
     panels_of,
-    table_lines,
-    table_of_differences,
-    table_of_starts,
     warnings_of,
     write_comparison,
 )
 from ernie_pair.models.source import open_model
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.targets.metrics import METRICS, measure
-from ernie_pair.report.page import Made
+from ernie_pair.report.page import Origin
 
 
 def write_weights(folder, kind="ErnieForPretraining", seed=1):
@@ -139,7 +135,7 @@ def test_every_start_runs_every_seed(finished):
     low, high = result["differences"][0]["interval"]["accuracy"]
     assert f">{low:+.4f} to {high:+.4f}</td>" in page and "src=" in page
     assert not re.search('(src|href)="(?!data:|#)|@import', page)  # the page is self-contained
-    assert f"first   {result['mean']['first']['accuracy']:.4f} +- " in table
+    assert f"\nfirst   {result['mean']['first']['accuracy']:.4f} +- " in table
 
 
 def test_prediction_uses_order_kernels_and_names_of_classes(finished):
@@ -341,33 +337,33 @@ def test_two_models_at_chance_have_no_gain(tmp_path):
     both, one, _ = found.differences
     assert both.mean["f1"] > 0.5 and both.at_chance == dict.fromkeys(every, ["ones", "zeros"])
     assert one.at_chance["auc"] == ["ones"]
-    lines = list(table_lines(found, None))
-    assert sum(line.endswith("; both are at chance: no gain") for line in lines) == 3
-    assert sum(line.endswith("; ones is at chance") for line in lines) == 3
-    assert "accuracy, f1, auc" in lines[2] and lines[4].endswith("  -")
+    starts, differences = build_tables(found, None)
+    remarks = [row[-1] for row in differences.rows]
+    assert remarks.count("both are at chance: no gain") == remarks.count("ones is at chance") == 3
+    assert [row[-1] for row in starts.rows] == ["accuracy, f1, auc", "accuracy, f1, auc", "–"]
     warned = list(warnings_of(found, ("no", "yes")))
     assert warned[0].startswith("ones, seed 1: the classifier predicts yes for all 300 rows")
     assert "ones and zeros are both at chance: their difference shows no gain" in warned[-1]
     assert len(warned) == 3
-    write_comparison(
-        [tmp_path / name for name in (JSON_FILE, PICTURE_FILE)], found, None, dict.fromkeys(found.runs, "x")
-    )
+    paths = dict.fromkeys(found.runs, "x")
+    write_comparison([tmp_path / name for name in FILES], found, None, paths, [], Origin())
     told = json.loads((tmp_path / "compare.json").read_text())
     assert told["at_chance"] == found.at_chance and told["differences"][0]["at_chance"] == both.at_chance
     assert told["interval"]["able"]["accuracy"][0] > told["chance"]["accuracy"]
 
 
-def test_the_page_shows_chance_level_and_domain_loss():
+def test_the_page_shows_chance_level_and_domain_loss(tmp_path):
     labels = np.arange(60) % 3 % 2
     found = compare(
         {"a": [np.eye(2)[[0]].repeat(60, axis=0)], "b": [logits_of(labels, 0.9)]}, labels, [1], 50
     )
     domain = {"a": {"lm_loss": 1.0, "perplexity": math.e}, "b": {"reason": "x"}}
-    starts, differences = table_of_starts(found, domain), table_of_differences(found)
+    starts, differences = build_tables(found, domain)
     assert starts.rows[0][-2:] == ["accuracy, f1, auc", "1.0000 (2.7)"] and starts.rows[1][-2:] == ["–", "-"]
     assert all(len(row) == len(starts.heads) for row in starts.rows) and len(differences.rows) == 3
     assert {row[-1] for row in differences.rows} == {"a is at chance"}
-    assert page_of_comparison(found, domain, [], Made()).count("<img") == 3
+    write_comparison([tmp_path / name for name in FILES], found, domain, {}, [], Origin())
+    assert (tmp_path / FILES[-1]).read_text(encoding="utf-8").count("<img") == 3
 
 
 def logits_of(labels, share):
@@ -410,13 +406,9 @@ def test_one_seed_has_no_deviation():
     logits = [logits_that_are_right(30, 0.6, 0)]
     found = compare({"a": logits, "b": logits, "c": logits}, np.arange(30) % 2, [1], samples=5)
     assert found.deviation is None and len(found.differences) == 3
-    lines = list(
-        table_lines(
-            found, {"a": {"lm_loss": 1.0, "perplexity": math.e}, "b": {"reason": "x"}, "c": {"reason": "y"}}
-        )
-    )
-    assert lines[0] == "30 rows, 1 seed from 1, by the likeliest class (of two: threshold 0.5)"
-    assert lines[2].endswith("1.0000 (2.7)") and lines[3].endswith("  -") and "+-" not in lines[2]
+    table = build_tables(found, None)[0]
+    assert table.title == "30 rows, 1 seed from 1, by the likeliest class (of two: threshold 0.5)"
+    assert "+-" not in table.rows[0][1] and "+-" not in table.note
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,12 @@ from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.experiments import cross_validate as module
 from ernie_pair.experiments.cross_validate import (
     answers_of,
-    evaluation_of_folds,
+    build_fold_table,
+    evaluate_folds,
     measure_folds,
-    table_of_folds,
 )
-from ernie_pair.experiments.folds import Folds
-from ernie_pair.experiments.series import OneRun, sha256_of_weights
+from ernie_pair.experiments.series import TrainingRun, hash_weights
+from ernie_pair.experiments.split_pairs import Folds
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.targets.metrics import METRICS, measure, resamples
 
@@ -103,9 +103,10 @@ def test_every_row_is_predicted_by_a_model_that_never_saw_it(config, tmp_path, c
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "<h2>Folds</h2>" in page and ">fold 3<" in page and ">deviation<" in page
     out = capsys.readouterr().out
-    assert f"mean            89    {found.mean['accuracy']:.4f}" in out
-    low, high = found.interval["accuracy"]
-    assert f"\n95 % from           {low:8.4f}" in out and f"\n95 % to             {high:8.4f}" in out
+    cells = {line[:9].strip(): line[9:].split() for line in out.splitlines()}
+    place, (low, high) = list(METRICS).index("accuracy"), found.interval["accuracy"]
+    assert (cells["mean"][0], cells["mean"][1 + place]) == ("89", f"{found.mean['accuracy']:.4f}")
+    assert (cells["95 % from"][place], cells["95 % to"][place]) == (f"{low:.4f}", f"{high:.4f}")
 
 
 class Killed(BaseException):
@@ -115,7 +116,7 @@ class Killed(BaseException):
 def test_a_killed_series_resumes_at_its_unfinished_fold(finished, tmp_path, monkeypatch):
     """Finished folds are not trained again, and the result equals that of an uninterrupted series."""
     config = finished[0]
-    made, train = [], OneRun.train
+    made, train = [], TrainingRun.train
 
     def train_or_die(run):
         made.append(run._trainer.config.output_dir[-6:])
@@ -123,7 +124,7 @@ def test_a_killed_series_resumes_at_its_unfinished_fold(finished, tmp_path, monk
             raise Killed
         return train(run)
 
-    monkeypatch.setattr(OneRun, "train", train_or_die)
+    monkeypatch.setattr(TrainingRun, "train", train_or_die)
     again = replace(config, output_dir=str(tmp_path / "again"))
     with pytest.raises(Killed):
         cross_validate(again)
@@ -201,7 +202,7 @@ def test_a_model_is_known_by_all_its_weight_files(tmp_path):
     for contents in ("ab", "cb", "ad"):
         for path, content in zip(files, contents):
             path.write_text(content)
-        hashes.add(sha256_of_weights(SimpleNamespace(weight_files=files)))
+        hashes.add(hash_weights(SimpleNamespace(weight_files=files)))
     assert len(hashes) == 3
 
 
@@ -230,7 +231,7 @@ def test_changed_plans_and_damaged_predictions_are_rejected(short, tmp_path):
     ({"target": "ranking"}, "target ranking: cross-validate is for classes; leave it out"),
 ])  # fmt: skip
 def test_invalid_input_is_rejected_before_any_run(config, tmp_path, monkeypatch, change, reason):
-    monkeypatch.setattr(module, "OneRun", None)
+    monkeypatch.setattr(module, "TrainingRun", None)
     with pytest.raises(InputError, match=reason):
         cross_validate(replace(config, **change))
     assert not (tmp_path / "out" / "folds").exists()
@@ -287,10 +288,10 @@ def test_an_undefined_fold_metric_is_null_in_the_report(config, tmp_path):
     asked = replace(config, folds=3)
     found = measure_folds(logits, labels, folds, asked, tmp_path / "predictions.tsv")
     pairs = Pairs(["a"] * 60, ["b"] * 60, labels, "", "all.tsv")
-    told = evaluation_of_folds(found, answers_of(pairs, ("0", "1"), logits), asked)
+    told = evaluate_folds(found, answers_of(pairs, ("0", "1"), logits), asked)
     assert json.dumps(told, allow_nan=False) and told["folds"][2]["auc"] is None
     assert told["auc"] is told["deviation"]["auc"] is None and told["folds"][0]["auc"] is not None
-    assert table_of_folds(found).rows[2][1 + len(METRICS) - 2] is None
+    assert build_fold_table(found).rows[2][1 + len(METRICS) - 2] is None
 
 
 def test_a_file_that_cannot_be_folded_is_refused_before_any_run(config, tmp_path):
@@ -315,7 +316,7 @@ def test_the_mean_is_logged_to_the_report_to_tools(finished):
 
 
 def test_a_signal_between_two_folds_stops_the_series(config, monkeypatch):
-    monkeypatch.setattr(OneRun, "logits", lambda run, file: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(TrainingRun, "logits", lambda run, file: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(SystemExit) as ended:
         cross_validate(config)
     assert ended.value.code == 143

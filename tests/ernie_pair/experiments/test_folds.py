@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.experiments.folds import (
+from ernie_pair.experiments.split_pairs import (
     Folds,
     deal_groups,
     describe_folds,
     group_rows,
     make_folds,
-    rows_of_fold,
+    split_fold,
 )
 from ernie_pair.pairs.audit.findings import coded
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -116,12 +116,12 @@ def test_dev_rows_are_whole_groups_separate_from_training():
     pairs = chained(400, 1600)
     folds = make_folds(pairs, NAMES, 4, "text", seed=0)
     for number in range(4):
-        train, dev, test = rows_of_fold(folds, pairs.labels, number, 0.2, seed=5)
+        train, dev, test = split_fold(folds, pairs.labels, number, 0.2, seed=5)
         assert sorted([*train, *dev, *test]) == list(range(400))
         assert not set(folds.group[train]) & set(folds.group[dev])
         assert 0.15 < len(dev) / (len(train) + len(dev)) < 0.25
         assert set(folds.fold[test]) == {number}
-    train, dev, _ = rows_of_fold(folds, pairs.labels, 0, 0, seed=5)
+    train, dev, _ = split_fold(folds, pairs.labels, 0, 0, seed=5)
     assert not len(dev) and np.array_equal(train, np.flatnonzero(folds.fold))
 
 
@@ -129,7 +129,7 @@ def test_dev_rows_are_whole_groups_separate_from_training():
 def test_the_dev_share_is_the_one_that_was_asked_for(share):
     pairs = chained(2000, 8000)
     folds = make_folds(pairs, NAMES, 4, "text", seed=0)
-    train, dev, _ = rows_of_fold(folds, pairs.labels, 1, share, seed=5)
+    train, dev, _ = split_fold(folds, pairs.labels, 1, share, seed=5)
     assert abs(len(dev) / (len(train) + len(dev)) - share) < 0.01
     assert not set(folds.group[train]) & set(folds.group[dev])
 
@@ -140,12 +140,12 @@ def test_a_large_group_does_not_exceed_the_dev_share():
     labels = np.arange(1000) % 2
     folds = Folds(group, deal_groups(group, labels, 5, seed=0))
     for number in range(5):
-        train, dev, _ = rows_of_fold(folds, labels, number, 0.1, seed=0)
+        train, dev, _ = split_fold(folds, labels, number, 0.1, seed=0)
         assert abs(len(dev) / (len(train) + len(dev)) - 0.1) < 0.01
         assert 0 not in folds.group[dev] and set(labels[dev]) == {0, 1}
-    again = rows_of_fold(folds, labels, 0, 0.1, seed=0).dev
-    assert np.array_equal(again, rows_of_fold(folds, labels, 0, 0.1, seed=0).dev)
-    assert not np.array_equal(again, rows_of_fold(folds, labels, 0, 0.1, seed=1).dev)
+    again = split_fold(folds, labels, 0, 0.1, seed=0).dev
+    assert np.array_equal(again, split_fold(folds, labels, 0, 0.1, seed=0).dev)
+    assert not np.array_equal(again, split_fold(folds, labels, 0, 0.1, seed=1).dev)
 
 
 @pytest.mark.parametrize("sizes", [[10, 10], [1, 1], [20, 10, 10]])
@@ -154,13 +154,13 @@ def test_a_fold_that_leaves_no_dev_or_training_rows_is_refused(sizes):
     labels = np.arange(len(group)) % 2
     folds = Folds(group, np.minimum(group, 1))
     with pytest.raises(InputError, match="fold 1: its .* training row.* dev_share=0.1; give dev_file, ano"):
-        rows_of_fold(folds, labels, 0, 0.1, seed=0)
-    assert not len(rows_of_fold(folds, labels, 0, 0, seed=0).dev)
+        split_fold(folds, labels, 0, 0.1, seed=0)
+    assert not len(split_fold(folds, labels, 0, 0, seed=0).dev)
 
 
 def test_few_groups_are_shared_out_for_dev_rows_as_well():
     """Ten groups fill the first ten of twenty parts: seven of those would be too many."""
     labels = np.zeros(15, dtype=np.int64)
     folds = Folds(np.arange(15), np.array([0] * 5 + [1] * 10))
-    train, dev, _ = rows_of_fold(folds, labels, 0, 0.35, seed=0)
+    train, dev, _ = split_fold(folds, labels, 0, 0.35, seed=0)
     assert len(dev) == 4 and len(train) == 6

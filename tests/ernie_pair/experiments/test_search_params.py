@@ -93,7 +93,7 @@ class FakeRun:
 def runs(monkeypatch):
     """Fake training runs; returns their flags."""
     monkeypatch.setattr(FakeRun, "made", [])
-    monkeypatch.setattr(module, "OneRun", FakeRun)
+    monkeypatch.setattr(module, "TrainingRun", FakeRun)
     return FakeRun.made
 
 

@@ -20,20 +20,20 @@ from ernie_pair.core.run_module import RUN_MODULE
 from ernie_pair.launch import launch as launching
 from ernie_pair.launch import wizard
 from ernie_pair.launch.launch import (
-    environment_of,
     is_script,
     launch,
-    launcher_words,
+    launch_environment,
+    read_launch,
     read_script,
-    words_around,
+    wrap_in_launcher,
 )
-from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime import gpu
 from ernie_pair.runtime.gpu import Build
+from ernie_pair.runtime.processes.child_command import ernie_pair_words
 
 FLAGS = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "out"}
 
@@ -56,7 +56,8 @@ def write(folder, block=None, **flags):
 def started(*words):
     """The command that would be run, without the interpreter."""
     config, flags = read_launch(words)
-    return [word for word in launcher_words(config, flags) if word not in (sys.executable, RUN_MODULE)]
+    run = [*ernie_pair_words("-u"), config.command, *flags]
+    return [word for word in wrap_in_launcher(config, run) if word not in (sys.executable, RUN_MODULE)]
 
 
 LAUNCHER = ["-m", "ernie_pair.launcher", "--log_dir", "out/log"]
@@ -187,12 +188,15 @@ def test_launch_errors_are_reported_before_anything_starts(folder, monkeypatch, 
         (["--processes", "2"], "give a file or one of train, .*, or a script of your own"),
         (
             ["mine", "--train_file=a"],
-            "mine is not a command of launch; give one of train, .*, or a file that",
+            "mine is neither a command of launch nor a file; give one of train, .* a Python script",
         ),
-        (["predikt"], "predikt is not a command of launch; give one of train, "),
-        (["absent.yaml"], "absent.yaml: no such file; ernie-pair config writes a file"),
-        (["absent.py", "--lr", "1"], "absent.py: no such file; .* give a Python script"),
-        (["model"], "model: a folder; ernie-pair config writes a file"),
+        (["predikt"], "predikt is neither a command of launch nor a file; give one of train"),
+        (
+            ["absent.yaml"],
+            "absent.yaml is neither .* nor a file; .*, a file that ernie-pair config has written",
+        ),
+        (["absent.py", "--lr", "1"], "absent.py is neither .* nor a file; give .*, or a Python script"),
+        (["model"], "model is a folder; give one of"),
     ],
 )
 def test_a_missing_or_unknown_launch_target_is_an_error(words, reason):
@@ -206,7 +210,7 @@ SCRIPT = "import sys\nprint(sys.argv)\n"
 def script_words(*words):
     """The command that would be run for a script, without the interpreter."""
     config, run = read_script(words)
-    return [word for word in words_around(config, run) if word not in (sys.executable, RUN_MODULE)]
+    return [word for word in wrap_in_launcher(config, run) if word not in (sys.executable, RUN_MODULE)]
 
 
 def test_words_behind_a_script_are_its_own(folder):
@@ -218,6 +222,13 @@ def test_words_behind_a_script_are_its_own(folder):
     assert script_words("--gpus=0,1", *own) == [*launcher, "--gpus", "0,1", "-u", *own]
     words = ["--nnodes", "2", "--master", "10.0.0.1:8090", "--processes=2", "--log_dir=mine", "my.py"]
     assert script_words(*words)[3:9] == ["mine", "--nproc_per_node", "2", "--nnodes", "2", "--master"]
+
+
+@pytest.mark.parametrize("flag", ["--command=pretrain", "--config=train.yaml"])
+def test_flags_for_commands_are_refused_before_a_script(folder, flag):
+    (folder / "my.py").write_text(SCRIPT)
+    with pytest.raises(InputError, match="a command.*, and my.py is a script; leave it out"):
+        read_script([flag, "my.py"])
 
 
 def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
@@ -268,9 +279,9 @@ def test_gpus_without_a_gpu_blame_no_flag_that_is_not_given(monkeypatch, build, 
 def test_unused_gpus_are_hidden_from_the_launcher(folder, monkeypatch):
     config, _ = read_launch([write(folder, {"processes": 2}, device="cpu")])
     monkeypatch.setattr("ernie_pair.launch.launch.default_device", lambda: "cpu")
-    assert environment_of(config) == {}
+    assert launch_environment(config) == {}
     monkeypatch.setattr("ernie_pair.launch.launch.default_device", lambda: "gpu")
-    assert environment_of(config) == {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": "-1,-1"}
+    assert launch_environment(config) == {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": "-1,-1"}
 
 
 def answer(monkeypatch, *answers, **settings):

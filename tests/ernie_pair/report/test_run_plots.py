@@ -24,7 +24,7 @@ from ernie_pair.report.plot_runs import (
     Curve,
     PlotConfig,
     best_of,
-    chosen_metrics,
+    choose_metrics,
     curves_of,
     flag_table,
     flags_of,
@@ -59,7 +59,7 @@ def test_the_page_compares_results_and_orders_metrics(runs, tmp_path):
     opened = open_runs([str(runs[0])])
     assert metrics_of(opened)[:3] == ["loss", "accuracy", "auc"] and metrics_of(opened)[3] == "learning_rate"
     assert [curve.split for curve in curves_of(opened, "loss")] == ["train", "valid"]
-    assert "learning_rate" not in chosen_metrics(opened, [], 9)
+    assert "learning_rate" not in choose_metrics(opened, [], 9)
 
 
 def test_the_best_value_is_shown_with_its_step(runs, tmp_path):

@@ -10,7 +10,7 @@ import sys
 import pytest
 from places import ROOT
 
-from ernie_pair.launch.notebook.notebook_launcher import _environments
+from ernie_pair.launch.notebook import _environments
 from ernie_pair.runtime.gpu import installed_build
 
 BUILD = installed_build()

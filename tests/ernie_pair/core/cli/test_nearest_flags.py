@@ -9,8 +9,8 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.cli.options import hints_of, path_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import EmbedConfig
-from ernie_pair.launch.launch_config import CONFIGS as LAUNCHED_CONFIGS
-from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.launch import CONFIGS as LAUNCHED_CONFIGS
+from ernie_pair.launch.launch import read_launch
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig

@@ -33,7 +33,7 @@ from ernie_pair.core.cli.options import (
     refuse_unknown_names,
 )
 from ernie_pair.core.errors import CheckpointError, ErniePairError, InputError, NumbersError
-from ernie_pair.launch.launch_config import LaunchConfig
+from ernie_pair.launch.launch import LaunchConfig
 
 
 @dataclass(frozen=True)

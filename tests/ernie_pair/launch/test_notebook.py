@@ -12,7 +12,7 @@ from waiting import until
 
 from ernie_pair import notebook_launcher
 from ernie_pair.core.errors import InputError, LostProcessError
-from ernie_pair.launch.notebook.notebook_launcher import _devices_of, _environments
+from ernie_pair.launch.notebook import _devices_of, _environments
 from ernie_pair.runtime.processes.world import World, launched_world
 
 # How Python sees a notebook: definitions in a main module that has no file.
@@ -68,7 +68,7 @@ notebook_launcher(wait, (sys.argv[1],))
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr("ernie_pair.launch.notebook.notebook_launcher.GRACE_SECONDS", 1.0)
+    monkeypatch.setattr("ernie_pair.launch.notebook.GRACE_SECONDS", 1.0)
 
 
 def where():
@@ -149,7 +149,7 @@ def test_processes_get_the_launchers_environment(monkeypatch):
 
 
 def test_the_first_visible_gpus_are_used(monkeypatch):
-    monkeypatch.setattr("ernie_pair.launch.notebook.notebook_launcher.default_device", lambda: "gpu")
+    monkeypatch.setattr("ernie_pair.launch.notebook.default_device", lambda: "gpu")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [_devices_of(gpus, 2) for gpus in (None, "", "4, 6")] == [["0", "1"], [], ["4", "6"]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,7")
@@ -161,7 +161,7 @@ def test_the_first_visible_gpus_are_used(monkeypatch):
 )
 def test_hidden_gpus_are_not_used(monkeypatch, visible, devices):
     """CUDA takes the devices before the first that does not exist, and none of an empty list."""
-    monkeypatch.setattr("ernie_pair.launch.notebook.notebook_launcher.default_device", lambda: "gpu")
+    monkeypatch.setattr("ernie_pair.launch.notebook.default_device", lambda: "gpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert _devices_of(None, len(devices) or 2) == devices
     for one in ("4", "4,-1,5"):

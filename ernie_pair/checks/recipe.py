@@ -1,4 +1,4 @@
-"""The commands from text and pairs to a model in one folder, and the steps that run them one by one."""
+"""The commands from text and pairs to a model in one folder, and the runner of their steps, one by one."""
 
 import os
 import shlex
@@ -16,17 +16,16 @@ from ernie_pair.core.files.atomic_files import make_folder
 from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import is_silent, say
-from ernie_pair.runtime.processes.child_command import ChildCommand, Words, words_of
+from ernie_pair.runtime.processes.child_command import ChildCommand, Words, run_child, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 
 # What its commands need between them, known before the first one writes.
 NEEDS = {**TRAINING, "rjieba": ""}
-CHINESE = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true"}
 
 
 @dataclass(frozen=True)
-class Line:
-    """The commands of a line of work below ``folder``; ``gpus``: those of pretraining, on device gpu."""
+class RecipeCommands:
+    """The commands of the recipe below ``folder``; ``gpus``: those of pretraining, on device gpu."""
 
     folder: Path
     device: str
@@ -70,8 +69,8 @@ class Line:
 class Step(NamedTuple):
     """Commands that follow each other; ``beside``: one that runs beside a single one, into a log.
 
-    ``threads``: of each of them; None: as many as there are cores. ``decided``: what is told once they have
-    ended, behind the commands themselves; None: neither.
+    ``threads``: of each of them; None: as many as there are cores. ``decided``: asked once they have ended
+    for what is shown, behind the commands themselves; None: neither.
     """
 
     title: str
@@ -81,7 +80,7 @@ class Step(NamedTuple):
     decided: Optional[Callable[[], str]] = None
 
 
-def outer_of(command: str, config: Options) -> str:
+def describe_outer(command: str, config: Options) -> str:
     """Return what children of ``command`` are told of it, see `for_outer`."""
     return " ".join([command, *(item.name for item in fields(config))])
 
@@ -91,8 +90,9 @@ def run_steps(
 ) -> Iterator[Tuple[Step, float, str]]:
     """Run the ``count`` steps of ``command`` in its output_dir; yield each, its seconds and what was decided.
 
-    A step is asked for once those before it have ended. Raises the error that a command ends with, and
-    MachineError if another process writes the folder.
+    A step is asked for once those before it have ended. ``log``: of what runs beside, and of all commands
+    where nothing is to be shown. Raises the error that a command ends with, what runs beside it being
+    stopped, and MachineError if another process writes the folder.
     """
     folder = Path(config.output_dir)
     make_folder(folder)
@@ -101,34 +101,20 @@ def run_steps(
             if number == 1:
                 keep_config(folder, command, config)
             began = time.monotonic()
-            decided = run_step(step, number, count, log, outer_of(command, config))
+            say(f"\n[{number}/{count}] {step.title}", sys.stderr)
+            environment = {**os.environ, OUTER: describe_outer(command, config)}
+            environment.update({"OMP_NUM_THREADS": str(step.threads)} if step.threads else {})
+            with ExitStack() as stack:
+                if step.beside:
+                    name = f"step {number}, {step.beside[0]} from scratch"
+                    beside = stack.enter_context(ChildCommand(step.beside, name, log, environment))
+                for words in step.commands:
+                    shown_in = log if is_silent() else None
+                    run_child(words, f"step {number}, {words[0]}", shown_in, environment)
+                if step.beside:
+                    beside.finish()
+            decided = step.decided() if step.decided else ""
+            if decided:
+                alone = (f"\n  alone: {shlex.join(['ernie-pair', *words])}" for words in step.commands)
+                say(f"  {decided}{''.join(alone)}", sys.stderr)
             yield step, time.monotonic() - began, decided
-
-
-def run_step(step: Step, number: int, count: int, log: Path, outer: str) -> str:
-    """Run a step, and return what was decided; where a command fails, what runs beside it is stopped.
-
-    ``log``: of what runs beside, and of all commands where nothing is to be shown; ``outer``: the command
-    that the step is of, and its flags, see `for_outer`.
-
-    Raises the error that a command ends with.
-    """
-    say(f"\n[{number}/{count}] {step.title}", sys.stderr)
-    environment = {**os.environ, OUTER: outer}
-    environment.update({"OMP_NUM_THREADS": str(step.threads)} if step.threads else {})
-    with ExitStack() as stack:
-        if step.beside:
-            name = f"step {number}, {step.beside[0]} from scratch"
-            beside = stack.enter_context(ChildCommand(step.beside, name, log, environment))
-        for words in step.commands:
-            name = f"step {number}, {words[0]}"
-            with ChildCommand(words, name, log if is_silent() else None, environment) as child:
-                child.finish()
-        if step.beside:
-            beside.finish()
-    if not step.decided:
-        return ""
-    decided = step.decided()
-    alone = "".join(f"\n  alone: {shlex.join(['ernie-pair', *words])}" for words in step.commands)
-    say(f"  {decided}{alone}", sys.stderr)
-    return decided

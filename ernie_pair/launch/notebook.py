@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import takewhile
@@ -34,12 +35,15 @@ from typing import IO, Callable, Dict, Iterator, List, Optional, Sequence
 import cloudpickle
 
 from ernie_pair.core.errors import InputError, LostProcessError, counted
+from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.run_module import python_words
 from ernie_pair.runtime.cpu import THREADS_ASKED, THREADS_VARIABLE
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.child_command import exit_code_of
+from ernie_pair.runtime.processes.stop_signals import stop_with_the_launcher
 from ernie_pair.runtime.processes.world import launched_world
 
+MODULE = "ernie_pair.launch.notebook"  # which each process runs
 PAYLOAD, MODULES = "function", "modules"  # MODULES: where those are that the function uses
 UNPACKABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 LOOK_SECONDS = 0.1
@@ -130,7 +134,7 @@ class Ranks:
         return answers[0]["result"]
 
     def _start(self, rank: int, environment: Dict[str, str]) -> subprocess.Popen:
-        words = [*python_words("-u"), "-m", "ernie_pair.launch.notebook.worker", str(self.folder), str(rank)]
+        words = [*python_words("-u"), "-m", MODULE, str(self.folder), str(rank)]
         # A session of its own: an interrupt is for the notebook, which passes it on.
         start = partial(subprocess.Popen, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
         if rank == 0:
@@ -165,11 +169,6 @@ class Ranks:
         return self.folder / f"rank.{rank}.log"
 
 
-def packed(value) -> bytes:
-    """Pickle ``value``, with what is defined in a notebook inside. Raises one of UNPACKABLE."""
-    return cloudpickle.dumps(value)
-
-
 HERE = "127.0.0.1"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -193,7 +192,7 @@ def notebook_launcher(
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
         folder = Path(name)
         try:  # with all it refers to: a function of a notebook has no module to be found in
-            (folder / PAYLOAD).write_bytes(packed((function, tuple(args))))
+            (folder / PAYLOAD).write_bytes(cloudpickle.dumps((function, tuple(args))))
         except UNPACKABLE as error:
             raise InputError(
                 f"the function cannot be sent to other processes ({error}); make what it uses inside of it"
@@ -283,3 +282,46 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
         }
         for rank in range(count)
     ]
+
+
+def main() -> None:
+    """Call the function of FOLDER as rank RANK, the words of this process, and leave its answer there."""
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    stop_with_the_launcher()
+    try:
+        sys.path[:] = pickle.loads((folder / MODULES).read_bytes())
+        function, args = pickle.loads((folder / PAYLOAD).read_bytes())
+        result = function(*args)
+        try:
+            answer = cloudpickle.dumps({"result": result if rank == 0 else None})
+        except UNPACKABLE as error:
+            raise InputError(
+                f"what the function returned cannot be sent back ({error}); return numbers, texts or arrays"
+            ) from None
+    except BaseException as error:
+        try:
+            itself = cloudpickle.dumps(error)
+        except Exception:  # whatever it holds; its text remains
+            itself = b""
+        failure = {
+            "error": itself,
+            "said": traceback.format_exception_only(type(error), error)[-1].strip(),
+            "rank": rank,
+            "traceback": f"rank {rank}:\n{traceback.format_exc()}",
+            "is_of_a_peer": isinstance(error, LostProcessError),
+            "time": time.time(),
+        }
+        _leave(folder, rank, pickle.dumps(failure))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # whatever waits for the others stays behind
+    _leave(folder, rank, answer)
+
+
+def _leave(folder: Path, rank: int, answer: bytes) -> None:
+    with published(folder / f"answer.{rank}", forced=False) as (draft,):
+        draft.write_bytes(answer)
+
+
+if __name__ == "__main__":
+    main()

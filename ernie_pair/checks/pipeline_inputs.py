@@ -1,0 +1,338 @@
+"""What a pipeline is given: its flags, and what is found in pairs, text, model and machine."""
+
+import os
+import shlex
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Iterator, Literal, Mapping, NamedTuple, Optional, Union
+
+import numpy as np
+
+from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
+from data_tools.text.texts import line_batches
+from ernie_pair.checkpoint.run_config import flags_of
+from ernie_pair.checks.recipe import NEEDS, describe_outer
+from ernie_pair.core.cli.options import (
+    data_option,
+    devices_option,
+    model_option,
+    optimisation_option,
+    paths_in,
+)
+from ernie_pair.core.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
+from ernie_pair.core.files.json_file import as_read, read_json_object
+from ernie_pair.core.files.results import MAKER, Results, followed
+from ernie_pair.models.labels import MAX_WORDS, Labels
+from ernie_pair.models.model_folder import kind_of_folder
+from ernie_pair.models.source import open_model
+from ernie_pair.models.spec import ModelSpec
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
+from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all
+from ernie_pair.pretraining.config.pretrain_config import check_family
+from ernie_pair.runtime.cpu import usable_cores
+from ernie_pair.runtime.device import default_device
+
+RECORD, REPORT = "pipeline.json", "report.html"
+MAX_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
+MIN_ROWS = 20
+MAX_POSITIONS = 513  # of a new model
+PREPARE, TRAIN = "prepare the text and the model to start from", "train on the pairs"
+USED_FIRST = {"minutes": PREPARE, "epochs": TRAIN}  # the first step that uses a flag; of the others the first
+
+
+@dataclass(frozen=True)
+class PipelineConfig(RowFlags):
+    """Turn your texts and labelled pairs into a classifier that serves. Start it again to continue."""
+
+    EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"
+    NEEDS = NEEDS
+    MOST_CLASSES = MAX_WORDS
+
+    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
+    output_dir: str = data_option(help="everything goes here", writes="FOLDER")
+    dev_file: str = data_option(
+        "",
+        help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query",
+        reads="FILE",
+    )
+    test_file: str = data_option(
+        "",
+        help="labelled pairs for measuring it; empty: rows of train_file, split off by query",
+        reads="FILE",
+    )
+    dev_share: float = data_option(
+        0.1, help="share of the rows that is split off for each of the two", above=0, at_most=0.4
+    )
+    input_path: str = data_option(
+        "",
+        help="text to pretrain on: raw text, JSON lines and tables, a file, a folder, or several with commas "
+        "between; empty: the texts of the pairs alone",
+        reads="PATH",
+    )
+    json_key: str = data_option("text", help="the key of a document's text in JSON lines")
+    text_column: str = data_option("", help="the column of a document's text in a table, or its number")
+    label_map: str = data_option("", help=LABEL_MAP_HELP)
+    are_scores: bool = data_option(False, help="the labels are scores, not classes")
+    model_name_or_path: str = model_option(
+        "",
+        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder to start from; empty: a new "
+        "model, of a size that the text and the machine allow",
+        reads="PATH",
+    )
+    pretrain: Union[bool, Literal["auto"]] = optimisation_option(
+        "auto", help="pretrain on the text first; auto: a new model, and any other if there is --input_path"
+    )
+    minutes: float = optimisation_option(
+        60, help="how long pretraining may take on this machine, about", unit="minutes", above=0
+    )
+    epochs: int = optimisation_option(3, help="passes over the training pairs", unit="epochs", at_least=1)
+    seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
+    gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
+    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.are_scores and self.label_map:
+            raise InputError("--are_scores true has no classes, and --label_map names some; leave one out")
+        if self.dev_file and self.test_file and self.dev_share != type(self).dev_share:
+            raise InputError(
+                "--dev_share splits rows off, and --dev_file and --test_file are given; leave one of them out"
+            )
+
+    @property
+    def row_flags(self) -> dict[str, object]:
+        """Return the flags that say how the rows of the given files are read, without usual ones."""
+        usual = {name: item.default for name, item in RowFlags.__dataclass_fields__.items()}
+        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+
+
+class TextSummary(NamedTuple):
+    """What is known of the text from its beginning: files, bytes, documents and characters of all of it."""
+
+    files: int
+    size: int
+    documents: int
+    characters: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class InputSummary:
+    """What was found before anything is written.
+
+    ``rows`` of each given file of pairs, their ``labels``, and the ``example`` that is the first;
+    ``length``: tokens that nearly all pairs fit into, ``mean_length`` on average; ``spec``: of the model to
+    start from, None for a new one. ``flops``: operations per second of products on this machine; ``seconds``
+    that steps took before, 0 of one that was begun.
+    """
+
+    rows: Mapping[str, int]
+    labels: Labels
+    example: tuple[str, str]
+    balance: str
+    length: int
+    mean_length: float
+    characters_of_pairs: int
+    text: Optional[TextSummary]
+    spec: Optional[ModelSpec]
+    flops: float
+    cores: int
+    seconds: Mapping[str, float]
+
+
+def build_record(config: PipelineConfig, **measured: object) -> Results:
+    """Return the record of a pipeline and its page: its flags, and ``measured``, which a restart keeps."""
+    folder = Path(config.output_dir)
+    settings = {**measured, "flags": flags_of(config)}
+    return Results("pipeline", [folder / REPORT], {}, settings, False, record=followed(folder / RECORD))
+
+
+def inspect_inputs(config: PipelineConfig) -> InputSummary:
+    """Return what can be known before anything is written. Raises InputError with all that is wrong."""
+    errors: list[ErniePairError] = []
+
+    @contextmanager
+    def collected() -> Iterator[None]:
+        try:
+            yield
+        except ErniePairError as error:
+            errors.append(error)
+
+    known: dict[str, Any] = {}
+    with collected():
+        known = _read_record(config)
+    with collected():
+        sources = {
+            split: PairSource.of(config, f"{split}_file", Labels.numbered(2))
+            for split in ("train", "dev", "test")
+            if getattr(config, f"{split}_file")
+        }
+        check_columns([*sources.values()])
+        labels = Labels.scores() if config.are_scores else labels_for(sources["train"], config.label_map)
+        pairs = read_all([replace(source, labels=labels) for source in sources.values()])
+        read = dict(zip(sources, pairs))
+        balance = _describe_balance(read["train"], labels)
+        if "test" in read and read["test"].sha256 == read.get("dev", read["train"]).sha256:
+            raise InputError(
+                f"--test_file {config.test_file} holds the pairs that the model learns or is chosen by; give "
+                "others, or leave it out: then rows of --train_file are split off"
+            )
+    with collected():
+        path = config.input_path
+        text = measure_text(path, config.json_key, config.text_column) if path else None
+    with collected():
+        spec = _spec_of_start(config)
+    if errors:
+        raise one_error(errors)
+    train = read["train"]
+    lengths = np.array([len(a) + len(b) + 3 for a, b in zip(train.left, train.right)])
+    multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
+    return InputSummary(
+        rows={split: len(each) for split, each in read.items()},
+        labels=labels,
+        example=(train.left[0], train.right[0]),
+        balance=balance,
+        length=min(max(multiple_of_16, 32), 256, spec.max_positions if spec else MAX_POSITIONS),
+        mean_length=float(lengths.mean()),
+        characters_of_pairs=int(lengths.sum()),
+        text=text,
+        spec=spec,
+        # The size and the steps of a run that is begun stay.
+        flops=known.get("flops") or measure_flops(),
+        cores=known.get("cores") or len(usable_cores()),
+        seconds=known.get("seconds") or {},
+    )
+
+
+def _read_record(config: PipelineConfig) -> dict[str, Any]:
+    """Return what a start before has measured, {} for the first. Raises InputError for what would be lost."""
+    folder, path, known = Path(config.output_dir), Path(config.output_dir, RECORD), {}
+    try:
+        build_record(config).check_existing(from_any_inputs=True)
+    except InputError as error:
+        raise InputError(for_outer(error.message, describe_outer("pipeline", config))) from None
+    if os.path.lexists(path):
+        record = read_json_object(path, "choose another --output_dir")
+        known = record.get("settings")
+        if (record.get("made_by"), record.get("command")) != (MAKER, "pipeline"):
+            raise InputError(f"{path} is not of a pipeline; choose another --output_dir")
+        _refuse_other_flags(folder, config, known)
+    elif any(folder.glob("[!.]*")):
+        there = sorted(item.name for item in folder.glob("[!.]*"))
+        shown = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if there[3:] else "")
+        raise InputError(
+            f"--output_dir {folder} holds files that no pipeline made ({shown}); choose a new or an "
+            "empty folder"
+        )
+    output = Path(os.path.realpath(folder))
+    for name in paths_in(config, "reads"):
+        whole = getattr(config, name)
+        for given in filter(os.path.exists, (whole, *whole.split(","))):
+            source = Path(os.path.realpath(given))
+            is_inside = name == "input_path" and source.is_dir() and source in (output, *output.parents)
+            if is_inside or output in source.parents:
+                where = "is in" if is_inside else "holds"
+                raise InputError(f"--output_dir {folder} {where} the input {given}; choose another folder")
+    return known
+
+
+def _refuse_other_flags(folder: Path, config: PipelineConfig, known: Mapping[str, Any]) -> None:
+    """Raise InputError for flags with which steps that have begun here were not begun.
+
+    Of files that were moved, and of where it runs, the steps themselves know whether it matters.
+    """
+    begun, before = known["seconds"], known["flags"]
+    was, now, flags = [], [], {}
+    for name, value in as_read(flags_of(config)).items():
+        old, used = before.get(name, value), USED_FIRST.get(name)
+        is_same = not os.path.exists(str(old)) or os.path.realpath(str(old)) == os.path.realpath(str(value))
+        is_moved = name in paths_in(config, "reads") and old and value and is_same
+        is_used = len(begun) > 1 if used is None else used in begun
+        if old == value or is_moved or not is_used or name in ("output_dir", "gpus", "device"):
+            continue
+        before_word, word = (str(one).lower() if isinstance(one, bool) else str(one) for one in (old, value))
+        was.append(f"--{name} {shlex.quote(before_word)}")
+        now.append(f"--{name} {shlex.quote(word)}")
+        flags[name] = before_word
+    if flags:
+        raise InputError(
+            f"{', '.join(now)}: {folder} was begun with {', '.join(was)}; choose another --output_dir, or go "
+            f"on as it was begun: {again_with({}, **flags)}"
+        )
+
+
+def _describe_balance(pairs: Pairs, labels: Labels) -> str:
+    """Return the shares of the classes in words. Raises InputError where there is nothing to learn."""
+    if len(pairs) < MIN_ROWS:
+        raise InputError(
+            f"{pairs.path}: {counted(len(pairs), 'pair')} are too few to learn from; give at least {MIN_ROWS}"
+        )
+    values = pairs.known_labels
+    if not labels.has_classes:
+        return f"scores from {values.min():g} to {values.max():g}"
+    counts = np.bincount(values, minlength=len(labels.names))
+    if (counts > 0).sum() < 2:
+        only = labels.names[int(counts.argmax())]
+        raise InputError(
+            f"{pairs.path}: all pairs have the label {only}; a classifier needs pairs of each class"
+        )
+    return ", ".join(f"{share:.0%} {name}" for share, name in zip(counts / counts.sum(), labels.names))
+
+
+def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
+    if not config.model_name_or_path:
+        return None
+    if kind_of_folder(config.model_name_or_path) == "embedding":
+        raise InputError(
+            f"{config.model_name_or_path} is an embedding model, and this trains a classifier of pairs; use "
+            "ernie-pair train-embedding, or give its encoder"
+        )
+    spec = open_model(config.model_name_or_path, model_type="").spec
+    if config.pretrain is True:
+        check_family(spec)
+    return spec
+
+
+def measure_text(input_path: str, json_key: str = "text", text_column: str = "") -> TextSummary:
+    """Return what the files of ``input_path`` hold, of much text by its beginning; or InputError."""
+    files = list_inputs(input_path, (*RAW, *DOCUMENTS))
+    rules = LineRules(json_key, text_column=text_column)
+    size = sum(path.stat().st_size for path in files)
+    documents, characters, read = 0, 0, 0
+
+    def advance(count: int) -> None:
+        nonlocal read
+        read += count
+
+    for path in files:
+        is_open = False
+        for batch in line_batches([path], advance, rules=rules):
+            read_line = json_text if batch.is_json else decoded
+            for number, line in batch.numbered():
+                if batch.is_json and not line.strip():
+                    continue
+                length = len(read_line(batch.path, number, line, rules).strip())
+                characters += length
+                documents += batch.is_json or (is_open and not length)
+                is_open = length > 0 and not batch.is_json
+            if read > MAX_MEASURED:
+                break
+        documents += is_open
+        if read > MAX_MEASURED:
+            break
+    share, is_whole = max(1.0, size / max(1, read)), read <= MAX_MEASURED
+    return TextSummary(len(files), size, round(documents * share), round(characters * share), is_whole)
+
+
+def measure_flops() -> float:
+    """Return how many operations per second products of float32 matrices reach here, the best of five."""
+    left, right = np.ones((1024, 768), np.float32), np.ones((768, 1024), np.float32)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        left @ right
+        seconds.append(time.perf_counter() - began)
+    return 2.0 * left.shape[0] * left.shape[1] * right.shape[1] / min(seconds)

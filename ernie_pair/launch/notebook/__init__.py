@@ -1,1 +1,0 @@
-"""Several processes started from a notebook."""
