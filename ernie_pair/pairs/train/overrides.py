@@ -8,6 +8,7 @@ import math
 from difflib import get_close_matches
 from functools import partial
 from itertools import count, islice
+from types import CodeType
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 import numpy as np
@@ -35,11 +36,6 @@ from ernie_pair.training.training_step import LossParts
 TIMES = ("runtime", "samples_per_second")  # among the metrics of an evaluation that was asked for
 INPUTS = ("input_ids", "token_type_ids", "labels")
 CALLED = ("compute_loss", "create_optimizer", "create_scheduler", "evaluate", "get_train_dataloader", "log")
-# Methods of those Trainers that nothing calls here.
-NOT_CALLED = (
-    "training_step", "prediction_step", "optimizer_step", "evaluation_loop", "prediction_loop", "log_metrics",
-    "get_eval_dataloader", "get_test_dataloader", "create_optimizer_and_scheduler",
-)  # fmt: skip
 
 Inputs = dict[str, Any]
 # Takes a model and its inputs, and returns the loss of a micro-batch with the outputs of the model, or None.
@@ -49,19 +45,32 @@ ComputeLoss = Callable[[Any, Inputs], tuple[Any, Any]]
 def overridden_methods(trainer: object, base: type) -> list[str]:
     """Return the methods of CALLED that the class of ``trainer`` defines itself.
 
-    Raises InputError for a method that nothing would call: one of NOT_CALLED, or a misspelt one of CALLED.
+    Raises InputError for a public method that is named like those that are called, and that nothing calls,
+    its class neither: it overrides what other trainers have, or is misspelt.
     """
     kinds = [kind for kind in type(trainer).__mro__ if issubclass(kind, base) and kind is not base]
-    own = {name for kind in kinds for name, value in vars(kind).items() if callable(value)}
-    for name in sorted(own - {*CALLED, *dir(base)}):
-        nearest = get_close_matches(name, CALLED, n=1, cutoff=0.85)
-        if name in NOT_CALLED or nearest:
+    own = {name: value for kind in kinds for name, value in vars(kind).items() if callable(value)}
+    codes = [value.__code__ for value in own.values() if hasattr(value, "__code__")]
+    used = {name for code in codes for name in _names_in(code)}
+    named_like = {stem for name in (*CALLED, "predict", "train") for stem in _stems(name)}
+    for name in sorted(own.keys() - used - {*CALLED, *dir(base)}):
+        if not name.startswith("_") and named_like & _stems(name):
+            (nearest,) = get_close_matches(name, CALLED, n=1, cutoff=0)
             raise InputError(
                 f"PairTrainer: nothing calls {type(trainer).__name__}.{name}; what is called of a subclass "
-                f"is {', '.join(CALLED)}; use one of these or a callback, or begin the name of a method of "
-                "your own with _"
+                f"is {', '.join(CALLED)}; use {nearest}, another of these or a callback, or begin the "
+                "name of a method of your own with _"
             )
     return [name for name in CALLED if name in own]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return {*code.co_names, *(name for one in inner for name in _names_in(one))}
+
+
+def _stems(name: str) -> set[str]:
+    return {word[:5] for word in name.split("_") if len(word) > 4}
 
 
 def build_overrides(trainer: Any) -> Overrides:
