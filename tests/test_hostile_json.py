@@ -219,7 +219,7 @@ def _(folder):
 @reads("plan of a comparison", 2)
 def _(folder):
     config = SimpleNamespace(output_dir=str(folder), overwrite=False)
-    series = Series("compare starts", "comparison", "test_file (sha256)", config, ["compare.json"], {})
+    series = Series("compare starts", config, ["compare.json"], {})
     plan = {"seed": 1, "flags": ["a", "b"], "test_file (sha256)": "x"}
     series.keep(plan)
     return folder / "plan.json", lambda: series.keep(dict(plan))
