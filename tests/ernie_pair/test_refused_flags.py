@@ -34,6 +34,7 @@ REFUSED = {
         *(f"{flag} --evaluation_strategy no" for flag in ("--save_format hf", "--keep_best 2")),
         "--early_stopping_patience 3 --evaluation_strategy no",
         *(f"--evaluation_strategy epoch {STREAM}", f"--save_strategy epoch {STREAM}"),
+        *("--margin 2", "--precision bf16 --kernels plain"),
     ],
     "distill --teacher m --train_file t --dev_file d --output_dir o": [
         *("--label_map 0=a,1=b", "--soft_weight 0", "--layer_map last", "--temperature 0"),
@@ -41,6 +42,7 @@ REFUSED = {
         *("--symmetric average --hidden_weight 1", "--rdrop_alpha 1 --hidden_weight 1"),
         *("--hidden_weight 1 --teacher_logits cached", f"--teacher_logits cached {STREAM}"),
         *(f"--unlabelled_file more {STREAM}", "--to_static true --hidden_weight 1"),
+        "--margin 2",
     ],
     "mine --train_file t --output_file o.tsv": [
         *("--min_similarity 0.9 --max_similarity 0.5", "--min_rank 5 --max_rank 5", "--threshold 0.5"),
@@ -60,6 +62,20 @@ REFUSED = {
         "--output_file '' --input_file a",
         *("--pair a b --input_file a --output_file b", "--pair a b --output_file b", "--pair a"),
     ],
+    "evaluate --model_path m --input_file i --output_file o": [
+        *("--at_precision 0", "--bootstrap=-1", "--threshold 1.5", "--save_temperature true"),
+        *("--robustness_file rows.tsv", "--robustness_file rows.txt --robustness typo", "--robustness noise"),
+    ],
+    "cross-validate --model_name_or_path m --train_file t --output_dir o": [
+        *("--folds 1", STREAM, "--fresh_start true", "--evaluation_strategy no"),
+        *("--target regression", "--target ranking"),
+    ],
+    "search-params --model_name_or_path m --train_file t --dev_file d --output_dir o --space s.yaml": [
+        *("--evaluation_strategy no", "--dry_run true"),
+    ],
+    "new-model --vocab_file v --output_dir o": [
+        *("--hidden_act gleu", "--max_position_embeddings 3"),
+    ],
     "predict mlm --model_path m": ["--text ''", "--text [MASK] --input_file a", "--top_k 0 --text [MASK]"],
     "pretrain --model_name_or_path m --input_dir d --output_dir o": [
         *("--warmup_rate 0.01 --warmup_steps 300", f"--warmup_steps 1000000 {WARM} --max_steps 9"),
@@ -67,6 +83,14 @@ REFUSED = {
         *("--geometric true --max_ngrams 1", "--favor_longer_ngram true --max_ngrams 1"),
         *("--mp_degree 2", "--pp_degree 0", "--report_to comet"),
         "--optimizer lamb --weight_decay 0",
+        *(f"{flag} --ngram_lexicon n.txt" for flag in (
+            *("--max_ngrams 2", "--geometric true", "--favor_longer_ngram true"),
+            *("--level_weights '1 1 2'", "--masking_fn some.module:function"),
+        )),
+        *(f"{flag} --decoder_masked_prob 0.5" for flag in (
+            *("--graph static", "--binary_head true", "--ngram_lexicon n.txt"),
+            "--amp_level O2 --use_amp true --device gpu",
+        )),
         *(f"--phases {text} --max_steps 6 --max_seq_len 32" for text in (
             *("128", "16:3,,32:3", "16:-3,32:9", "16:0,32:6", "4:3,32:3", "16:3,24:3", "16:3,32:4"),
             *("16:3:4:4,32:3", "16:3:0,32:3"),

@@ -100,7 +100,6 @@ def test_an_existing_table_is_shown_without_recomputing(folder, compared, capsys
 BAD = [
     ({"models": "a=absent"}, "--models a=absent is not a folder"),
     ({"models": "teacher"}, "teacher is not NAME=MODEL with a new name"),
-    ({"models": "a=x a=y"}, "a=y is not NAME=MODEL with a new name"),
     ({"models": " "}, "--models names no model"),
     ({"input_file": "absent.tsv"}, "absent.tsv: no such file"),
     ({"input_file": "bare.tsv"}, "bare.tsv:1: no label; each row needs one of 0, 1"),

@@ -186,8 +186,6 @@ def test_damaged_predictions_are_reported(copied, calls):
     "starts, reason",
     [
         ("a=x", "one start has nothing to be compared with"),
-        ("a=x b", "b is not NAME=MODEL with a new name"),
-        ("a=x a=y", "a=y is not NAME=MODEL with a new name"),
         ("a=x ../b=y", "../b=y is not NAME=MODEL with a new name"),
         ("a=no/such b=y", "no/such is not a folder"),
     ],

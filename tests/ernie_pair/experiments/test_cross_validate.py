@@ -221,14 +221,8 @@ def test_changed_plans_and_damaged_predictions_are_rejected(short, tmp_path):
 
 
 @pytest.mark.parametrize("change, reason", [
-    ({"streaming": True, "max_steps": 2}, "never reads all rows, and folds need them all"),
-    ({"fresh_start": True}, "is for a single run; give another output_dir"),
-    ({"evaluation_strategy": "no"}, "each fold is predicted by its best"),
-    ({"folds": 1}, "folds=1 is below 2"),
     ({"train_file": "none.tsv"}, "none.tsv: no such file"),
     ({"on_bad_row": "stop"}, "all.tsv:31: label '无' is not one of"),
-    ({"target": "regression"}, "target regression: cross-validate is for classes; leave it out"),
-    ({"target": "ranking"}, "target ranking: cross-validate is for classes; leave it out"),
 ])  # fmt: skip
 def test_invalid_input_is_rejected_before_any_run(config, tmp_path, monkeypatch, change, reason):
     monkeypatch.setattr(module, "TrainingRun", None)

@@ -299,13 +299,6 @@ def test_changed_flags_a_second_search_and_damage_are_refused(config, runs, tmp_
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize("flags", [{"evaluation_strategy": "no"}, {"dry_run": True}])
-def test_flags_that_no_search_has_are_refused(config, flags):
-    (name,) = flags
-    with pytest.raises(InputError, match=name):
-        replace(config, **flags)
-
-
 def test_missing_optuna_is_reported_with_install_advice(config, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"optuna is not installed; pip install .*tune"):

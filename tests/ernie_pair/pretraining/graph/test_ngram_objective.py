@@ -185,23 +185,6 @@ def test_averaging_and_hf_conversion_omit_the_ngram_head(world, whole, tmp_path)
         assert len(found) > 10 and not any("ngrams" in name for name in found)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"max_ngrams": 2},
-        {"geometric": "true"},
-        {"favor_longer_ngram": "true"},
-        {"level_weights": "1 1 2"},
-        {"masking_fn": "some.module:function"},
-    ],
-    ids=str,
-)
-def test_other_masking_options_are_refused(world, changes):
-    with pytest.raises(InputError, match="ngram_lexicon says what is masked together") as caught:
-        parse_config(PretrainConfig, words_of(world, "never", **changes))
-    assert next(iter(changes)) in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_a_lexicon_of_another_vocabulary_is_refused(world, tmp_path):
     model = write_model(tmp_path / "model", vocab_size=len(VOCAB) + 1)
     (model / "vocab.txt").write_text("".join(f"{token}\n" for token in [*VOCAB, "新"]), encoding="utf-8")

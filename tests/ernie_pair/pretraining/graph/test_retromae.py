@@ -12,10 +12,8 @@ from tiny_embedding import toy_matches
 from tiny_pretrain import SIZES, events, flags, has_bf16, needs_kernels, opened, write_corpus, write_model
 
 from ernie_pair import MaskFiller
-from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.source import open_model
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.graph.model import build_padded, ernie_config, run_ernie, sum_losses
 from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
 
@@ -196,19 +194,6 @@ def test_a_start_without_a_decoder_and_one_with(world, whole, capsys):
     pretrain(world, "without", "whole/model_last", from_scratch="false", max_steps=1, graph="dynamic")
     assert "not used here and ignored" in capsys.readouterr().err
     assert name not in arrays(world / "without")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"graph": "static"}, {"binary_head": "true"}, {"ngram_lexicon": "ngrams.txt"}, {"amp_level": "O2"}],
-    ids=str,
-)
-def test_what_contradicts_the_decoder_is_refused(world, changes):
-    words = flags(world / "model", world / "a", world / "never", **RETRO, use_amp="true", **changes)
-    with pytest.raises(InputError, match=next(iter(changes))) as caught:
-        parse_config(PretrainConfig, words)
-    assert "\n" not in str(caught.value)
-    assert parse_config(PretrainConfig, flags(world / "model", world / "a", "x", **RETRO)).is_dynamic
 
 
 def test_another_share_of_the_decoder_is_another_run(world, whole):

@@ -276,14 +276,6 @@ def test_batch_size_does_not_change_the_metrics(place, tmp_path):
         assert one[name] == pytest.approx(many[name], rel=1e-4), name
 
 
-def test_each_part_of_the_split_uses_different_samples(place, tmp_path):
-    losses = {
-        part: evaluate_mlm(config_of(place, tmp_path / part, part=part, split="80,10,10"))["lm_loss"]
-        for part in ("train", "valid", "test", "all")
-    }
-    assert len(set(losses.values())) == 4
-
-
 def test_sop_metrics_are_omitted_when_unavailable(place, tmp_path):
     without_head = evaluate_mlm(config_of(place, tmp_path / "a", model="no_order"))
     of_one_segment = evaluate_mlm(config_of(place, tmp_path / "b", binary_head=False))
