@@ -32,7 +32,7 @@ from ernie_pair.core.cli.flag_words import read_flag_file
 from ernie_pair.core.cli.options import Options, defaults_of, hints_of, read_given
 from ernie_pair.core.cli.standard_streams import as_asked
 from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML, published
-from ernie_pair.core.files.atomic_folder import publish_folder
+from ernie_pair.core.files.atomic_folder import published_folder
 from ernie_pair.core.files.results import MAKER, Results, read_own_config
 from ernie_pair.runtime.cpu import processor_name, text_of, usable_cores
 from ernie_pair.version import __version__
@@ -91,17 +91,14 @@ def publish_results(
 ) -> None:
     """Let ``fill`` write ``folder``, which gets config.yaml besides, as the ``results`` of ``command``.
 
-    What is there is replaced if they may replace it; see `publish_folder`. Raises InputError, as
+    What is there is replaced if they may replace it; see `published_folder`. Raises InputError, as
     `Results.are_done`, for what another run has published there since.
     """
-
-    def fill_and_record(draft: Path) -> None:
+    with published_folder(folder, results.about_folder, lambda there: results.overwrite) as draft:
         results.check_existing()
         fill(draft)
         text = text_of_config(flags_of(config), about_now(command))
         (draft / CONFIG_YAML).write_text(text, encoding="utf-8")
-
-    publish_folder(folder, fill_and_record, results.about_folder, may_be_lost=lambda there: results.overwrite)
 
 
 def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:

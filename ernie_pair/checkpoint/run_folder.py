@@ -14,7 +14,7 @@ import socket
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import (
@@ -25,7 +25,7 @@ from ernie_pair.core.files.atomic_files import (
     published,
     try_lock,
 )
-from ernie_pair.core.files.atomic_folder import point_link, publish_folder, read_folder_record
+from ernie_pair.core.files.atomic_folder import point_link, published_folder, read_folder_record
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import read_own_config
 from ernie_pair.runtime.processes.world import World
@@ -74,11 +74,11 @@ def note_checkpoint(output_dir: Path) -> None:
         _write(output_dir, {**run, "has_checkpoint": True})
 
 
-def publish_of_run(folder: Path, fill: Callable[[Path], None], about: Dict[str, object]) -> Path:
-    """Publish ``folder`` as one of the run in its parent, and return its path.
+@contextmanager
+def published_of_run(folder: Path, about: Dict[str, object]) -> Iterator[Tuple[Path, Path]]:
+    """Yield ``folder``, one of the run in its parent, and its draft; see `published_folder`.
 
-    It gets another name if the user has something of that name. ``about`` is kept in it, see
-    ``publish_folder``.
+    It gets another name if the user has something of that name. ``about`` is kept in it.
     """
     own = [path for path, _ in folders_of_run(folder.parent, folder.name)]
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
@@ -87,8 +87,8 @@ def publish_of_run(folder: Path, fill: Callable[[Path], None], about: Dict[str, 
     if chosen != folder:
         logger.warning("%s does not belong to this run and stays; the model goes to %s", folder, chosen)
     about = {**about, "run_id": read_run(folder.parent).get("run_id", "")}
-    publish_folder(chosen, fill, lambda draft: about)
-    return chosen
+    with published_folder(chosen, lambda draft: about) as draft:
+        yield chosen, draft
 
 
 def folders_of_run(output_dir: Path, start: str) -> List[Tuple[Path, Dict[str, object]]]:

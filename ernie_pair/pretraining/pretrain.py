@@ -10,7 +10,7 @@ from typing import Any, Dict, NamedTuple, Optional, Union
 from data_tools.samples.mask_report import marked_text
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, compared_options, layout_of, rules_of
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import EVENTS, LAST, cleanup_on_error, publish_of_run
+from ernie_pair.checkpoint.run_folder import EVENTS, LAST, cleanup_on_error, published_of_run
 from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.atomic_files import keep_no_results
@@ -30,7 +30,13 @@ from ernie_pair.runtime.device import open_device, quiet_libraries, start_traini
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import all_start
-from ernie_pair.runtime.processes.world import AllReduce, World, gather_results, launched_world, local_world
+from ernie_pair.runtime.processes.world import (
+    AllReduce,
+    World,
+    launched_world,
+    local_world,
+    raised_on_all,
+)
 from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.run_log import metrics_in, read_all_events
 from ernie_pair.training.schedule import Schedule
@@ -254,7 +260,9 @@ class PretrainTrainer(Trainer):
 
     def export(self) -> None:
         """Write model_STEP/, loadable by from_pretrained, without heads that nothing loads."""
-        gather_results(self.all_reduce, self.world, self._export if self.world.is_first else lambda: None)
+        with raised_on_all(self.all_reduce, self.world):
+            if self.world.is_first:
+                self._export()
 
     def _export(self) -> None:
         from ernie_pair.models.source import write_model_folder
@@ -262,12 +270,9 @@ class PretrainTrainer(Trainer):
         step, (evaluated, metrics) = self.state.step, self.evaluated
         source, weights = self.job.source, without_training_heads(self.job.weights())
         card = card_of_pretrained(self.flags, source, self.data, step, metrics if evaluated == step else {})
-
-        def fill(draft: Path) -> None:
+        with published_of_run(self.output_dir / f"model_{step}", {"step": step}) as (_, draft):
             write_model_folder(draft, source, weights)
             write_card(draft, card)
-
-        publish_of_run(self.output_dir / f"model_{step}", fill, {"step": step})
 
     def on_train_end(self) -> None:
         """Say where the result is."""

@@ -4,16 +4,21 @@ Its .made.json says of which run it is and how good; other entries called best-*
 """
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Mapping, Optional
+from typing import Iterator, Mapping, Optional
 
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import PREFIX, folders_of_run, point_best, publish_of_run, ranked_models
+from ernie_pair.checkpoint.run_folder import (
+    PREFIX,
+    folders_of_run,
+    point_best,
+    published_of_run,
+    ranked_models,
+)
 from ernie_pair.core.files.atomic_folder import clear_leftovers, remove_made
 from ernie_pair.models.model_card import LEARNED_NOTHING, learned_nothing_in
-from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
 
 logger = logging.getLogger(__name__)
 
@@ -22,32 +27,44 @@ logger = logging.getLogger(__name__)
 class BestModel:
     """The best model of a run: one that beats those before it is published; of equal ones the first stays.
 
-    ``write`` fills a folder; the ``keep`` best stay. ``baseline``: what ``metric`` is without any learning,
-    None: it is not known. Called by every rank of ``world``; rank 0 writes, and
-    all wait, or raise the same error; see ``gather_results``.
+    The ``keep`` best stay. ``baseline``: what ``metric`` is without any learning; None: it is not known.
     """
 
     output_dir: Path
-    write: Callable[[Path], None]
-    world: World
-    all_reduce: AllReduce
     metric: str = "accuracy"
     lower_is_better: bool = False
     keep: int = 1
     baseline: Optional[float] = None
-    facts: Callable[[], Mapping[str, object]] = dict  # what else the record of its folder says
     learned_nothing: str = ""  # why the model that is published is no better than without training
 
-    def judge(self, state: TrainState, metrics: dict[str, float]) -> bool:
-        """Publish the model and note it in ``state`` if it is the best so far; return whether it is."""
+    def improves(self, state: TrainState, metrics: dict[str, float]) -> bool:
+        """Return whether ``metrics`` are the best so far, and note them in ``state`` if they are."""
         value, best = metrics[self.metric], state.best_metric
         if best is not None and not (value < best if self.lower_is_better else value > best):
             return False
         state.best_metric, state.best_step = value, state.step
         self.learned_nothing = self._why_nothing(value, state.step)
-        own = partial(self._publish, value) if self.world.is_first else lambda: None
-        gather_results(self.all_reduce, self.world, own)
         return True
+
+    @contextmanager
+    def published(self, state: TrainState, facts: Mapping[str, object]) -> Iterator[Path]:
+        """Yield a draft of the folder of the model that `improves`; one rank writes it.
+
+        ``facts``: what its record says besides. At the end OUT/best points to it, and those that are too many
+        are removed. Raises OSError.
+        """
+        clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
+        about = {"metric": self.metric, "value": state.best_metric, **facts}
+        about["lower_is_better"] = self.lower_is_better
+        about.update({LEARNED_NOTHING: self.learned_nothing} if self.learned_nothing else {})
+        named = self.output_dir / f"{PREFIX}{self.metric}-{state.best_metric:.4f}"
+        with published_of_run(named, about) as (folder, draft):
+            yield draft
+        point_best(folder)
+        ranked = [path for path, _ in ranked_models(self.output_dir, self.metric) if path != folder]
+        for path, _ in folders_of_run(self.output_dir, PREFIX):
+            if path not in [folder, *ranked[: self.keep - 1]]:
+                remove_made(path)
 
     def folder(self) -> Optional[Path]:
         """Return the folder of the best model; None where there is none."""
@@ -57,7 +74,7 @@ class BestModel:
     def restore_link(self) -> None:
         """Point OUT/best to the best model, where a kill left it otherwise."""
         best = self.folder()
-        if best is not None and self.world.is_first:
+        if best is not None:
             point_best(best)
 
     def describe(self, state: TrainState) -> str:
@@ -66,7 +83,7 @@ class BestModel:
 
     def warn_of_nothing(self, state: TrainState) -> None:
         """Warn where the best model is no better than that of step 0, or than the baseline."""
-        folder = self.folder() if self.world.is_first else None
+        folder = self.folder()
         if folder is None or state.best_metric is None or not state.step:
             return
         reason = learned_nothing_in(folder) or self._why_nothing(state.best_metric, state.best_step)
@@ -85,20 +102,6 @@ class BestModel:
             f"the best {self.metric}, {value:.4f}, is not above the {self.baseline:.4f} of counting shared "
             "characters: the model has learned nothing that these do not show"
         )
-
-    def _publish(self, value: float) -> None:
-        clear_leftovers(self.output_dir, lambda name: name.startswith(PREFIX))
-        about: Dict[str, object] = {"metric": self.metric, "value": value, **self.facts()}
-        about["lower_is_better"] = self.lower_is_better
-        about.update({LEARNED_NOTHING: self.learned_nothing} if self.learned_nothing else {})
-        named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
-        folder = publish_of_run(named, self.write, about)
-        point_best(folder)
-        ranked = [path for path, _ in ranked_models(self.output_dir, self.metric) if path != folder]
-        kept = [folder, *ranked[: self.keep - 1]]
-        for path, _ in folders_of_run(self.output_dir, PREFIX):
-            if path not in kept:
-                remove_made(path)
 
 
 @dataclass(frozen=True)

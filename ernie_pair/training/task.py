@@ -22,7 +22,7 @@ from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import start_training_device
 from ernie_pair.runtime.processes.console import GOOD, start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.runtime.processes.world import World, launched_world, local_world
+from ernie_pair.runtime.processes.world import World, launched_world, local_world, raised_on_all
 from ernie_pair.training.best_model import BestModel, EarlyStopping
 from ernie_pair.training.callbacks import CallbackCaller, PairCallback, TrainerControl, TrainerState
 from ernie_pair.training.process_group import join_process_group
@@ -244,17 +244,12 @@ class TaskTrainer(Trainer):
             )
         self.best = BestModel(
             self.output_dir,
-            self._write_best,
-            world,
-            group.all_reduce,
             metric=config.best_metric,
             lower_is_better=task.lower_is_better,
             keep=config.keep_best,
             baseline=task.baseline(),
-            facts=self._facts_of_best,
         )
         self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
-        self.evaluated: tuple[int, dict[str, float]] = (0, {})  # step and metrics of the last evaluation
         self.stopping = EarlyStopping(
             config.early_stopping_patience, config.early_stopping_min_delta, task.lower_is_better
         )
@@ -297,7 +292,8 @@ class TaskTrainer(Trainer):
 
     def on_train_begin(self) -> None:
         """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
-        self.best.restore_link()
+        if self.world.is_first:
+            self.best.restore_link()
         for event in read_events(self.output_dir / EVENTS, self.state):
             samples = event.get("consumed_samples", 0)
             self._remember(event["split"], event["step"], metrics_in(event), samples)
@@ -325,8 +321,16 @@ class TaskTrainer(Trainer):
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
         state = self.state
         self._remember("valid", state.step, metrics, state.consumed_samples)
-        self.evaluated = state.step, metrics
-        if self.best.judge(state, metrics):
+        if self.best.improves(state, metrics):
+            with raised_on_all(self.all_reduce, self.world):
+                if self.world.is_first:
+                    card = self.task.card(self._kernels, state.step, metrics)
+                    facts = {**facts_of(card), **self.task.facts()}
+                    if self.best.learned_nothing:
+                        card = replace(card, facts={**card.facts, "caution": self.best.learned_nothing})
+                    with self.best.published(state, facts) as draft:
+                        self.task.save(draft)
+                        write_card(draft, card)
             self.best_metrics = metrics
             self.lines.log_event("best", state, self.best.describe(state), GOOD)
             self._note_best()
@@ -334,17 +338,6 @@ class TaskTrainer(Trainer):
         if self.world.is_first:
             self.task.on_evaluate(state)
         self.call("on_evaluate", metrics=dict(metrics))
-
-    def _facts_of_best(self) -> dict[str, object]:
-        self._card = self.task.card(self._kernels, *self.evaluated)
-        return {**facts_of(self._card), **self.task.facts()}
-
-    def _write_best(self, draft: Path) -> None:
-        self.task.save(draft)
-        card = self._card
-        if self.best.learned_nothing:
-            card = replace(card, facts={**card.facts, "caution": self.best.learned_nothing})
-        write_card(draft, card)
 
     def should_stop(self) -> bool:
         """Return whether the run is to end: early, or because a callback asks for it."""
@@ -360,5 +353,6 @@ class TaskTrainer(Trainer):
             self.lines.log_event("stop", state, why)
         if state.best_metric is not None:
             self.lines.log_end(state, f"best {self.best.describe(state)}")
-            self.best.warn_of_nothing(state)
+            if self.world.is_first:
+                self.best.warn_of_nothing(state)
         self.call("on_train_end")

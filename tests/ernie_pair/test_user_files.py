@@ -136,10 +136,11 @@ def test_pretraining_keeps_user_files_in_its_folder(world, kind):
 
 
 def judged(folder, *values):
-    best = BestModel(folder, lambda draft: (draft / "weights").write_text("w"), World(), alone)
-    state = TrainState()
+    best, state = BestModel(folder), TrainState()
     for value in values:
-        best.judge(state, {"accuracy": value})
+        if best.improves(state, {"accuracy": value}):
+            with best.published(state, {}) as draft:
+                (draft / "weights").write_text("w")
     return best.folder()
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from fake_ranks import on_ranks
 from forked import in_child, kill_before, killed_everywhere
+from run_files import publish_folder
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, DamagedError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.files.atomic_files import own_name
-from ernie_pair.core.files.atomic_folder import MADE, is_as_made, publish_folder
+from ernie_pair.core.files.atomic_folder import MADE, is_as_made
 from ernie_pair.runtime.processes.world import World
 
 

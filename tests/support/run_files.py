@@ -4,7 +4,7 @@ import json
 import math
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 from unittest.mock import patch
 
 import numpy as np
@@ -15,11 +15,17 @@ from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import text_of_config
 from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
-from ernie_pair.core.files.atomic_folder import MADE
+from ernie_pair.core.files.atomic_folder import MADE, published_folder
 from ernie_pair.core.files.results import MAKER
 from ernie_pair.training import probability_counts
 from ernie_pair.training.run_log import MEASURED, RunLog
 from ernie_pair.training.step_metrics import StepWork
+
+
+def publish_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Publish what ``fill`` writes into a draft as ``folder``."""
+    with published_folder(folder) as draft:
+        fill(draft)
 
 
 def events(folder, split: Optional[str] = None, timing: bool = False) -> List[dict]:

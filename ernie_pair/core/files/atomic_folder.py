@@ -13,9 +13,9 @@ import os
 import re
 import secrets
 import shutil
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, List, Optional, Set
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Set
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
@@ -41,19 +41,19 @@ LOCK, LOCK_TOKEN = ".lock", "0" * 16  # ends the name of the lock of a folder; a
 logger = logging.getLogger(__name__)
 
 
-def publish_folder(
+@contextmanager
+def published_folder(
     folder: Path,
-    fill: Callable[[Path], None],
     about: Callable[[Path], Dict[str, object]] = lambda draft: {},
     may_be_lost: Callable[[Path], bool] = lambda folder: False,
-) -> None:
-    """Let ``fill`` write into a draft beside ``folder``, then replace ``folder`` with it.
+) -> Iterator[Path]:
+    """Yield a draft beside ``folder``, which replaces ``folder`` at the end of the context.
 
     What ``about`` returns for the filled draft is kept in the folder, see ``read_folder_record``. What was
     there before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
     anything else is renamed, with a warning. A reader sees the old folder or the new one, never half of one;
     where the system cannot swap two folders, no folder for an instant. Raises MachineError while another
-    process writes ``folder``, OSError if the disk fails, and whatever ``fill`` raises.
+    process writes ``folder``, OSError if the disk fails; an error in the context leaves what was there.
     """
     with folder_made(folder.parent), only_writer(folder) as is_alone:
         if is_alone:
@@ -62,7 +62,7 @@ def publish_folder(
         draft.mkdir()
         try:
             with naming(folder, [draft]):
-                fill(draft)
+                yield draft
             files = sorted(_names_in(draft))
             note = {**about(draft), "made_by": MAKER, "name": folder.name, "files": files}
             if README in files:
@@ -73,7 +73,8 @@ def publish_folder(
             to_disk(draft)
             if is_as_made(folder) or (os.path.lexists(folder) and may_be_lost(folder)):
                 if swap(draft, folder):
-                    return shutil.rmtree(draft, ignore_errors=True)
+                    shutil.rmtree(draft, ignore_errors=True)
+                    return
                 folder.rename(old)
             elif os.path.lexists(folder):
                 try:
@@ -103,7 +104,7 @@ def only_writer(folder: Path) -> AbstractContextManager[bool]:
 
 
 def read_folder_record(folder: Path) -> Optional[Dict[str, Any]]:
-    """Return what ``publish_folder`` recorded in ``folder``; None if it did not make it under this name."""
+    """Return what `published_folder` recorded in ``folder``; None if it did not make it under this name."""
     note = {} if folder.is_symlink() else read_record(folder / MADE)
     return note if note.get("name") == folder.name and is_texts(note.get("files")) else None
 
@@ -115,7 +116,7 @@ def content_of(given: str) -> List[Path]:
 
 
 def is_as_made(folder: Path) -> bool:
-    """Return whether ``folder`` was made by ``publish_folder`` and nothing was added later.
+    """Return whether ``folder`` was made by `published_folder` and nothing was added later.
 
     A README.md that was changed counts as added, and so does the user's own config.yaml.
     """
@@ -161,7 +162,7 @@ def _user_files(folder: Path) -> Set[str]:
 
 
 def remove_made(folder: Path) -> None:
-    """Delete a folder of ``publish_folder``; one to which something was added is renamed, with a warning."""
+    """Delete a folder of `published_folder`; one to which something was added is renamed, with a warning."""
     if is_as_made(folder):
         trash = folder.rename(folder.with_name(own_name(f"{TRASH}{folder.name}")))
         remove_or_warn(trash)

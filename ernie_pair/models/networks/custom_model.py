@@ -19,7 +19,7 @@ import paddle
 from paddle import nn
 
 from ernie_pair.core.errors import CheckpointError, InputError
-from ernie_pair.core.files.atomic_folder import is_as_made, publish_folder, read_folder_record
+from ernie_pair.core.files.atomic_folder import is_as_made, published_folder, read_folder_record
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.encoders import SavedLayer
@@ -256,10 +256,7 @@ def save_classifier(
             f"save_model: {folder} holds what save_model did not write, which would be lost; give another "
             "folder"
         )
-
-    def fill(draft: Path) -> None:
+    with published_folder(folder, lambda draft: SAVED_MODEL) as draft:
         model.write(draft, vocab_file, max_seq_len)
         if from_folder is not None and (from_folder / CALIBRATION).is_file():
             shutil.copyfile(from_folder / CALIBRATION, draft / CALIBRATION)
-
-    publish_folder(folder, fill, lambda draft: SAVED_MODEL)

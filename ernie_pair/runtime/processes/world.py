@@ -7,8 +7,9 @@ it hands back what it is given.
 import json
 import os
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 
@@ -118,15 +119,25 @@ def gather_texts(all_reduce: AllReduce, world: World, text: str) -> List[str]:
 
 
 def gather_results(all_reduce: AllReduce, world: World, action: Callable[[], object]) -> List:
-    """Run ``action`` on every rank and return the results of all, as JSON values.
+    """Run ``action`` on every rank and return the results of all, as JSON values; see `raised_on_all`."""
+    with raised_on_all(all_reduce, world) as answer:
+        answer["result"] = action()
+    return answer["results"]
 
-    Nobody leaves before all have come. When it fails on one rank, every rank raises the same error, and the
-    rank is named. An OSError becomes a MachineError. A bug keeps its traceback where it is, and is a
-    LostProcessError elsewhere.
+
+@contextmanager
+def raised_on_all(all_reduce: AllReduce, world: World) -> Iterator[Dict[str, Any]]:
+    """Return a context that every rank enters, and that nobody leaves before all have come to its end.
+
+    When one rank fails in it, every rank raises the same error, and the rank is named. An OSError becomes a
+    MachineError. A bug keeps its traceback where it is, and is a LostProcessError elsewhere. Yields a
+    dictionary: what a rank stores as its "result", a JSON value, all have in "results" afterwards.
     """
-    bug = None
+    bug: Optional[Exception] = None
+    own: Dict[str, Any] = {"result": None}
+    answer = own
     try:
-        answer: Dict[str, Any] = {"result": action()}
+        yield own
     except ErniePairError as error:
         answer = {"exit_code": error.exit_code, "error": error.message}
     except OSError as error:
@@ -137,11 +148,9 @@ def gather_results(all_reduce: AllReduce, world: World, action: Callable[[], obj
     answers = [json.loads(text) for text in gather_texts(all_reduce, world, json.dumps(answer))]
     if bug is not None:
         raise bug
-    for rank, answer in enumerate(answers):
-        if "error" in answer:
+    for rank, each in enumerate(answers):
+        if "error" in each:
             who = f"rank {rank}: " if world.size > 1 else ""
-            kinds = (
-                kind for kind in ErniePairError.__subclasses__() if kind.exit_code == answer["exit_code"]
-            )
-            raise next(kinds, InputError)(who + answer["error"])
-    return [answer["result"] for answer in answers]
+            kinds = (kind for kind in ErniePairError.__subclasses__() if kind.exit_code == each["exit_code"])
+            raise next(kinds, InputError)(who + each["error"])
+    own["results"] = [each["result"] for each in answers]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from run_files import publish_folder
 from safetensors.numpy import save as to_safetensors
 
 from ernie_pair.checkpoint import checkpoint_folder as folder_module
@@ -29,7 +30,7 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.core.files import atomic_files as regular_file
 from ernie_pair.core.files.atomic_files import own_name
-from ernie_pair.core.files.atomic_folder import publish_folder, read_folder_record
+from ernie_pair.core.files.atomic_folder import read_folder_record
 from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
 from ernie_pair.runtime.processes.world import World
 

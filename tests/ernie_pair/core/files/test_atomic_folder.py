@@ -8,9 +8,10 @@ import signal
 from contextlib import suppress
 
 import pytest
+from run_files import publish_folder
 
 from ernie_pair.checkpoint.run_config import publish_results
-from ernie_pair.checkpoint.run_folder import publish_of_run
+from ernie_pair.checkpoint.run_folder import published_of_run
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.cli.options import Options
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError
@@ -22,7 +23,6 @@ from ernie_pair.core.files.atomic_folder import (
     clear_leftovers,
     is_as_made,
     point_link,
-    publish_folder,
     rename_for_good,
     set_aside,
 )
@@ -181,7 +181,8 @@ def publish_as_results(folder, fill):
 
 
 def publish_of_its_run(folder, fill):
-    publish_of_run(folder, fill, {})
+    with published_of_run(folder, {}) as (_, draft):
+        fill(draft)
 
 
 PUBLISHING = [publish_folder, publish_as_results, publish_of_its_run]

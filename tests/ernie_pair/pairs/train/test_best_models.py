@@ -13,7 +13,7 @@ from tiny_pair import train_config, write_pairs
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_folder import best_of, point_best
-from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import own_name
 from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
@@ -22,16 +22,17 @@ from ernie_pair.models.model_folder import list_model_files, resolve_model_folde
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.train.train_pair import train_pair
-from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.best_model import BestModel
 from ernie_pair.weights.weight_files import from_safetensors
 
 
 def judged(folder, *values, write=lambda draft: (draft / "weights").write_text("w"), **settings):
     """The BestModel of a run whose evaluations gave ``values``."""
-    best, state = BestModel(folder, write, World(), np.asarray, **settings), TrainState()
+    best, state = BestModel(folder, **settings), TrainState()
     for value in values:
-        best.judge(state, {best.metric: value})
+        if best.improves(state, {best.metric: value}):
+            with best.published(state, {}) as draft:
+                write(draft)
     return best
 
 
@@ -60,7 +61,7 @@ def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
 
     (tmp_path / own_name(".tmp-best-accuracy-0.4000")).mkdir()  # of a write that was killed
     judged(tmp_path, 0.5)
-    with pytest.raises(MachineError, match="No space left on device"):
+    with pytest.raises(OSError, match="No space left on device"):
         judged(tmp_path, 0.6, write=full_disk)
     assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
 

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 from foreign_weights import write_checkpoints
-from run_files import events
+from run_files import events, publish_folder
 from tiny_pair import train_config, write_pairs
 from tiny_pretrain import write_model as write_pretrained
 
 from ernie_pair.__main__ import main
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_folder import publish_folder
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.models.model_card import DataFile, Measured, ModelCard, write_card
 from ernie_pair.pairs.targets.metrics import METRICS
