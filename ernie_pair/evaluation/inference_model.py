@@ -17,7 +17,8 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.model_card import baseline_in
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.networks.kernel_path import casting, choose_path, predict_logits, take_threads
+from ernie_pair.models.networks.encoders import predict_logits
+from ernie_pair.models.networks.kernel_path import casting, choose_path, take_threads
 from ernie_pair.models.temperature import read_calibration
 from ernie_pair.pairs.config.ask_config import InferenceFlags
 from ernie_pair.runtime.device import default_device, start_device

@@ -28,8 +28,8 @@ from ernie_pair.report.plot_runs import (
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training import probability_counts
 from ernie_pair.training.run_log import read_all_events
+from ernie_pair.training.step_metrics import PROBABILITY_COUNTS, draw_counts, parse_counts
 
 QUALITY, WORK = "metrics", "steps and machine"  # groups of charts
 HPARAM_METRICS = 6  # shown beside the flags
@@ -74,10 +74,10 @@ class BoardRecords:
                     self._drawn[key] = step
         for number, event in ((number, e) for number, run in enumerate(self.runs) for e in run.events):
             split, step = event["split"], event["step"]
-            counts = probability_counts.parse_counts(event.get(probability_counts.NAME))
-            key = (number, split, probability_counts.NAME)
+            counts = parse_counts(event.get(PROBABILITY_COUNTS))
+            key = (number, split, PROBABILITY_COUNTS)
             if counts is not None and step > self._drawn.get(key, -1):
-                probability_counts.draw_counts(self._writer(number, split), QUALITY, counts, step)
+                draw_counts(self._writer(number, split), QUALITY, counts, step)
                 self._drawn[key] = step
         for writer in self._writers.values():
             writer.flush()

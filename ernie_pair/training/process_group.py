@@ -1,5 +1,6 @@
 """The process group of a run: ranks wait for each other, all-reduce arrays, and average gradients."""
 
+import time
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import ContextManager, Iterator
@@ -13,7 +14,6 @@ from ernie_pair.runtime.paddle_patches.process_groups import (
     open_store,
     share_weights,
 )
-from ernie_pair.runtime.processes.sockets import StoreBarrier
 from ernie_pair.runtime.processes.stop_signals import skip_destructors
 from ernie_pair.runtime.processes.watchdog import all_start
 from ernie_pair.runtime.processes.world import World
@@ -136,3 +136,26 @@ class ProcessGroup:
 def join_process_group(world: World) -> ProcessGroup:
     """Return the process group of this process, joined once however often it is asked for."""
     return ProcessGroup(world)
+
+
+POLL_SECONDS = 0.02
+
+
+class StoreBarrier:
+    """A key of ``store`` for every meeting of ``size`` processes; ``name`` tells its keys from others'.
+
+    ``store.add(key, number)`` returns the sum so far of what all processes have added to ``key``.
+    """
+
+    def __init__(self, store, size: int, name: str):
+        self._store, self._size, self._name = store, size, name
+        self._meetings = 0
+
+    def wait_for_all(self) -> None:
+        """Wait until every process has come as often as this one."""
+        self._meetings += 1
+        key = f"ernie_pair/{self._name}/{self._meetings}"
+        arrived = self._store.add(key, 1)
+        while arrived < self._size:
+            time.sleep(POLL_SECONDS)
+            arrived = self._store.add(key, 0)

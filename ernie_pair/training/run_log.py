@@ -38,8 +38,7 @@ from ernie_pair.core.progress import shows_bars
 from ernie_pair.core.user_home import home_given
 from ernie_pair.runtime.processes.console import GOOD, PLAIN, EventLines, Improvement, improvement_of
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training import probability_counts
-from ernie_pair.training.step_metrics import StepWork
+from ernie_pair.training.step_metrics import PROBABILITY_COUNTS, StepWork, draw_counts, parse_counts
 
 PROJECT = "ernie-pair"  # unless the environment gives another
 RUN_TAG = "ernie_pair.run_id"
@@ -186,7 +185,7 @@ def clear_records(folder: Path, pattern: str) -> Path:
 
 RECORDS = "vdlrecords.*.log"
 LARGEST_STEP = 2**63 - 1
-NOT_CURVES = ("split", "step", "consumed_samples", probability_counts.NAME)
+NOT_CURVES = ("split", "step", "consumed_samples", PROBABILITY_COUNTS)
 NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
 # Measurements of the machine: no two runs agree in them.
 MEASURED = (
@@ -301,9 +300,9 @@ class RunLog:
         }
         for name, value in values.items():
             self.writer.add_scalar(name, value, event["step"])
-        counts = probability_counts.parse_counts(event.get(probability_counts.NAME))
+        counts = parse_counts(event.get(PROBABILITY_COUNTS))
         if counts is not None:
-            probability_counts.draw_counts(self.writer, event["split"], counts, event["step"])
+            draw_counts(self.writer, event["split"], counts, event["step"])
         for reporter in reporters:
             reporter.scalars(values, event["step"])
 

@@ -6,7 +6,6 @@ kind of training derives from `Trainer` what it does between steps.
 
 import logging
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Protocol, Sequence
@@ -22,7 +21,6 @@ from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS
 from ernie_pair.core.cli.options import names_in
 from ernie_pair.core.errors import InputError, MachineError, NumbersError, counted
-from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import EventLines
@@ -211,9 +209,13 @@ class Trainer:
             else:
                 self.stop.finish_the_step()
                 updates = self.updates(state.consumed_samples)
-                pin = self.pin_batches
-                with nullcontext(updates) if pin is None else ReadAhead(updates, pin) as steps:
-                    self.train_steps(steps)
+                if self.pin_batches is None:
+                    self.train_steps(updates)
+                else:
+                    from ernie_pair.core.process_pool import ReadAhead  # for a GPU alone
+
+                    with ReadAhead(updates, self.pin_batches) as steps:
+                        self.train_steps(steps)
         finally:
             self.log.close()
         self.on_train_end()

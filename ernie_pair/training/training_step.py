@@ -21,8 +21,14 @@ from paddle.optimizer.lr import LRScheduler
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.adamw import FusedAdamW
-from ernie_pair.models.networks.encoders import TRAINING_ONLY, EncoderModel, is_token_in, widen_tensors
-from ernie_pair.models.networks.kernel_path import constant_weights, seed_dropout
+from ernie_pair.models.networks.encoders import (
+    TRAINING_ONLY,
+    EncoderModel,
+    constant_weights,
+    is_token_in,
+    widen_tensors,
+)
+from ernie_pair.models.networks.kernel_path import seed_dropout
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import seed_of
 from ernie_pair.training.data_parallel import DataParallel, Zero2

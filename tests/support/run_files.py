@@ -17,9 +17,8 @@ from ernie_pair.checkpoint.run_folder import run_id_of
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.core.files.atomic_folder import MADE, published_folder
 from ernie_pair.core.files.results import MAKER
-from ernie_pair.training import probability_counts
 from ernie_pair.training.run_log import MEASURED, RunLog
-from ernie_pair.training.step_metrics import StepWork
+from ernie_pair.training.step_metrics import PROBABILITY_COUNTS, StepWork, count_probabilities
 
 
 def publish_folder(folder: Path, fill: Callable[[Path], object]) -> None:
@@ -61,8 +60,8 @@ def write_pair_run(folder, slope=1.0, steps=40, **flags):
 def counts_of(gain):
     """The probabilities of class 1 of 200 rows, further apart the more is gained."""
     labels, spread = np.arange(200) % 2, np.linspace(0.05, 0.55, 200)
-    given = probability_counts.count_probabilities(spread + 0.4 * gain * labels, labels)
-    return {probability_counts.NAME: given}
+    given = count_probabilities(spread + 0.4 * gain * labels, labels)
+    return {PROBABILITY_COUNTS: given}
 
 
 def write_flags(folder, flags):

@@ -10,7 +10,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.inference.token_rows import encode_texts
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier
-from ernie_pair.models.networks.kernel_path import predict_logits
+from ernie_pair.models.networks.encoders import predict_logits
 from ernie_pair.models.source import open_model
 from ernie_pair.training.process_group import ProcessGroup
 

@@ -28,8 +28,8 @@ from ernie_pair.models.networks.classifier import set_matching, with_prefix
 from ernie_pair.models.networks.encoders import EncoderModel, hidden_states
 from ernie_pair.models.source import open_start
 from ernie_pair.runtime.processes.world import World, seed_of
-from ernie_pair.training.batch_order import BatchOrder
 from ernie_pair.training.run_flags import TrainingFlags
+from ernie_pair.training.schedule import BatchOrder
 from ernie_pair.training.task import Task, TaskData, train_task
 from ernie_pair.training.training_step import LossParts
 

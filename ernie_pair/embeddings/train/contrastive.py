@@ -19,7 +19,7 @@ from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.targets.metrics import number_texts
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.batch_order import BatchOrder
+from ernie_pair.training.schedule import BatchOrder
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,8 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import RANKING, SIGMOID, match_class
 from ernie_pair.models.model_folder import no_model_folder, resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
-from ernie_pair.models.networks.kernel_path import choose_path, predict_logits
+from ernie_pair.models.networks.encoders import predict_logits
+from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.temperature import read_calibration, score_pairs
 from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
 

@@ -41,7 +41,8 @@ from ernie_pair.models.embedding_json import (
     width_after,
 )
 from ernie_pair.models.model_card import Measured, ModelCard
-from ernie_pair.models.networks.kernel_path import choose_path, predict_rows
+from ernie_pair.models.networks.encoders import predict_rows
+from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.models.source import ModelSource, open_start
 from ernie_pair.runtime.processes.world import World

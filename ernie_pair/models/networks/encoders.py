@@ -1,4 +1,4 @@
-"""The encoders of PaddleNLP, how each family is called, and the folder that a model on one is saved in.
+"""The encoders of PaddleNLP, how each family is called, what it answers, and the folder of a model on one.
 
 The last layer may be computed for the first token of each sequence only, if the head reads nothing else. Its
 keys and values are those of all tokens, as ever; its queries, its norms and its feed-forward are of one token
@@ -7,23 +7,26 @@ left out had no part in them. B batch, S sequence, D hidden.
 """
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, Collection, ContextManager, Dict, List, Optional, Tuple, Type, TypeVar
 
 import numpy as np
 import paddle
 from paddle import nn
+from tqdm import tqdm
 
-from ernie_pair.core.errors import InputError
-from ernie_pair.inference.token_rows import SEPARATOR
+from ernie_pair.core.errors import InputError, NumbersError
+from ernie_pair.core.progress import shows_bars
+from ernie_pair.inference.token_rows import SEPARATOR, EncodedPairs, evaluation_batches
 from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState
 from ernie_pair.models.families import FAMILIES, encoder_name
 from ernie_pair.models.hugging_face import KINDS, config_to_hf, write_hf_folder
 from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec, json_bytes
 from ernie_pair.models.tokenizers import hf_tokenizer_files, tokenizer_files
+from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.paddle_patches.layers import (
     has_hooks,
     make_gelu_new,
@@ -375,3 +378,60 @@ class EncoderModel(SavedLayer):
     def check_equal_in_hf(self) -> None:
         """Raise InputError when transformers has no model that computes the same."""
         config_to_hf(self.spec.config, self.family, {}, "--save_format hf", KINDS[0])
+
+
+def constant_weights(model) -> ContextManager[None]:
+    """Return a context in which the weights of ``model`` do not change: copies in bfloat16 are made once."""
+    return nullcontext() if model.fused_state is None else model.fused_state.constant_weights()
+
+
+def predict_rows(
+    model,
+    rows: EncodedPairs,
+    width: int,
+    batch_size: int,
+    process_group,
+    on_batch: Optional[Callable[[int], None]] = None,
+) -> np.ndarray:
+    """Return the ``width`` numbers that ``model`` gives every row, float32 [N, width], on every rank.
+
+    The batches follow from the rows and ``batch_size`` alone and are dealt to the ranks one by one, so a row
+    always stands in the same batch. ``on_batch`` is given the rows of each batch, of all ranks; without it a
+    bar of the first rank shows them, see `shows_bars`. Leaves ``model`` in evaluation mode.
+    """
+    model.eval()
+    batches = evaluation_batches(rows.lengths, batch_size)[process_group.rank :: process_group.size]
+    is_hidden = on_batch is not None or process_group.rank > 0 or not shows_bars()
+    found = np.zeros((len(rows), width), dtype=np.float32)
+    answers = []
+    with paddle.no_grad(), constant_weights(model), without_tf32():
+        for picked in tqdm(batches, unit="batch", disable=is_hidden, leave=False):
+            batch = rows.batch(picked)
+            answer = model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
+            answers.append(answer.astype("float32"))
+            if on_batch is not None:
+                on_batch(len(picked) * process_group.size)
+        if answers:  # they are copied once: a copy waits for all that the device was asked for
+            found[np.concatenate(batches)] = paddle.concat(answers).numpy()
+    return process_group.all_reduce_now(found)
+
+
+def predict_logits(
+    model,
+    rows: EncodedPairs,
+    batch_size: int,
+    process_group,
+    on_batch: Optional[Callable[[int], None]] = None,
+) -> np.ndarray:
+    """Return the logits of every row, float32 [N, C], in the order of the file, on every rank.
+
+    ``on_batch`` and the batches are those of `predict_rows`. Leaves ``model`` in evaluation mode. Raises
+    NumbersError for a logit that is not finite.
+    """
+    logits = predict_rows(model, rows, model.num_classes, batch_size, process_group, on_batch)
+    if not np.isfinite(logits).all():
+        row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
+        raise NumbersError(
+            f"the logits of row {row} are {logits[row].tolist()}; the weights are damaged, train again"
+        )
+    return logits

@@ -29,13 +29,14 @@ from ernie_pair.models.networks.encoders import (
     EncoderModel,
     build_seeded,
     can_run_first_token,
+    constant_weights,
     hidden_states,
     is_token_in,
     masked_mean,
     network_spec,
     widen_tensors,
 )
-from ernie_pair.models.networks.kernel_path import casting, choose_path, constant_weights, take_threads
+from ernie_pair.models.networks.kernel_path import casting, choose_path, take_threads
 from ernie_pair.models.sentence_transformers import DENSE, write_sentence_files
 from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import ModelSpec

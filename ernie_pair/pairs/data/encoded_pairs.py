@@ -4,7 +4,7 @@ Which rows make a batch follows from numbers alone, so that any process, and any
 
 A stream is never all in memory: a row waits in a buffer of --shuffle_buffer rows until a draw takes it, and
 its place goes to the next row of the file. Pools of batches are then tokenised and sorted by length, as
-`batch_order` does. The rows of an epoch are laid end to end behind those of the epoch before, without a seam:
+`BatchOrder` does. The rows of an epoch are laid end to end behind those of the epoch before, without a seam:
 a pool may hold rows of both. To go on from row n, the first n are read and left out.
 
 A user's data_collator makes batches in place of the padding of this package. It is called with the rows of a
@@ -31,7 +31,7 @@ from ernie_pair.pairs.data.pair_file import Pair, Pairs, labels_array
 from ernie_pair.pairs.data.pair_source import WORDS, PairSource
 from ernie_pair.pairs.data.rejected import StreamedRejects
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.batch_order import POOL_BATCHES, BatchOrder, alike
+from ernie_pair.training.schedule import POOL_BATCHES, BatchOrder, alike
 
 _POOLS = 1  # sets the draws of the pools apart from those of the buffer
 DataCollator = Callable[[list[dict[str, Any]]], Mapping]

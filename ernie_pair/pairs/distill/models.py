@@ -35,8 +35,8 @@ from ernie_pair.models.networks.classifier import (
     load_classifier,
     load_initial_weights,
 )
-from ernie_pair.models.networks.encoders import TRAINING_ONLY, is_token_in
-from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, predict_logits
+from ernie_pair.models.networks.encoders import TRAINING_ONLY, constant_weights, is_token_in, predict_logits
+from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.source import ModelSource, open_model, open_start
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.models.temperature import read_calibration

@@ -21,7 +21,7 @@ from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.model_card import BASELINE, Measured, ModelCard
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.custom_model import CustomModel
-from ernie_pair.models.networks.kernel_path import predict_logits
+from ernie_pair.models.networks.encoders import predict_logits
 from ernie_pair.models.temperature import (
     CALIBRATION,
     Calibration,
@@ -51,7 +51,7 @@ from ernie_pair.pairs.train.initial_model import InitialModel, open_initial_mode
 from ernie_pair.pairs.train.loss import Fgm, PairLoss, loss_of
 from ernie_pair.runtime.paddle_patches.optimizer_state import scheduler_in
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training import probability_counts
+from ernie_pair.training.step_metrics import PROBABILITY_COUNTS, count_probabilities
 from ernie_pair.training.task import Task, TrainResult, train_task
 from ernie_pair.training.training_step import LossParts, MicroBatchResult, PendingStep
 
@@ -333,7 +333,7 @@ class PairTask(Task):
         if logits is None or not self.model.spec.labels.has_classes or self.model.num_classes != 2:
             return {}
         shares, labels = probabilities(logits)[:, 1], self.data.dev.known_labels
-        return {probability_counts.NAME: probability_counts.count_probabilities(shares, labels)}
+        return {PROBABILITY_COUNTS: count_probabilities(shares, labels)}
 
     def on_log(self, line: dict[str, float]) -> None:
         """Give the line to the user's own ``log``."""

@@ -28,7 +28,8 @@ from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.networks.classifier import PairClassifier
 from ernie_pair.models.networks.custom_model import CustomModel, save_classifier
-from ernie_pair.models.networks.kernel_path import choose_path, predict_logits
+from ernie_pair.models.networks.encoders import predict_logits
+from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.temperature import Calibration, read_calibration, score_pairs
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.encoded_pairs import DataCollator, UserCollator, encode_pairs, encode_texts

@@ -12,8 +12,9 @@ import paddle
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.runtime.paddle_patches.process_groups import connect_static_programs
 from ernie_pair.runtime.paddle_patches.static_programs import place_of, sum_over_ranks, view_array
-from ernie_pair.runtime.processes.sockets import StoreBarrier, shorten_socket_names
+from ernie_pair.runtime.processes.sockets import shorten_socket_names
 from ernie_pair.runtime.processes.stop_signals import skip_destructors
+from ernie_pair.training.process_group import StoreBarrier
 from ernie_pair.weights.weight_files import Arrays
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
-"""Sockets: of a service that listens, of Python's own processes; a meeting place at a store of Paddle's."""
+"""Sockets: of a service that listens, of Python's own processes."""
 
 import os
 import socket
 import tempfile
-import time
 from multiprocessing import util
 
 from ernie_pair.core.errors import InputError, MachineError
@@ -62,26 +61,3 @@ def shorten_socket_names() -> None:
 
 def _fits(folder: str) -> bool:
     return len(os.fsencode(folder)) + ADDED <= LONGEST
-
-
-POLL_SECONDS = 0.02
-
-
-class StoreBarrier:
-    """A key of ``store`` for every meeting of ``size`` processes; ``name`` tells its keys from others'.
-
-    ``store.add(key, number)`` returns the sum so far of what all processes have added to ``key``.
-    """
-
-    def __init__(self, store, size: int, name: str):
-        self._store, self._size, self._name = store, size, name
-        self._meetings = 0
-
-    def wait_for_all(self) -> None:
-        """Wait until every process has come as often as this one."""
-        self._meetings += 1
-        key = f"ernie_pair/{self._name}/{self._meetings}"
-        arrived = self._store.add(key, 1)
-        while arrived < self._size:
-            time.sleep(POLL_SECONDS)
-            arrived = self._store.add(key, 0)

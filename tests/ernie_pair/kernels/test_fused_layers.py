@@ -19,7 +19,8 @@ from ernie_pair.kernels import encoder_layer, library
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.kernels.encoder_layer import FusedLayer
 from ernie_pair.kernels.library import POOL, WorkspacePool, open_kernels, rounded_size
-from ernie_pair.models.networks.kernel_path import choose_path, constant_weights, seed_dropout
+from ernie_pair.models.networks.encoders import constant_weights
+from ernie_pair.models.networks.kernel_path import choose_path, seed_dropout
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.paddle_patches.layers import own_forward
 from ernie_pair.training.recompute import freeze, recompute_layers

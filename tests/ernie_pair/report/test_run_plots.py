@@ -35,7 +35,7 @@ from ernie_pair.report.plot_runs import (
     short_names,
 )
 from ernie_pair.runtime.processes.sockets import listen
-from ernie_pair.training.probability_counts import PARTS, count_probabilities, curve_of, parse_counts
+from ernie_pair.training.step_metrics import PARTS, count_probabilities, curve_of, parse_counts
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from ernie_pair.models.spec import read_spec
 from ernie_pair.pairs.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.batch_order import BatchOrder
+from ernie_pair.training.schedule import BatchOrder
 
 ALONE = World()
 

@@ -21,7 +21,7 @@ from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.data.row_cache import cached_rows
 from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.batch_order import POOL_BATCHES
+from ernie_pair.training.schedule import POOL_BATCHES
 
 TWO = Labels.numbered(2)
 

@@ -14,7 +14,7 @@ from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.kernels.library import open_kernels
-from ernie_pair.models.networks.kernel_path import predict_logits
+from ernie_pair.models.networks.encoders import predict_logits
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import World

@@ -17,8 +17,8 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import Stopped
 from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.runtime.processes import child_command
-from ernie_pair.runtime.processes.sockets import StoreBarrier
 from ernie_pair.runtime.processes.stop_signals import SIGNAL_WEIGHTS, StopSignals
+from ernie_pair.training.process_group import StoreBarrier
 
 # --- exit codes, read without taking Popen's lock
 
