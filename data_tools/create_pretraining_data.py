@@ -163,10 +163,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
             publish=results.published,
         )
         with corpus as writer, made as shards:
-            _write(shards, writer, counts, config.max_bad_lines)
-            total: Counter = Counter()
-            for each in counts.values():
-                total.update(each)  # unlike + of Counters it keeps zeros, for the manifest
+            total = _write(shards, writer, counts, config.max_bad_lines)
             _check_tokens(total, rules.vocab_file, config)
             writer.about.update(_about(config, tokenizer, lexicon_sha256, inputs, counts, total))
         for path in outdated:  # of the corpus that was replaced
@@ -206,8 +203,11 @@ def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Sha
 
 def _write(
     shards: Iterable[Shard], writer: CorpusWriter, counts: Dict[str, Counter], max_bad_lines: Optional[int]
-) -> None:
-    """Write ``shards``, and add their counts to {file: counts}. Raises InputError for too many bad lines."""
+) -> Counter:
+    """Write ``shards``, add their counts to {file: counts}, and return their sum.
+
+    Raises InputError for too many bad lines.
+    """
     num_bad = 0
     with ExitStack() as stack:
         notes = [
@@ -227,6 +227,10 @@ def _write(
                 for rejected in shard.rejected:
                     about = {**rejected._asdict(), "file": as_called(rejected.file)}
                     note.write(json.dumps(about, ensure_ascii=False) + "\n")
+    total: Counter = Counter()
+    for each in counts.values():
+        total.update(each)  # unlike + of Counters it keeps zeros, for the manifest
+    return total
 
 
 def _check_tokens(total: Counter, vocab_file: str, config: CreateConfig) -> None:

@@ -35,7 +35,6 @@ from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, writ
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
-    MODULES,
     list_module_files,
     list_written,
     write_sentence_files,
@@ -45,6 +44,7 @@ from ernie_pair.models.spec import (
     CONFIG,
     EMBEDDING,
     MIN_PAIR_LENGTH,
+    MODULES,
     SIZES,
     TOKENIZER,
     VOCAB,

@@ -32,7 +32,6 @@ from ernie_pair.models.families import (
     unsupported_type,
     with_counterpart,
 )
-from ernie_pair.weights.torch_files import read_torch_file
 from ernie_pair.weights.weight_files import (
     MODEL_STATE,
     Arrays,
@@ -229,6 +228,8 @@ def weight_files(path: Path) -> List[Path]:
 
 def read_hf_weights(path: Path, family: str) -> Arrays:
     """Read weights of transformers under PaddleNLP's names. Raises CheckpointError if they are not whole."""
+    from ernie_pair.weights.torch_files import read_torch_file  # for the weights of transformers alone
+
     found: Arrays = {}
     shards = _read_index(path)
     for file in sorted(set(shards.values())) or [path]:

@@ -14,8 +14,7 @@ from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, best_of
 from ernie_pair.core.errors import CheckpointError, InputError, again_with
 from ernie_pair.core.files.atomic_folder import content_of
 from ernie_pair.core.files.json_file import read_json_object
-from ernie_pair.models.sentence_transformers import MODULES, list_module_files
-from ernie_pair.models.spec import EMBEDDING, LAYER_CLASS, architecture_in, find_config
+from ernie_pair.models.spec import EMBEDDING, LAYER_CLASS, MODULES, architecture_in, find_config
 
 HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]+")
 EXPORTED = "export.json"
@@ -75,8 +74,12 @@ def kind_of_folder(given: str) -> str:
 
 def list_model_files(given: str) -> List[Path]:
     """Return what determines the answers of the model that ``given`` stands for; '': no model, no files."""
-    folder = resolve_model_folder(Path(given))
-    return [*content_of(str(folder)), *list_module_files(folder)] if given else []
+    folder, in_modules = resolve_model_folder(Path(given)), []
+    if (folder / MODULES).is_file():
+        from ernie_pair.models.sentence_transformers import list_module_files  # for such a folder alone
+
+        in_modules = list_module_files(folder)
+    return [*content_of(str(folder)), *in_modules] if given else []
 
 
 def no_model_folder(flag: str, given: Union[str, Path], hint: str) -> InputError:

@@ -29,11 +29,11 @@ from ernie_pair.models.embedding_json import (
     read_embedding,
 )
 from ernie_pair.models.hugging_face import ACTIVATION_PATHS
-from ernie_pair.models.spec import CONFIG, EMBEDDING, ModelSpec, find_config, flag_in
+from ernie_pair.models.spec import CONFIG, EMBEDDING, MODULES, ModelSpec, find_config, flag_in
 from ernie_pair.weights.torch_files import read_torch_file
 from ernie_pair.weights.weight_files import Arrays, as_float32, write_for_torch
 
-MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+SETTINGS = "config_sentence_transformers.json"
 _OLD_NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TRANSFORMER_FILES = tuple(f"sentence_{name}_config.json" for name in _OLD_NAMES)
 HINT = "copy the model again, or take another one"

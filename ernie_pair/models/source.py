@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional
 
 import yaml
 
@@ -24,7 +24,6 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_files import read_regular
 from ernie_pair.core.files.json_file import write_json
-from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.families import FAMILIES, get_family, unsupported_type
 from ernie_pair.models.hugging_face import (
     DECODER,
@@ -42,13 +41,9 @@ from ernie_pair.models.model_folder import (
     no_model_folder,
     resolve_model_folder,
 )
-from ernie_pair.models.sentence_transformers import (
-    find_encoder_folder,
-    read_sentence_folder,
-    read_vector_settings,
-)
 from ernie_pair.models.spec import (
     CONFIG,
+    MODULES,
     TOKENIZER,
     VOCAB,
     ModelSpec,
@@ -71,6 +66,9 @@ from ernie_pair.models.tokenizers import (
 )
 from ernie_pair.weights.parameter_names import ORDER_HEAD, TOKEN_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights, unwrapped, write_weights
+
+if TYPE_CHECKING:
+    from ernie_pair.models.embedding_json import EmbeddingSettings
 
 WEIGHT_FILES = (
     "model_state.pdparams", "model.safetensors", "static_vars.safetensors",
@@ -104,8 +102,10 @@ class ModelSource:
     folder: Optional[Path] = None
 
     @cached_property
-    def embedding(self) -> Optional[EmbeddingSettings]:
+    def embedding(self) -> "Optional[EmbeddingSettings]":
         """Return how the folder says that vectors are made; None: it does not. Raises InputError."""
+        from ernie_pair.models.sentence_transformers import read_vector_settings  # of encoders alone
+
         return None if self.folder is None else read_vector_settings(self.folder, self.spec)
 
     def read_tokenizer(self) -> AnyTokenizer:
@@ -114,6 +114,8 @@ class ModelSource:
 
     def read_dense(self) -> Arrays:
         """Read the weights of the dense steps of sentence-transformers, if any. Raises CheckpointError."""
+        from ernie_pair.models.sentence_transformers import read_sentence_folder  # of encoders alone
+
         found = None if self.folder is None else read_sentence_folder(self.folder)
         return {} if found is None else found.dense_arrays()
 
@@ -212,8 +214,11 @@ def check_lower_case(source: ModelSource) -> None:
 def _open_folder(
     folder: Path, family: str, from_scratch: Optional[bool], is_layer: bool = False
 ) -> ModelSource:
-    given = resolve_model_folder(folder)
-    folder = find_encoder_folder(given)
+    folder = given = resolve_model_folder(folder)
+    if (given / MODULES).is_file():
+        from ernie_pair.models.sentence_transformers import find_encoder_folder  # for such a folder alone
+
+        folder = find_encoder_folder(given)
     config, vocab_file = find_config(folder), find_tokenizer(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)

@@ -37,6 +37,7 @@ from ernie_pair.models.labels import (
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see `embedding_json`
+MODULES = "modules.json"  # the same, of sentence-transformers
 LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see networks.custom_model
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 MIN_PAIR_LENGTH = 5  # tokens: [CLS] a [SEP] b [SEP]

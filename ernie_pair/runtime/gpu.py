@@ -29,7 +29,6 @@ from ernie_pair.core.installation import (
     is_tested_paddle,
     training_extra,
 )
-from ernie_pair.core.run_module import python_words
 from ernie_pair.runtime.cpu import text_of
 
 CUDA_LIBRARY = "libcuda.so.1"
@@ -298,6 +297,8 @@ def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
 
     If it ends without an answer, or takes more than ``seconds``, that is a fault of one line.
     """
+    from ernie_pair.core.run_module import python_words  # for this process alone
+
     words = [*python_words(), "-m", "ernie_pair.runtime.gpu", name, str(number)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=seconds)
